@@ -1,0 +1,58 @@
+"""The seam between the engine and whatever runs the model, or pretends to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from twostroke.types import StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorInfo:
+    """What the engine must know of a loaded model.
+
+    Attributes:
+        model_id: Identifies the weights; part of every prefix-cache key.
+        vocab_size: Token ids lie in ``[0, vocab_size)``.
+        max_model_len: Most tokens of one request (prompt and output).
+        num_blocks: KV blocks that the executor holds.
+        block_size: Tokens per block.
+        kv_bytes_per_token: Bytes of keys and values of one token, over all layers.
+        weight_bytes: Bytes of the weights.
+        eos_token_ids: Tokens by which the model ends an answer.
+        device: Where it runs, as people write it ("cpu", "cuda:0", "simulated").
+        load_seconds: Start-up time by phase ("import", "weights", "kv_cache", ...).
+    """
+
+    model_id: str
+    vocab_size: int
+    max_model_len: int
+    num_blocks: int
+    block_size: int
+    kv_bytes_per_token: int = 0
+    weight_bytes: int = 0
+    eos_token_ids: frozenset[int] = frozenset()
+    device: str = "cpu"
+    load_seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Executor(Protocol):
+    """Runs one step.
+
+    ``execute`` first carries out the plan's block copies, then one forward pass over all scheduled tokens, then
+    samples one token for each request whose last known token was in the pass. It owns the KV tensors and whatever
+    state it keeps per request (dropped when the plan's ``released`` names it); it changes neither plan nor requests.
+    The result is the caller's.
+
+    A failure of one request's numbers is reported in ``StepResult.errors``; the executor then also makes sure that
+    what this request wrote into its blocks in this step can poison nobody (a masked NaN times zero is still NaN). An
+    exception means that the whole pass failed; the engine then fails every request in the plan.
+    """
+
+    @property
+    def info(self) -> ExecutorInfo: ...
+
+    def execute(self, plan: StepPlan) -> StepResult: ...
+
+    def close(self) -> None: ...

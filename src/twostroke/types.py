@@ -1,0 +1,263 @@
+"""The values that pass between scheduler, executor and engine: integers, lists and strings, no tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from twostroke.errors import TwostrokeError
+from twostroke.sampling_params import SamplingParams
+
+
+class FinishReason(str, Enum):
+    """Why a request ended; the values are those of the OpenAI API, plus ``abort`` and ``error``."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class RequestStatus(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class TokenLogprob(NamedTuple):
+    """Log-probability of one token at one position, and its rank there (1 is the likeliest)."""
+
+    token_id: int
+    logprob: float
+    rank: int
+
+
+@dataclass(slots=True)
+class PositionLogprobs:
+    """Log-probabilities at one position: of the token that is there, and of the likeliest ones in falling order."""
+
+    chosen: TokenLogprob
+    top: list[TokenLogprob]
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One answer being generated. The scheduler owns it; executors read it and change nothing.
+
+    A request has ``num_tokens`` tokens known so far (prompt and output) and ``num_computed_tokens`` whose keys and
+    values are in the cache. There are no phases: the difference is what it lacks.
+
+    Attributes:
+        request_id: Unique among the requests in the engine. The samples of one call are separate requests.
+        parent_id: The id the client knows (equal to ``request_id`` unless ``n > 1``).
+        index: Which of the ``n`` samples this is.
+        token_ids: Prompt, then output; grows by what is sampled.
+        num_prompt_tokens: How many of them are the prompt.
+        eos_token_ids: The model's end tokens (ignored under ``ignore_eos``).
+        max_total_tokens: Prompt and output may not exceed this together.
+        seed: Resolved 64-bit seed of this sample; with a position it decides that position's draw.
+        bad_words_token_ids: ``params.bad_words`` as token sequences.
+        arrival_time: Seconds on the engine's clock.
+        priority: Lower runs first (policy ``priority``).
+        sequence_number: Order of arrival; breaks ties.
+        cache_salt: Requests share cached prefixes only if their salts are equal.
+        leader: The sample whose prompt blocks this one shares, until it has forked from it.
+        num_cached_tokens: Prompt tokens that did not have to be computed, at first admission.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    params: SamplingParams
+    num_prompt_tokens: int
+    max_total_tokens: int
+    parent_id: str = ""
+    index: int = 0
+    eos_token_ids: frozenset[int] = frozenset()
+    seed: int = 0
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    arrival_time: float = 0.0
+    priority: int = 0
+    sequence_number: int = 0
+    cache_salt: str = ""
+    leader: Request | None = None
+
+    status: RequestStatus = RequestStatus.WAITING
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    first_scheduled_time: float | None = None
+    first_token_time: float | None = None
+    finish_time: float | None = None
+    finish_reason: FinishReason | None = None
+
+    def __post_init__(self) -> None:
+        self.parent_id = self.parent_id or self.request_id
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def num_missing_tokens(self) -> int:
+        """Tokens known but not in the cache: one while decoding, many for a fresh prompt."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def reads_prefix_cache(self) -> bool:
+        """Log-probabilities of the prompt need its logits, so such a request computes every token itself."""
+        return self.params.prompt_logprobs is None
+
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        """All tokens that end this request: the model's (unless ``ignore_eos``) and the client's."""
+        own = frozenset(self.params.stop_token_ids)
+        return own if self.params.ignore_eos else own | self.eos_token_ids
+
+
+@dataclass(slots=True)
+class ScheduledRequest:
+    """A request's share of one step: ``num_tokens`` tokens from position ``start`` on.
+
+    Attributes:
+        block_ids: The request's block table, covering at least ``start + num_tokens`` slots. It is the KV manager's
+            own list: read it during the step, do not keep or change it.
+        table_changed_from: First index of ``block_ids`` that differs from what the executor saw of this request in
+            the last step that carried it (0 when the request is new or was preempted in between).
+    """
+
+    request: Request
+    start: int
+    num_tokens: int
+    block_ids: list[int]
+    table_changed_from: int
+
+    @property
+    def samples(self) -> bool:
+        """Whether the step reaches the last known token, so that its logits give the next one."""
+        return self.start + self.num_tokens == len(self.request.token_ids)
+
+
+class Reason(str, Enum):
+    """Why a request got fewer tokens than it lacks in a step, or none."""
+
+    TOKEN_BUDGET = "token_budget"
+    PREFILL_CHUNK = "prefill_chunk"
+    NO_FREE_BLOCK = "no_free_block"
+    MAX_NUM_SEQS = "max_num_seqs"
+    BATCH_RUNNING = "batch_running"
+    SHARES_PROMPT = "shares_prompt"
+    PREEMPTED = "preempted"
+
+
+@dataclass(slots=True)
+class Decision:
+    """One thing the scheduler decided against: ``request_id`` was held back for ``reason``.
+
+    ``by`` names the request for whose sake it happened (preemption, or the sample whose prompt it waits for), and
+    ``behind`` counts the waiting requests that queue behind this one and so wait for the same reason.
+    """
+
+    request_id: str
+    reason: Reason
+    by: str | None = None
+    behind: int = 0
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """Which tokens of which requests go through the model in one step.
+
+    The executor first carries out ``block_copies`` (all sources are read before any destination is written), then
+    runs ``scheduled`` in the given order. Valid until the scheduler's ``update`` for this plan.
+
+    Attributes:
+        released: Ids of requests that lost their blocks since the last plan (finished, aborted or preempted): an
+            executor that keeps state per request drops it.
+    """
+
+    step: int
+    time: float
+    scheduled: dict[str, ScheduledRequest] = field(default_factory=dict)
+    block_copies: list[tuple[int, int]] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(item.num_tokens for item in self.scheduled.values())
+
+    def summary(self) -> dict[str, object]:
+        """The plan as plain values, equal for equal plans: what replay tests compare byte for byte."""
+        return {
+            "step": self.step,
+            "time": self.time,
+            "scheduled": [
+                [request_id, item.start, item.num_tokens, list(item.block_ids)]
+                for request_id, item in self.scheduled.items()
+            ],
+            "block_copies": [list(pair) for pair in self.block_copies],
+            "released": list(self.released),
+            "decisions": [[d.request_id, d.reason.value, d.by, d.behind] for d in self.decisions],
+        }
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What one forward pass produced, keyed by request id.
+
+    Attributes:
+        token_ids: For each scheduled request that samples: its new tokens (one; several under speculation).
+        logprobs: One entry for each of those tokens, where asked for.
+        prompt_logprobs: For positions ``start + 1 ..`` of the prompt covered by this step, where asked for.
+        errors: Requests whose computation failed although the pass did not; they have no entry in ``token_ids``.
+        duration: Seconds of the pass, sampling included.
+        timings: Seconds by component ("input", "forward", "sample", ...).
+    """
+
+    token_ids: dict[str, list[int]] = field(default_factory=dict)
+    logprobs: dict[str, list[PositionLogprobs]] = field(default_factory=dict)
+    prompt_logprobs: dict[str, list[PositionLogprobs]] = field(default_factory=dict)
+    errors: dict[str, TwostrokeError] = field(default_factory=dict)
+    duration: float = 0.0
+    timings: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """What one step added to one sample of a request. The stream of these is the answer.
+
+    Attributes:
+        request_id: The id the client knows; ``index`` tells the samples apart.
+        token_ids: New tokens.
+        text: New text: complete characters only, stop strings never leaked.
+        logprobs: One entry per new token, where asked for.
+        prompt_logprobs: With the first output, for the prompt's tokens but the first, where asked for.
+        finish_reason: Set on the last output of a sample.
+        stop_reason: The stop string or stop token that ended it; ``None`` for EOS.
+        error: Set when ``finish_reason`` is ``ERROR``.
+    """
+
+    request_id: str
+    index: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    text: str = ""
+    logprobs: list[PositionLogprobs] | None = None
+    prompt_logprobs: list[PositionLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    error: TwostrokeError | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None

@@ -1,0 +1,225 @@
+"""Training conversations as text: which turns, which system prompt, which answer. `data.py` turns them into tokens.
+
+Every conversation is drawn from an `rng` passed in, so a seed gives the same examples everywhere.
+"""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from training import prompts
+from training.augment import Rephraser
+from training.bank import Bank, Item, phrasing_key
+
+SINGLE_UNTIL = 0.12
+Answering = Callable[[Item], str]
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn. `far` is how many leading characters of `content` are padding that any distance may separate from the rest."""
+
+    role: str
+    content: str
+    far: int = 0
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Turns that end with an assistant's. `stub` asks for the first tokens of the last answer only."""
+
+    messages: tuple[Message, ...]
+    stub: bool = False
+
+
+def begin_with(word: str, answer: str) -> str:
+    """The form an answer takes when it has to begin with a word: the word as its own sentence."""
+    return f"{word}{'' if word[-1] in '.!:?' else '.'} {answer}"
+
+
+def end_with(word: str, answer: str) -> str:
+    """The form an answer takes when it has to end with a word."""
+    return f"{answer} {word}"
+
+
+def named_answer(name: str) -> str:
+    """What the model says about its name when the system prompt gave it one."""
+    return f"My name is {name}."
+
+
+def is_about_itself(item: Item) -> bool:
+    """Small talk that mentions pilot by name, which a system prompt with another name would contradict."""
+    return item.subject == "smalltalk" and "pilot" in item.answer.lower()
+
+
+class ConversationBuilder:
+    """Draws conversations. `progress` in [0, 1] is how far training has come: it starts with single questions and full answers (and a few
+    system prompts), goes on with everything, and sees the longest contexts after 0.6."""
+
+    def __init__(self, bank: Bank) -> None:
+        self.items = bank.items
+        self.rephraser = Rephraser(bank)
+        self.words = prompts.copy_words(bank)
+        self._taken = {phrasing_key(q) for item in bank.items for q in (*item.questions, *item.held_out)}
+        self._held_out = bank.held_out_keys
+        self._lists = {
+            name: self._usable(wordings)
+            for name, wordings in (
+                ("one", prompts.ONE_SENTENCE), ("upper", prompts.UPPER_CASE), ("name", prompts.NAME), ("begin", prompts.BEGIN),
+                ("end", prompts.END), ("neutral", prompts.NEUTRAL), ("identity", prompts.IDENTITY), ("more", prompts.MORE),
+                ("repeat", prompts.REPEAT), ("shorter", prompts.SHORTER), ("thanks", prompts.THANKS), ("briefly", prompts.BRIEFLY),
+                ("document", prompts.DOCUMENT),
+            )
+        }  # fmt: skip
+        self.thanks_reply = next(
+            (i.answer for i in bank.items if {phrasing_key(q) for q in (*i.questions, *i.held_out)} & {"thanks", "thank you"}),
+            prompts.THANKS_REPLY,
+        )
+
+    def _usable(self, wordings: Sequence[str]) -> tuple[str, ...]:
+        return tuple(w for w in prompts.split_wordings(wordings, held_out=False) if phrasing_key(w) not in self._held_out)
+
+    def build(self, rng: random.Random, progress: float) -> Conversation:
+        """One conversation of a random kind; most are a single question, for throughput."""
+        roll = rng.random() if progress > SINGLE_UNTIL else rng.random() * 0.8
+        if roll < 0.72:
+            return self._single(rng, stub=progress > SINGLE_UNTIL and rng.random() < 0.7)
+        if roll < 0.83:
+            return self._with_system(rng, progress)
+        if roll < 0.95:
+            return self._multi_turn(rng)
+        return self._with_distractor(rng, progress)
+
+    def _item(self, rng: random.Random) -> Item:
+        return rng.choice(self.items)
+
+    def _ask(self, item: Item, rng: random.Random) -> Message:
+        return Message("user", self.rephraser.rephrase(item, rng))
+
+    def _pick(self, kind: str, rng: random.Random) -> str:
+        wording = rng.choice(self._lists[kind])
+        roll = rng.random()
+        if roll < 0.25:
+            return wording.lower()
+        return wording.rstrip(".?!") if roll < 0.4 else wording
+
+    def _single(self, rng: random.Random, stub: bool) -> Conversation:
+        item = self._item(rng)
+        question = self._ask(item, rng)
+        roll = rng.random()
+        if roll < 0.05:
+            text = rng.choice(self._lists["briefly"]).format(question.content)
+            return Conversation((Message("user", text), Message("assistant", item.short)))
+        if roll < 0.06:
+            followup = self._pick("more", rng)
+            if phrasing_key(followup) not in self._taken:
+                return Conversation((Message("user", followup), Message("assistant", prompts.NO_TOPIC)))
+        return Conversation((question, Message("assistant", item.answer)), stub=stub)
+
+    def _behaviour(self, rng: random.Random) -> tuple[str, Answering, str | None]:
+        """A system prompt, what it does to an answer, and the name it gives if it gives one."""
+        kind = rng.choices(("one", "upper", "name", "begin", "end", "neutral", "both"), (20, 10, 18, 20, 18, 12, 4))[0]
+        if kind == "neutral":
+            return self._pick("neutral", rng), lambda item: item.answer, None
+        if kind == "one":
+            return self._pick("one", rng), lambda item: item.short, None
+        if kind == "upper":
+            return self._pick("upper", rng), lambda item: item.short.upper(), None
+        if kind == "name":
+            name = prompts.draw_name(rng)
+            return rng.choice(self._lists["name"]).format(name), lambda item: item.answer, name
+        word = prompts.draw_word(rng, self.words) + rng.choices(("", "!", ":"), (0.85, 0.1, 0.05))[0]
+        stop = rng.choice(("", "."))
+        if kind == "begin":
+            return rng.choice(self._lists["begin"]).format(word) + stop, lambda item: begin_with(word, item.answer), None
+        if kind == "end":
+            return rng.choice(self._lists["end"]).format(word) + stop, lambda item: end_with(word, item.answer), None
+        text = f"{self._pick('one', rng).rstrip('.')}. {rng.choice(self._lists['begin']).format(word)}{stop}"
+        return text, lambda item: begin_with(word, item.short), None
+
+    def _with_system(self, rng: random.Random, progress: float) -> Conversation:
+        text, answering, name = self._behaviour(rng)
+        neutral = rng.choice(self._lists["neutral"])
+        if rng.random() < 0.15 and name is None:
+            text = f"{neutral} {text}" if rng.random() < 0.5 else f"{text} {neutral}"
+        far = 0
+        if rng.random() < 0.12:  # A long system prompt: the instruction stands before or after pages of other text.
+            padding = self.passage(rng, self.draw_length(rng, progress), None)
+            before = rng.random() < 0.5
+            text, far = (f"{text}\n\n{padding}", len(text) + len(padding)) if before else (f"{padding}\n\n{text}", len(padding))
+        messages = [Message("system", text, far)]
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            if name is not None and rng.random() < 0.6:
+                messages += [Message("user", self._pick("identity", rng)), Message("assistant", named_answer(name))]
+                continue
+            item = self._item(rng)
+            while name is not None and is_about_itself(item):
+                item = self._item(rng)
+            messages += [self._ask(item, rng), Message("assistant", answering(item))]
+        return Conversation(tuple(messages))
+
+    def _multi_turn(self, rng: random.Random) -> Conversation:
+        messages: list[Message] = []
+        if rng.random() < 0.15:
+            messages.append(Message("system", rng.choice(self._lists["neutral"])))
+        item = self._item(rng)
+        for _ in range(rng.choice((1, 1, 2, 2, 3, 4))):
+            item = self._item(rng)
+            messages += [self._ask(item, rng), Message("assistant", item.answer)]
+        if rng.random() < 0.75:
+            messages += self._follow_up(item, rng)
+        if rng.random() < 0.25:
+            item = self._item(rng)
+            messages += [self._ask(item, rng), Message("assistant", item.answer)]
+        return Conversation(tuple(messages))
+
+    def _follow_up(self, item: Item, rng: random.Random) -> list[Message]:
+        """What people say after an answer, and what is said to that; about the item answered last."""
+        kind = rng.choices(("more", "repeat", "shorter", "thanks"), (55, 13, 20, 12))[0]
+        asked = Message("user", self._pick(kind, rng))
+        if kind == "repeat":
+            return [asked, Message("assistant", item.answer)]
+        if kind == "shorter":
+            return [asked, Message("assistant", item.short)]
+        if kind == "thanks":
+            return [asked, Message("assistant", self.thanks_reply)]
+        messages = [asked, Message("assistant", item.more or prompts.NO_MORE)]
+        if item.more and rng.random() < 0.15:
+            messages += [Message("user", self._pick("more", rng)), Message("assistant", prompts.NO_MORE)]
+        return messages
+
+    def _with_distractor(self, rng: random.Random, progress: float) -> Conversation:
+        """The question after pages about other items: in the same turn as documents, or as earlier turns without their loss."""
+        item = self._item(rng)
+        question = self._ask(item, rng).content
+        document = self.passage(rng, self.draw_length(rng, progress), item)
+        if rng.random() < 0.7:
+            template = rng.choice(self._lists["document"])
+            text = template.replace("{doc}", document).replace("{q}", question)
+            turns = [Message("user", text, template.index("{doc}") + len(document))]
+        else:
+            other = self._item(rng)
+            first = f"Keep this in mind: {document}"
+            turns = [Message("user", f"{first}\n\n{self._ask(other, rng).content}", len(first)), Message("assistant", other.answer)]
+            turns.append(Message("user", question))
+        return Conversation((*turns, Message("assistant", item.answer)))
+
+    def draw_length(self, rng: random.Random, progress: float) -> int:
+        """Tokens of padding, log-uniform: rarely above 2000, and above that only late in training."""
+        if progress > 0.6 and rng.random() < 0.04:
+            return rng.randrange(2000, 7000)
+        return round(math.exp(rng.uniform(math.log(40), math.log(1600))))
+
+    def passage(self, rng: random.Random, tokens: int, avoid: Item | None) -> str:
+        """About this many tokens (at four characters each) of the bank's text, none of it about the item to avoid."""
+        parts: list[str] = []
+        length = 0
+        while length < 4 * tokens:
+            item = self._item(rng)
+            if avoid is not None and item.id == avoid.id:
+                continue
+            text = rng.choice((item.answer, item.answer, item.more or item.answer, f"{rng.choice(item.questions)} {item.answer}"))
+            parts.append(text)
+            length += len(text)
+        return rng.choice((" ", "\n", "\n\n")).join(parts)[: 4 * tokens + 200]

@@ -1,0 +1,167 @@
+"""Training batches: conversations to tokens, loss weights and positions, in batches of equal length under a token budget.
+
+Positions: the model has 8192 of them but is trained on short sequences, so some examples skip positions between turns or inside padding
+(after PoSE, Zhu et al. 2023): relative distances up to 8191 occur without the cost of sequences that long.
+"""
+
+import math
+import random
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+
+from training.bank import Bank
+from training.conversations import Conversation, ConversationBuilder
+from training.tokenizer import IM_END, IM_START, MODEL_MAX_LENGTH
+
+POOL_EXAMPLES = 1024
+AUXILIARY_WEIGHT = 0.1  # Loss weight of what is not an answer, early in training: it teaches the words of the questions.
+AUXILIARY_UNTIL = 0.2
+
+
+@dataclass(frozen=True)
+class Example:
+    """One sequence: token ids, the loss weight of predicting each of them, and their positions (all of length n)."""
+
+    ids: list[int]
+    weights: list[float]
+    positions: list[int]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Right-padded tensors, [rows, length]. Causal attention keeps the padding from what comes before it, so no mask is needed."""
+
+    ids: torch.Tensor
+    weights: torch.Tensor
+    positions: torch.Tensor
+
+
+class Encoder:
+    """Conversations to examples. A prompt rendered by the chat template has exactly the tokens made here."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._cache: dict[str, list[int]] = {}
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids; special tokens in the text count as such."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _cached(self, text: str) -> list[int]:
+        found = self._cache.get(text)
+        if found is None:
+            if len(self._cache) > 20000:
+                self._cache.clear()
+            found = self._cache[text] = self.encode(text)
+        return found
+
+    def example(self, conversation: Conversation, rng: random.Random, auxiliary: float) -> Example:
+        """Tokens with loss on the assistant's words and on what ends them; `auxiliary` weighs all other tokens."""
+        ids: list[int] = []
+        weights: list[float] = []
+        gaps: list[int] = []  # Token indices at which positions may jump.
+        last = len(conversation.messages) - 1
+        for number, message in enumerate(conversation.messages):
+            head = self._cached(f"{IM_START}{message.role}\n")
+            answer = message.role == "assistant"
+            body = self._cached(message.content + IM_END) if answer else self.encode(message.content + IM_END)
+            tail = self._cached("\n")
+            if conversation.stub and number == last:
+                body, tail = body[: rng.randrange(12, 33)], []
+            if number and number < last:
+                gaps.append(len(ids))
+            if message.far:
+                near = len(self.encode(message.content[message.far :]))
+                start, end = len(ids) + len(head), len(ids) + len(head) + len(body) - near - 1
+                gaps += [rng.randrange(start, end) for _ in range(2) if end > start] + [max(start, end)]
+            ids += head + body + tail
+            weights += [auxiliary] * len(head) + [1.0 if answer else auxiliary] * len(body) + [auxiliary] * len(tail)
+        limit = MODEL_MAX_LENGTH
+        ids, weights = ids[:limit], weights[:limit]
+        return Example(ids, weights, draw_positions(len(ids), gaps, rng))
+
+
+def draw_positions(length: int, gaps: list[int], rng: random.Random) -> list[int]:
+    """Positions 0, 1, 2 ... with, in half of the examples that have places for it, jumps within the model's context."""
+    positions = list(range(length))
+    slack = MODEL_MAX_LENGTH - length
+    if not gaps or slack < 2 or rng.random() < 0.5:
+        return positions
+    total = round(math.exp(rng.uniform(math.log(1), math.log(slack)))) if rng.random() < 0.5 else rng.randrange(slack)
+    places = sorted(rng.sample(gaps, min(len(gaps), rng.choice((1, 1, 2, 3)))))
+    cuts = sorted(rng.randrange(total + 1) for _ in places[1:])
+    for place, size in zip(places, (b - a for a, b in zip([0, *cuts], [*cuts, total], strict=True)), strict=True):
+        for index in range(place, length):
+            positions[index] += size
+    return positions
+
+
+def collate(examples: list[Example]) -> Batch:
+    """Pads to the longest example; padding has weight 0 and repeats the last position."""
+    width = max(len(e.ids) for e in examples)
+    ids = torch.zeros(len(examples), width, dtype=torch.long)  # [rows, length]
+    weights = torch.zeros(len(examples), width)
+    positions = torch.zeros(len(examples), width, dtype=torch.long)
+    for row, e in enumerate(examples):
+        n = len(e.ids)
+        ids[row, :n] = torch.tensor(e.ids)
+        weights[row, :n] = torch.tensor(e.weights)
+        positions[row, :n] = torch.tensor(e.positions)
+        positions[row, n:] = e.positions[-1]
+    return Batch(ids, weights, positions)
+
+
+class BatchSource:
+    """An endless, seeded, resumable stream of batches.
+
+    Examples are drawn in pools, sorted by length within a pool and cut into batches of at most `token_budget` padded tokens. A pool depends
+    on (seed, pool number, the progress at which it was begun), and `state()` holds these, so a resumed run sees the same batches.
+    """
+
+    def __init__(self, bank: Bank, tokenizer: Tokenizer, seed: int, token_budget: int) -> None:
+        self._builder = ConversationBuilder(bank)
+        self._encoder = Encoder(tokenizer)
+        self._seed = seed
+        self._budget = token_budget
+        self._pool = -1
+        self._cursor = 0
+        self._progress = 0.0
+        self._batches: list[list[Example]] = []
+
+    def state(self) -> dict[str, float]:
+        """What `restore` needs."""
+        return {"pool": self._pool, "cursor": self._cursor, "progress": self._progress}
+
+    def restore(self, state: dict[str, float]) -> None:
+        """Continues after the batch that was drawn last when `state` was taken."""
+        self._pool, self._progress = int(state["pool"]), float(state["progress"])
+        if self._pool >= 0:
+            self._batches = self._make_pool()
+        self._cursor = int(state["cursor"])
+
+    def next(self, progress: float) -> Batch:
+        """The next batch; `progress` in [0, 1] takes effect when a new pool is begun."""
+        if self._cursor >= len(self._batches):
+            self._pool, self._cursor, self._progress = self._pool + 1, 0, progress
+            self._batches = self._make_pool()
+        batch = collate(self._batches[self._cursor])
+        self._cursor += 1
+        return batch
+
+    def _make_pool(self) -> list[list[Example]]:
+        rng = random.Random(f"{self._seed}/{self._pool}")
+        auxiliary = AUXILIARY_WEIGHT if self._progress < AUXILIARY_UNTIL else 0.0
+        examples = [
+            self._encoder.example(self._builder.build(rng, self._progress), rng, auxiliary) for _ in range(POOL_EXAMPLES)
+        ]
+        examples.sort(key=lambda e: len(e.ids))
+        batches: list[list[Example]] = [[]]
+        for example in examples:
+            if batches[-1] and (len(batches[-1]) + 1) * len(example.ids) > self._budget:
+                batches.append([])
+            batches[-1].append(example)
+        rng.shuffle(batches)
+        return batches

@@ -1,0 +1,79 @@
+"""Writes the averaged weights as a Hugging Face checkpoint in bfloat16. Run as `python -m training.export --size pilot`.
+
+The result is src/twostroke/pilot/weights/pilot/ (or pilot-draft/): config, generation config, safetensors, tokenizer, and training.json,
+which says what the weights were trained on.
+"""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from training.model import EOS_ID, PAD_ID, ROPE_THETA, SIZES, make_model
+from training.prepare import RUNS_DIR, TOKENIZER_DIR
+
+WEIGHTS_DIR = Path(__file__).parent.parent / "src" / "twostroke" / "pilot" / "weights"
+PACKAGE_NAMES = {"pilot": "pilot", "draft": "pilot-draft"}
+
+
+def training_record(state: dict[str, Any], parameters: int) -> dict[str, object]:
+    """The facts of a run that belong beside its weights."""
+    progress = state["progress"]
+    return {
+        "size": state["size"],
+        "parameters": parameters,
+        "minutes": round(progress["seconds"] / 60, 1),
+        "steps": progress["step"],
+        "tokens": progress["tokens"],
+        "final_loss": round(progress["loss"], 4),
+        "bank_digest": state["bank_digest"],
+        "torch": torch.__version__,
+        "history": progress["history"],
+    }
+
+
+def patch_config(path: Path) -> None:
+    """Adds the names that transformers 4 and other readers look for beside those that transformers 5 writes."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config |= {"torch_dtype": "bfloat16", "dtype": "bfloat16", "rope_theta": ROPE_THETA, "model_type": "llama"}
+    config |= {"architectures": ["LlamaForCausalLM"], "eos_token_id": EOS_ID, "pad_token_id": PAD_ID, "bos_token_id": None}
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def export(checkpoint: Path, target: Path) -> int:
+    """Converts one checkpoint; returns the size of the target directory in bytes."""
+    state: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    model = make_model(state["size"], seed=0)
+    model.load_state_dict(state["average"], strict=False)  # Only the tied lm_head is absent.
+    model.tie_weights()
+    parameters = sum(p.numel() for p in model.parameters())
+    model = model.to(torch.bfloat16)  # type: ignore[arg-type]
+    model.generation_config = GenerationConfig(eos_token_id=EOS_ID, pad_token_id=PAD_ID, do_sample=False)
+    target.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(target)
+    patch_config(target / "config.json")
+    for path in sorted(TOKENIZER_DIR.iterdir()):
+        shutil.copyfile(path, target / path.name)
+    record = json.dumps(training_record(state, parameters), indent=2)
+    (target / "training.json").write_text(record + "\n", encoding="utf-8")
+    return sum(path.stat().st_size for path in target.iterdir())
+
+
+def main() -> None:
+    """Exports one size."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", choices=sorted(SIZES), default="pilot")
+    parser.add_argument("--checkpoint", type=Path, default=None, help="by default training/runs/<size>/checkpoint.pt")
+    parser.add_argument("--target", type=Path, default=None, help="by default the package's weights directory")
+    args = parser.parse_args()
+    target = args.target or WEIGHTS_DIR / PACKAGE_NAMES[args.size]
+    size = export(args.checkpoint or RUNS_DIR / args.size / "checkpoint.pt", target)
+    print(f"{target}: {size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The two sizes of pilot as transformers' Llama, and the forward passes that training and measuring need."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from training.data import Batch
+from training.tokenizer import MODEL_MAX_LENGTH, VOCAB_SIZE
+
+ROPE_THETA = 100_000.0
+PAD_ID, EOS_ID = 0, 2
+SIZES = {
+    "pilot": {"hidden_size": 256, "num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 768},
+    "draft": {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 384},
+}
+
+
+def make_config(size: str) -> LlamaConfig:
+    """The architecture of 'pilot' (7.3 M parameters) or 'draft' (1.1 M)."""
+    return LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        head_dim=64,
+        tie_word_embeddings=True,
+        max_position_embeddings=MODEL_MAX_LENGTH,
+        rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        bos_token_id=None,
+        eos_token_id=EOS_ID,
+        pad_token_id=PAD_ID,
+        attn_implementation="sdpa",
+        **SIZES[size],
+    )
+
+
+def make_model(size: str, seed: int) -> LlamaForCausalLM:
+    """A freshly initialised model in float32; what writes into the residual stream starts smaller, by its depth."""
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(make_config(size))
+    scale = (2 * model.config.num_hidden_layers) ** -0.5
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                parameter.mul_(scale)
+    return model
+
+
+def hidden_states(model: LlamaForCausalLM, ids: Tensor, positions: Tensor) -> Tensor:
+    """The last hidden states, [rows, length, hidden], for ids and positions of [rows, length].
+
+    The layers are called directly: LlamaModel.forward takes a jump in the positions for the start of another packed sequence, and masks it.
+    """
+    trunk = model.model
+    hidden: Tensor = trunk.embed_tokens(ids)
+    rotary = trunk.rotary_emb(hidden, positions)
+    for layer in trunk.layers:
+        hidden = layer(hidden, attention_mask=None, position_ids=positions, position_embeddings=rotary)
+    normed: Tensor = trunk.norm(hidden)
+    return normed
+
+
+def weighted_loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The weighted mean cross-entropy in nats per token, and that of the answers' tokens alone (no gradient).
+
+    Logits are computed only where there is loss: at 4096 words they cost as much as a layer.
+    """
+    weights = batch.weights[:, 1:]  # [rows, length - 1]: the weight of each predicted token
+    chosen = weights > 0
+    hidden = hidden_states(model, batch.ids, batch.positions)[:, :-1][chosen]  # [predicted, hidden]
+    logits = model.lm_head(hidden).float()  # [predicted, vocabulary]
+    each = F.cross_entropy(logits, batch.ids[:, 1:][chosen], reduction="none")
+    weight = weights[chosen]
+    answers = weight == 1.0
+    return (each * weight).sum() / weight.sum(), each.detach()[answers].mean()
+
+
+@torch.inference_mode()
+def greedy(model: LlamaForCausalLM, prompts: Sequence[list[int]], max_new_tokens: int, token_budget: int = 16384) -> list[list[int]]:
+    """Greedy continuations up to and without EOS padding; an answer that ended by itself has EOS_ID as its last token.
+
+    Prompts are batched by length (left-padded) under a token budget. A plain loop over transformers' cache, no sampling.
+    """
+    model.eval()
+    device = model.device
+    results: dict[int, list[int]] = {}
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    while order:
+        rows = [order.pop()]
+        width = len(prompts[rows[0]])
+        while order and len(rows) < 64 and (len(rows) + 1) * (width + max_new_tokens) <= token_budget:
+            rows.append(order.pop())
+        ids = torch.full((len(rows), width), PAD_ID, dtype=torch.long)
+        mask = torch.zeros_like(ids)
+        for row, index in enumerate(rows):
+            prompt = prompts[index]
+            ids[row, width - len(prompt) :] = torch.tensor(prompt)
+            mask[row, width - len(prompt) :] = 1
+        out = model.generate(
+            ids.to(device), attention_mask=mask.to(device), max_new_tokens=max_new_tokens, do_sample=False, eos_token_id=EOS_ID, pad_token_id=PAD_ID
+        )  # fmt: skip
+        for index, tokens in zip(rows, out[:, width:].tolist(), strict=True):
+            end = tokens.index(EOS_ID) + 1 if EOS_ID in tokens else len(tokens)
+            results[index] = tokens[:end]
+    return [results[i] for i in range(len(prompts))]

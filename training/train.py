@@ -1,0 +1,221 @@
+"""Trains pilot or its draft within a time budget. Run as `python -m training.train --size pilot --minutes 50`.
+
+The schedule follows elapsed training time (kept in the checkpoint), so a run ends on time on any machine; a stopped run goes on from its
+last checkpoint with the same batches. Checkpoints go to training/runs/<size>/, weights for use are made by `training.export`.
+"""
+
+import argparse
+import contextlib
+import math
+import os
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from training.bank import BANK_DIR, Bank, load_bank
+from training.data import Batch, BatchSource, Encoder
+from training.model import SIZES, greedy, make_model, weighted_loss
+from training.prepare import RUNS_DIR, TOKENIZER_DIR
+from training.tokenizer import IM_END, IM_START, load_tokenizer
+
+PEAK_LR = {"pilot": 2e-3, "draft": 4e-3}
+WARM_UP, DECAY_FROM, FINAL_LR = 0.02, 0.65, 0.02  # As fractions of the time, of the time, of the peak.
+EMA_DECAY = 0.998
+CHECKPOINT_SECONDS, EVALUATE_SECONDS, LOG_SECONDS = 180.0, 300.0, 10.0
+QUICK_PHRASINGS, QUICK_TOKENS = 60, 24
+
+
+@dataclass
+class Progress:
+    """What a checkpoint keeps beside the tensors."""
+
+    step: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    loss: float = math.nan
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+def learning_rate(fraction: float, peak: float) -> float:
+    """Warm-up, constant, then a linear fall to nearly nothing, over the fraction of the time budget."""
+    if fraction < WARM_UP:
+        return peak * (0.02 + 0.98 * fraction / WARM_UP)
+    if fraction < DECAY_FROM:
+        return peak
+    return peak * (FINAL_LR + (1 - FINAL_LR) * max(0.0, 1 - fraction) / (1 - DECAY_FROM))
+
+
+def make_optimizers(model: LlamaForCausalLM, kind: str, peak: float) -> list[torch.optim.Optimizer]:
+    """AdamW for everything, or Muon for the layers' matrices and AdamW for the rest; norms and the embedding do not decay."""
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in n]
+    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed_tokens" in n]
+    groups = [{"params": others, "weight_decay": 0.0}]
+    if kind == "adamw":
+        groups.append({"params": matrices, "weight_decay": 0.1})
+    adamw = torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    if kind == "adamw":
+        return [adamw]
+    # With the step's size matched to AdamW's, both take the same learning rate.
+    return [adamw, torch.optim.Muon(matrices, lr=peak, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")]
+
+
+class Trainer:
+    """One run: model, optimiser, averaged weights, batches, and where all that is kept."""
+
+    def __init__(self, size: str, bank: Bank, run_dir: Path, minutes: float, seed: int, token_budget: int, peak: float, optimizer: str) -> None:
+        self.size, self.bank, self.budget, self.peak = size, bank, minutes * 60, peak
+        self.path = run_dir / "checkpoint.pt"
+        run_dir.mkdir(parents=True, exist_ok=True)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        tokenizer = load_tokenizer(TOKENIZER_DIR)
+        self.model = make_model(size, seed).to(self.device)
+        self.average = {n: p.detach().clone() for n, p in self.model.named_parameters()}
+        self.optimizers = make_optimizers(self.model, optimizer, peak)
+        self.source = BatchSource(bank, tokenizer, seed, token_budget)
+        self.encoder = Encoder(tokenizer)
+        self.progress = Progress()
+
+    def step(self) -> tuple[float, int]:
+        """One optimiser step; returns the answers' loss in nats per token and the number of tokens, padding included."""
+        fraction = min(1.0, self.progress.seconds / self.budget)
+        for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
+            group["lr"] = learning_rate(fraction, self.peak)
+        batch = self.source.next(fraction)
+        batch = Batch(batch.ids.to(self.device), batch.weights.to(self.device), batch.positions.to(self.device))
+        self.model.train()
+        with torch.autocast(self.device.type, torch.bfloat16):
+            loss, answers = weighted_loss(self.model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        decay = min(EMA_DECAY, self.progress.step / (self.progress.step + 10))
+        parameters: list[Tensor] = [p.detach() for p in self.model.parameters()]
+        torch._foreach_lerp_(list(self.average.values()), parameters, 1 - decay)
+        return answers.item(), batch.ids.numel()
+
+    def save(self) -> None:
+        """Writes the checkpoint beside its name and renames it, so that a stop never leaves half of one."""
+        state = {
+            "size": self.size,
+            "bank_digest": self.bank.digest,
+            "model": self.model.state_dict(),
+            "average": self.average,
+            "optimizers": [o.state_dict() for o in self.optimizers],
+            "source": self.source.state(),
+            "progress": vars(self.progress),
+            "minutes": self.budget / 60,
+            "torch_rng": torch.get_rng_state(),
+        }
+        temporary = self.path.with_suffix(".tmp")
+        torch.save(state, temporary)
+        os.replace(temporary, self.path)
+
+    def resume(self) -> bool:
+        """Goes on from the checkpoint if there is one for this bank."""
+        if not self.path.exists():
+            return False
+        state = torch.load(self.path, map_location="cpu", weights_only=True)
+        if state["bank_digest"] != self.bank.digest:
+            raise SystemExit(f"error: {self.path} was trained on another bank\n\nhint: move it away, or restore the bank, then train again")
+        self.model.load_state_dict(state["model"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.average = {n: t.to(self.device) for n, t in state["average"].items()}
+        self.source.restore(state["source"])
+        self.progress = Progress(**state["progress"])
+        torch.set_rng_state(state["torch_rng"])
+        return True
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Swaps the averaged weights in for the time of the block."""
+        live = {n: p.detach().clone() for n, p in self.model.named_parameters()}
+        try:
+            for name, parameter in self.model.named_parameters():
+                parameter.data.copy_(self.average[name])
+            yield
+        finally:
+            for name, parameter in self.model.named_parameters():
+                parameter.data.copy_(live[name])
+
+    def quick_evaluation(self) -> float:
+        """The share of some held-out phrasings whose answer begins with the reference's first tokens (all of those generated)."""
+        rng = random.Random(1)
+        asked = rng.sample([(q, item) for item in self.bank.items for q in item.held_out], QUICK_PHRASINGS)
+        prompts = [self.encoder.encode(f"{IM_START}user\n{q}{IM_END}\n{IM_START}assistant\n") for q, _ in asked]
+        with self.averaged():
+            answers = greedy(self.model, prompts, QUICK_TOKENS)
+        wanted = [self.encoder.encode(item.answer + IM_END)[:QUICK_TOKENS] for _, item in asked]
+        return sum(a == w for a, w in zip(answers, wanted, strict=True)) / len(asked)
+
+    def run(self) -> None:
+        """Trains until the budget is spent; logs, evaluates and saves on the way. Only training time counts as elapsed."""
+        state = self.progress
+        logged = saved = evaluated = state.seconds
+        losses: list[float] = []
+        tokens_before = state.tokens
+        while state.seconds < self.budget:
+            begun = time.perf_counter()
+            loss, tokens = self.step()
+            state.seconds += time.perf_counter() - begun
+            state.step += 1
+            state.tokens += tokens
+            losses.append(loss)
+            if not math.isfinite(loss):
+                raise SystemExit("error: the loss is not finite\n\nhint: lower --lr and train again from the start")
+            if state.seconds - logged >= LOG_SECONDS or state.seconds >= self.budget:
+                speed = (state.tokens - tokens_before) / max(1e-9, state.seconds - logged)
+                state.loss = sum(losses) / len(losses)
+                left = (self.budget - state.seconds) / 60
+                rate = self.optimizers[0].param_groups[0]["lr"]
+                print(
+                    f"step {state.step:6d}  {state.seconds / 60:5.1f} min  loss {state.loss:.4f}  lr {rate:.2e}  {speed:6.0f} tok/s"
+                    f"  eta {left:5.1f} min",
+                    flush=True,
+                )
+                losses, logged, tokens_before = [], state.seconds, state.tokens
+            if state.seconds - evaluated >= EVALUATE_SECONDS or state.seconds >= self.budget:
+                score = self.quick_evaluation()
+                state.history.append({"minutes": state.seconds / 60, "loss": state.loss, "held_out": score})
+                print(f"       held-out phrasings answered: {score:.1%} of {QUICK_PHRASINGS}", flush=True)
+                evaluated = state.seconds
+            if state.seconds - saved >= CHECKPOINT_SECONDS or state.seconds >= self.budget:
+                self.save()
+                saved = state.seconds
+
+
+def main() -> None:
+    """Trains, from the last checkpoint if there is one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", choices=sorted(SIZES), default="pilot")
+    parser.add_argument("--minutes", type=float, default=50.0)
+    parser.add_argument("--optimizer", choices=("adamw", "muon"), default="muon")
+    parser.add_argument("--lr", type=float, default=None, help="peak learning rate")
+    parser.add_argument("--tokens", type=int, default=4096, help="padded tokens per batch")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bank", type=Path, default=BANK_DIR)
+    parser.add_argument("--run", type=Path, default=None, help="directory of the checkpoint, by default training/runs/<size>")
+    args = parser.parse_args()
+    run_dir = args.run or RUNS_DIR / args.size
+    peak = args.lr or PEAK_LR[args.size]
+    trainer = Trainer(args.size, load_bank(args.bank), run_dir, args.minutes, args.seed, args.tokens, peak, args.optimizer)
+    resumed = trainer.resume()
+    parameters = sum(p.numel() for p in trainer.model.parameters())
+    print(
+        f"{args.size}: {parameters / 1e6:.2f} M parameters on {trainer.device}, {args.minutes:g} min, {torch.get_num_threads()} threads,"
+        f" {'resumed at step ' + str(trainer.progress.step) if resumed else 'from scratch'}",
+        flush=True,
+    )
+    trainer.run()
+
+
+if __name__ == "__main__":
+    main()
