@@ -1,8 +1,8 @@
 """Phrasing noise: turns one training phrasing into the many ways a person might type it.
 
-The measured quality is the answer to phrasings never seen, so this is where the training signal is. Every reduction of a phrasing (dropped
-words, bags of key words) is kept only if the words that remain still point to the same item, and nothing that equals a held-out
-phrasing (without case and punctuation) ever leaves `Rephraser.rephrase`.
+The measured quality is the answer to phrasings never seen, so this is where the training signal is. Every reduction
+of a phrasing (dropped words, bags of key words) is kept only if the words that remain still point to the same item,
+and nothing that equals a held-out phrasing (without case and punctuation) ever leaves `Rephraser.rephrase`.
 """
 
 import math
@@ -12,50 +12,80 @@ from collections import Counter
 
 from training.bank import Bank, Item, phrasing_key, words_of
 
-STOP_WORDS = frozenset(
-    "a an the is are was be been am do does did of to in on at for with by from as and or it its this that these those there i you me my"
-    " your we can could would should will shall may might please so just about really actually some any then than into have has had get"
-    .split()
+_STOP_TEXT = (
+    "a an the is are was be been am do does did of to in on at for with by from as and or it its this that these"
+    " those there i you me my your we can could would should will shall may might please so just about really"
+    " actually some any then than into have has had get"
 )
+STOP_WORDS = frozenset(_STOP_TEXT.split())
 # Openings that ask for the same thing; a phrasing that opens with one may open with another.
+# fmt: off
 STEMS = (
-    ("what is", "what's", "whats", "what exactly is", "define", "explain", "tell me about", "describe", "can you explain", "meaning of",
-     "what do you know about", "give me the definition of", "i want to know about", "can you tell me what is", "please explain",
-     "could you describe", "help me understand", "what do people mean by", "what is meant by", "talk to me about"),
-    ("what are", "what're", "define", "explain", "tell me about", "describe", "what exactly are", "can you explain", "talk about"),
-    ("how does", "how do", "explain how does", "in what way does", "how exactly does", "tell me how does", "can you explain how does"),
-    ("how do i", "how can i", "how should i", "what is the way to", "how to", "how would i", "what do i do to", "how do you", "how do we"),
-    ("why is", "why's", "how come", "what makes", "for what reason is", "what is the reason", "explain why", "tell me why is"),
+    (
+        "what is", "what's", "whats", "what exactly is", "define", "explain", "tell me about", "describe",
+        "can you explain", "meaning of", "what do you know about", "give me the definition of",
+        "i want to know about", "can you tell me what is", "please explain", "could you describe",
+        "help me understand", "what do people mean by", "what is meant by", "talk to me about",
+    ),
+    (
+        "what are", "what're", "define", "explain", "tell me about", "describe", "what exactly are",
+        "can you explain", "talk about",
+    ),
+    (
+        "how does", "how do", "explain how does", "in what way does", "how exactly does", "tell me how does",
+        "can you explain how does",
+    ),
+    (
+        "how do i", "how can i", "how should i", "what is the way to", "how to", "how would i", "what do i do to",
+        "how do you", "how do we",
+    ),
+    (
+        "why is", "why's", "how come", "what makes", "for what reason is", "what is the reason", "explain why",
+        "tell me why is",
+    ),
     ("why do", "why does", "how come", "for what reason do", "explain why", "what is the reason", "tell me why"),
     ("how much", "how many", "what amount of", "roughly how much", "about how much"),
-    ("what happens when", "what happens if", "what if", "what occurs when", "tell me what happens when", "what goes on when"),
+    (
+        "what happens when", "what happens if", "what if", "what occurs when", "tell me what happens when",
+        "what goes on when",
+    ),
     ("should i", "do i need to", "is it worth to", "is it good to", "when should i", "would you", "ought i to"),
     ("can i", "can you", "is it possible to", "am i able to", "could i", "is there a way to", "can one", "can we"),
-    ("difference between", "what is the difference between", "compare", "how differ", "what distinguishes", "contrast"),
+    (
+        "difference between", "what is the difference between", "compare", "how differ", "what distinguishes",
+        "contrast",
+    ),
 )
 SYNONYMS = {
-    "llm": ("language model", "large language model", "llms"), "llms": ("language models", "llm"), "gpu": ("graphics card", "gpus"),
-    "gpus": ("graphics cards", "gpu"), "memory": ("ram", "mem"), "fast": ("quick", "speedy"), "faster": ("quicker", "speedier"),
-    "slow": ("sluggish",), "difference": ("distinction", "differences"), "big": ("large",), "large": ("big",), "small": ("little", "tiny"),
-    "works": ("functions", "operates"), "work": ("function", "operate"), "use": ("utilise", "employ"), "used": ("employed",),
-    "need": ("require",), "needs": ("requires",), "many": ("lots of",), "choose": ("pick", "select"), "pick": ("choose",),
-    "reduce": ("lower", "cut"), "increase": ("raise", "grow"), "improve": ("better", "boost"), "important": ("vital", "crucial"),
-    "helps": ("aids",), "help": ("aid",), "make": ("build", "create"), "request": ("query", "requests"), "requests": ("queries", "request"),
-    "model": ("models", "network"), "happens": ("occurs",), "show": ("display",), "mean": ("signify", "stand for"), "vs": ("versus", "or"),
-    "versus": ("vs",), "compare": ("contrast",), "inference": ("serving", "running"), "cost": ("price", "expense"), "best": ("optimal",),
-    "calculate": ("compute", "work out"), "compute": ("calculate",), "number": ("count",), "every": ("each",), "each": ("every",),
-    "start": ("begin", "launch"), "run": ("execute",), "problem": ("issue",), "way": ("method",), "maximum": ("max",), "explain": ("describe",),
+    "llm": ("language model", "large language model", "llms"), "llms": ("language models", "llm"),
+    "gpu": ("graphics card", "gpus"), "gpus": ("graphics cards", "gpu"), "memory": ("ram", "mem"),
+    "fast": ("quick", "speedy"), "faster": ("quicker", "speedier"), "slow": ("sluggish",),
+    "difference": ("distinction", "differences"), "big": ("large",), "large": ("big",), "small": ("little", "tiny"),
+    "works": ("functions", "operates"), "work": ("function", "operate"), "use": ("utilise", "employ"),
+    "used": ("employed",), "need": ("require",), "needs": ("requires",), "many": ("lots of",),
+    "choose": ("pick", "select"), "pick": ("choose",), "reduce": ("lower", "cut"), "increase": ("raise", "grow"),
+    "improve": ("better", "boost"), "important": ("vital", "crucial"), "helps": ("aids",), "help": ("aid",),
+    "make": ("build", "create"), "request": ("query", "requests"), "requests": ("queries", "request"),
+    "model": ("models", "network"), "happens": ("occurs",), "show": ("display",), "mean": ("signify", "stand for"),
+    "vs": ("versus", "or"), "versus": ("vs",), "compare": ("contrast",), "inference": ("serving", "running"),
+    "cost": ("price", "expense"), "best": ("optimal",), "calculate": ("compute", "work out"),
+    "compute": ("calculate",), "number": ("count",), "every": ("each",), "each": ("every",),
+    "start": ("begin", "launch"), "run": ("execute",), "problem": ("issue",), "way": ("method",), "maximum": ("max",),
+    "explain": ("describe",),
 }
 PREFIXES = (
-    "please", "can you tell me", "hey,", "hi,", "quick question:", "hello,", "ok,", "so", "um", "question:", "i was wondering,", "tell me,",
-    "could you tell me", "i'd like to know", "one more thing:", "just curious,", "hey pilot,", "pilot,", "now", "and", "also", "ok so", "well,",
-    "help:", "i need to know", "sorry,", "can you explain", "do you know", "i have a question.", "please tell me", "in your words,", "Q:", "hm,",
+    "please", "can you tell me", "hey,", "hi,", "quick question:", "hello,", "ok,", "so", "um", "question:",
+    "i was wondering,", "tell me,", "could you tell me", "i'd like to know", "one more thing:", "just curious,",
+    "hey pilot,", "pilot,", "now", "and", "also", "ok so", "well,", "help:", "i need to know", "sorry,",
+    "can you explain", "do you know", "i have a question.", "please tell me", "in your words,", "Q:", "hm,",
     "someone asked me", "for my homework:", "btw", "my colleague asks:", "right,", "next question:", "good morning,",
 )
 SUFFIXES = (
-    "please", "thanks", "thank you", "in your view", "exactly", "in detail", "in simple terms", "for a beginner", "briefly", "then", "anyway",
-    "pls", "do you know", "in practice", "again", "if you can", "i wonder", "for me", "to me", "in plain words", "in general", "here", "actually",
+    "please", "thanks", "thank you", "in your view", "exactly", "in detail", "in simple terms", "for a beginner",
+    "briefly", "then", "anyway", "pls", "do you know", "in practice", "again", "if you can", "i wonder", "for me",
+    "to me", "in plain words", "in general", "here", "actually",
 )
+# fmt: on
 _TOKEN = re.compile(r"\S+")
 # Each opening with the groups that hold it, the longest first, so that 'how do i' is tried before 'how do'.
 _STEMS_BY_LENGTH = tuple(
@@ -72,7 +102,9 @@ class Lexicon:
     """Which words belong to which item: TF-IDF over the items' training phrasings (never the held-out ones)."""
 
     def __init__(self, bank: Bank) -> None:
-        counts = [Counter(_stem(w) for q in item.questions for w in words_of(q) if w not in STOP_WORDS) for item in bank.items]
+        counts = [
+            Counter(_stem(w) for q in item.questions for w in words_of(q) if w not in STOP_WORDS) for item in bank.items
+        ]
         frequency = Counter(word for count in counts for word in count)
         self.idf = {word: math.log((1 + len(counts)) / n) for word, n in frequency.items()}
         self._postings: dict[str, list[tuple[int, float]]] = {}
@@ -143,14 +175,22 @@ class Rephraser:
         weights = [self.lexicon.weight(w) + 0.05 for w in pool]
         for _ in range(6):
             chosen = set(rng.choices(pool, weights, k=rng.randint(2, 6)))
-            text = " ".join(w for w in pool if w in chosen) if rng.random() < 0.6 else " ".join(rng.sample(sorted(chosen), len(chosen)))
+            text = (
+                " ".join(w for w in pool if w in chosen)
+                if rng.random() < 0.6
+                else " ".join(rng.sample(sorted(chosen), len(chosen)))
+            )
             if self.lexicon.points_to(text, item, margin=1.2):
                 return text
         return rng.choice(item.questions)
 
     def _drop_words(self, text: str, item: Item, rng: random.Random) -> str:
         rate_stop, rate_content = rng.choice(((0.3, 0.0), (0.6, 0.1), (0.9, 0.1), (0.3, 0.25), (1.0, 0.3)))
-        kept = [w for w in text.split() if rng.random() >= (rate_stop if w.strip(".,?!:").lower() in STOP_WORDS else rate_content)]
+        kept = [
+            w
+            for w in text.split()
+            if rng.random() >= (rate_stop if w.strip(".,?!:").lower() in STOP_WORDS else rate_content)
+        ]
         reduced = " ".join(kept)
         return reduced if self.lexicon.points_to(reduced, item) else text
 
@@ -211,7 +251,9 @@ def add_typos(text: str, rng: random.Random) -> str:
             break
         at = rng.choice(places)
         word, k = words[at], rng.randrange(1, len(words[at]) - 1)
-        words[at] = rng.choice((word[:k] + word[k + 1] + word[k] + word[k + 2 :], word[:k] + word[k + 1 :], word[:k] + word[k] + word[k:]))
+        words[at] = rng.choice(
+            (word[:k] + word[k + 1] + word[k] + word[k + 2 :], word[:k] + word[k + 1 :], word[:k] + word[k] + word[k:])
+        )
     return " ".join(words)
 
 

@@ -1,7 +1,8 @@
 """The question bank: loads `bank/*.toml`, validates it, and splits each item's phrasings into training and held out.
 
-The split depends on the phrasings alone (the two with the smallest blake2b digest are held out), so it is the same on every machine, and
-a writer cannot aim for it. Held-out phrasings reach neither the training examples nor the tokenizer.
+The split depends on the phrasings alone (the two with the smallest blake2b digest are held out), so it is the same on
+every machine, and a writer cannot aim for it. Held-out phrasings reach neither the training examples nor the
+tokenizer.
 """
 
 import hashlib

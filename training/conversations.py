@@ -12,13 +12,19 @@ from training import prompts
 from training.augment import Rephraser
 from training.bank import Bank, Item, phrasing_key
 
-SINGLE_UNTIL = 0.12
+# Until which progress: the shares of single questions, system prompts and several turns (the rest has distractors),
+# and of stubs among the single ones. First the answers are learned, then which answer a question wants (its first tokens say), then all else.
+MIX = (
+    (0.12, (0.90, 0.10, 0.0, 0.0)),
+    (0.50, (0.92, 0.03, 0.04, 0.9)),
+    (math.inf, (0.76, 0.10, 0.10, 0.7)),
+)
 Answering = Callable[[Item], str]
 
 
 @dataclass(frozen=True)
 class Message:
-    """One turn. `far` is how many leading characters of `content` are padding that any distance may separate from the rest."""
+    """One turn. `far` counts the leading characters of `content` that any distance may separate from the rest."""
 
     role: str
     content: str
@@ -54,8 +60,10 @@ def is_about_itself(item: Item) -> bool:
 
 
 class ConversationBuilder:
-    """Draws conversations. `progress` in [0, 1] is how far training has come: it starts with single questions and full answers (and a few
-    system prompts), goes on with everything, and sees the longest contexts after 0.6."""
+    """Draws conversations. `progress` in [0, 1] is how far training has come.
+
+    It goes through the stages of MIX, and sees the longest contexts after 0.6.
+    """
 
     def __init__(self, bank: Bank) -> None:
         self.items = bank.items
@@ -63,36 +71,53 @@ class ConversationBuilder:
         self.words = prompts.copy_words(bank)
         self._taken = {phrasing_key(q) for item in bank.items for q in (*item.questions, *item.held_out)}
         self._held_out = bank.held_out_keys
+        # 'repeat please' and the like are small talk as a first turn and a follow-up later: such items only open.
+        follow = {phrasing_key(w) for w in (*prompts.REPEAT, *prompts.MORE, *prompts.SHORTER)}
+        self._openers = {i.id for i in bank.items if follow & {phrasing_key(q) for q in (*i.questions, *i.held_out)}}
         self._lists = {
             name: self._usable(wordings)
             for name, wordings in (
-                ("one", prompts.ONE_SENTENCE), ("upper", prompts.UPPER_CASE), ("name", prompts.NAME), ("begin", prompts.BEGIN),
-                ("end", prompts.END), ("neutral", prompts.NEUTRAL), ("identity", prompts.IDENTITY), ("more", prompts.MORE),
-                ("repeat", prompts.REPEAT), ("shorter", prompts.SHORTER), ("thanks", prompts.THANKS), ("briefly", prompts.BRIEFLY),
+                ("one", prompts.ONE_SENTENCE), ("upper", prompts.UPPER_CASE), ("name", prompts.NAME),
+                ("begin", prompts.BEGIN), ("end", prompts.END), ("neutral", prompts.NEUTRAL),
+                ("identity", prompts.IDENTITY), ("more", prompts.MORE), ("repeat", prompts.REPEAT),
+                ("shorter", prompts.SHORTER), ("thanks", prompts.THANKS), ("briefly", prompts.BRIEFLY),
                 ("document", prompts.DOCUMENT),
             )
         }  # fmt: skip
         self.thanks_reply = next(
-            (i.answer for i in bank.items if {phrasing_key(q) for q in (*i.questions, *i.held_out)} & {"thanks", "thank you"}),
+            (
+                i.answer
+                for i in bank.items
+                if {phrasing_key(q) for q in (*i.questions, *i.held_out)} & {"thanks", "thank you"}
+            ),
             prompts.THANKS_REPLY,
         )
 
     def _usable(self, wordings: Sequence[str]) -> tuple[str, ...]:
-        return tuple(w for w in prompts.split_wordings(wordings, held_out=False) if phrasing_key(w) not in self._held_out)
+        return tuple(
+            w for w in prompts.split_wordings(wordings, held_out=False) if phrasing_key(w) not in self._held_out
+        )
 
     def build(self, rng: random.Random, progress: float) -> Conversation:
         """One conversation of a random kind; most are a single question, for throughput."""
-        roll = rng.random() if progress > SINGLE_UNTIL else rng.random() * 0.8
-        if roll < 0.72:
-            return self._single(rng, stub=progress > SINGLE_UNTIL and rng.random() < 0.7)
-        if roll < 0.83:
+        single, system, multi_turn, stubs = next(shares for until, shares in MIX if progress < until)
+        roll = rng.random()
+        if roll < single:
+            return self._single(rng, stub=rng.random() < stubs)
+        if roll < single + system:
             return self._with_system(rng, progress)
-        if roll < 0.95:
+        if roll < single + system + multi_turn:
             return self._multi_turn(rng)
         return self._with_distractor(rng, progress)
 
     def _item(self, rng: random.Random) -> Item:
         return rng.choice(self.items)
+
+    def _later_item(self, rng: random.Random) -> Item:
+        item = self._item(rng)
+        while item.id in self._openers:
+            item = self._item(rng)
+        return item
 
     def _ask(self, item: Item, rng: random.Random) -> Message:
         return Message("user", self.rephraser.rephrase(item, rng))
@@ -132,7 +157,11 @@ class ConversationBuilder:
         word = prompts.draw_word(rng, self.words) + rng.choices(("", "!", ":"), (0.85, 0.1, 0.05))[0]
         stop = rng.choice(("", "."))
         if kind == "begin":
-            return rng.choice(self._lists["begin"]).format(word) + stop, lambda item: begin_with(word, item.answer), None
+            return (
+                rng.choice(self._lists["begin"]).format(word) + stop,
+                lambda item: begin_with(word, item.answer),
+                None,
+            )
         if kind == "end":
             return rng.choice(self._lists["end"]).format(word) + stop, lambda item: end_with(word, item.answer), None
         text = f"{self._pick('one', rng).rstrip('.')}. {rng.choice(self._lists['begin']).format(word)}{stop}"
@@ -147,15 +176,17 @@ class ConversationBuilder:
         if rng.random() < 0.12:  # A long system prompt: the instruction stands before or after pages of other text.
             padding = self.passage(rng, self.draw_length(rng, progress), None)
             before = rng.random() < 0.5
-            text, far = (f"{text}\n\n{padding}", len(text) + len(padding)) if before else (f"{padding}\n\n{text}", len(padding))
+            text, far = (
+                (f"{text}\n\n{padding}", len(text) + len(padding)) if before else (f"{padding}\n\n{text}", len(padding))
+            )
         messages = [Message("system", text, far)]
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             if name is not None and rng.random() < 0.6:
                 messages += [Message("user", self._pick("identity", rng)), Message("assistant", named_answer(name))]
                 continue
-            item = self._item(rng)
+            item = self._later_item(rng)
             while name is not None and is_about_itself(item):
-                item = self._item(rng)
+                item = self._later_item(rng)
             messages += [self._ask(item, rng), Message("assistant", answering(item))]
         return Conversation(tuple(messages))
 
@@ -163,14 +194,14 @@ class ConversationBuilder:
         messages: list[Message] = []
         if rng.random() < 0.15:
             messages.append(Message("system", rng.choice(self._lists["neutral"])))
-        item = self._item(rng)
+        item = self._later_item(rng)
         for _ in range(rng.choice((1, 1, 2, 2, 3, 4))):
-            item = self._item(rng)
+            item = self._later_item(rng)
             messages += [self._ask(item, rng), Message("assistant", item.answer)]
         if rng.random() < 0.75:
             messages += self._follow_up(item, rng)
         if rng.random() < 0.25:
-            item = self._item(rng)
+            item = self._later_item(rng)
             messages += [self._ask(item, rng), Message("assistant", item.answer)]
         return Conversation(tuple(messages))
 
@@ -190,8 +221,8 @@ class ConversationBuilder:
         return messages
 
     def _with_distractor(self, rng: random.Random, progress: float) -> Conversation:
-        """The question after pages about other items: in the same turn as documents, or as earlier turns without their loss."""
-        item = self._item(rng)
+        """The question after pages about other items, in the same turn as documents or in an earlier turn."""
+        item = self._later_item(rng)
         question = self._ask(item, rng).content
         document = self.passage(rng, self.draw_length(rng, progress), item)
         if rng.random() < 0.7:
@@ -199,9 +230,12 @@ class ConversationBuilder:
             text = template.replace("{doc}", document).replace("{q}", question)
             turns = [Message("user", text, template.index("{doc}") + len(document))]
         else:
-            other = self._item(rng)
+            other = self._later_item(rng)
             first = f"Keep this in mind: {document}"
-            turns = [Message("user", f"{first}\n\n{self._ask(other, rng).content}", len(first)), Message("assistant", other.answer)]
+            turns = [
+                Message("user", f"{first}\n\n{self._ask(other, rng).content}", len(first)),
+                Message("assistant", other.answer),
+            ]
             turns.append(Message("user", question))
         return Conversation((*turns, Message("assistant", item.answer)))
 
@@ -219,7 +253,9 @@ class ConversationBuilder:
             item = self._item(rng)
             if avoid is not None and item.id == avoid.id:
                 continue
-            text = rng.choice((item.answer, item.answer, item.more or item.answer, f"{rng.choice(item.questions)} {item.answer}"))
+            text = rng.choice(
+                (item.answer, item.answer, item.more or item.answer, f"{rng.choice(item.questions)} {item.answer}")
+            )
             parts.append(text)
             length += len(text)
         return rng.choice((" ", "\n", "\n\n")).join(parts)[: 4 * tokens + 200]

@@ -1,7 +1,8 @@
-"""Training batches: conversations to tokens, loss weights and positions, in batches of equal length under a token budget.
+"""Training batches: conversations to tokens, loss weights and positions, under a token budget.
 
-Positions: the model has 8192 of them but is trained on short sequences, so some examples skip positions between turns or inside padding
-(after PoSE, Zhu et al. 2023): relative distances up to 8191 occur without the cost of sequences that long.
+Positions: the model has 8192 of them but is trained on short sequences, so some examples skip positions between turns
+or inside padding (after PoSE, Zhu et al. 2023): relative distances up to 8191 occur without the cost of sequences
+that long.
 """
 
 import math
@@ -16,7 +17,9 @@ from training.conversations import Conversation, ConversationBuilder
 from training.tokenizer import IM_END, IM_START, MODEL_MAX_LENGTH
 
 POOL_EXAMPLES = 1024
-AUXILIARY_WEIGHT = 0.1  # Loss weight of what is not an answer, early in training: it teaches the words of the questions.
+AUXILIARY_WEIGHT = (
+    0.1  # Loss weight of what is not an answer, early in training: it teaches the words of the questions.
+)
 AUXILIARY_UNTIL = 0.2
 
 
@@ -31,7 +34,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Batch:
-    """Right-padded tensors, [rows, length]. Causal attention keeps the padding from what comes before it, so no mask is needed."""
+    """Right-padded tensors, [rows, length]. Causal attention never looks right, so the padding needs no mask."""
 
     ids: torch.Tensor
     weights: torch.Tensor
@@ -49,6 +52,11 @@ class Encoder:
         """Token ids; special tokens in the text count as such."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+    def cut(self, text: str, tokens: int) -> str:
+        """The first tokens of a text."""
+        cut: str = self._tokenizer.decode(self.encode(text)[:tokens])
+        return cut
 
     def _cached(self, text: str) -> list[int]:
         found = self._cache.get(text)
@@ -70,7 +78,7 @@ class Encoder:
             body = self._cached(message.content + IM_END) if answer else self.encode(message.content + IM_END)
             tail = self._cached("\n")
             if conversation.stub and number == last:
-                body, tail = body[: rng.randrange(12, 33)], []
+                body, tail = body[: rng.randrange(5, 17)], []
             if number and number < last:
                 gaps.append(len(ids))
             if message.far:
@@ -117,8 +125,9 @@ def collate(examples: list[Example]) -> Batch:
 class BatchSource:
     """An endless, seeded, resumable stream of batches.
 
-    Examples are drawn in pools, sorted by length within a pool and cut into batches of at most `token_budget` padded tokens. A pool depends
-    on (seed, pool number, the progress at which it was begun), and `state()` holds these, so a resumed run sees the same batches.
+    Examples are drawn in pools, sorted by length within a pool and cut into batches of at most `token_budget` padded
+    tokens. A pool depends on (seed, pool number, the progress at which it was begun), and `state()` holds these, so a
+    resumed run sees the same batches.
     """
 
     def __init__(self, bank: Bank, tokenizer: Tokenizer, seed: int, token_budget: int) -> None:
@@ -155,7 +164,8 @@ class BatchSource:
         rng = random.Random(f"{self._seed}/{self._pool}")
         auxiliary = AUXILIARY_WEIGHT if self._progress < AUXILIARY_UNTIL else 0.0
         examples = [
-            self._encoder.example(self._builder.build(rng, self._progress), rng, auxiliary) for _ in range(POOL_EXAMPLES)
+            self._encoder.example(self._builder.build(rng, self._progress), rng, auxiliary)
+            for _ in range(POOL_EXAMPLES)
         ]
         examples.sort(key=lambda e: len(e.ids))
         batches: list[list[Example]] = [[]]

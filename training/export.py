@@ -1,7 +1,7 @@
-"""Writes the averaged weights as a Hugging Face checkpoint in bfloat16. Run as `python -m training.export --size pilot`.
+"""Writes the averaged weights as a Hugging Face checkpoint in bfloat16. Run as `python -m training.export`.
 
-The result is src/twostroke/pilot/weights/pilot/ (or pilot-draft/): config, generation config, safetensors, tokenizer, and training.json,
-which says what the weights were trained on.
+The result is src/twostroke/pilot/weights/pilot/ (or pilot-draft/): config, generation config, safetensors, tokenizer,
+and training.json, which says what the weights were trained on.
 """
 
 import argparse
@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
+from training.bank import load_bank
 from training.model import EOS_ID, PAD_ID, ROPE_THETA, SIZES, make_model
-from training.prepare import RUNS_DIR, TOKENIZER_DIR
+from training.prepare import BANK_COPY, RUNS_DIR, TOKENIZER_DIR
 
 WEIGHTS_DIR = Path(__file__).parent.parent / "src" / "twostroke" / "pilot" / "weights"
 PACKAGE_NAMES = {"pilot": "pilot", "draft": "pilot-draft"}
@@ -40,18 +41,27 @@ def patch_config(path: Path) -> None:
     """Adds the names that transformers 4 and other readers look for beside those that transformers 5 writes."""
     config = json.loads(path.read_text(encoding="utf-8"))
     config |= {"torch_dtype": "bfloat16", "dtype": "bfloat16", "rope_theta": ROPE_THETA, "model_type": "llama"}
-    config |= {"architectures": ["LlamaForCausalLM"], "eos_token_id": EOS_ID, "pad_token_id": PAD_ID, "bos_token_id": None}
+    config |= {
+        "architectures": ["LlamaForCausalLM"],
+        "eos_token_id": EOS_ID,
+        "pad_token_id": PAD_ID,
+        "bos_token_id": None,
+    }
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def export(checkpoint: Path, target: Path) -> int:
     """Converts one checkpoint; returns the size of the target directory in bytes."""
     state: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    if state["bank_digest"] != load_bank(BANK_COPY).digest:
+        raise SystemExit(
+            f"error: {checkpoint} was trained on another bank than {BANK_COPY}\n\nhint: prepare and train again"
+        )
     model = make_model(state["size"], seed=0)
     model.load_state_dict(state["average"], strict=False)  # Only the tied lm_head is absent.
     model.tie_weights()
     parameters = sum(p.numel() for p in model.parameters())
-    model = model.to(torch.bfloat16)  # type: ignore[arg-type]
+    model = model.to(torch.bfloat16)
     model.generation_config = GenerationConfig(eos_token_id=EOS_ID, pad_token_id=PAD_ID, do_sample=False)
     target.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(target)

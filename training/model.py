@@ -13,8 +13,20 @@ from training.tokenizer import MODEL_MAX_LENGTH, VOCAB_SIZE
 ROPE_THETA = 100_000.0
 PAD_ID, EOS_ID = 0, 2
 SIZES = {
-    "pilot": {"hidden_size": 256, "num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 768},
-    "draft": {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 384},
+    "pilot": {
+        "hidden_size": 256,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 768,
+    },
+    "draft": {
+        "hidden_size": 128,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "intermediate_size": 384,
+    },
 }
 
 
@@ -50,7 +62,8 @@ def make_model(size: str, seed: int) -> LlamaForCausalLM:
 def hidden_states(model: LlamaForCausalLM, ids: Tensor, positions: Tensor) -> Tensor:
     """The last hidden states, [rows, length, hidden], for ids and positions of [rows, length].
 
-    The layers are called directly: LlamaModel.forward takes a jump in the positions for the start of another packed sequence, and masks it.
+    The layers are called directly: LlamaModel.forward takes a jump in the positions for the start of another packed
+    sequence, and masks it.
     """
     trunk = model.model
     hidden: Tensor = trunk.embed_tokens(ids)
@@ -77,10 +90,13 @@ def weighted_loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor
 
 
 @torch.inference_mode()
-def greedy(model: LlamaForCausalLM, prompts: Sequence[list[int]], max_new_tokens: int, token_budget: int = 16384) -> list[list[int]]:
+def greedy(
+    model: LlamaForCausalLM, prompts: Sequence[list[int]], max_new_tokens: int, token_budget: int = 16384
+) -> list[list[int]]:
     """Greedy continuations up to and without EOS padding; an answer that ended by itself has EOS_ID as its last token.
 
-    Prompts are batched by length (left-padded) under a token budget. A plain loop over transformers' cache, no sampling.
+    Prompts are batched by length (left-padded) under a token budget. A plain loop over transformers' cache, no
+    sampling.
     """
     model.eval()
     device = model.device
@@ -98,7 +114,8 @@ def greedy(model: LlamaForCausalLM, prompts: Sequence[list[int]], max_new_tokens
             ids[row, width - len(prompt) :] = torch.tensor(prompt)
             mask[row, width - len(prompt) :] = 1
         out = model.generate(
-            ids.to(device), attention_mask=mask.to(device), max_new_tokens=max_new_tokens, do_sample=False, eos_token_id=EOS_ID, pad_token_id=PAD_ID
+            ids.to(device), attention_mask=mask.to(device), max_new_tokens=max_new_tokens, do_sample=False,
+            eos_token_id=EOS_ID, pad_token_id=PAD_ID,
         )  # fmt: skip
         for index, tokens in zip(rows, out[:, width:].tolist(), strict=True):
             end = tokens.index(EOS_ID) + 1 if EOS_ID in tokens else len(tokens)

@@ -1,7 +1,12 @@
-"""First step: checks the bank, trains the tokenizer on its training side, prints what there is. Run as `python -m training.prepare`."""
+"""First step: copies the bank to training/runs/bank, checks it, trains the tokenizer on its training side.
+
+Do not run it between the training and the export of a model, which take both from training/runs. Run as `python -m
+training.prepare`.
+"""
 
 import argparse
 import random
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -14,6 +19,9 @@ from training.tokenizer import VOCAB_SIZE, save_tokenizer, train_tokenizer, trai
 
 RUNS_DIR = Path(__file__).parent / "runs"
 TOKENIZER_DIR = RUNS_DIR / "tokenizer"
+BANK_COPY = (
+    RUNS_DIR / "bank"
+)  # What the tokenizer and the models are made from: later edits of the bank do not move the split.
 
 
 def main() -> None:
@@ -27,17 +35,25 @@ def main() -> None:
         print(f"warning: {problem}", file=sys.stderr)
     tokenizer = train_tokenizer(training_text(bank, prompts.instruction_texts()))
     save_tokenizer(tokenizer, TOKENIZER_DIR)
+    if BANK_COPY.exists():
+        shutil.rmtree(BANK_COPY)
+    shutil.copytree(args.bank, BANK_COPY)
     encoder = Encoder(tokenizer)
     for subject, count in Counter(item.subject for item in bank.items).items():
         print(f"{subject:14} {count:4} items")
     phrasings = sum(len(i.questions) for i in bank.items)
     held = sum(len(i.held_out) for i in bank.items)
     lengths = sorted(len(encoder.encode(i.answer)) for i in bank.items)
-    print(f"{len(bank.items)} items, {phrasings} training phrasings, {held} held out, {sum(i.more is not None for i in bank.items)} with more")
+    print(
+        f"{len(bank.items)} items, {phrasings} training phrasings, {held} held out,"
+        f" {sum(i.more is not None for i in bank.items)} with more"
+    )
     print(f"answers: {sum(lengths)} tokens, median {lengths[len(lengths) // 2]}, longest {lengths[-1]}")
     characters = sum(len(i.answer) for i in bank.items)
     size = tokenizer.get_vocab_size()
-    print(f"vocabulary {size} of {VOCAB_SIZE}, {characters / sum(lengths):.2f} characters per token; bank {bank.digest}")
+    print(
+        f"vocabulary {size} of {VOCAB_SIZE}, {characters / sum(lengths):.2f} characters per token; bank {bank.digest}"
+    )
     rng = random.Random(0)
     builder = ConversationBuilder(bank)
     for _ in range(args.show):

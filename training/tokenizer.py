@@ -1,6 +1,7 @@
 """The tokenizer of pilot: byte-level BPE over 4096 tokens, trained on the training side of the bank only.
 
-Digits stay single tokens (numbers are then spelled the same way everywhere), there is no normaliser, and the chat format is ChatML.
+Digits stay single tokens (numbers are then spelled the same way everywhere), there is no normaliser, and the chat
+format is ChatML.
 """
 
 import json
@@ -25,7 +26,7 @@ CHAT_TEMPLATE = (
 
 
 def training_text(bank: Bank, extra: list[str]) -> list[str]:
-    """Everything the tokenizer may see: training phrasings (as written and in lower case), answers, and the prompt wordings."""
+    """What the tokenizer may see: training phrasings (also in lower case), answers, the prompts' wordings."""
     texts: list[str] = list(extra)
     for item in bank.items:
         for question in item.questions:

@@ -1,13 +1,13 @@
 """Trains pilot or its draft within a time budget. Run as `python -m training.train --size pilot --minutes 50`.
 
-The schedule follows elapsed training time (kept in the checkpoint), so a run ends on time on any machine; a stopped run goes on from its
-last checkpoint with the same batches. Checkpoints go to training/runs/<size>/, weights for use are made by `training.export`.
+The schedule follows elapsed training time (kept in the checkpoint), so a run ends on time on any machine; a stopped
+run goes on from its last checkpoint with the same batches. Checkpoints go to training/runs/<size>/, weights for use
+are made by `training.export`.
 """
 
 import argparse
 import contextlib
 import math
-import os
 import random
 import time
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from training.bank import BANK_DIR, Bank, load_bank
+from training.bank import Bank, load_bank
 from training.data import Batch, BatchSource, Encoder
 from training.model import SIZES, greedy, make_model, weighted_loss
-from training.prepare import RUNS_DIR, TOKENIZER_DIR
+from training.prepare import BANK_COPY, RUNS_DIR, TOKENIZER_DIR
 from training.tokenizer import IM_END, IM_START, load_tokenizer
 
-PEAK_LR = {"pilot": 2e-3, "draft": 4e-3}
+PEAK_LR = {"pilot": 3e-3, "draft": 5e-3}
 WARM_UP, DECAY_FROM, FINAL_LR = 0.02, 0.65, 0.02  # As fractions of the time, of the time, of the peak.
 EMA_DECAY = 0.998
 CHECKPOINT_SECONDS, EVALUATE_SECONDS, LOG_SECONDS = 180.0, 300.0, 10.0
@@ -52,7 +52,7 @@ def learning_rate(fraction: float, peak: float) -> float:
 
 
 def make_optimizers(model: LlamaForCausalLM, kind: str, peak: float) -> list[torch.optim.Optimizer]:
-    """AdamW for everything, or Muon for the layers' matrices and AdamW for the rest; norms and the embedding do not decay."""
+    """AdamW for everything, or Muon for the layers' matrices; norms and the embedding do not decay."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed_tokens" in n]
     groups = [{"params": others, "weight_decay": 0.0}]
@@ -68,7 +68,17 @@ def make_optimizers(model: LlamaForCausalLM, kind: str, peak: float) -> list[tor
 class Trainer:
     """One run: model, optimiser, averaged weights, batches, and where all that is kept."""
 
-    def __init__(self, size: str, bank: Bank, run_dir: Path, minutes: float, seed: int, token_budget: int, peak: float, optimizer: str) -> None:
+    def __init__(
+        self,
+        size: str,
+        bank: Bank,
+        run_dir: Path,
+        minutes: float,
+        seed: int,
+        token_budget: int,
+        peak: float,
+        optimizer: str,
+    ) -> None:
         self.size, self.bank, self.budget, self.peak = size, bank, minutes * 60, peak
         self.path = run_dir / "checkpoint.pt"
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -82,7 +92,7 @@ class Trainer:
         self.progress = Progress()
 
     def step(self) -> tuple[float, int]:
-        """One optimiser step; returns the answers' loss in nats per token and the number of tokens, padding included."""
+        """One optimiser step; returns the answers' loss in nats per token and the number of padded tokens."""
         fraction = min(1.0, self.progress.seconds / self.budget)
         for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
             group["lr"] = learning_rate(fraction, self.peak)
@@ -116,7 +126,7 @@ class Trainer:
         }
         temporary = self.path.with_suffix(".tmp")
         torch.save(state, temporary)
-        os.replace(temporary, self.path)
+        temporary.replace(self.path)
 
     def resume(self) -> bool:
         """Goes on from the checkpoint if there is one for this bank."""
@@ -124,7 +134,7 @@ class Trainer:
             return False
         state = torch.load(self.path, map_location="cpu", weights_only=True)
         if state["bank_digest"] != self.bank.digest:
-            raise SystemExit(f"error: {self.path} was trained on another bank\n\nhint: move it away, or restore the bank, then train again")
+            raise SystemExit(f"error: {self.path} was trained on another bank\n\nhint: move it away, then train again")
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
@@ -147,7 +157,7 @@ class Trainer:
                 parameter.data.copy_(live[name])
 
     def quick_evaluation(self) -> float:
-        """The share of some held-out phrasings whose answer begins with the reference's first tokens (all of those generated)."""
+        """The share of some held-out phrasings whose answer begins with the reference's first tokens."""
         rng = random.Random(1)
         asked = rng.sample([(q, item) for item in self.bank.items for q in item.held_out], QUICK_PHRASINGS)
         prompts = [self.encoder.encode(f"{IM_START}user\n{q}{IM_END}\n{IM_START}assistant\n") for q, _ in asked]
@@ -157,7 +167,7 @@ class Trainer:
         return sum(a == w for a, w in zip(answers, wanted, strict=True)) / len(asked)
 
     def run(self) -> None:
-        """Trains until the budget is spent; logs, evaluates and saves on the way. Only training time counts as elapsed."""
+        """Trains until the budget is spent; logs, evaluates and saves on the way; only steps count as time."""
         state = self.progress
         logged = saved = evaluated = state.seconds
         losses: list[float] = []
@@ -177,7 +187,8 @@ class Trainer:
                 left = (self.budget - state.seconds) / 60
                 rate = self.optimizers[0].param_groups[0]["lr"]
                 print(
-                    f"step {state.step:6d}  {state.seconds / 60:5.1f} min  loss {state.loss:.4f}  lr {rate:.2e}  {speed:6.0f} tok/s"
+                    f"step {state.step:6d}  {state.seconds / 60:5.1f} min  loss {state.loss:.4f}  lr {rate:.2e}"
+                    f"  {speed:6.0f} tok/s"
                     f"  eta {left:5.1f} min",
                     flush=True,
                 )
@@ -199,18 +210,23 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=50.0)
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="muon")
     parser.add_argument("--lr", type=float, default=None, help="peak learning rate")
-    parser.add_argument("--tokens", type=int, default=4096, help="padded tokens per batch")
+    parser.add_argument("--tokens", type=int, default=3072, help="padded tokens per batch")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--bank", type=Path, default=BANK_DIR)
-    parser.add_argument("--run", type=Path, default=None, help="directory of the checkpoint, by default training/runs/<size>")
+    parser.add_argument("--bank", type=Path, default=BANK_COPY)
+    parser.add_argument(
+        "--run", type=Path, default=None, help="directory of the checkpoint, by default training/runs/<size>"
+    )
     args = parser.parse_args()
     run_dir = args.run or RUNS_DIR / args.size
     peak = args.lr or PEAK_LR[args.size]
-    trainer = Trainer(args.size, load_bank(args.bank), run_dir, args.minutes, args.seed, args.tokens, peak, args.optimizer)
+    trainer = Trainer(
+        args.size, load_bank(args.bank), run_dir, args.minutes, args.seed, args.tokens, peak, args.optimizer
+    )
     resumed = trainer.resume()
     parameters = sum(p.numel() for p in trainer.model.parameters())
     print(
-        f"{args.size}: {parameters / 1e6:.2f} M parameters on {trainer.device}, {args.minutes:g} min, {torch.get_num_threads()} threads,"
+        f"{args.size}: {parameters / 1e6:.2f} M parameters on {trainer.device}, {args.minutes:g} min,"
+        f" {torch.get_num_threads()} threads,"
         f" {'resumed at step ' + str(trainer.progress.step) if resumed else 'from scratch'}",
         flush=True,
     )

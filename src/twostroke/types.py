@@ -62,7 +62,9 @@ class Request:
         priority: Lower runs first (policy ``priority``).
         sequence_number: Order of arrival; breaks ties.
         cache_salt: Requests share cached prefixes only if their salts are equal.
-        leader: The sample whose prompt blocks this one shares, until it has forked from it.
+        leader: The sample whose prompt blocks this one shares, if it is one of several.
+        stop_token_ids: All tokens that end it: the client's and, unless ``ignore_eos``, the model's.
+        block_hashes: Prefix-cache keys of its full blocks, as far as the KV manager has computed them.
         num_cached_tokens: Prompt tokens that did not have to be computed, at first admission.
     """
 
@@ -82,6 +84,8 @@ class Request:
     cache_salt: str = ""
     leader: Request | None = None
 
+    stop_token_ids: frozenset[int] = field(init=False)
+    block_hashes: list[bytes] = field(default_factory=list)
     status: RequestStatus = RequestStatus.WAITING
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
@@ -93,6 +97,8 @@ class Request:
 
     def __post_init__(self) -> None:
         self.parent_id = self.parent_id or self.request_id
+        own = frozenset(self.params.stop_token_ids)
+        self.stop_token_ids = own if self.params.ignore_eos else own | self.eos_token_ids
 
     @property
     def num_tokens(self) -> int:
@@ -115,12 +121,6 @@ class Request:
     def reads_prefix_cache(self) -> bool:
         """Log-probabilities of the prompt need its logits, so such a request computes every token itself."""
         return self.params.prompt_logprobs is None
-
-    @property
-    def stop_token_ids(self) -> frozenset[int]:
-        """All tokens that end this request: the model's (unless ``ignore_eos``) and the client's."""
-        own = frozenset(self.params.stop_token_ids)
-        return own if self.params.ignore_eos else own | self.eos_token_ids
 
 
 @dataclass(slots=True)
@@ -190,10 +190,18 @@ class StepPlan:
     block_copies: list[tuple[int, int]] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
+    num_tokens: int = 0
 
-    @property
-    def num_tokens(self) -> int:
-        return sum(item.num_tokens for item in self.scheduled.values())
+    def add(self, item: ScheduledRequest) -> None:
+        self.scheduled[item.request.request_id] = item
+        self.num_tokens += item.num_tokens
+
+    def remove(self, request_id: str) -> None:
+        """Take back a request's share, if it has one (it is preempted in the step that was to run it)."""
+        if item := self.scheduled.pop(request_id, None):
+            self.num_tokens -= item.num_tokens
+            own = set(item.block_ids)
+            self.block_copies = [(source, target) for source, target in self.block_copies if target not in own]
 
     def summary(self) -> dict[str, object]:
         """The plan as plain values, equal for equal plans: what replay tests compare byte for byte."""

@@ -1,0 +1,116 @@
+"""Write a random-weight Llama checkpoint for benchmarks: ``python benchmarks/make_checkpoint.py 350m OUT``.
+
+The sizes are those of the measurements in the docs. Weights are normal with standard deviation 0.02, in bfloat16. The
+tokenizer is byte-level without merges; the rest of the vocabulary is filled up with tokens such as ``<|pad_300|>``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from twostroke.model_config import ModelConfig
+from twostroke.models.decoder import Decoder
+
+SIZES: dict[str, dict[str, int]] = {
+    "350m": {
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "intermediate_size": 2816,
+        "vocab_size": 32000,
+    },
+    "10m": {
+        "hidden_size": 320,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 5,
+        "num_key_value_heads": 5,
+        "head_dim": 64,
+        "intermediate_size": 864,
+        "vocab_size": 8192,
+    },
+}
+SPECIAL_TOKENS = ("<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
+CHAT_TEMPLATE = (
+    "<|begin|>{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def model_json(size: dict[str, int]) -> dict[str, Any]:
+    """Contents of ``config.json``."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        **size,
+        "hidden_act": "silu",
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "torch_dtype": "bfloat16",
+        "bos_token_id": 256,
+        "eos_token_id": 257,
+    }
+
+
+def write_weights(raw: dict[str, Any], path: Path, seed: int = 0) -> int:
+    """Random weights; returns their number."""
+    generator = torch.Generator().manual_seed(seed)
+    config = ModelConfig.from_dict(raw)
+    tensors = {}
+    for parameter in Decoder.parameters_of(config):
+        for name, shape in parameter.parts:
+            ones = name.endswith("norm.weight")
+            values = torch.ones(shape) if ones else 0.02 * torch.randn(shape, generator=generator)
+            tensors[name] = values.to(torch.bfloat16)
+    save_file(tensors, path, metadata={"format": "pt"})
+    return config.num_parameters
+
+
+def write_tokenizer(vocab_size: int, folder: Path) -> None:
+    """256 bytes, the special tokens, and filler up to ``vocab_size``."""
+    words = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *SPECIAL_TOKENS]
+    # Filler is ordinary vocabulary that no merge reaches: as added tokens, 30,000 of them would slow down encoding.
+    words += [f"<|pad_{index}|>" for index in range(len(words), vocab_size)]
+    tokenizer = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    assert tokenizer.get_vocab_size() == vocab_size
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": SPECIAL_TOKENS[0],
+        "eos_token": SPECIAL_TOKENS[1],
+        "chat_template": CHAT_TEMPLATE,
+        "model_max_length": 8192,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
+
+
+def main(name: str, out: str) -> None:
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    raw = model_json(SIZES[name])
+    (folder / "config.json").write_text(json.dumps(raw, indent=2))
+    generation = {"bos_token_id": 256, "eos_token_id": 257}
+    (folder / "generation_config.json").write_text(json.dumps(generation, indent=2))
+    write_tokenizer(raw["vocab_size"], folder)
+    count = write_weights(raw, folder / "model.safetensors")
+    print(f"{folder}: {count / 1e6:.1f} M parameters")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in SIZES:
+        sys.exit(f"usage: make_checkpoint.py {{{','.join(SIZES)}}} OUT")
+    main(*sys.argv[1:])

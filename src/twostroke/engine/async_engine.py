@@ -1,0 +1,187 @@
+"""The engine on a thread of its own, and its outputs as asyncio streams."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable
+
+from twostroke.engine.client import GenerationRequest
+from twostroke.engine.engine import Engine
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.errors import EngineDeadError, InvalidRequestError, ShuttingDownError
+from twostroke.observability.events import SchedulerStats, StepEvent
+from twostroke.text.tokenizer import Tokenizer
+from twostroke.types import Request, RequestOutput
+
+logger = logging.getLogger(__name__)
+
+STALL_SECONDS = 60.0
+
+
+class AsyncStream:
+    """Implements ``OutputStream``; lives on the event loop's thread."""
+
+    def __init__(self, num_samples: int, abort: Callable[[], None]) -> None:
+        self._outputs: asyncio.Queue[RequestOutput] = asyncio.Queue()
+        self._num_unread = num_samples
+        self._num_unfinished = num_samples
+        self._abort = abort
+
+    async def __aiter__(self) -> AsyncIterator[RequestOutput]:
+        try:
+            while self._num_unread:
+                output = await self._outputs.get()
+                self._num_unread -= output.finished
+                yield output
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        if self._num_unfinished:
+            self._num_unfinished = 0
+            self._abort()
+
+    def put(self, output: RequestOutput) -> bool:
+        """Append an output; tells whether it was the request's last."""
+        self._outputs.put_nowait(output)
+        self._num_unfinished -= output.finished
+        return self._num_unfinished == 0
+
+
+class AsyncEngine:
+    """Implements ``EngineClient`` in this process.
+
+    The engine's thread owns the engine. The event loop's thread hands it closures through an inbox that is emptied
+    between steps, and gets each step's outputs back in one call.
+
+    Args:
+        engine: Not to be used by anyone else from here on.
+        stall_seconds: A step that takes longer than this makes the engine unhealthy until it ends.
+    """
+
+    def __init__(self, engine: Engine, *, stall_seconds: float = STALL_SECONDS) -> None:
+        self._engine = engine
+        self._stall_seconds = stall_seconds
+        self._inbox: queue.SimpleQueue[Callable[[], list[RequestOutput]] | None] = queue.SimpleQueue()
+        self._streams: dict[str, AsyncStream] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining = False
+        self._busy_since: float | None = None
+        self._thread = threading.Thread(target=self._run, name="twostroke-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def info(self) -> ExecutorInfo:
+        return self._engine.info
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        if self._engine.tokenizer is None:
+            raise InvalidRequestError("this engine has no tokenizer")
+        return self._engine.tokenizer
+
+    def submit(self, request: GenerationRequest) -> AsyncStream:
+        self._loop = asyncio.get_running_loop()
+        if self._draining:
+            raise ShuttingDownError("the server is shutting down", hint="retry against another replica")
+        if request.request_id in self._streams:
+            raise InvalidRequestError(f"request id {request.request_id!r} is in use", param="request_id")
+        samples = self._engine.prepare(request)
+        stream = AsyncStream(len(samples), lambda: self._forget(request.request_id))
+        self._streams[request.request_id] = stream
+        self._inbox.put(lambda: self._add(samples))
+        return stream
+
+    def stats(self) -> SchedulerStats:
+        return self._engine.last_stats
+
+    def events(self, since: int = -1) -> list[StepEvent]:
+        return self._engine.recorder.events(since)
+
+    def unhealthy_reason(self) -> str | None:
+        if self._engine.dead:
+            return self._engine.dead.message
+        if not self._thread.is_alive():
+            return "the engine's thread has ended"
+        since = self._busy_since
+        if since is not None and self._engine.clock() - since > self._stall_seconds:
+            return f"a step has been running for more than {self._stall_seconds:g} s"
+        return None
+
+    def render_metrics(self) -> tuple[bytes, str]:
+        return self._engine.metrics.render()
+
+    async def drain(self, timeout: float) -> None:
+        self._draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._streams:
+                    await asyncio.sleep(0.02)
+        for request_id in list(self._streams):
+            self._inbox.put(lambda request_id=request_id: self._engine.abort(request_id))  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Stop the thread after the step it is in, and release the engine's resources."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    # ---- the event loop's side ---------------------------------------------------------------------------------
+
+    def _forget(self, request_id: str) -> None:
+        self._streams.pop(request_id, None)
+        self._inbox.put(lambda: self._abort_silently(request_id))
+
+    def _deliver(self, outputs: list[RequestOutput]) -> None:
+        for output in outputs:
+            if stream := self._streams.get(output.request_id):
+                if stream.put(output):
+                    del self._streams[output.request_id]
+
+    # ---- the engine's side -------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            try:
+                outputs = self._take_inbox()
+                if outputs is None:
+                    break
+                if self._engine.has_work():
+                    self._busy_since = self._engine.clock()
+                    outputs += self._engine.step()
+                    self._busy_since = None
+            except Exception as cause:  # a bug in the engine itself: say so to everyone rather than hang
+                logger.exception("the engine failed")
+                error = EngineDeadError(f"the engine failed: {type(cause).__name__}: {cause}")
+                error.__cause__ = cause
+                outputs = self._engine.die(error)
+            self._send(outputs)
+        self._engine.close()
+
+    def _take_inbox(self) -> list[RequestOutput] | None:
+        """Carry out what the event loop asked for; wait for it if there is nothing to run. ``None``: time to end."""
+        outputs: list[RequestOutput] = []
+        wait = not self._engine.has_work()
+        while wait or not self._inbox.empty():
+            action = self._inbox.get()
+            if action is None:
+                return None
+            outputs += action()
+            wait = False
+        return outputs
+
+    def _send(self, outputs: list[RequestOutput]) -> None:
+        if outputs and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the event loop has been closed: nobody is listening
+                self._loop.call_soon_threadsafe(self._deliver, outputs)
+
+    def _abort_silently(self, request_id: str) -> list[RequestOutput]:
+        self._engine.abort(request_id)
+        return []
+
+    def _add(self, samples: list[Request]) -> list[RequestOutput]:
+        self._engine.add(samples)
+        return []

@@ -1,0 +1,75 @@
+"""What a front end sees of an engine, wherever it runs: submit, stream, abort, stats."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.observability.events import SchedulerStats, StepEvent
+from twostroke.sampling_params import SamplingParams
+from twostroke.text.tokenizer import Tokenizer
+from twostroke.types import RequestOutput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One call of a client: a prompt as token ids, how to sample, and what sets it apart.
+
+    Attributes:
+        request_id: Unique among the requests in the engine.
+        cache_salt: Cached prefixes are shared only between equal salts.
+        priority: Lower runs first under ``--policy priority``.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    priority: int = 0
+    cache_salt: str = ""
+
+
+class OutputStream(Protocol):
+    """The outputs of one request, in order, all its samples interleaved; ends after the last sample's last output.
+
+    A failure of the request arrives as an output with ``finish_reason`` ``ERROR``, never as a silent end.
+    """
+
+    def __aiter__(self) -> AsyncIterator[RequestOutput]: ...
+
+    def abort(self) -> None:
+        """End all samples now and free what they hold; harmless after the end."""
+
+
+class EngineClient(Protocol):
+    """``submit`` validates at once: bad or oversized requests raise before anything is queued."""
+
+    @property
+    def info(self) -> ExecutorInfo: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def submit(self, request: GenerationRequest) -> OutputStream:
+        """Queue a request; call on the event loop's thread.
+
+        Raises:
+            InvalidRequestError: A field is out of range, or the request can never fit.
+            ShuttingDownError: The engine is draining.
+            EngineDeadError: The engine has failed for good.
+        """
+
+    def stats(self) -> SchedulerStats: ...
+
+    def events(self, since: int = -1) -> list[StepEvent]:
+        """Recorded step events with ``step > since``."""
+
+    def unhealthy_reason(self) -> str | None:
+        """``None`` while the engine makes progress; else one sentence that says what is wrong."""
+
+    def render_metrics(self) -> tuple[bytes, str]:
+        """Prometheus exposition text and its content type."""
+
+    async def drain(self, timeout: float) -> None:
+        """Take no new work, let the running requests finish for ``timeout`` seconds, then abort the rest."""

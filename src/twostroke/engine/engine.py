@@ -1,0 +1,157 @@
+"""The engine: one loop that schedules, executes and updates."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from twostroke.config import EngineConfig
+from twostroke.engine.client import GenerationRequest
+from twostroke.engine.executor import Executor, ExecutorInfo
+from twostroke.engine.intake import Intake
+from twostroke.engine.output_processor import OutputProcessor
+from twostroke.errors import EngineDeadError, RequestFailedError, TwostrokeError
+from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.observability.metrics import EngineMetrics
+from twostroke.observability.recorder import Recorder
+from twostroke.scheduling.scheduler import Scheduler
+from twostroke.text.tokenizer import Tokenizer
+from twostroke.types import FinishReason, Request, RequestOutput, StepPlan, StepResult
+
+logger = logging.getLogger(__name__)
+
+MAX_CONSECUTIVE_FAILURES = 3
+
+
+class Engine:
+    """Runs requests on an executor, one step at a time. Single-threaded: whoever calls ``step`` calls the rest.
+
+    Args:
+        executor: Runs the model, or simulates it; owned by the engine from here on.
+        tokenizer: Makes text of tokens; without one, requests must set ``detokenize=False``.
+        clock: Seconds, never falling; a virtual clock under simulation.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        tokenizer: Tokenizer | None = None,
+        config: EngineConfig | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        config = config or EngineConfig()
+        info = executor.info
+        self.config = config
+        self.executor = executor
+        self.tokenizer = tokenizer
+        self.clock = clock
+        self.kv = KVCacheManager(
+            info.num_blocks,
+            info.block_size,
+            model_id=info.model_id,
+            enable_prefix_caching=config.cache.enable_prefix_caching,
+        )
+        self.scheduler = Scheduler(config.scheduler, self.kv)
+        self.intake = Intake(info, tokenizer, config.model.seed)
+        self.recorder = Recorder(config.observability.step_events, config.observability.record)
+        self.metrics = EngineMetrics(info.model_id)
+        self.metrics.observe_startup(info.load_seconds)
+        self.dead: EngineDeadError | None = None
+        self._texts = OutputProcessor(tokenizer) if tokenizer else None
+        self._consecutive_failures = 0
+        self.last_stats = self.scheduler.stats()
+
+    @property
+    def info(self) -> ExecutorInfo:
+        return self.executor.info
+
+    def submit(self, call: GenerationRequest) -> None:
+        """Validate and queue; raises as ``EngineClient.submit`` says."""
+        self.add(self.prepare(call))
+
+    def prepare(self, call: GenerationRequest) -> list[Request]:
+        """Validate without queueing: safe on any thread while the loop runs."""
+        if self.dead:
+            raise self.dead
+        requests = self.intake.prepare(call, self.clock())
+        self.scheduler.check_fits(requests[0])
+        return requests
+
+    def add(self, requests: list[Request]) -> None:
+        for request in requests:
+            self.scheduler.add(request)
+            if self._texts:
+                self._texts.add(request)
+        self.last_stats = self.scheduler.stats()
+
+    def step(self) -> list[RequestOutput]:
+        now = self.clock()
+        plan = self.scheduler.schedule(now)
+        result = self._execute(plan)
+        outputs = self.scheduler.update(plan, result, self.clock())
+        self._write_texts(outputs)
+        self._observe(plan, result, outputs)
+        return outputs
+
+    def has_work(self) -> bool:
+        return self.scheduler.has_work()
+
+    def abort(self, request_id: str) -> list[RequestOutput]:
+        """End all samples of a client's request; their last outputs say so. Unknown ids are ignored."""
+        samples = [r for r in self.scheduler.requests.values() if r.parent_id == request_id]
+        return [self._end(request, FinishReason.ABORT) for request in samples]
+
+    def die(self, error: EngineDeadError) -> list[RequestOutput]:
+        """Fail for good: end every request with ``error`` and refuse all further ones with it."""
+        self.dead = error
+        return [self._end(request, FinishReason.ERROR, error) for request in list(self.scheduler.requests.values())]
+
+    def close(self) -> None:
+        self.recorder.close()
+        self.executor.close()
+
+    def _execute(self, plan: StepPlan) -> StepResult:
+        """Run the plan; a pass that raises fails every request in it, with the cause."""
+        try:
+            result = self.executor.execute(plan)
+            self._consecutive_failures = 0
+        except Exception as cause:
+            logger.exception("step %d failed with %d requests", plan.step, len(plan.scheduled))
+            error = RequestFailedError(f"the forward pass failed: {type(cause).__name__}: {cause}")
+            error.__cause__ = cause
+            result = StepResult(errors=dict.fromkeys(plan.scheduled, error), duration=self.clock() - plan.time)
+            self._consecutive_failures += 1
+        return result
+
+    def _write_texts(self, outputs: list[RequestOutput]) -> None:
+        """Add the texts, end what a stop string ended, and end everything if the engine has failed for good."""
+        now = self.clock()
+        if self._texts:
+            for output in outputs:
+                if stopped := self._texts.process(output):
+                    self.scheduler.finish(stopped.request_id, FinishReason.STOP, now)
+        if self._consecutive_failures >= MAX_CONSECUTIVE_FAILURES:
+            failures = f"{self._consecutive_failures} steps in a row failed"
+            outputs += self.die(EngineDeadError(failures, hint="see the log; restart the server"))
+
+    def _end(self, request: Request, reason: FinishReason, error: TwostrokeError | None = None) -> RequestOutput:
+        now = self.clock()
+        self.scheduler.finish(request.request_id, reason, now, error=error)
+        output = RequestOutput(
+            request_id=request.parent_id,
+            index=request.index,
+            token_ids=[],
+            num_prompt_tokens=request.num_prompt_tokens,
+            num_cached_tokens=request.num_cached_tokens,
+            finish_reason=reason,
+            error=error,
+        )
+        if self._texts:
+            self._texts.process(output)
+        self.metrics.observe_finished(request, now)
+        return output
+
+    def _observe(self, plan: StepPlan, result: StepResult, outputs: list[RequestOutput]) -> None:
+        """Record what happened. Nothing here changes what will."""

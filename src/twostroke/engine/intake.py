@@ -1,0 +1,98 @@
+"""From what a client asks to what the scheduler runs: validation, seeds, one request per sample."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+
+from twostroke.engine.client import GenerationRequest
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.errors import InvalidRequestError, RequestTooLargeError
+from twostroke.sampling.random import derive_seed
+from twostroke.text.tokenizer import Tokenizer
+from twostroke.types import Request
+
+
+class Intake:
+    """Turns generation requests into requests. Touches no engine state, so any thread may call it.
+
+    Args:
+        seed: Seeds those requests that bring no seed, in order of arrival; ``None`` seeds them from the system.
+    """
+
+    def __init__(self, info: ExecutorInfo, tokenizer: Tokenizer | None, seed: int | None) -> None:
+        self._info = info
+        self._tokenizer = tokenizer
+        self._seed = seed
+        self._num_seeded = 0
+
+    def prepare(self, call: GenerationRequest, now: float) -> list[Request]:
+        """One request per sample, the first of which leads: the others share its prompt's blocks.
+
+        Raises:
+            InvalidRequestError: An empty prompt, a token outside the vocabulary, a field that cannot work here.
+            RequestTooLargeError: The prompt leaves no room for an answer, or asks for more than the context holds.
+        """
+        params = call.params
+        if not call.prompt_token_ids:
+            raise InvalidRequestError("the prompt is empty", param="prompt", hint="send at least one token")
+        vocab = self._info.vocab_size
+        if not 0 <= min(call.prompt_token_ids) <= max(call.prompt_token_ids) < vocab:
+            raise InvalidRequestError(f"the prompt holds token ids outside [0, {vocab})", param="prompt")
+        params.check_vocabulary(vocab)
+        if self._tokenizer is None and (params.detokenize or params.bad_words):
+            raise InvalidRequestError("this engine has no tokenizer; set detokenize=False", param="detokenize")
+        seed = self._next_seed() if params.seed is None else params.seed % 2**64
+        requests: list[Request] = []
+        for index in range(params.n):
+            request = Request(
+                request_id=call.request_id if params.n == 1 else f"{call.request_id}#{index}",
+                parent_id=call.request_id,
+                index=index,
+                token_ids=list(call.prompt_token_ids),
+                num_prompt_tokens=len(call.prompt_token_ids),
+                # The leader reports the prompt's log-probabilities; computing them again would tell nothing new.
+                params=params if index == 0 else replace(params, prompt_logprobs=None),
+                max_total_tokens=self._max_total_tokens(call),
+                eos_token_ids=self._info.eos_token_ids,
+                seed=seed if index == 0 else derive_seed(seed, index),
+                bad_words_token_ids=self._bad_words(call),
+                arrival_time=now,
+                priority=call.priority,
+                cache_salt=call.cache_salt,
+                leader=requests[0] if requests else None,
+            )
+            requests.append(request)
+        return requests
+
+    def _max_total_tokens(self, call: GenerationRequest) -> int:
+        prompt, most = len(call.prompt_token_ids), self._info.max_model_len
+        held = self._info.num_blocks * self._info.block_size
+        wanted = call.params.max_tokens
+        if prompt >= most or (wanted is not None and prompt + wanted > most):
+            asked = "" if wanted is None else f" and {wanted} for the answer"
+            raise RequestTooLargeError(
+                f"the model's context holds {most} tokens, but the request has {prompt} in the prompt{asked}",
+                needed=prompt + (wanted or 1),
+                available=most,
+                param="prompt" if prompt >= most else "max_tokens",
+                hint="shorten the prompt or lower max_tokens",
+            )
+        return min(most, max(held, prompt + 1)) if wanted is None else prompt + wanted
+
+    def _bad_words(self, call: GenerationRequest) -> tuple[tuple[int, ...], ...]:
+        """Each word as token sequences, at the start of a text and after a space, since both spell it."""
+        if not call.params.bad_words or self._tokenizer is None:
+            return ()
+        spellings = (
+            self._tokenizer.encode(prefix + word.lstrip(), add_special_tokens=False)
+            for word in call.params.bad_words
+            for prefix in ("", " ")
+        )
+        return tuple(dict.fromkeys(tuple(tokens) for tokens in spellings if tokens))
+
+    def _next_seed(self) -> int:
+        if self._seed is None:
+            return secrets.randbits(64)
+        self._num_seeded += 1
+        return derive_seed(self._seed, self._num_seeded)

@@ -1,0 +1,82 @@
+"""A fixed set of KV blocks: who holds each, which content each keeps, and which goes next."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+
+class BlockPool:
+    """Reference counts, the content index of the prefix cache, and eviction in order of last use.
+
+    A block is *free* while nobody holds it. A free block may still keep its content: then a lookup by content hash
+    finds and revives it, until ``allocate`` needs the space and evicts it. Blocks without content go first, then the
+    least recently used.
+
+    Args:
+        num_blocks: Blocks have ids ``0 .. num_blocks - 1``.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._holders = [0] * num_blocks
+        self._hash_of: list[bytes | None] = [None] * num_blocks
+        self._block_of: dict[bytes, int] = {}
+        self._free: OrderedDict[int, None] = OrderedDict((block, None) for block in range(num_blocks))
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks whose content a lookup can find, held or free."""
+        return len(self._block_of)
+
+    def holders(self, block: int) -> int:
+        return self._holders[block]
+
+    def allocate(self) -> int:
+        """Take a free block for one holder, evicting its content. The caller has checked ``num_free``."""
+        block, _ = self._free.popitem(last=False)
+        self.forget(block)
+        self._holders[block] = 1
+        return block
+
+    def share(self, block: int) -> None:
+        """Add a holder to a block that is held or free (a free one is revived)."""
+        if self._holders[block] == 0:
+            del self._free[block]
+        self._holders[block] += 1
+
+    def release(self, block: int) -> None:
+        """Remove a holder. The last one leaves a free block that keeps its content."""
+        self._holders[block] -= 1
+        if self._holders[block] == 0:
+            self._free[block] = None
+            if self._hash_of[block] is None:
+                self._free.move_to_end(block, last=False)
+
+    def remember(self, block: int, content: bytes) -> None:
+        """Index a full block by the hash of its content, unless an equal block is indexed already."""
+        if content not in self._block_of and self._hash_of[block] is None:
+            self._block_of[content] = block
+            self._hash_of[block] = content
+
+    def forget(self, block: int) -> None:
+        """Drop the block's content from the index."""
+        content = self._hash_of[block]
+        if content is not None:
+            del self._block_of[content]
+            self._hash_of[block] = None
+
+    def find(self, content: bytes) -> int | None:
+        return self._block_of.get(content)
+
+    def check_integrity(self, holders: dict[int, int]) -> None:
+        """Assert that the pool agrees with itself and with the holders that the block tables imply."""
+        for block in range(self.num_blocks):
+            assert self._holders[block] == holders.get(block, 0), f"block {block}: wrong number of holders"
+            assert (block in self._free) == (self._holders[block] == 0), f"block {block}: free and held disagree"
+            content = self._hash_of[block]
+            assert content is None or self._block_of.get(content) == block, f"block {block}: index disagrees"
+        assert len(self._block_of) == sum(content is not None for content in self._hash_of)

@@ -1,0 +1,180 @@
+"""Block tables: allocation, prefix reuse, sharing with copy-on-write."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from twostroke.kv_cache.block_hash import extend_block_hashes
+from twostroke.kv_cache.block_pool import BlockPool
+from twostroke.types import Request
+
+
+class Prefix(NamedTuple):
+    """Keys and values that exist already: the first ``num_tokens`` tokens, in ``blocks``."""
+
+    blocks: list[int]
+    num_tokens: int
+
+
+class Allocation(NamedTuple):
+    """What ``allocate`` did: copies the executor must make first, and the first table entry that is new."""
+
+    block_copies: list[tuple[int, int]]
+    changed_from: int
+
+
+@dataclass(slots=True)
+class BlockTable:
+    """One request's blocks in order of position.
+
+    The first ``num_indexed`` are in the prefix cache's index; the executor has seen the first ``num_announced``.
+    """
+
+    blocks: list[int] = field(default_factory=list)
+    num_indexed: int = 0
+    num_announced: int = 0
+
+
+NO_PREFIX = Prefix([], 0)
+
+
+class KVCacheManager:
+    """Owns every block table. Slots of a block past ``num_computed_tokens`` hold nothing anyone may read.
+
+    Args:
+        num_blocks: Blocks in the pool.
+        block_size: Tokens per block.
+        model_id: Part of each prefix-cache key.
+        enable_prefix_caching: Whether finished requests' blocks can be found again.
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int, *, model_id: str = "", enable_prefix_caching: bool = True
+    ) -> None:
+        self.block_size = block_size
+        self.pool = BlockPool(num_blocks)
+        self.prefix_queries = 0
+        self.prefix_hits = 0
+        self._model_id = model_id
+        self._caching = enable_prefix_caching
+        self._tables: dict[str, BlockTable] = {}
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def block_ids(self, request: Request) -> list[int]:
+        """The live table of a request that holds blocks."""
+        return self._tables[request.request_id].blocks
+
+    def num_blocks_missing(self, request: Request) -> int:
+        """Blocks still to be allocated before all known tokens of a running request have a slot."""
+        return self.blocks_for(request.num_tokens) - len(self._tables[request.request_id].blocks)
+
+    def find_prefix(self, request: Request) -> Prefix:
+        """The longest prefix whose keys and values exist; never all tokens, since the last one's logits are needed.
+
+        One of several samples takes its leader's prompt blocks while the leader holds them, the partly filled last one
+        included; otherwise whole blocks are looked up by content.
+        """
+        leader = request.leader
+        if leader is not None and request.num_output_tokens == 0 and leader.request_id in self._tables:
+            shared = request.num_prompt_tokens - 1
+            if leader.num_computed_tokens >= shared:
+                return Prefix(self.block_ids(leader)[: self.blocks_for(shared)], shared)
+        if not (self._caching and request.reads_prefix_cache):
+            return NO_PREFIX
+        blocks = []
+        num_candidates = (request.num_tokens - 1) // self.block_size
+        for content in extend_block_hashes(request, num_candidates, self.block_size, self._model_id):
+            block = self.pool.find(content)
+            if block is None:
+                break
+            blocks.append(block)
+        return Prefix(blocks, len(blocks) * self.block_size)
+
+    def has_room(self, request: Request, prefix: Prefix, reserved: int) -> bool:
+        """Whether all known tokens of a waiting request fit beside ``reserved`` blocks promised to others."""
+        new_blocks = self.blocks_for(request.num_tokens) - prefix.num_tokens // self.block_size
+        revived = sum(self.pool.holders(block) == 0 for block in prefix.blocks)
+        return new_blocks + revived + reserved <= self.pool.num_free
+
+    def admit(self, request: Request, prefix: Prefix) -> None:
+        """Give a waiting request a table that begins with ``prefix``, and count the hit."""
+        for block in prefix.blocks:
+            self.pool.share(block)
+        num_indexed = prefix.num_tokens // self.block_size if self._caching else 0
+        self._tables[request.request_id] = BlockTable(list(prefix.blocks), num_indexed)
+        request.num_computed_tokens = prefix.num_tokens
+        self.prefix_queries += request.num_tokens
+        self.prefix_hits += prefix.num_tokens
+
+    def num_blocks_short(self, request: Request, num_tokens: int) -> int:
+        """How many free blocks are lacking to make the table cover ``num_tokens`` tokens (0 or less: none)."""
+        table = self._tables[request.request_id]
+        num_new = max(0, self.blocks_for(num_tokens) - len(table.blocks))
+        return num_new + self._must_copy(request, table) - self.pool.num_free
+
+    def allocate(self, request: Request, num_tokens: int) -> Allocation:
+        """Make the table cover ``num_tokens`` tokens and its slots writable from the first uncomputed one on.
+
+        The caller has seen that ``num_blocks_short`` is not positive. A block that others hold too is copied before
+        it is written; one that only the index knows is taken out of the index.
+        """
+        table = self._tables[request.request_id]
+        first_written = request.num_computed_tokens // self.block_size
+        block_copies = []
+        if self._must_copy(request, table):
+            source, target = table.blocks[first_written], self.pool.allocate()
+            table.blocks[first_written] = target
+            self.pool.release(source)
+            block_copies.append((source, target))
+            table.num_announced = min(table.num_announced, first_written)
+        elif first_written < len(table.blocks):
+            self.pool.forget(table.blocks[first_written])
+        table.num_indexed = min(table.num_indexed, first_written)
+        num_new = self.blocks_for(num_tokens) - len(table.blocks)
+        table.blocks.extend(self.pool.allocate() for _ in range(num_new))
+        changed_from, table.num_announced = table.num_announced, len(table.blocks)
+        return Allocation(block_copies, changed_from)
+
+    def _must_copy(self, request: Request, table: BlockTable) -> bool:
+        index = request.num_computed_tokens // self.block_size
+        return index < len(table.blocks) and self.pool.holders(table.blocks[index]) > 1
+
+    def commit(self, request: Request) -> None:
+        """After a step: put the blocks that it filled into the prefix cache's index."""
+        table = self._tables[request.request_id]
+        num_full = request.num_computed_tokens // self.block_size
+        if self._caching and num_full > table.num_indexed:
+            hashes = extend_block_hashes(request, num_full, self.block_size, self._model_id)
+            for index in range(table.num_indexed, num_full):
+                self.pool.remember(table.blocks[index], hashes[index])
+            table.num_indexed = num_full
+
+    def free(self, request: Request, *, discard: bool = False) -> None:
+        """Release all blocks of a request, the last first, so that its tail is evicted before its beginning.
+
+        Args:
+            discard: Its content may be wrong: also forget those blocks that nobody else holds.
+        """
+        table = self._tables.pop(request.request_id, None)
+        if table is None:
+            return
+        for block in reversed(table.blocks):
+            if discard and self.pool.holders(block) == 1:
+                self.pool.forget(block)
+            self.pool.release(block)
+
+    def num_unused_slots(self, request: Request) -> int:
+        """Slots that a running request's table reserves and that hold no token."""
+        return len(self._tables[request.request_id].blocks) * self.block_size - request.num_computed_tokens
+
+    def check_integrity(self) -> None:
+        """Assert that reference counts, tables, free list and index agree (tests call it after every step)."""
+        holders = Counter(block for table in self._tables.values() for block in table.blocks)
+        for request_id, table in self._tables.items():
+            assert len(set(table.blocks)) == len(table.blocks), f"{request_id} holds a block twice"
+            assert table.num_indexed <= len(table.blocks), f"{request_id} indexed more blocks than it has"
+        self.pool.check_integrity(holders)

@@ -1,0 +1,66 @@
+"""The seam between a model and its KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class AttentionMetadata:
+    """Where the tokens of one step lie. Request ``r`` has rows ``query_start[r]`` to ``query_start[r + 1]``.
+
+    The arrays are on the host, because backends decide on them which kernels to run; only ``slots`` is on the device.
+
+    Attributes:
+        query_start: ``[requests + 1]``, offsets into the step's tokens.
+        context_lens: ``[requests]``, tokens in the cache once this step has written its own.
+        block_table: ``[requests, blocks]``; entries beyond a request's own blocks are arbitrary (maybe other
+            requests' blocks, maybe blocks that do not exist), so a backend must not read through them.
+        slots: ``[tokens]`` int64 on the device, ``block * block_size + offset`` of each token.
+    """
+
+    query_start: IntArray
+    context_lens: IntArray
+    block_table: NDArray[np.int32]
+    slots: Tensor
+
+    @property
+    def query_lens(self) -> IntArray:
+        """``[requests]``, tokens of each request in this step."""
+        return np.diff(self.query_start)
+
+
+class Attention(Protocol):
+    """Attention of one step, called once per layer in order."""
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attend causally.
+
+        Args:
+            layer: Index of the layer.
+            query: ``[tokens, heads, head_dim]``, rotated.
+            key: ``[tokens, kv_heads, head_dim]``, rotated; ``value`` the same.
+
+        Returns:
+            ``[tokens, heads, head_dim]``, owned by the caller.
+        """
+        ...
+
+
+class AttentionBackend(Protocol):
+    """Makes the attention of each step.
+
+    The backend reads and writes KV tensors that it was given when built and that the executor owns; it writes the
+    slots in ``metadata.slots`` and no others. Every slot it may read is finite (the executor zeroes new tensors and
+    the slots of failed requests): a masked NaN times zero is still NaN. What ``prepare`` returns is valid for one
+    forward pass and until the metadata's arrays change.
+    """
+
+    def prepare(self, metadata: AttentionMetadata) -> Attention: ...

@@ -1,0 +1,82 @@
+"""Rotary position embedding (Su et al. 2021) with linear, llama3 and yarn stretching."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from twostroke.model_config import RopeConfig
+
+
+class Rotation(NamedTuple):
+    """Angles of one step's tokens, ready to be applied in every layer: both float32 ``[tokens, 1, head_dim]``."""
+
+    cos: Tensor
+    signed_sin: Tensor
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Rotate heads ``[tokens, heads, head_dim]``, pairing element i with i + head_dim / 2 as Hugging Face does."""
+        half = x.shape[-1] // 2
+        swapped = torch.roll(x, half, -1)
+        return torch.addcmul(x * self.cos, swapped, self.signed_sin).to(x.dtype)
+
+
+class RotaryTable:
+    """Cosines and sines of every position up to ``max_length``, float32, ``[max_length, head_dim / 2]`` each."""
+
+    __slots__ = ("_cos", "_sin")
+
+    def __init__(self, config: RopeConfig, head_dim: int, max_length: int, device: torch.device) -> None:
+        frequencies, scale = rope_frequencies(config, head_dim)
+        angles = torch.arange(max_length, dtype=torch.float32)[:, None] * frequencies  # [positions, head_dim / 2]
+        self._cos = (angles.cos() * scale).to(device)
+        self._sin = (angles.sin() * scale).to(device)
+
+    def rotation(self, positions: Tensor) -> Rotation:
+        """Look up the angles of ``positions`` ``[tokens]``, once per step."""
+        cos, sin = self._cos[positions], self._sin[positions]  # [tokens, head_dim / 2]
+        return Rotation(torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1))
+
+
+def rope_frequencies(config: RopeConfig, head_dim: int) -> tuple[Tensor, float]:
+    """Angle per position of each pair of elements, float32 ``[head_dim / 2]``, and the factor on cosines and sines."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    base = 1.0 / (config.theta**exponents)
+    if config.kind == "linear":
+        return base / config.factor, 1.0
+    if config.kind == "llama3":
+        return _llama3(config, base), 1.0
+    if config.kind == "yarn":
+        return _yarn(config, base, head_dim)
+    return base, 1.0
+
+
+def _llama3(config: RopeConfig, base: Tensor) -> Tensor:
+    """Slow waves are stretched by ``factor``, fast ones kept, and those between interpolated (Llama 3.1)."""
+    turns = config.original_length * base / (2 * math.pi)  # full turns over the original context
+    smooth = (turns - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor)
+    blended = (1 - smooth) * base / config.factor + smooth * base
+    scaled = torch.where(turns < config.low_freq_factor, base / config.factor, blended)
+    return torch.where(turns > config.high_freq_factor, base, scaled)
+
+
+def _yarn(config: RopeConfig, base: Tensor, head_dim: int) -> tuple[Tensor, float]:
+    """Yarn (Peng et al. 2023): a linear ramp over dimensions from kept to stretched frequencies."""
+
+    def dimension(turns: float) -> float:
+        return head_dim * math.log(config.original_length / (turns * 2 * math.pi)) / (2 * math.log(config.theta))
+
+    low, high = dimension(config.beta_fast), dimension(config.beta_slow)
+    if config.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    width = high - low or 0.001  # a ramp of no width would divide by zero
+    stretched = ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
+    frequencies = base / config.factor * stretched + base * (1 - stretched)
+    scale = config.attention_factor
+    if scale is None:
+        scale = 0.1 * math.log(config.factor) + 1.0 if config.factor > 1 else 1.0
+    return frequencies, scale

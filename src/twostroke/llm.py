@@ -1,0 +1,187 @@
+"""The Python API for offline use: prompts in, answers out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from twostroke.config import EngineConfig
+from twostroke.engine.client import GenerationRequest
+from twostroke.errors import InvalidRequestError
+from twostroke.sampling_params import SamplingParams
+from twostroke.startup import load_engine
+from twostroke.text.chat_template import ChatTemplate
+from twostroke.types import FinishReason, PositionLogprobs, RequestOutput
+
+Message = Mapping[str, Any]
+Prompt = str | Sequence[int]
+
+
+@dataclass(slots=True)
+class Completion:
+    """One sample: its text and tokens, why it ended, and log-probabilities where asked for."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[PositionLogprobs] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+    @property
+    def cumulative_logprob(self) -> float:
+        """Sum of the chosen tokens' log-probabilities (0 unless ``logprobs`` were asked for)."""
+        return sum(position.chosen.logprob for position in self.logprobs)
+
+
+@dataclass(slots=True)
+class GenerationResult:
+    """All samples for one prompt, in order of ``index``."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[Completion]
+    prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
+    num_cached_tokens: int = 0
+
+    @property
+    def text(self) -> str:
+        """The first sample's text."""
+        return self.outputs[0].text
+
+    def take(self, output: RequestOutput) -> None:
+        """Add what a step brought. Raises the request's error, if it failed."""
+        if output.error is not None:
+            raise output.error
+        sample = self.outputs[output.index]
+        sample.text += output.text
+        sample.token_ids += output.token_ids
+        sample.logprobs += output.logprobs or []
+        sample.finish_reason, sample.stop_reason = output.finish_reason, output.stop_reason
+        self.prompt_logprobs += output.prompt_logprobs or []
+        if output.index == 0:
+            self.num_cached_tokens = output.num_cached_tokens
+
+
+class LLM:
+    """A model, loaded, and an engine to run it.
+
+    >>> llm = LLM("pilot")                                                      # doctest: +SKIP
+    >>> llm.generate("Prefill is", SamplingParams(temperature=0))[0].text       # doctest: +SKIP
+
+    Args:
+        model: ``pilot``, a local folder, or a Hugging Face Hub id.
+        options: Any field of the configuration by name (``max_num_seqs=8``, ``dtype="float32"``).
+
+    Raises:
+        ConfigError, ModelLoadError, InsufficientMemoryError: With a hint that says what to change.
+    """
+
+    def __init__(self, model: str = "pilot", **options: Any) -> None:
+        self.engine = load_engine(EngineConfig.from_flat({"model": model, **options}))
+        assert self.engine.tokenizer is not None
+        self.tokenizer = self.engine.tokenizer
+        self._num_calls = 0
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = False,
+    ) -> list[GenerationResult]:
+        """Complete prompts, as text or as token ids, all in one batch.
+
+        Args:
+            params: For all prompts, or one for each; by default ``SamplingParams()``.
+            progress: Show a progress bar on stderr.
+
+        Raises:
+            InvalidRequestError: A prompt or its parameters are unusable; nothing has run then.
+            EngineError: A request failed while it ran.
+        """
+        if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+            prompts = [prompts]  # type: ignore[list-item]
+        each = [params or SamplingParams()] * len(prompts) if _is_single(params) else list(params)  # type: ignore[arg-type]
+        if len(each) != len(prompts):
+            raise InvalidRequestError(f"{len(prompts)} prompts but {len(each)} sampling parameters", param="params")
+        results = [self._result(prompt, own) for prompt, own in zip(prompts, each, strict=True)]  # type: ignore[arg-type]
+        for _ in self._run(results, each, progress):
+            pass
+        return results
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | None = None,
+        *,
+        progress: bool = False,
+    ) -> list[GenerationResult]:
+        """Answer one conversation, or several; a message is ``{"role": ..., "content": ...}``.
+
+        Without ``params`` an answer may be as long as the model's context allows.
+        """
+        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        params = params or SamplingParams(max_tokens=None)
+        return self.generate([self.chat_prompt(c) for c in conversations], params, progress=progress)  # type: ignore[arg-type]
+
+    def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
+        """The token ids that the model's chat template makes of a conversation, ready for its answer."""
+        template = ChatTemplate.from_tokenizer(self.tokenizer)
+        text = template.render(messages, add_generation_prompt=True)
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+        """Complete one prompt and yield each step's output as it comes."""
+        params = params or SamplingParams()
+        yield from self._run([self._result(prompt, params)], [params], progress=False)
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _result(self, prompt: Prompt, params: SamplingParams) -> GenerationResult:
+        self._num_calls += 1
+        text = prompt if isinstance(prompt, str) else None
+        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        return GenerationResult(f"llm-{self._num_calls}", text, tokens, [Completion(i) for i in range(params.n)])
+
+    def _run(
+        self, results: list[GenerationResult], params: Sequence[SamplingParams], progress: bool
+    ) -> Iterator[RequestOutput]:
+        """Validate all, queue all, step until all have ended; whatever happens, leave nothing running."""
+        by_id = {result.request_id: result for result in results}
+        calls = [
+            self.engine.prepare(
+                GenerationRequest(request_id=r.request_id, prompt_token_ids=r.prompt_token_ids, params=own)
+            )
+            for r, own in zip(results, params, strict=True)
+        ]
+        for samples in calls:
+            self.engine.add(samples)
+        try:
+            with Progress(console=Console(stderr=True), transient=True, disable=not progress) as bar:
+                answers = bar.add_task("generating", total=sum(p.n for p in params))
+                while self.engine.has_work():
+                    for output in self.engine.step():
+                        by_id[output.request_id].take(output)
+                        bar.advance(answers, output.finished)
+                        yield output
+        finally:
+            for request_id in by_id:
+                self.engine.abort(request_id)
+
+
+def _is_single(params: SamplingParams | Sequence[SamplingParams] | None) -> bool:
+    return params is None or isinstance(params, SamplingParams)

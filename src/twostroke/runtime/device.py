@@ -1,0 +1,75 @@
+"""Which device to run on, and how much memory it has left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import torch
+
+from twostroke.errors import ConfigError
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of ``--device``; ``auto`` takes the first GPU where there is one.
+
+    Raises:
+        ConfigError: There is no such device.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"unknown device {name!r}", hint="give --device auto, cpu, cuda or cuda:N") from error
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if device.type != "cuda":
+        raise ConfigError(f"device {name!r} is not supported", hint="give --device auto, cpu, cuda or cuda:N")
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            "no CUDA device is available", hint="give --device cpu, or install a PyTorch with CUDA and check nvidia-smi"
+        )
+    index = device.index or 0
+    if index >= torch.cuda.device_count():
+        message = f"there is no {name}: this machine has {torch.cuda.device_count()} CUDA devices"
+        raise ConfigError(message, hint="give --device cuda:N with a smaller N")
+    return torch.device("cuda", index)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be allocated on ``device``; on a CPU the control group's limit counts too."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    free = int(psutil.virtual_memory().available)
+    try:
+        # A container's limit: psutil only sees the machine.
+        limit = int((_CGROUP / "memory.max").read_text())
+        used = int((_CGROUP / "memory.current").read_text())
+        cache = _inactive_file_bytes((_CGROUP / "memory.stat").read_text())
+    except (OSError, ValueError):
+        return free
+    return min(free, max(limit - used + cache, 0))
+
+
+def total_memory(device: torch.device) -> int:
+    """Bytes of memory that ``device`` has."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return int(psutil.virtual_memory().total)
+
+
+def format_bytes(count: float) -> str:
+    """``3.2 GiB``: three digits and a binary unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"
+
+
+def _inactive_file_bytes(stat: str) -> int:
+    """Page cache that the kernel gives back when asked, from the control group's ``memory.stat``."""
+    return next((int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")), 0)

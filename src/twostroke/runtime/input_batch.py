@@ -1,0 +1,106 @@
+"""Turns a step's plan, integers and lists, into the tensors of one forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from twostroke.layers.attention.base import AttentionMetadata
+from twostroke.types import ScheduledRequest, StepPlan
+
+
+@dataclass(slots=True)
+class Batch:
+    """One forward pass: the tokens of ``items`` one after the other.
+
+    Attributes:
+        token_ids: ``[tokens]`` int64 on the device.
+        positions: ``[tokens]`` int64 on the device.
+        query_start: ``requests + 1`` offsets: item i has rows ``query_start[i]`` to ``query_start[i + 1]``.
+    """
+
+    items: list[ScheduledRequest]
+    token_ids: Tensor
+    positions: Tensor
+    query_start: list[int]
+    attention: AttentionMetadata
+
+    def rows(self, index: int) -> slice:
+        """Rows of item ``index``."""
+        return slice(self.query_start[index], self.query_start[index + 1])
+
+
+class InputBatch:
+    """Keeps one row of block table per live request, so that a step only writes what changed since the last one.
+
+    Args:
+        max_num_seqs: Rows at first; ``max_blocks`` columns. Both grow when a plan needs more.
+        block_size: Tokens per block.
+        device: Where the tensors go.
+    """
+
+    def __init__(self, max_num_seqs: int, max_blocks: int, block_size: int, device: torch.device) -> None:
+        self._table: NDArray[np.int32] = np.zeros((max_num_seqs, max_blocks), dtype=np.int32)
+        self._rows: dict[str, int] = {}
+        self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+        self._block_size = block_size
+        self._device = device
+
+    @property
+    def num_live(self) -> int:
+        """Requests that have a row."""
+        return len(self._rows)
+
+    def release(self, request_ids: Iterable[str]) -> None:
+        """Forget requests that lost their blocks; unknown ids are requests that never ran."""
+        for request_id in request_ids:
+            row = self._rows.pop(request_id, None)
+            if row is not None:
+                self._free_rows.append(row)
+
+    def build(self, plan: StepPlan) -> Batch:
+        """The tensors of ``plan``, whose ``scheduled`` is not empty. Valid until the next call."""
+        items = list(plan.scheduled.values())
+        rows = np.array([self._update_row(item) for item in items])
+        counts = np.array([item.num_tokens for item in items])
+        starts = np.array([item.start for item in items])
+        query_start = np.concatenate(([0], np.cumsum(counts)))
+        token_ids: list[int] = []
+        for item in items:
+            token_ids += item.request.token_ids[item.start : item.start + item.num_tokens]
+        positions = np.arange(query_start[-1]) + np.repeat(starts - query_start[:-1], counts)  # [tokens]
+        table = self._table[rows]  # [requests, blocks]
+        blocks = table[np.repeat(np.arange(len(items)), counts), positions // self._block_size]
+        slots = blocks.astype(np.int64) * self._block_size + positions % self._block_size
+        metadata = AttentionMetadata(query_start, starts + counts, table, self._to_device(slots))
+        return Batch(
+            items, self._to_device(np.array(token_ids)), self._to_device(positions), query_start.tolist(), metadata
+        )
+
+    def _update_row(self, item: ScheduledRequest) -> int:
+        request_id, block_ids = item.request.request_id, item.block_ids
+        first = item.table_changed_from
+        if request_id not in self._rows:
+            self._rows[request_id] = self._take_row()
+            first = 0
+        row = self._rows[request_id]
+        if len(block_ids) > self._table.shape[1]:
+            self._table = np.pad(self._table, ((0, 0), (0, len(block_ids) - self._table.shape[1])))
+        if first < len(block_ids):
+            self._table[row, first : len(block_ids)] = block_ids[first:]
+        return row
+
+    def _take_row(self) -> int:
+        if not self._free_rows:
+            count = len(self._table)
+            self._table = np.pad(self._table, ((0, count), (0, 0)))
+            self._free_rows = list(range(2 * count - 1, count - 1, -1))
+        return self._free_rows.pop()
+
+    def _to_device(self, array: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(array).to(self._device, non_blocking=True)

@@ -1,0 +1,90 @@
+"""The KV cache's tensors: how many blocks fit, their allocation, copies and zeroing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twostroke.config import CacheConfig
+from twostroke.errors import InsufficientMemoryError
+from twostroke.model_config import ModelConfig
+from twostroke.runtime.device import format_bytes, free_memory, total_memory
+
+
+def plan_num_blocks(
+    config: CacheConfig, *, bytes_per_token: int, max_model_len: int, max_num_seqs: int, device: torch.device
+) -> int:
+    """How many blocks to allocate, with the weights already in memory.
+
+    ``kv_cache_memory`` if given, else the configured share of the memory; never more than ``max_num_seqs`` requests
+    of full length can use.
+
+    Raises:
+        InsufficientMemoryError: Not even one request of ``max_model_len`` tokens fits.
+    """
+    block_bytes = bytes_per_token * config.block_size
+    per_request = -(-max_model_len // config.block_size)
+    free = free_memory(device)
+    if config.kv_cache_memory is not None:
+        budget = config.kv_cache_memory
+        if budget > free:
+            raise InsufficientMemoryError(
+                f"--kv-cache-memory asks for {format_bytes(budget)}, but {device} has {format_bytes(free)} free",
+                hint="lower --kv-cache-memory",
+            )
+    elif device.type == "cuda":
+        used = total_memory(device) - free
+        budget = int(total_memory(device) * config.gpu_memory_utilization) - used
+    else:
+        budget = int(free * config.cpu_memory_utilization)
+    fitting = max(budget, 0) // block_bytes
+    if fitting < per_request:
+        raise InsufficientMemoryError(
+            f"one request of {max_model_len} tokens needs {format_bytes(per_request * block_bytes)} of KV cache, "
+            f"but only {format_bytes(max(budget, 0))} may be used on {device}, enough for "
+            f"{fitting * config.block_size} tokens",
+            hint="lower --max-model-len or raise --kv-cache-memory",
+        )
+    return min(fitting, per_request * max_num_seqs)
+
+
+class KVTensors:
+    """Keys and values of all layers, zeroed at first: whatever is masked must still be finite.
+
+    Attributes:
+        keys: Per layer ``[blocks, block_size, kv_heads, head_dim]``; ``values`` the same.
+    """
+
+    def __init__(
+        self, model: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        shape = (num_blocks, block_size, model.num_kv_heads, model.head_dim)
+        self.keys = [_zeros(shape, dtype, device) for _ in range(model.num_layers)]
+        self.values = [_zeros(shape, dtype, device) for _ in range(model.num_layers)]
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks ``(source, destination)``; every source is read before any destination is written."""
+        if not copies:
+            return
+        pairs = torch.tensor(copies, device=self.keys[0].device)  # [copies, 2]
+        source, destination = pairs[:, 0], pairs[:, 1]
+        for cache in (*self.keys, *self.values):
+            cache[destination] = cache[source]  # indexing gathers into a new tensor first
+
+    def zero_slots(self, slots: Tensor) -> None:
+        """Zero ``slots`` [slots] in every layer, so that a failed request's NaN cannot reach anybody else."""
+        for cache in (*self.keys, *self.values):
+            cache.view(-1, *cache.shape[2:]).index_fill_(0, slots, 0)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # numpy's zeros are pages that the kernel supplies when first touched; torch.zeros would write them all now.
+    count = int(np.prod(shape)) * dtype.itemsize
+    return torch.from_numpy(np.zeros(count, dtype=np.uint8)).view(dtype).view(shape)

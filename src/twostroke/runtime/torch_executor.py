@@ -1,0 +1,229 @@
+"""Runs a step of the engine with PyTorch on one device."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from twostroke.config import EngineConfig
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.errors import ConfigError, NonFiniteLogitsError
+from twostroke.layers.attention.base import AttentionBackend
+from twostroke.layers.attention.sdpa import SdpaBackend
+from twostroke.model_config import ModelConfig
+from twostroke.model_files import resolve_model, weight_files
+from twostroke.models.decoder import Decoder
+from twostroke.runtime.device import resolve_device
+from twostroke.runtime.input_batch import Batch, InputBatch
+from twostroke.runtime.kv_tensors import KVTensors, plan_num_blocks
+from twostroke.runtime.weights import load_model
+from twostroke.sampling.logprobs import prompt_logprobs
+from twostroke.sampling.sampler import Sampler
+from twostroke.types import PositionLogprobs, ScheduledRequest, StepPlan, StepResult
+
+# Logits of a prompt's positions computed at once, in elements: 64 MiB of float32.
+_MAX_PROMPT_LOGITS = 16 * 2**20
+
+
+class TorchExecutor:
+    """One model on one device, see ``Executor``.
+
+    Owns the weights, the KV tensors and one block-table row per live request, nothing else that lasts between steps.
+    """
+
+    def __init__(self, model: Decoder, kv: KVTensors, info: ExecutorInfo, max_num_seqs: int) -> None:
+        self.model = model
+        self.kv = kv
+        self.inputs = InputBatch(max_num_seqs, -(-info.max_model_len // kv.block_size), kv.block_size, model.device)
+        self._info = info
+        self.backend: AttentionBackend = SdpaBackend(
+            kv.keys, kv.values, model.config.num_heads, model.config.sliding_windows
+        )
+        self._sampler = Sampler(info.vocab_size, model.device)
+
+    @classmethod
+    def load(cls, config: EngineConfig) -> TorchExecutor:
+        """Find, check and load the model that ``config`` names, and allocate the KV cache.
+
+        Raises:
+            ConfigError: The device does not exist, or ``max_model_len`` exceeds the model's context length.
+            ModelLoadError: The checkpoint is missing, broken or not supported.
+            InsufficientMemoryError: Weights, or the KV cache of one full-length request, do not fit.
+        """
+        clock = _PhaseClock()
+        device = resolve_device(config.model.device)
+        folder = resolve_model(config.model.model, config.model.revision)
+        model_config = ModelConfig.from_folder(folder)
+        max_model_len = _max_model_len(config.model.max_model_len, model_config)
+        clock.mark("config")
+        model = load_model(folder, model_config, config.model.dtype, device, max_model_len)
+        clock.mark("weights")
+        dtype_bytes = model.dtype.itemsize
+        bytes_per_token = model_config.kv_bytes_per_token(dtype_bytes)
+        max_num_seqs = config.scheduler.max_num_seqs
+        num_blocks = plan_num_blocks(
+            config.cache,
+            bytes_per_token=bytes_per_token,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            device=device,
+        )
+        kv = KVTensors(model_config, num_blocks, config.cache.block_size, model.dtype, device)
+        clock.mark("kv_cache")
+        info = ExecutorInfo(
+            model_id=_model_id(folder, model.dtype),
+            vocab_size=model_config.vocab_size,
+            max_model_len=max_model_len,
+            num_blocks=num_blocks,
+            block_size=config.cache.block_size,
+            kv_bytes_per_token=bytes_per_token,
+            weight_bytes=model_config.weight_bytes(dtype_bytes),
+            eos_token_ids=frozenset(model_config.eos_token_ids),
+            device=str(device),
+            load_seconds=clock.seconds,
+        )
+        return cls(model, kv, info, max_num_seqs)
+
+    @property
+    def info(self) -> ExecutorInfo:
+        return self._info
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Carry out one step, see ``Executor``. An exception means that the whole pass failed."""
+        clock, result = _PhaseClock(), StepResult()
+        self.inputs.release(plan.released)
+        self.kv.copy_blocks(plan.block_copies)
+        if plan.scheduled:
+            batch = self.inputs.build(plan)
+            attention = self.backend.prepare(batch.attention)
+            clock.mark("input")
+            hidden = self.model.forward(batch.token_ids, batch.positions, attention)  # [tokens, hidden]
+            self._fail_non_finite(batch, hidden, result)
+            clock.mark("forward")
+            self._score_prompts(batch, hidden, result)
+            self._sample(batch, hidden, result)
+            clock.mark("sample")
+        result.timings, result.duration = clock.seconds, clock.total()
+        return result
+
+    def close(self) -> None:
+        """Free the KV tensors; the executor cannot be used any more."""
+        self.kv.keys.clear()
+        self.kv.values.clear()
+
+    def _fail_non_finite(self, batch: Batch, hidden: Tensor, result: StepResult) -> None:
+        # Every row, not only each request's last: beyond a sliding window the last one would not notice.
+        finite = torch.isfinite(hidden.sum(-1, dtype=torch.float32))  # [tokens]
+        if bool(finite.all()):
+            return
+        on_host = finite.cpu()
+        for index, item in enumerate(batch.items):
+            if not bool(on_host[batch.rows(index)].all()):
+                self._fail(batch, index, item, result)
+
+    def _fail(self, batch: Batch, index: int, item: ScheduledRequest, result: StepResult) -> None:
+        """End one request of the step with an error, and zero what it wrote so that it can poison nobody."""
+        self.kv.zero_slots(batch.attention.slots[batch.rows(index)])
+        request_id = item.request.request_id
+        result.errors[request_id] = NonFiniteLogitsError(
+            f"the model produced NaN or infinite values for request {request_id} "
+            f"at positions {item.start} to {item.start + item.num_tokens - 1}",
+            hint="the weights may be broken, or --dtype bfloat16 or float32 may be needed instead of float16",
+        )
+        result.prompt_logprobs.pop(request_id, None)
+
+    def _score_prompts(self, batch: Batch, hidden: Tensor, result: StepResult) -> None:
+        """Log-probabilities of prompt tokens: the logits at position p score the token at p + 1."""
+        for index, item in enumerate(batch.items):
+            request = item.request
+            num_top = request.params.prompt_logprobs
+            count = min(item.num_tokens, request.num_prompt_tokens - 1 - item.start)
+            if num_top is None or count <= 0 or request.request_id in result.errors:
+                continue
+            first = batch.query_start[index]
+            next_ids = request.token_ids[item.start + 1 : item.start + 1 + count]
+            step = max(1, _MAX_PROMPT_LOGITS // self._info.vocab_size)
+            scores: list[PositionLogprobs] = []
+            for start in range(0, count, step):
+                stop = min(start + step, count)
+                logits = self.model.logits(hidden[first + start : first + stop])  # [positions, vocab]
+                scores += prompt_logprobs(logits, next_ids[start:stop], num_top)
+            result.prompt_logprobs[request.request_id] = scores
+
+    def _sample(self, batch: Batch, hidden: Tensor, result: StepResult) -> None:
+        def chosen() -> list[int]:
+            return [i for i, it in enumerate(batch.items) if it.samples and it.request.request_id not in result.errors]
+
+        indices = chosen()
+        if not indices:
+            return
+        logits = self.model.logits(_rows(hidden, [batch.query_start[i + 1] - 1 for i in indices]))  # [rows, vocab]
+        finite = torch.isfinite(logits.sum(-1))  # [rows]
+        if not bool(finite.all()):
+            for index, ok in zip(indices, finite.tolist()):
+                if not ok:
+                    self._fail(batch, index, batch.items[index], result)
+            indices, logits = chosen(), logits[finite]
+        requests = [batch.items[i].request for i in indices]
+        output = self._sampler.sample(logits, requests)
+        for row, request in enumerate(requests):
+            if row in output.errors:
+                result.errors[request.request_id] = output.errors[row]
+                result.prompt_logprobs.pop(request.request_id, None)
+                continue
+            result.token_ids[request.request_id] = [output.token_ids[row]]
+            if row in output.logprobs:
+                result.logprobs[request.request_id] = [output.logprobs[row]]
+
+
+@dataclass(slots=True)
+class _PhaseClock:
+    """Seconds by phase, each from the end of the one before."""
+
+    seconds: dict[str, float]
+    _start: float
+    _last: float
+
+    def __init__(self) -> None:
+        self.seconds = {}
+        self._start = self._last = time.perf_counter()
+
+    def mark(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.seconds[phase] = now - self._last
+        self._last = now
+
+    def total(self) -> float:
+        return time.perf_counter() - self._start
+
+
+def _rows(hidden: Tensor, rows: list[int]) -> Tensor:
+    if len(rows) == len(hidden):
+        return hidden  # every request decodes: nothing to select
+    return hidden[torch.tensor(rows, device=hidden.device)]
+
+
+def _max_model_len(wanted: int | None, model: ModelConfig) -> int:
+    if wanted is None:
+        return model.context_length
+    if wanted > model.context_length:
+        raise ConfigError(
+            f"--max-model-len {wanted} exceeds the model's context length of {model.context_length} tokens",
+            hint=f"give --max-model-len {model.context_length} or less",
+        )
+    return wanted
+
+
+def _model_id(folder: Path, dtype: torch.dtype) -> str:
+    """Name and fingerprint: paths, sizes and times of the files, and the precision. Hashing weights would be slow."""
+    digest = hashlib.sha256(str(dtype).encode())
+    for path in (folder / "config.json", *weight_files(folder)):
+        stat = path.stat()
+        digest.update(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+    return f"{folder.resolve().name}@{digest.hexdigest()[:16]}"

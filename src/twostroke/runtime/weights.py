@@ -1,0 +1,166 @@
+"""Reads safetensors checkpoints into a model's fused parameters. Nothing is initialized that is then overwritten."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from twostroke.errors import InsufficientMemoryError, ModelLoadError
+from twostroke.model_config import ModelConfig
+from twostroke.model_files import weight_files
+from twostroke.models.decoder import Decoder, Parameter
+from twostroke.models.registry import model_class
+from twostroke.runtime.device import format_bytes, free_memory
+
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_STORED_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float32"}
+_PROGRESS_AFTER_SECONDS = 1.0
+
+
+class Progress(Protocol):
+    """Told of every ``count`` bytes that were loaded."""
+
+    def __call__(self, count: int) -> None: ...
+
+
+def load_model(folder: Path, config: ModelConfig, dtype: str, device: torch.device, max_length: int) -> Decoder:
+    """Load a checkpoint folder.
+
+    Args:
+        folder: Holds ``*.safetensors``, sharded or not.
+        dtype: ``auto`` keeps the checkpoint's precision.
+        max_length: Longest request in tokens; sizes the rotary table.
+
+    Raises:
+        ModelLoadError: Tensors are missing, unexpected or of the wrong shape; a file is broken; pickles only.
+        InsufficientMemoryError: The weights exceed the free memory; raised before anything is loaded.
+    """
+    found = model_class(config.model_type)
+    expected = found.parameters_of(config)
+    with ExitStack() as stack:
+        files = _TensorFiles(weight_files(folder), stack)
+        files.check(expected, config.tie_word_embeddings)
+        torch_dtype = _DTYPES[dtype if dtype != "auto" else config.dtype or files.stored_dtype(expected)]
+        _check_memory(config.weight_bytes(torch_dtype.itemsize), device)
+        with _progress_bar(config.weight_bytes(torch_dtype.itemsize)) as progress:
+            parameters = _read(expected, files, torch_dtype, device, progress)
+    return found(config, parameters, max_length)
+
+
+class _TensorFiles:
+    """The tensors of one or several safetensors files, memory-mapped and looked up by name."""
+
+    def __init__(self, paths: Iterable[Path], stack: ExitStack) -> None:
+        self._files: dict[str, tuple[Any, Path]] = {}
+        for path in paths:
+            try:
+                handle = stack.enter_context(safe_open(path, framework="pt"))
+                self._files.update((name, (handle, path)) for name in handle.keys())  # noqa: SIM118
+            except (SafetensorError, OSError) as error:
+                hint = "the file is broken or incomplete; download it again"
+                raise ModelLoadError(f"cannot read {path}: {error}", hint=hint) from error
+
+    def check(self, expected: list[Parameter], tied: bool) -> None:
+        """Compare names, shapes and types with what the model needs; reads only the files' headers."""
+        parts = {name: shape for parameter in expected for name, shape in parameter.parts}
+        missing = [name for name in parts if name not in self._files]
+        if missing:
+            hint = "it is incomplete, or config.json belongs to another model"
+            raise ModelLoadError(f"the checkpoint lacks {_some(missing)}", hint=hint)
+        ignored = {"lm_head.weight"} if tied else set()
+        unexpected = [n for n in self._files if n not in parts and n not in ignored and not n.endswith("inv_freq")]
+        if unexpected:
+            raise ModelLoadError(
+                f"the checkpoint holds tensors that the model does not have: {_some(unexpected)}",
+                hint="config.json belongs to another model, or this variant of the architecture is not supported",
+            )
+        for name, shape in parts.items():
+            handle, path = self._files[name]
+            view = handle.get_slice(name)
+            if tuple(view.get_shape()) != shape:
+                raise ModelLoadError(
+                    f"{name} in {path.name} has shape {tuple(view.get_shape())}, expected {shape}",
+                    hint="config.json and the weights do not belong together",
+                )
+            if view.get_dtype() not in _STORED_DTYPES:
+                raise ModelLoadError(
+                    f"{name} in {path.name} is stored as {view.get_dtype()}, which is not supported",
+                    hint="use the bfloat16, float16 or float32 version of this model",
+                )
+
+    def stored_dtype(self, expected: list[Parameter]) -> str:
+        """Precision of the first parameter, for checkpoints whose config.json does not say it."""
+        handle, _ = self._files[expected[0].parts[0][0]]
+        return _STORED_DTYPES[handle.get_slice(expected[0].parts[0][0]).get_dtype()]
+
+    def get(self, name: str) -> Tensor:
+        tensor: Tensor = self._files[name][0].get_tensor(name)
+        return tensor
+
+
+def _read(
+    expected: list[Parameter], files: _TensorFiles, dtype: torch.dtype, device: torch.device, progress: Progress
+) -> dict[str, Tensor]:
+    parameters = {}
+    for parameter in expected:
+        target = torch.empty(parameter.shape, dtype=dtype, device=device)
+        row = 0
+        for name, shape in parameter.parts:
+            # Copied, not mapped: a file that is changed while the model runs must not change the model.
+            target[row : row + shape[0]].copy_(files.get(name))
+            row += shape[0]
+        parameters[parameter.name] = target
+        progress(target.nbytes)
+    return parameters
+
+
+def _check_memory(needed: int, device: torch.device) -> None:
+    free = free_memory(device)
+    if needed > free:
+        raise InsufficientMemoryError(
+            f"the weights need {format_bytes(needed)}, but {device} has {format_bytes(free)} free",
+            hint="use a smaller model or a smaller --dtype, or free some memory",
+        )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+@contextmanager
+def _progress_bar(total: int) -> Iterator[Progress]:
+    """A bar on stderr if that is a terminal, shown once loading has taken a second."""
+    with ExitStack() as stack:
+        start, done = time.perf_counter(), 0
+        advance: Progress | None = None
+
+        def progress(count: int) -> None:
+            nonlocal done, advance
+            done += count
+            if advance is None and sys.stderr.isatty() and time.perf_counter() - start > _PROGRESS_AFTER_SECONDS:
+                advance = _start_bar(stack, total)
+                advance(done)
+            elif advance is not None:
+                advance(count)
+
+        yield progress
+
+
+def _start_bar(stack: ExitStack, total: int) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (TextColumn("loading weights"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    bar = stack.enter_context(RichProgress(*columns, console=Console(stderr=True), transient=True))
+    task = bar.add_task("weights", total=total)
+    return lambda count: bar.advance(task, count)

@@ -1,0 +1,58 @@
+"""Repetition, presence and frequency penalties: sparse, since few tokens of a vocabulary have been seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from twostroke.sampling.pairs import Pairs
+from twostroke.types import Request
+
+
+def apply_penalties(logits: Tensor, requests: Sequence[Request]) -> None:
+    """Apply the three penalties to ``logits`` in place, row by row as each request asks for them.
+
+    Counts are made from the request's tokens each time: no state to keep in step with preemption and abortion, at
+    the price of one pass over the tokens (about 2 ms for 100,000 of them) of the requests that ask for penalties.
+
+    Args:
+        logits: float32 [rows, vocab].
+        requests: One per row.
+    """
+    _apply_repetition(logits, requests)
+    _apply_presence_and_frequency(logits, requests)
+
+
+def _apply_repetition(logits: Tensor, requests: Sequence[Request]) -> None:
+    """Keskar et al. 2019 (CTRL), section 4.1, with the multiplication for negative logits that all engines use."""
+    seen = Pairs(logits.shape[1])
+    for row, request in enumerate(requests):
+        penalty = request.params.repetition_penalty
+        if penalty != 1:
+            tokens = set(request.token_ids)
+            seen.add(row, tokens, [penalty] * len(tokens))
+    if seen:
+        index, penalties = seen.index(logits.device), seen.values(logits.device)
+        values = logits[index]  # [pairs]
+        logits[index] = torch.where(values > 0, values / penalties, values * penalties)
+
+
+def _apply_presence_and_frequency(logits: Tensor, requests: Sequence[Request]) -> None:
+    """OpenAI's definition: ``logit -= presence * (count > 0) + frequency * count`` over the output alone."""
+    presence, frequency = Pairs(logits.shape[1]), Pairs(logits.shape[1])
+    counted = Pairs(logits.shape[1])
+    for row, request in enumerate(requests):
+        params = request.params
+        if params.presence_penalty != 0 or params.frequency_penalty != 0:
+            counts = Counter(request.output_token_ids)
+            counted.add(row, counts.keys(), counts.values())
+            presence.add(row, counts.keys(), [params.presence_penalty] * len(counts))
+            frequency.add(row, counts.keys(), [params.frequency_penalty] * len(counts))
+    if counted:
+        device = logits.device
+        index = counted.index(device)
+        values = logits[index] - presence.values(device)
+        logits[index] = values - frequency.values(device) * counted.values(device)

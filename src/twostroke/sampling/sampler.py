@@ -1,0 +1,136 @@
+"""From the logits of a step to one token per row: filters, draw and log-probabilities, over the whole batch at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twostroke.errors import TwostrokeError
+from twostroke.sampling.drawing import WEIGHT_UNIT, Truncation, draw, draw_truncated, first_width
+from twostroke.sampling.logprobs import position_logprobs
+from twostroke.sampling.masks import apply_logit_bias, apply_masks, nothing_left
+from twostroke.sampling.penalties import apply_penalties
+from twostroke.sampling.random import uniforms
+from twostroke.sampling_params import SamplingParams
+from twostroke.types import PositionLogprobs, Request
+
+# Below this a temperature is greedy for all practical purposes, and dividing by it would lose the zeros to underflow.
+MIN_TEMPERATURE = 1e-20
+NO_TOKEN = -1
+
+
+@dataclass(slots=True)
+class SamplerOutput:
+    """What was drawn, by row.
+
+    Attributes:
+        token_ids: One per row; ``NO_TOKEN`` (-1) for the rows in ``errors``.
+        logprobs: For the rows that ask for them, of the raw logits.
+        errors: Rows in which every token was masked.
+    """
+
+    token_ids: list[int]
+    logprobs: dict[int, PositionLogprobs] = field(default_factory=dict)
+    errors: dict[int, TwostrokeError] = field(default_factory=dict)
+
+
+class Sampler:
+    """Draws the next token of each request. It keeps no state between calls.
+
+    A row's token depends on its logits, its parameters, its tokens and its seed, never on the other rows: all
+    arithmetic is row-wise, sums of probabilities are exact (``drawing.py``), and each row spends one uniform keyed by
+    its seed and position (docs/decisions/0002-sampling-by-inverse-cdf.md).
+
+    Args:
+        vocab_size: Columns of the logits.
+        device: Where the logits are.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device | str) -> None:
+        self.vocab_size = vocab_size
+        self.device = torch.device(device)
+
+    @torch.inference_mode()
+    def sample(self, logits: Tensor, requests: Sequence[Request]) -> SamplerOutput:
+        """One token for each row, drawn at position ``len(request.token_ids)``.
+
+        Args:
+            logits: float32 [rows, vocab]; changed in place. -inf is fine; the caller has dealt with NaN and +inf.
+            requests: One per row; not changed. Ids outside the vocabulary in masks and biases have no effect.
+        """
+        assert logits.shape == (len(requests), self.vocab_size) and logits.dtype == torch.float32
+        if not requests:
+            return SamplerOutput([])
+        asking = [row for row, request in enumerate(requests) if request.params.logprobs is not None]
+        raw = logits[asking]  # a copy, of these rows only
+        apply_masks(logits, requests)
+        apply_logit_bias(logits, requests)
+        apply_penalties(logits, requests)
+        highest, tokens = logits.max(dim=-1)  # [rows] each; the lowest id among equals
+        drawn = [row for row, request in enumerate(requests) if not request.params.greedy]
+        if drawn:
+            everywhere = len(drawn) == len(requests)
+            index = slice(None) if everywhere else torch.tensor(drawn, device=self.device)
+            tokens[index] = self._draw(logits[index], highest[index], [requests[row] for row in drawn])
+        token_ids: list[int] = tokens.masked_fill(highest == -torch.inf, NO_TOKEN).tolist()
+        errors = {row: nothing_left(requests[row]) for row, token in enumerate(token_ids) if token == NO_TOKEN}
+        # A failed row has no token to report on, but keeps its place in `raw`: any token will do there.
+        num_top = [requests[row].params.logprobs or 0 for row in asking]
+        entries = position_logprobs(raw, [max(token_ids[row], 0) for row in asking], num_top)
+        logprobs = {row: entry for row, entry in zip(asking, entries) if row not in errors}
+        return SamplerOutput(token_ids, logprobs, errors)
+
+    def _draw(self, logits: Tensor, highest: Tensor, requests: Sequence[Request]) -> Tensor:
+        """Temperature, top-k, top-p, min-p and the draw, for rows that are not greedy.
+
+        Args:
+            logits: float32 [rows, vocab] after all earlier filters; not changed.
+            highest: float32 [rows], their maxima.
+            requests: One per row.
+
+        Returns:
+            Token ids, int64 [rows]; any token where all logits are -inf.
+        """
+        params = [request.params for request in requests]
+        temperatures = self._tensor([max(p.temperature, MIN_TEMPERATURE) for p in params], torch.float32)
+        # A finite stand-in for a maximum of -inf keeps -inf - -inf, which is NaN, out of a row that has failed.
+        highest = highest.clamp(min=torch.finfo(torch.float32).min)
+        # Subtracting first: no temperature, however low, can then overflow the likeliest token.
+        scaled = (logits - highest.unsqueeze(1)).div_(temperatures.unsqueeze(1))  # [rows, vocab]
+        seeds = np.array([request.seed & (2**64 - 1) for request in requests], dtype=np.uint64)
+        positions = np.array([request.num_tokens for request in requests], dtype=np.int64)
+        shares = torch.from_numpy(uniforms(seeds, positions)).to(self.device)  # [rows]
+        min_weight = self._tensor([math.ceil(p.min_p * WEIGHT_UNIT) for p in params], torch.int64)
+        truncated = [row for row, p in enumerate(params) if self._truncates(p)]
+        if len(truncated) < len(params):
+            uses_min_p = any(p.min_p > 0 for p in params)
+            tokens = draw(scaled, shares, min_weight if uses_min_p else None)
+        else:
+            tokens = torch.empty(len(params), dtype=torch.int64, device=self.device)
+        if truncated:
+            whole = len(truncated) == len(params)
+            index = slice(None) if whole else torch.tensor(truncated, device=self.device)
+            top_k = [self._top_k(params[row]) for row in truncated]
+            truncation = Truncation(
+                self._tensor(top_k, torch.int64),
+                self._tensor([params[row].top_p for row in truncated], torch.float64),
+                min_weight[index],
+                bounded=max(top_k) < self.vocab_size,
+            )
+            tokens[index] = draw_truncated(scaled[index], shares[index], truncation, first_width(top_k))
+        return tokens
+
+    def _top_k(self, params: SamplingParams) -> int:
+        return min(params.top_k, self.vocab_size) if params.top_k > 0 else self.vocab_size
+
+    def _truncates(self, params: SamplingParams) -> bool:
+        """Whether the row's tokens have to be put in order; min-p alone does not need that."""
+        return params.top_p < 1 or self._top_k(params) < self.vocab_size
+
+    def _tensor(self, values: Sequence[float], dtype: torch.dtype) -> Tensor:
+        return torch.tensor(values, dtype=dtype).to(self.device, non_blocking=True)

@@ -1,0 +1,293 @@
+"""Continuous batching under one token budget.
+
+There are no phases. Each step gives requests some of the tokens they lack: running ones first (those that lack a
+single token before those that lack many, so that a long prompt cannot hold up anyone's next token), then waiting ones
+in the policy's order, until the budget, the number of requests or the blocks run out. One rule covers prefill, chunked
+prefill, decode, prefix hits and recomputation after preemption, mixed in the same pass.
+
+Iteration-level scheduling: Yu et al., Orca, OSDI 2022. Chunked prefill: Agrawal et al., Sarathi-Serve, OSDI 2024.
+"""
+
+from __future__ import annotations
+
+from twostroke.config import SchedulerConfig
+from twostroke.errors import InvalidRequestError, RequestTooLargeError, TwostrokeError
+from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.observability.events import SchedulerStats
+from twostroke.scheduling.policies import make_policy, pick_victim
+from twostroke.scheduling.stopping import check_stop
+from twostroke.types import (
+    Decision,
+    FinishReason,
+    Reason,
+    Request,
+    RequestOutput,
+    RequestStatus,
+    ScheduledRequest,
+    StepPlan,
+    StepResult,
+)
+
+
+class Scheduler:
+    """Decides each step and keeps the requests' state. Same calls, same plans.
+
+    Args:
+        config: Budget, limits, policy.
+        kv: The block tables; nobody else changes them.
+    """
+
+    def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
+        self.config = config
+        self.kv = kv
+        self.policy = make_policy(config)
+        self.running: dict[str, Request] = {}
+        self.requests: dict[str, Request] = {}
+        self.num_preemptions = 0
+        self._held: dict[str, list[Request]] = {}
+        self._released: list[str] = []
+        self._num_arrived = 0
+        self._step = 0
+        self._chunk = min(config.max_prefill_chunk or config.max_num_batched_tokens, config.max_num_batched_tokens)
+
+    # ---- arrivals and departures -------------------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """Queue a request; one that shares its leader's prompt is held until that prompt is computed.
+
+        Raises:
+            RequestTooLargeError: It could not run even alone.
+            InvalidRequestError: Its id is taken.
+        """
+        if request.request_id in self.requests:
+            raise InvalidRequestError(f"request id {request.request_id!r} is in use", param="request_id")
+        self.check_fits(request)
+        request.sequence_number = self._num_arrived
+        self._num_arrived += 1
+        self.requests[request.request_id] = request
+        leader = request.leader
+        if leader is not None and leader.request_id in self.requests and not _prompt_computed(leader):
+            self._held.setdefault(leader.request_id, []).append(request)
+        else:
+            self.policy.push(request)
+
+    def check_fits(self, request: Request) -> None:
+        """Raise ``RequestTooLargeError``, with the numbers, for a request that needs more blocks than there are."""
+        needed = self.kv.blocks_for(request.max_total_tokens)
+        if needed > self.kv.pool.num_blocks:
+            available = self.kv.pool.num_blocks * self.kv.block_size
+            raise RequestTooLargeError(
+                f"the request needs {needed} KV blocks for {request.max_total_tokens} tokens, "
+                f"but the cache has {self.kv.pool.num_blocks} ({available} tokens)",
+                needed=request.max_total_tokens,
+                available=available,
+                param="max_tokens",
+                hint="shorten the prompt, lower max_tokens, or start the server with a larger --kv-cache-memory",
+            )
+
+    def finish(
+        self, request_id: str, reason: FinishReason, now: float, *, error: TwostrokeError | None = None
+    ) -> Request | None:
+        """End a request in whatever state it is and free what it holds. ``None`` if there is no such request."""
+        request = self.requests.pop(request_id, None)
+        if request is None:
+            return None
+        if self.running.pop(request_id, None):
+            self._released.append(request_id)
+            self.policy.finished(request)
+        else:
+            self._leave_queue(request)
+        self.kv.free(request, discard=error is not None)
+        request.status = RequestStatus.FINISHED
+        request.finish_reason = reason
+        request.finish_time = now
+        self._unhold(request)
+        return request
+
+    def has_work(self) -> bool:
+        return bool(self.requests)
+
+    # ---- one step ----------------------------------------------------------------------------------------------
+
+    def schedule(self, now: float) -> StepPlan:
+        """Plan the next step at time ``now`` (seconds on the caller's clock)."""
+        plan = StepPlan(step=self._step, time=now, released=self._released)
+        self._released = []
+        self._step += 1
+        self._continue_running(plan)
+        self._admit_waiting(plan, now)
+        for leader_id, held in self._held.items():
+            plan.decisions.append(Decision(held[0].request_id, Reason.SHARES_PROMPT, leader_id, len(held) - 1))
+        return plan
+
+    def update(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestOutput]:
+        """Take in what the step produced: grow the requests, end those that are done."""
+        outputs = []
+        for request_id, item in plan.scheduled.items():
+            request = item.request
+            if error := result.errors.get(request_id):
+                outputs.append(self.fail(request, error, now))
+                continue
+            request.num_computed_tokens += item.num_tokens
+            tokens = result.token_ids.get(request_id, [])
+            prompt_logprobs = result.prompt_logprobs.get(request_id)
+            if tokens or prompt_logprobs:
+                output = self._extend(request, tokens, now)
+                output.logprobs = result.logprobs.get(request_id)
+                output.prompt_logprobs = prompt_logprobs
+                outputs.append(output)
+            if request.status is RequestStatus.RUNNING:
+                self.kv.commit(request)
+            if _prompt_computed(request):
+                self._unhold(request)
+        return outputs
+
+    def fail(self, request: Request, error: TwostrokeError, now: float) -> RequestOutput:
+        """End one request with an error; nobody else notices."""
+        self.finish(request.request_id, FinishReason.ERROR, now, error=error)
+        output = _output(request, [])
+        output.finish_reason, output.error = FinishReason.ERROR, error
+        return output
+
+    def stats(self) -> SchedulerStats:
+        pool, size = self.kv.pool, self.kv.block_size
+        allocated = (pool.num_blocks - pool.num_free) * size
+        unused = sum(self.kv.num_unused_slots(request) for request in self.running.values())
+        return SchedulerStats(
+            num_running=len(self.running),
+            num_waiting=len(self.requests) - len(self.running),
+            total_blocks=pool.num_blocks,
+            free_blocks=pool.num_free,
+            cached_blocks=pool.num_cached,
+            allocated_slots=allocated,
+            used_slots=max(0, allocated - unused),
+            prefix_queries=self.kv.prefix_queries,
+            prefix_hits=self.kv.prefix_hits,
+            num_preemptions=self.num_preemptions,
+        )
+
+    # ---- running requests --------------------------------------------------------------------------------------
+
+    def _continue_running(self, plan: StepPlan) -> None:
+        rank = self.policy.rank
+        for request in sorted(self.running.values(), key=lambda r: (r.num_missing_tokens > 1, rank(r))):
+            if request.request_id not in self.running:
+                continue
+            num_tokens = self._share(request.num_missing_tokens, request, plan)
+            if num_tokens > 0 and self._make_room(request, num_tokens, plan):
+                self._take(request, num_tokens, plan)
+
+    def _share(self, missing: int, request: Request, plan: StepPlan) -> int:
+        """How many of the missing tokens fit into chunk and budget; says so when not all do."""
+        left = self.config.max_num_batched_tokens - plan.num_tokens
+        num_tokens = min(missing, self._chunk, left)
+        if num_tokens < missing:
+            reason = Reason.TOKEN_BUDGET if num_tokens == left else Reason.PREFILL_CHUNK
+            plan.decisions.append(Decision(request.request_id, reason))
+        return num_tokens
+
+    def _make_room(self, request: Request, num_tokens: int, plan: StepPlan) -> bool:
+        """Preempt the least important requests until the blocks suffice; ``False`` if that hits the request itself."""
+        while self.kv.num_blocks_short(request, request.num_computed_tokens + num_tokens) > 0:
+            victim = pick_victim(self.policy, self.running.values())
+            self._preempt(victim, plan, by=request)
+            if victim is request:
+                return False
+        return True
+
+    def _take(self, request: Request, num_tokens: int, plan: StepPlan) -> None:
+        allocation = self.kv.allocate(request, request.num_computed_tokens + num_tokens)
+        plan.block_copies.extend(allocation.block_copies)
+        table = self.kv.block_ids(request)
+        plan.add(ScheduledRequest(request, request.num_computed_tokens, num_tokens, table, allocation.changed_from))
+
+    def _preempt(self, victim: Request, plan: StepPlan, *, by: Request) -> None:
+        """Take a request's blocks away; it waits again and will recompute what the prefix cache has lost by then."""
+        plan.remove(victim.request_id)
+        self.kv.free(victim)
+        del self.running[victim.request_id]
+        victim.status = RequestStatus.WAITING
+        victim.num_computed_tokens = 0
+        victim.num_preemptions += 1
+        self.num_preemptions += 1
+        self.policy.push(victim)
+        plan.released.append(victim.request_id)
+        cause = None if by is victim else by.request_id  # the least important request yields to all others
+        plan.decisions.append(Decision(victim.request_id, Reason.PREEMPTED, cause))
+
+    # ---- waiting requests --------------------------------------------------------------------------------------
+
+    def _admit_waiting(self, plan: StepPlan, now: float) -> None:
+        if not len(self.policy):
+            return None
+        preempting = any(decision.reason is Reason.PREEMPTED for decision in plan.decisions)
+        promised = sum(self.kv.num_blocks_missing(request) for request in self.running.values())
+        while (request := self.policy.peek()) is not None:
+            if plan.num_tokens >= self.config.max_num_batched_tokens:
+                return self._hold_back(request, Reason.TOKEN_BUDGET, plan)
+            if len(self.running) >= self.config.max_num_seqs:
+                return self._hold_back(request, Reason.MAX_NUM_SEQS, plan)
+            prefix = self.kv.find_prefix(request)
+            if preempting or not self.kv.has_room(request, prefix, promised):
+                return self._hold_back(request, Reason.NO_FREE_BLOCK, plan)
+            self._start(self.policy.pop(), now)
+            self.kv.admit(request, prefix)
+            if request.num_preemptions == 0:
+                request.num_cached_tokens = prefix.num_tokens
+            self._take(request, self._share(request.num_missing_tokens, request, plan), plan)
+            promised += self.kv.num_blocks_missing(request)
+        if len(self.policy):
+            plan.decisions.append(Decision("", Reason.BATCH_RUNNING, behind=len(self.policy)))
+
+    def _hold_back(self, request: Request, reason: Reason, plan: StepPlan) -> None:
+        plan.decisions.append(Decision(request.request_id, reason, behind=len(self.policy) - 1))
+
+    def _start(self, request: Request, now: float) -> None:
+        request.status = RequestStatus.RUNNING
+        if request.first_scheduled_time is None:
+            request.first_scheduled_time = now
+        self.running[request.request_id] = request
+
+    def _unhold(self, leader: Request) -> None:
+        for request in self._held.pop(leader.request_id, ()):
+            self.policy.push(request)
+
+    def _leave_queue(self, request: Request) -> None:
+        held = self._held.get(request.leader.request_id, []) if request.leader else []
+        if request in held and request.leader:
+            held.remove(request)
+            if not held:
+                del self._held[request.leader.request_id]
+        else:
+            self.policy.remove(request)
+
+    # ---- results -----------------------------------------------------------------------------------------------
+
+    def _extend(self, request: Request, tokens: list[int], now: float) -> RequestOutput:
+        """Append sampled tokens up to the first one that ends the request."""
+        output = _output(request, [])
+        for token in tokens:
+            request.token_ids.append(token)
+            output.token_ids.append(token)
+            if request.first_token_time is None:
+                request.first_token_time = now
+            if stop := check_stop(request):
+                output.finish_reason, output.stop_reason = stop.reason, stop.token_id
+                self.kv.commit(request)
+                self.finish(request.request_id, stop.reason, now)
+                break
+        return output
+
+
+def _prompt_computed(request: Request) -> bool:
+    return request.num_computed_tokens >= request.num_prompt_tokens
+
+
+def _output(request: Request, tokens: list[int]) -> RequestOutput:
+    return RequestOutput(
+        request_id=request.parent_id,
+        index=request.index,
+        token_ids=tokens,
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_cached_tokens=request.num_cached_tokens,
+    )

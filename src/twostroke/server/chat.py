@@ -1,0 +1,142 @@
+"""``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from fastapi import APIRouter, Request
+from msgspec import UNSET, UnsetType
+from starlette.responses import Response
+
+from twostroke.errors import InvalidRequestError, RequestTooLargeError
+from twostroke.server.errors import ERROR_RESPONSES
+from twostroke.server.generation import Generation, Sample, encode_text, new_request_id, truncate
+from twostroke.server.logprobs import chat_logprobs, prompt_logprobs
+from twostroke.server.protocol import ChatCompletionRequest
+from twostroke.server.responses import (
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatDelta,
+    ChatLogprobs,
+    ChatMessage,
+    Usage,
+)
+from twostroke.server.serving import ServedModel, Serving
+from twostroke.types import PositionLogprobs, RequestOutput
+
+
+def chat_router(serving: Serving) -> APIRouter:
+    """The route of chat completions."""
+    router = APIRouter(tags=["chat"])
+
+    @router.post("/v1/chat/completions", responses=ERROR_RESPONSES)
+    async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
+        """The model's answer to a conversation."""
+        model = serving.accepting()
+        model.check_name(body.model)
+        params = body.to_params()
+        prompt = truncate(await _encode_chat(model, body), body.truncate_prompt_tokens)
+        request_id = new_request_id("chatcmpl")
+        try:
+            generation = Generation(model.client, request_id, [prompt], params, body)
+        except InvalidRequestError as error:
+            raise _in_terms_of_chat(error, body) from error
+        return await generation.respond(ChatShape(request_id, model, body, prompt), body, request)
+
+    return router
+
+
+async def _encode_chat(model: ServedModel, body: ChatCompletionRequest) -> list[int]:
+    continued = bool(body.continue_final_message)
+    opened = not continued if body.add_generation_prompt is None else body.add_generation_prompt
+    text = model.chat_template.render(
+        [message.model_dump(exclude_none=True) for message in body.messages],
+        add_generation_prompt=opened,
+        continue_final_message=continued,
+    )
+    return await encode_text(model.client.tokenizer, text, add_special_tokens=False)
+
+
+def _in_terms_of_chat(error: InvalidRequestError, body: ChatCompletionRequest) -> InvalidRequestError:
+    """The engine's refusal, with the names that a chat request has for prompt and limit."""
+    names = {"prompt": "messages"}
+    if body.max_completion_tokens is not None:
+        names["max_tokens"] = "max_completion_tokens"
+    param = names.get(error.param or "", error.param)
+    if isinstance(error, RequestTooLargeError):
+        return RequestTooLargeError(
+            error.message, needed=error.needed, available=error.available, param=param, hint=error.hint
+        )
+    return InvalidRequestError(error.message, param=param, hint=error.hint)
+
+
+class ChatShape:
+    """Implements ``Shape`` for chat completions."""
+
+    def __init__(self, request_id: str, model: ServedModel, body: ChatCompletionRequest, prompt: list[int]) -> None:
+        self._id = request_id
+        self._created = int(time.time())
+        self._name = model.name
+        self._tokenizer = model.client.tokenizer
+        self._top = body.top_logprobs or 0
+        self._logprobs = bool(body.logprobs)
+        self._token_ids = bool(body.return_token_ids)
+        self._prompt = prompt
+        # Where usage comes at the end, OpenAI writes null into the chunks before it.
+        self._no_usage: None | UnsetType = None if body.include_usage else UNSET
+
+    def chunk(self, index: int, output: RequestOutput, *, first: bool) -> list[object]:
+        """The role first, then what there is to say: nothing while text is held back."""
+        events: list[object] = []
+        if first:
+            opening = self._chunk([ChatChunkChoice(index=index, delta=ChatDelta("assistant", ""))])
+            if self._token_ids:
+                opening.prompt_token_ids = self._prompt
+            events.append(opening)
+        if output.text or output.finished or output.logprobs or self._token_ids:
+            choice = ChatChunkChoice(index=index, delta=ChatDelta(content=output.text) if output.text else ChatDelta())
+            if output.logprobs:
+                choice.logprobs = self._shape_logprobs(output.logprobs)
+            if output.finish_reason is not None:
+                choice.finish_reason, choice.stop_reason = output.finish_reason.value, output.stop_reason
+            if self._token_ids:
+                choice.token_ids = output.token_ids
+            events.append(self._chunk([choice]))
+        return events
+
+    def usage_chunk(self, usage: Usage) -> object:
+        return ChatChunk(id=self._id, created=self._created, model=self._name, choices=[], usage=usage)
+
+    def complete(self, samples: Sequence[Sample], usage: Usage) -> object:
+        choices = [
+            ChatChoice(
+                index=index,
+                message=ChatMessage(sample.text),
+                logprobs=self._shape_logprobs(sample.logprobs) if self._logprobs else None,
+                finish_reason=sample.finish_reason,
+                stop_reason=sample.stop_reason,
+                token_ids=sample.token_ids if self._token_ids else UNSET,
+            )
+            for index, sample in enumerate(samples)
+        ]
+        prompt = samples[0].prompt_logprobs
+        return ChatCompletion(
+            id=self._id,
+            created=self._created,
+            model=self._name,
+            choices=choices,
+            usage=usage,
+            prompt_logprobs=UNSET if prompt is None else prompt_logprobs(prompt, self._tokenizer),
+            prompt_token_ids=self._prompt if self._token_ids else UNSET,
+        )
+
+    def _shape_logprobs(self, positions: Sequence[PositionLogprobs]) -> ChatLogprobs:
+        return chat_logprobs(positions, self._tokenizer, self._top)
+
+    def _chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
+        return ChatChunk(
+            id=self._id, created=self._created, model=self._name, choices=choices, usage=self._no_usage
+        )

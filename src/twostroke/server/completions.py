@@ -1,0 +1,149 @@
+"""``POST /v1/completions``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request
+from msgspec import UNSET, UnsetType
+from starlette.responses import Response
+
+from twostroke.server.errors import ERROR_RESPONSES
+from twostroke.server.generation import Generation, Sample, encode_text, new_request_id, truncate
+from twostroke.server.logprobs import completion_logprobs, prompt_logprobs
+from twostroke.server.protocol import CompletionRequest
+from twostroke.server.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
+from twostroke.server.serving import ServedModel, Serving
+from twostroke.types import RequestOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt: its tokens, and its text where it is echoed."""
+
+    token_ids: list[int]
+    text: str
+
+
+def completions_router(serving: Serving) -> APIRouter:
+    """The route of text completions."""
+    router = APIRouter(tags=["completions"])
+
+    @router.post("/v1/completions", responses=ERROR_RESPONSES)
+    async def create_completion(body: CompletionRequest, request: Request) -> Response:
+        """What the model writes after a text, or after each of several."""
+        model = serving.accepting()
+        model.check_name(body.model)
+        params = body.to_params()
+        prompts = [await _encode_prompt(model, body, prompt) for prompt in body.prompts()]
+        request_id = new_request_id("cmpl")
+        generation = Generation(model.client, request_id, [p.token_ids for p in prompts], params, body)
+        return await generation.respond(CompletionShape(request_id, model, body, prompts), body, request)
+
+    return router
+
+
+async def _encode_prompt(model: ServedModel, body: CompletionRequest, prompt: str | list[int]) -> Prompt:
+    tokenizer = model.client.tokenizer
+    if isinstance(prompt, str):
+        tokens = await encode_text(tokenizer, prompt, add_special_tokens=body.add_special_tokens is not False)
+    else:
+        tokens = prompt
+    kept = truncate(tokens, body.truncate_prompt_tokens)
+    if not body.echo:
+        return Prompt(kept, "")
+    whole = isinstance(prompt, str) and len(kept) == len(tokens)
+    return Prompt(kept, prompt if whole and isinstance(prompt, str) else tokenizer.decode(kept))
+
+
+class CompletionShape:
+    """Implements ``Shape`` for text completions."""
+
+    def __init__(self, request_id: str, model: ServedModel, body: CompletionRequest, prompts: list[Prompt]) -> None:
+        self._id = request_id
+        self._created = int(time.time())
+        self._name = model.name
+        self._tokenizer = model.client.tokenizer
+        self._top = body.logprobs
+        self._echo = bool(body.echo)
+        self._scores_only = body.scores_only
+        self._prompt_logprobs = body.prompt_logprobs is not None
+        self._token_ids = bool(body.return_token_ids)
+        self._prompts = prompts
+        self._n = body.n or 1
+        self._lengths: dict[int, int] = {}  # of the text before each choice's next token, for text_offset
+        self._no_usage: None | UnsetType = None if body.include_usage else UNSET
+
+    def chunk(self, index: int, output: RequestOutput, *, first: bool) -> list[object]:
+        """One event, or none while text is held back; an echoed prompt comes with the first."""
+        prompt = self._prompts[index // self._n]
+        text = "" if self._scores_only else output.text
+        if first and self._echo:
+            text = prompt.text + text
+        if not (text or output.finished or output.logprobs or self._token_ids):
+            return []
+        choice = CompletionChoice(index=index, text=text, stop_reason=UNSET)
+        if output.logprobs and self._top is not None:
+            offset = self._lengths.get(index, len(prompt.text))
+            choice.logprobs = completion_logprobs(
+                output.logprobs, output.token_ids, self._tokenizer, self._top, offset
+            )
+            self._lengths[index] = offset + sum(map(len, choice.logprobs.tokens))
+        if output.finish_reason is not None:
+            choice.finish_reason, choice.stop_reason = output.finish_reason.value, output.stop_reason
+            if self._scores_only:
+                choice.finish_reason, choice.stop_reason = "length", None
+        if self._token_ids:
+            choice.token_ids = [] if self._scores_only else output.token_ids
+            if first:
+                choice.prompt_token_ids = prompt.token_ids
+        return [self._completion([choice], self._no_usage)]
+
+    def usage_chunk(self, usage: Usage) -> object:
+        return self._completion([], self._count(usage))
+
+    def complete(self, samples: Sequence[Sample], usage: Usage) -> object:
+        choices = [self._choice(index, sample) for index, sample in enumerate(samples)]
+        # Only the first sample of a prompt carries its log-probabilities, so the others take them from it.
+        if self._prompt_logprobs:
+            for choice in choices:
+                positions = samples[choice.index - choice.index % self._n].prompt_logprobs or []
+                choice.prompt_logprobs = prompt_logprobs(positions, self._tokenizer)
+        if self._echo and self._top is not None:
+            for choice in choices:
+                leader = samples[choice.index - choice.index % self._n]
+                choice.logprobs = self._echoed_logprobs(choice.index, samples[choice.index], leader)
+        return self._completion(choices, self._count(usage))
+
+    def _choice(self, index: int, sample: Sample) -> CompletionChoice:
+        prompt = self._prompts[index // self._n]
+        if self._scores_only:
+            sample.text, sample.token_ids, sample.logprobs = "", [], []
+            sample.finish_reason, sample.stop_reason = "length", None
+        choice = CompletionChoice(
+            index=index,
+            text=prompt.text + sample.text,
+            finish_reason=sample.finish_reason,
+            stop_reason=sample.stop_reason,
+        )
+        if self._top is not None and not self._echo:
+            choice.logprobs = completion_logprobs(sample.logprobs, sample.token_ids, self._tokenizer, self._top, 0)
+        if self._token_ids:
+            choice.token_ids, choice.prompt_token_ids = sample.token_ids, prompt.token_ids
+        return choice
+
+    def _echoed_logprobs(self, index: int, sample: Sample, leader: Sample) -> CompletionLogprobs:
+        prompt = self._prompts[index // self._n]
+        assert self._top is not None
+        positions = [None, *(leader.prompt_logprobs or []), *sample.logprobs]
+        return completion_logprobs(positions, prompt.token_ids + sample.token_ids, self._tokenizer, self._top, 0)
+
+    def _count(self, usage: Usage) -> Usage:
+        if self._scores_only:
+            usage.completion_tokens, usage.total_tokens = 0, usage.prompt_tokens
+        return usage
+
+    def _completion(self, choices: list[CompletionChoice], usage: Usage | None | UnsetType) -> Completion:
+        return Completion(id=self._id, created=self._created, model=self._name, choices=choices, usage=usage)

@@ -1,0 +1,182 @@
+"""From exceptions to HTTP: one table gives the status and OpenAI's ``type`` and ``code`` for every class."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from twostroke.errors import (
+    EngineDeadError,
+    EngineError,
+    InvalidRequestError,
+    NonFiniteLogitsError,
+    QueueFullError,
+    RequestFailedError,
+    RequestTooLargeError,
+    ShuttingDownError,
+    TwostrokeError,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class ModelNotFoundError(InvalidRequestError):
+    """A request names a model that this server does not serve."""
+
+
+class BodyTooLargeError(InvalidRequestError):
+    """A request's body exceeds ``--max-body-size``."""
+
+
+class ModelLoadingError(TwostrokeError):
+    """The model is not there yet (or could not be loaded)."""
+
+
+class ErrorRule(NamedTuple):
+    """How one class of error looks to a client."""
+
+    status: int
+    type: str
+    code: str | None
+    retry_after: int | None = None
+
+
+# The most derived class of an exception that is listed here decides.
+ERROR_RULES: dict[type[BaseException], ErrorRule] = {
+    InvalidRequestError: ErrorRule(400, "invalid_request_error", "invalid_value"),
+    RequestTooLargeError: ErrorRule(400, "invalid_request_error", "context_length_exceeded"),
+    ModelNotFoundError: ErrorRule(404, "invalid_request_error", "model_not_found"),
+    BodyTooLargeError: ErrorRule(413, "invalid_request_error", "body_too_large"),
+    QueueFullError: ErrorRule(429, "rate_limit_error", "queue_full", retry_after=1),
+    ShuttingDownError: ErrorRule(503, "server_error", "shutting_down", retry_after=5),
+    ModelLoadingError: ErrorRule(503, "server_error", "model_loading", retry_after=2),
+    EngineDeadError: ErrorRule(503, "server_error", "engine_dead", retry_after=10),
+    EngineError: ErrorRule(500, "server_error", "engine_error"),
+    RequestFailedError: ErrorRule(500, "server_error", "request_failed"),
+    NonFiniteLogitsError: ErrorRule(500, "server_error", "non_finite_logits"),
+    Exception: ErrorRule(500, "server_error", "internal_error"),
+}
+
+
+class ErrorBody(msgspec.Struct):
+    """OpenAI's error object."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorEnvelope(msgspec.Struct):
+    error: ErrorBody
+
+
+def error_rule(error: BaseException) -> ErrorRule:
+    """The rule of the nearest ancestor of ``error`` in the table."""
+    return next(ERROR_RULES[cls] for cls in type(error).__mro__ if cls in ERROR_RULES)
+
+
+def encode_error(error: Exception) -> bytes:
+    """``{"error": {...}}`` for an exception; what is not ours is not shown to the client."""
+    rule = error_rule(error)
+    if isinstance(error, TwostrokeError):
+        message = f"{error.message}. Hint: {error.hint}" if error.hint else error.message
+        return _encode(message, rule, getattr(error, "param", None))
+    return _encode("internal server error; the server's log has the cause", rule, None)
+
+
+def error_response(error: Exception) -> Response:
+    rule = error_rule(error)
+    return _response(encode_error(error), rule.status, rule.retry_after)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Give every error of ``app`` OpenAI's shape: ours, the validator's, unknown routes and the unforeseen."""
+
+    async def ours(request: Request, error: Exception) -> Response:
+        if error_rule(error).status == 500:
+            logger.error("%s %s failed: %s", request.method, request.url.path, error, exc_info=error)
+        return error_response(error)
+
+    async def invalid(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return error_response(describe_validation(error.errors()))
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        messages = {
+            404: f"there is no {request.url.path} here; /docs lists the routes",
+            405: f"{request.url.path} does not take {request.method}",
+        }
+        rule = ErrorRule(error.status_code, _http_type(error.status_code), _HTTP_CODES.get(error.status_code))
+        body = _encode(messages.get(error.status_code, str(error.detail)), rule, None)
+        response = _response(body, error.status_code, None)
+        response.headers.update(error.headers or {})
+        return response
+
+    app.add_exception_handler(TwostrokeError, ours)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, ours)
+
+
+def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
+    """One sentence, with the field's name, for the first field that the validator complains about."""
+    first = errors[0]
+    param = _field_name(first["loc"])
+    if first["type"] == "json_invalid":
+        return InvalidRequestError(f"the body is not valid JSON: {first.get('ctx', {}).get('error', '')}")
+    if param is None:
+        hint = "send a JSON object, with the header Content-Type: application/json"
+        return InvalidRequestError("the body must be a JSON object", hint=hint)
+    if first["type"] == "extra_forbidden":
+        return InvalidRequestError(f"unknown field {param!r}", param=param)
+    if first["type"] == "missing":
+        return InvalidRequestError(f"{param} is missing", param=param)
+    # A union reports one error for each of its members: "a valid string or a valid list".
+    same = [e["msg"] for e in errors if _field_name(e["loc"]) == param]
+    texts = [text[0].lower() + text[1:] for text in dict.fromkeys(same)]
+    return InvalidRequestError(f"{param}: " + " or ".join(texts[:4]), param=param)
+
+
+def _field_name(loc: Sequence[str | int]) -> str | None:
+    """``messages[0].content`` from pydantic's location, without its names for the members of unions."""
+    name = ""
+    for part in loc[1:]:
+        if isinstance(part, int):
+            name += f"[{part}]" if name else ""
+        elif part in _UNION_TAGS or "[" in part:
+            break
+        else:
+            name += f".{part}" if name else part
+    return name or None
+
+
+_UNION_TAGS = frozenset({"str", "int", "float", "bool", "dict", "list"})
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+
+
+def _http_type(status: int) -> str:
+    return "server_error" if status >= 500 else "invalid_request_error"
+
+
+def _encode(message: str, rule: ErrorRule, param: str | None) -> bytes:
+    body = ErrorBody(_printable(message), rule.type, None if param is None else _printable(param), rule.code)
+    return msgspec.json.encode(ErrorEnvelope(body))
+
+
+def _printable(text: str) -> str:
+    # A client's JSON may carry lone surrogates, which no encoder writes.
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _response(body: bytes, status: int, retry_after: int | None) -> Response:
+    headers = {} if retry_after is None else {"retry-after": str(retry_after)}
+    return Response(body, status_code=status, media_type="application/json", headers=headers)

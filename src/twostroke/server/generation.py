@@ -1,0 +1,204 @@
+"""One HTTP call's work in the engine: its prompts submitted, their outputs merged, and sent streamed or at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fastapi import Request
+from starlette.responses import Response
+
+from twostroke.engine.client import EngineClient, GenerationRequest, OutputStream
+from twostroke.errors import EngineError, TwostrokeError
+from twostroke.sampling_params import SamplingParams
+from twostroke.server.errors import encode_error
+from twostroke.server.protocol import GenerationFields
+from twostroke.server.responses import PromptTokensDetails, Usage
+from twostroke.server.sse import EventStream, encode, event, run_while_connected
+from twostroke.text.tokenizer import Tokenizer
+from twostroke.types import FinishReason, PositionLogprobs, RequestOutput
+
+logger = logging.getLogger(__name__)
+
+# Longer texts are tokenized on a thread, so that nobody's stream stalls meanwhile (about 10 ms here).
+LONG_TEXT = 20_000
+
+
+@dataclass(slots=True)
+class Sample:
+    """One choice, gathered to its end. ``token_ids`` and ``logprobs`` are parallel where both are there."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[PositionLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[PositionLogprobs] | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+    def add(self, output: RequestOutput) -> None:
+        self.text += output.text
+        self.token_ids += output.token_ids
+        self.logprobs += output.logprobs or ()
+        if output.prompt_logprobs is not None:
+            self.prompt_logprobs = (self.prompt_logprobs or []) + output.prompt_logprobs
+        if output.finish_reason is not None:
+            self.finish_reason, self.stop_reason = output.finish_reason.value, output.stop_reason
+
+
+class Shape(Protocol):
+    """How outputs become what one route promises. Choices are numbered over all prompts: ``prompt * n + sample``."""
+
+    def chunk(self, index: int, output: RequestOutput, *, first: bool) -> list[object]:
+        """The events for what a step added to a choice (``first``: it has had none yet)."""
+
+    def usage_chunk(self, usage: Usage) -> object:
+        """The last event, where usage is asked for."""
+
+    def complete(self, samples: Sequence[Sample], usage: Usage) -> object:
+        """The whole answer."""
+
+
+class Generation:
+    """The engine's requests of one call. Whoever makes one must see to it that ``abort`` is called at the end.
+
+    Args:
+        request_id: What the client sees as ``id``.
+        prompts: Token ids of each prompt.
+
+    Raises:
+        TwostrokeError: The engine refuses one of them; none is left running.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        request_id: str,
+        prompts: Sequence[list[int]],
+        params: SamplingParams,
+        fields: GenerationFields,
+    ) -> None:
+        self.request_id = request_id
+        self.num_choices = len(prompts) * params.n
+        self._n = params.n
+        self._prompt_tokens = sum(map(len, prompts))
+        self._completion_tokens = 0
+        self._cached_tokens = [0] * len(prompts)
+        self._streams: list[OutputStream] = []
+        try:
+            for i, prompt in enumerate(prompts):
+                request = GenerationRequest(
+                    request_id=request_id if len(prompts) == 1 else f"{request_id}-{i}",
+                    prompt_token_ids=prompt,
+                    params=params,
+                    priority=fields.priority or 0,
+                    cache_salt=fields.cache_salt or "",
+                )
+                self._streams.append(client.submit(request))
+        except BaseException:
+            self.abort()
+            raise
+
+    def abort(self) -> None:
+        """End everything now; harmless after the end."""
+        for stream in self._streams:
+            stream.abort()
+
+    async def respond(self, shape: Shape, fields: GenerationFields, request: Request) -> Response:
+        """The response, streamed or whole, that ends the generation when its client leaves."""
+        headers = {"x-request-id": self.request_id}
+        if fields.stream:
+            return EventStream(self._frames(shape, fields.include_usage), self.abort, headers)
+        body = await run_while_connected(self._complete(shape), request.receive, self.abort)
+        # Nobody reads the answer to a client that has left; 499 is what nginx calls it in logs.
+        return Response(body, 200 if body else 499, headers, "application/json")
+
+    async def _complete(self, shape: Shape) -> bytes:
+        samples = [Sample() for _ in range(self.num_choices)]
+        async for index, output in self._outputs():
+            samples[index].add(output)
+        return encode(shape.complete(samples, self._usage()))
+
+    async def _frames(self, shape: Shape, include_usage: bool) -> AsyncIterator[bytes]:
+        begun: set[int] = set()
+        try:
+            async for index, output in self._outputs():
+                if events := shape.chunk(index, output, first=index not in begun):
+                    begun.add(index)
+                    yield b"".join(map(event, events))
+            if include_usage:
+                yield event(shape.usage_chunk(self._usage()))
+        except Exception as error:
+            # Before the first event the response has not started, and the error gets its status.
+            if not begun:
+                raise
+            if not isinstance(error, TwostrokeError):
+                logger.exception("request %s failed in mid-stream", self.request_id)
+            yield b"data: " + encode_error(error) + b"\n\n"
+
+    async def _outputs(self) -> AsyncIterator[tuple[int, RequestOutput]]:
+        """Outputs with the index of their choice, as they come; a failed request raises its error."""
+        merged = _enumerated(self._streams[0]) if len(self._streams) == 1 else _merge(self._streams)
+        async for prompt, output in merged:
+            if output.finish_reason is FinishReason.ERROR:
+                raise output.error or EngineError("the request failed for an unknown reason")
+            self._completion_tokens += len(output.token_ids)
+            if output.index == 0:
+                self._cached_tokens[prompt] = output.num_cached_tokens
+            yield prompt * self._n + output.index, output
+
+    def _usage(self) -> Usage:
+        prompt, completion = self._prompt_tokens, self._completion_tokens
+        return Usage(prompt, completion, prompt + completion, PromptTokensDetails(sum(self._cached_tokens)))
+
+
+async def encode_text(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
+    """Token ids of a text of any length, without blocking the event loop for long."""
+    if len(text) <= LONG_TEXT:
+        return tokenizer.encode(text, add_special_tokens)
+    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+
+
+def truncate(tokens: list[int], keep: int | None) -> list[int]:
+    """The last ``keep`` tokens."""
+    return tokens if keep is None else tokens[-keep:]
+
+
+def new_request_id(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+async def _enumerated(stream: OutputStream) -> AsyncIterator[tuple[int, RequestOutput]]:
+    async for output in stream:
+        yield 0, output
+
+
+async def _merge(streams: Sequence[OutputStream]) -> AsyncIterator[tuple[int, RequestOutput]]:
+    """Several streams as one, in the order in which outputs come."""
+    merged: asyncio.Queue[tuple[int, RequestOutput] | BaseException | None] = asyncio.Queue()
+
+    async def pump(prompt: int, stream: OutputStream) -> None:
+        try:
+            async for output in stream:
+                merged.put_nowait((prompt, output))
+            merged.put_nowait(None)
+        except Exception as error:
+            merged.put_nowait(error)
+
+    tasks = [asyncio.ensure_future(pump(prompt, stream)) for prompt, stream in enumerate(streams)]
+    try:
+        running = len(tasks)
+        while running:
+            item = await merged.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                running -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()

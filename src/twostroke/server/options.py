@@ -1,0 +1,42 @@
+"""What the HTTP server can be told; the command line derives its flags from these fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from twostroke.errors import ConfigError
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+def _require(condition: bool, flag: str, value: object, allowed: str) -> None:
+    if not condition:
+        raise ConfigError(f"{flag} must be {allowed}, got {value!r}", hint=f"give {flag} {allowed}, or leave it out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Where the server listens, under which names it serves the model, and its limits."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 is every interface."""
+    port: int = 8000
+    """Port to listen on; 0 takes a free one."""
+    served_model_name: tuple[str, ...] = ()
+    """Name of the model in the API (repeat the flag for more); by default MODEL as given."""
+    shutdown_timeout: float = 30.0
+    """Seconds that running requests may go on after SIGTERM before they are aborted."""
+    max_body_size: int = 32 * 2**20
+    """Largest accepted request body in bytes (accepts 512KiB, 32MiB)."""
+    log_level: LogLevel = "info"
+    """Least severe messages that are logged (to stderr)."""
+    access_log: bool = False
+    """Log one line per HTTP request."""
+
+    def __post_init__(self) -> None:
+        _require(bool(self.host), "--host", self.host, "an address")
+        _require(0 <= self.port <= 65535, "--port", self.port, "from 0 to 65535")
+        _require(all(self.served_model_name), "--served-model-name", self.served_model_name, "not empty")
+        _require(0 <= self.shutdown_timeout < 1e6, "--shutdown-timeout", self.shutdown_timeout, "0 or more seconds")
+        _require(self.max_body_size >= 1024, "--max-body-size", self.max_body_size, "at least 1KiB")

@@ -1,0 +1,227 @@
+"""What clients may send: OpenAI's fields and vLLM's extensions. A field that is accepted works; any other is a 400.
+
+``null`` means the default for every field, as in OpenAI's API. Types are strict (``"5"`` is no number); ranges are
+checked where the meaning is known, in ``SamplingParams``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from twostroke.errors import InvalidRequestError
+from twostroke.sampling_params import SamplingParams
+
+MAX_PROMPTS = 256
+
+
+class StrictModel(BaseModel):
+    """Unknown fields are errors; known OpenAI fields that are not supported are errors unless they say nothing.
+
+    Attributes:
+        refused: Field name to the values under which it asks for nothing; ``None`` always is one.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not cls.refused.keys() & data.keys():
+            return data
+        for name, neutral in cls.refused.items():
+            value = data.get(name)
+            # Compared with the type, since 1 == True.
+            if value is not None and not any(type(value) is type(n) and value == n for n in neutral):
+                raise InvalidRequestError(f"{name} is not supported by this server", param=name, hint="leave it out")
+        return {name: value for name, value in data.items() if name not in cls.refused}
+
+
+class StreamOptions(StrictModel):
+    """What a streamed answer carries besides its text."""
+
+    refused = {"include_obfuscation": (False,), "continuous_usage_stats": (False,)}
+
+    include_usage: bool | None = Field(None, description="Send a last chunk with the usage.")
+
+
+# Fields of a request that are SamplingParams' own, under the same name.
+SAMPLING_FIELDS = (
+    "n", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "seed", "max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "allowed_token_ids",
+    "banned_token_ids", "bad_words", "prompt_logprobs", "skip_special_tokens", "include_stop_str_in_output",
+)  # fmt: skip
+
+
+class GenerationFields(StrictModel):
+    """The fields that chat and text completions share."""
+
+    model: str | None = Field(None, description="A name that /v1/models lists; by default the only one.")
+    n: int | None = Field(None, description="Number of answers to each prompt.")
+    temperature: float | None = Field(None, description="0 is greedy; 1 by default.")
+    top_k: int | None = Field(None, description="Keep the k likeliest tokens; 0 or -1 keeps all.")
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = Field(None, description="Token id to a value from -100 to 100.")
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    allowed_token_ids: list[int] | None = None
+    banned_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    prompt_logprobs: int | None = Field(None, description="Not with stream.")
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    truncate_prompt_tokens: int | None = Field(None, description="Keep only the last this many tokens of the prompt.")
+    return_token_ids: bool | None = Field(None, description="Return the token ids of prompt and answer.")
+    priority: int | None = Field(None, description="Lower runs first under --policy priority.")
+    cache_salt: str | None = Field(None, description="Cached prefixes are shared only between equal salts.")
+    # These three say who asks; they are accepted because there is nothing that they would have to change here.
+    user: str | None = Field(None, description="The client's name for its end user.")
+    safety_identifier: str | None = Field(None, description="Newer name of user.")
+    prompt_cache_key: str | None = Field(None, description="Routing hint; there is one prefix cache. See cache_salt.")
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def check_stream(self) -> None:
+        """Refuse combinations that have no meaning."""
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequestError("stream_options needs stream=true", param="stream_options")
+        if self.stream and self.prompt_logprobs is not None:
+            raise InvalidRequestError("prompt_logprobs cannot be streamed", param="prompt_logprobs")
+        if self.truncate_prompt_tokens is not None and self.truncate_prompt_tokens < 1:
+            raise InvalidRequestError("truncate_prompt_tokens must be at least 1", param="truncate_prompt_tokens")
+
+    def sampling_params(self, **overrides: Any) -> SamplingParams:
+        """The sampling fields that were given, as validated parameters; ``overrides`` win."""
+        values = {name: value for name in SAMPLING_FIELDS if (value := getattr(self, name)) is not None}
+        if self.logit_bias:
+            values["logit_bias"] = _token_biases(self.logit_bias)
+        return SamplingParams(**(values | overrides))
+
+
+class ContentPart(StrictModel):
+    """One piece of a message; only text is supported."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(StrictModel):
+    """One turn. What clients echo back of an answer (``refusal``, ``tool_calls`` ...) may be there, but empty."""
+
+    refused = {
+        "name": (), "refusal": (), "tool_calls": ([],), "tool_call_id": (), "function_call": (), "audio": (),
+        "annotations": ([],), "reasoning": (), "reasoning_content": (),
+    }  # fmt: skip
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[ContentPart]
+
+
+class ChatCompletionRequest(GenerationFields):
+    """Body of ``POST /v1/chat/completions``."""
+
+    refused = {
+        "tools": ([],), "tool_choice": ("none", "auto"), "parallel_tool_calls": (True, False), "functions": ([],),
+        "function_call": ("none", "auto"), "response_format": ({"type": "text"},), "audio": (),
+        "modalities": (["text"],), "prediction": (), "reasoning_effort": (), "service_tier": ("auto", "default"),
+        "store": (False,), "metadata": ({},), "web_search_options": (), "verbosity": (),
+        "prompt_cache_retention": (), "moderation": (), "best_of": (1,), "echo": (False,),
+        "use_beam_search": (False,), "length_penalty": (1.0, 1), "guided_json": (), "guided_regex": (),
+        "guided_choice": (), "guided_grammar": (), "structured_outputs": (), "chat_template": (),
+        "chat_template_kwargs": ({},), "documents": ([],), "mm_processor_kwargs": (),
+    }  # fmt: skip
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, description="Newer name of max_tokens.")
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, description="Needs logprobs.")
+    add_generation_prompt: bool | None = Field(None, description="Open the assistant's turn; true by default.")
+    continue_final_message: bool | None = Field(None, description="Go on with the last message instead of a new one.")
+
+    def to_params(self) -> SamplingParams:
+        """Sampling parameters of a chat; without ``max_tokens`` the answer may fill the context."""
+        self.check_stream()
+        most = self.max_tokens
+        if self.max_completion_tokens is not None:
+            if most is not None and most != self.max_completion_tokens:
+                message = "max_tokens and max_completion_tokens differ"
+                raise InvalidRequestError(message, param="max_completion_tokens", hint="give only one of them")
+            most = self.max_completion_tokens
+            if most < 1:
+                message = f"max_completion_tokens must be a positive integer, got {most}"
+                raise InvalidRequestError(message, param="max_completion_tokens")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise InvalidRequestError("top_logprobs needs logprobs=true", param="top_logprobs")
+        try:
+            return self.sampling_params(max_tokens=most, logprobs=(self.top_logprobs or 0) if self.logprobs else None)
+        except InvalidRequestError as error:
+            if error.param != "logprobs":
+                raise
+            # The client knows the number under another name.
+            message = error.message.replace("logprobs", "top_logprobs", 1)
+            raise InvalidRequestError(message, param="top_logprobs") from error
+
+
+class CompletionRequest(GenerationFields):
+    """Body of ``POST /v1/completions``."""
+
+    refused = {
+        "suffix": ("",), "best_of": (1,), "response_format": ({"type": "text"},), "use_beam_search": (False,),
+        "length_penalty": (1.0, 1), "prompt_embeds": (), "guided_json": (), "guided_regex": (), "guided_choice": (),
+        "guided_grammar": (), "structured_outputs": (), "metadata": ({},), "store": (False,),
+    }  # fmt: skip
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    echo: bool | None = Field(None, description="Return the prompt before the answer.")
+    logprobs: int | None = None
+    add_special_tokens: bool | None = Field(None, description="Encode prompts with the model's BOS; true by default.")
+
+    def to_params(self) -> SamplingParams:
+        """Sampling parameters of one prompt. ``max_tokens=0`` with echo (to score a text) generates one to drop."""
+        self.check_stream()
+        overrides: dict[str, Any] = {"logprobs": self.logprobs}
+        if self.scores_only:
+            overrides["max_tokens"] = 1
+        if self.echo and self.logprobs is not None:
+            if self.stream:
+                raise InvalidRequestError("echo with logprobs cannot be streamed", param="echo")
+            overrides["prompt_logprobs"] = max(self.logprobs, self.prompt_logprobs or 0)
+        return self.sampling_params(**overrides)
+
+    @property
+    def scores_only(self) -> bool:
+        return bool(self.echo) and self.max_tokens == 0
+
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts, one for each run of choices."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if not self.prompt:
+            raise InvalidRequestError("prompt is empty", param="prompt")
+        first = self.prompt[0]
+        prompts: list[Any] = [self.prompt] if isinstance(first, int) else list(self.prompt)
+        if len(prompts) > MAX_PROMPTS:
+            message = f"prompt holds {len(prompts)} prompts, at most {MAX_PROMPTS} are taken at once"
+            raise InvalidRequestError(message, param="prompt", hint="send several requests")
+        return prompts
+
+
+def _token_biases(biases: Mapping[str, float]) -> dict[int, float]:
+    if not all(key.isascii() and key.isdigit() and len(key) < 10 for key in biases):
+        raise InvalidRequestError("logit_bias must map token ids, written as strings, to numbers", param="logit_bias")
+    return {int(key): value for key, value in biases.items()}

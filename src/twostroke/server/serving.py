@@ -1,0 +1,122 @@
+"""What the routes share: the model once it is there, its names, and whether new work is welcome."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import NoReturn
+
+from twostroke.engine.client import EngineClient
+from twostroke.errors import ShuttingDownError, TwostrokeError
+from twostroke.server.errors import ModelLoadingError, ModelNotFoundError
+from twostroke.server.options import ServerOptions
+from twostroke.text.chat_template import ChatTemplate
+
+
+class ServedModel:
+    """A loaded model and the names under which clients know it.
+
+    Attributes:
+        names: The first is the one that answers carry; requests may use any.
+        chat_template: Refuses every chat if the model has none.
+        created: Unix time at which it was there.
+    """
+
+    def __init__(self, client: EngineClient, names: Sequence[str]) -> None:
+        self.client = client
+        self.names = tuple(names) or (client.info.model_id,)
+        self.chat_template = ChatTemplate.from_tokenizer(client.tokenizer)
+        self.created = int(time.time())
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def chats(self) -> bool:
+        return bool(self.client.tokenizer.chat_templates)
+
+    def check_name(self, name: str | None) -> None:
+        """Raise ``ModelNotFoundError`` unless ``name`` is one of ours, or not given."""
+        if name is not None and name not in self.names:
+            served = ", ".join(self.names)
+            message = f"the model {name!r} does not exist here"
+            raise ModelNotFoundError(message, param="model", hint=f"this server serves {served}")
+
+
+class Serving:
+    """The life of one server: loading, ready, draining.
+
+    Args:
+        source: An engine that is there, or the future of one that is being loaded.
+    """
+
+    def __init__(self, source: EngineClient | Future[EngineClient], options: ServerOptions) -> None:
+        self._options = options
+        self._source = source
+        self._model: ServedModel | None = None
+        self._load_error: BaseException | None = None
+        self._draining = False
+        self.ready = asyncio.Event()
+        if not isinstance(source, Future):
+            self._attach(source)
+
+    async def load(self) -> None:
+        """Wait for the model; a failure is kept and reported by ``/health``."""
+        if isinstance(self._source, Future):
+            try:
+                self._attach(await asyncio.wrap_future(self._source))
+            except Exception as error:
+                self._load_error = error
+
+    def _attach(self, client: EngineClient) -> None:
+        self._model = ServedModel(client, self._options.served_model_name)
+        self.ready.set()
+
+    def begin_drain(self) -> None:
+        """From here on new work is refused."""
+        self._draining = True
+
+    async def drain(self) -> None:
+        """Refuse new work, and let what runs finish for ``--shutdown-timeout`` seconds."""
+        self.begin_drain()
+        if self._model is not None:
+            await self._model.client.drain(self._options.shutdown_timeout)
+
+    def loaded(self) -> ServedModel:
+        """The model, to look at.
+
+        Raises:
+            ModelLoadingError: It is not there yet, or never will be.
+        """
+        if self._model is None:
+            self._raise_not_loaded()
+        return self._model
+
+    def accepting(self) -> ServedModel:
+        """The model, to send it new work.
+
+        Raises:
+            ShuttingDownError: The server is draining.
+        """
+        if self._draining:
+            raise ShuttingDownError("the server is shutting down and takes no new work", hint="try another server")
+        return self.loaded()
+
+    def status(self) -> tuple[str, str | None]:
+        """``ok``, ``loading``, ``draining`` or ``unhealthy``, and why it is not ok."""
+        if self._draining:
+            return "draining", "the server is shutting down"
+        if self._load_error is not None:
+            return "unhealthy", f"the model could not be loaded: {self._load_error}"
+        if self._model is None:
+            return "loading", "the model is loading"
+        reason = self._model.client.unhealthy_reason()
+        return ("ok", None) if reason is None else ("unhealthy", reason)
+
+    def _raise_not_loaded(self) -> NoReturn:
+        if isinstance(self._load_error, TwostrokeError):
+            raise ModelLoadingError(f"the model could not be loaded: {self._load_error}", hint=self._load_error.hint)
+        raise ModelLoadingError("the model is loading", hint="wait until /health answers 200")

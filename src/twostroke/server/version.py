@@ -1,0 +1,14 @@
+"""The version of the installed package."""
+
+from __future__ import annotations
+
+
+def package_version() -> str:
+    """The version in the package's metadata; ``0+source`` when run from a source tree that is not installed."""
+    # Imported here: `twostroke --help` does not need it.
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("twostroke")
+    except PackageNotFoundError:
+        return "0+source"

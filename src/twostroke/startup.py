@@ -1,0 +1,35 @@
+"""Puts an engine together: the one place that knows both the engine and the runtime."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from twostroke.config import EngineConfig
+from twostroke.engine.async_engine import AsyncEngine
+from twostroke.engine.engine import Engine
+from twostroke.model_files import resolve_model
+from twostroke.text.tokenizer import Tokenizer
+
+
+def load_engine(config: EngineConfig) -> Engine:
+    """Load model and tokenizer side by side.
+
+    Raises:
+        ConfigError, ModelLoadError, InsufficientMemoryError: With a hint that says what to change.
+    """
+    folder = resolve_model(config.model.model, config.model.revision)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        tokenizer = pool.submit(Tokenizer.from_folder, folder)
+        began = time.perf_counter()
+        from twostroke.runtime.torch_executor import TorchExecutor
+
+        import_seconds = time.perf_counter() - began
+        executor = TorchExecutor.load(config)
+        executor.info.load_seconds["import"] = import_seconds
+        return Engine(executor, tokenizer.result(), config)
+
+
+def start_async_engine(config: EngineConfig) -> AsyncEngine:
+    """``load_engine`` on the calling thread, then the loop on a thread of its own."""
+    return AsyncEngine(load_engine(config))

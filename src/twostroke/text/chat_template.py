@@ -1,0 +1,216 @@
+"""Chat messages to one prompt text: the checkpoint's Jinja template, in a sandbox, rendered as `transformers` does.
+
+The sandbox stops templates from reaching Python's internals; `_SandboxedEnvironment` further bounds loops and repeated
+text. That keeps a careless template from harm; it does not make one from a stranger safe (text can still be doubled
+in a loop), so templates come from the checkpoint or the operator, never from a request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from twostroke.errors import InvalidRequestError, ModelLoadError
+from twostroke.text.chat_messages import append_to_text, check_messages
+from twostroke.text.tokenizer import Tokenizer
+
+MAX_LOOP_STEPS = 1_000_000  # of all `range` calls in one rendering together
+MAX_PROMPT_CHARS = 16_000_000
+_MARK = "CONTINUE_FINAL_MESSAGE_TAG "  # the space shows whether the template trims
+
+
+class ChatTemplate:
+    """The chat template of one model.
+
+    Args:
+        sources: One Jinja source, or several by name; `tool_use` is taken for requests with tools, else `default`.
+        special_tokens: Available to the template under their names (`bos_token` ...).
+        now: The time that `strftime_now` formats.
+
+    Raises:
+        ModelLoadError: If a source is not valid Jinja.
+    """
+
+    def __init__(
+        self,
+        sources: str | Mapping[str, str] | None,
+        special_tokens: Mapping[str, str] | None = None,
+        *,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        named = {"default": sources} if isinstance(sources, str) else dict(sources or {})
+        self._special_tokens = dict(special_tokens or {})
+        self._environment = _environment(now)
+        self._templates = {name: self._compile(name, source) for name, source in named.items()}
+        # OpenAI renamed "system"; templates older than that would write the new name out as an unknown role.
+        self._renames_developer = not any("developer" in source for source in named.values())
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer: Tokenizer) -> ChatTemplate:
+        return cls(tokenizer.chat_templates, tokenizer.special_tokens)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        continue_final_message: bool = False,
+        **variables: Any,
+    ) -> str:
+        """The prompt text. Encode it with `add_special_tokens=False`: the template has written them.
+
+        Args:
+            messages: As in the OpenAI API; contents are a string or a list of text parts (joined by newlines).
+            add_generation_prompt: End with the start of the assistant's turn.
+            tools: JSON schemas, passed on to the template.
+            continue_final_message: Leave the last message open, so that the model goes on with it.
+            variables: More variables for the template (`enable_thinking` ...); they win over special tokens.
+
+        Raises:
+            InvalidRequestError: If the messages are malformed, there is no template, or the template refuses them.
+            ModelLoadError: If the template tries what the sandbox forbids.
+        """
+        if add_generation_prompt and continue_final_message:
+            raise InvalidRequestError(
+                "add_generation_prompt and continue_final_message exclude each other", param="continue_final_message"
+            )
+        chat = check_messages(messages, rename_developer=self._renames_developer)
+        final_text = append_to_text(chat[-1], _MARK) if continue_final_message else ""
+        context = {
+            **self._special_tokens,
+            **variables,
+            "messages": chat,
+            "tools": [dict(tool) for tool in tools] if tools else None,
+            "documents": variables.get("documents"),
+            "add_generation_prompt": add_generation_prompt,
+            "range": _BoundedRange(),
+        }
+        text = _render(self._choose(bool(tools)), context)
+        return _cut_at_mark(text, final_text) if continue_final_message else text
+
+    def _choose(self, with_tools: bool) -> Template:
+        name = "tool_use" if with_tools and "tool_use" in self._templates else "default"
+        if name not in self._templates:
+            raise InvalidRequestError(
+                "this model has no chat template",
+                param="messages",
+                hint="use the completions endpoint, or start the server with a chat template",
+            )
+        return self._templates[name]
+
+    def _compile(self, name: str, source: str) -> Template:
+        try:
+            return self._environment.from_string(source)
+        except TemplateSyntaxError as error:
+            raise ModelLoadError(
+                f"chat template {name!r}, line {error.lineno}: {error.message}",
+                hint="the checkpoint's template is broken; give another one",
+            ) from error
+        except (TemplateError, RecursionError, MemoryError, OverflowError) as error:
+            raise ModelLoadError(f"chat template {name!r} cannot be compiled: {error}") from error
+
+
+class _SandboxedEnvironment(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, in which `*` and `**` cannot make huge values either, at compile time or later."""
+
+    intercepted_binops = frozenset(["*", "**"])
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if operator == "**" and (abs(left) > 2**32 or abs(right) > 64):
+            raise SecurityError("a power in the template is too large")
+        if operator == "*":
+            for items, times in ((left, right), (right, left)):
+                if isinstance(items, (str, list, tuple)) and len(items) * times > MAX_PROMPT_CHARS:
+                    raise SecurityError("a repetition in the template is too long")
+        return super().call_binop(context, operator, left, right)
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks the assistant's text for training; here it changes nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 - as Jinja's base class declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _BoundedRange:
+    """`range` for templates; all calls of one rendering share one bound, which nested loops exhaust as well."""
+
+    def __init__(self) -> None:
+        self._left = MAX_LOOP_STEPS
+
+    def __call__(self, *args: int) -> range:
+        steps = range(*args)
+        # `len` cannot count beyond the machine's word.
+        if steps and abs((steps[-1] - steps[0]) // steps.step) + 1 > self._left:
+            raise SecurityError(f"the template loops over more than {MAX_LOOP_STEPS} numbers")
+        self._left -= len(steps)
+        return steps
+
+
+def _environment(now: Callable[[], datetime]) -> _SandboxedEnvironment:
+    """Settings, filters and globals as in `transformers.utils.chat_template_utils`."""
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    def to_json(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    environment = _SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda layout: now().strftime(layout)
+    del environment.globals["lipsum"]  # makes arbitrarily long texts
+    return environment
+
+
+def _render(template: Template, context: dict[str, Any]) -> str:
+    pieces, length = [], 0
+    try:
+        for piece in template.generate(context):
+            length += len(piece)
+            if length > MAX_PROMPT_CHARS:
+                raise SecurityError(f"the template writes more than {MAX_PROMPT_CHARS} characters")
+            pieces.append(piece)
+    except SecurityError as error:
+        raise ModelLoadError(
+            f"the chat template did something forbidden: {error}",
+            hint="the checkpoint's template is unsafe or broken; give another one",
+        ) from error
+    except Exception as error:  # templates can fail with any exception, from `raise_exception` to TypeError
+        raise InvalidRequestError(
+            f"the chat template does not accept these messages: {error}",
+            param="messages",
+            hint="check the order of roles and which fields this model's template supports",
+        ) from error
+    return "".join(pieces)
+
+
+def _cut_at_mark(text: str, final_text: str) -> str:
+    """The rendered text up to the mark; without trailing space if the template trims (as transformers does)."""
+    at = text.rfind(_MARK.strip())
+    if at < 0 or final_text.strip() not in text:
+        raise InvalidRequestError(
+            "continue_final_message: the chat template does not write out the last message",
+            param="continue_final_message",
+            hint="this model's template changes or drops it; use the completions endpoint",
+        )
+    return text[:at] if text.startswith(_MARK, at) else text[:at].rstrip()

@@ -1,0 +1,222 @@
+"""A checkpoint's tokenizer, over the `tokenizers` library, with what `tokenizer_config.json` adds to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+from tokenizers.processors import TemplateProcessing
+
+from twostroke.errors import InvalidRequestError, ModelLoadError
+from twostroke.text.byte_tokens import byte_level_bytes, decoder_steps, fallback_byte, space_symbol
+
+SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class Tokenizer:
+    """Turns text into token ids and back, as `transformers` would for the same folder.
+
+    Two differences are deliberate: truncation and padding that a `tokenizer.json` may prescribe are switched off (a
+    prompt is never shortened silently), and `clean_up_tokenization_spaces` is not applied (it cannot be streamed).
+
+    Safe to use from several threads: nothing changes after construction but a cache of token bytes.
+
+    Args:
+        backend: The loaded `tokenizers` object; this class takes it over and changes its settings.
+        special_tokens: Name (`bos_token`, `eos_token` ...) to text.
+        chat_templates: Template name to Jinja source; the usual one is called `default`.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        special_tokens: Mapping[str, str] | None = None,
+        chat_templates: Mapping[str, str] | None = None,
+    ) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        self.special_tokens: dict[str, str] = dict(special_tokens or {})
+        self.chat_templates: dict[str, str] = dict(chat_templates or {})
+        added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
+        self.special_ids: frozenset[int] = frozenset(i for i, token in added.items() if token.special)
+        # The count is too low where the added tokens leave gaps behind the model's vocabulary.
+        self.vocab_size: int = max(backend.get_vocab_size(with_added_tokens=True), *(i + 1 for i in added), 0)
+        self.bos_token_id: int | None = self._special_id("bos_token")
+        self.eos_token_id: int | None = self._special_id("eos_token")
+        self.decoder_steps: list[dict[str, Any]] = decoder_steps(backend)
+        self._added = {i: token.content for i, token in added.items()}
+        self._space = space_symbol(self.decoder_steps)
+        self._step_types = {str(step["type"]) for step in self.decoder_steps}
+        self._bytes: dict[int, bytes] = {}
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> Tokenizer:
+        """Load `tokenizer.json` and, where they exist, the files beside it.
+
+        Read are `tokenizer_config.json` (special tokens, `add_bos_token`, chat template), `special_tokens_map.json`,
+        `chat_template.jinja` and `additional_chat_templates/*.jinja`.
+
+        Raises:
+            ModelLoadError: If `tokenizer.json` is missing, or a file is malformed or contradicts another.
+        """
+        folder = Path(folder)
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ModelLoadError(f"no tokenizer.json in {folder}", hint=_missing_hint(folder))
+        try:
+            backend = Backend.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            hint = "download the file again, or upgrade the `tokenizers` package"
+            raise ModelLoadError(f"cannot read {path}: {error}", hint=hint) from error
+        config = {**_read_json(folder / "special_tokens_map.json"), **_read_json(folder / "tokenizer_config.json")}
+        specials = {name: text for name in SPECIAL_TOKEN_NAMES if (text := _token_text(config.get(name))) is not None}
+        _add_declared_tokens(backend, config, specials.values(), folder)
+        _set_bos_and_eos(backend, config, specials)
+        return cls(backend, special_tokens=specials, chat_templates=_read_chat_templates(folder, config))
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`; special tokens written out in it are recognized, as `transformers` does.
+
+        So a chat message that contains `<|im_end|>` ends the message early, here as there: the tokenizer cannot tell
+        the template's markers from the user's. A rendered chat template brings its own BOS: encode it with
+        `add_special_tokens=False`.
+
+        Raises:
+            InvalidRequestError: If the text cannot be written as UTF-8 (a lone surrogate, as from JSON "\\ud800").
+        """
+        try:
+            ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except (TypeError, UnicodeEncodeError) as error:
+            raise _not_unicode(text) from error
+        return ids
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of `ids`; bytes that are no UTF-8 become U+FFFD, ids outside the vocabulary become nothing."""
+        text: str = self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token stands for: possibly a part of a character; empty outside the vocabulary.
+
+        Joined over an output they give its UTF-8 text, up to a leading space that sentencepiece-like tokenizers drop.
+        """
+        known = self._bytes.get(token_id)
+        if known is None:
+            known = self._bytes[token_id] = self._compute_bytes(token_id)
+        return known
+
+    def token_text(self, token_id: int) -> str:
+        """The token as text by itself, for people: with its leading space; U+FFFD for parts of characters."""
+        return self.token_bytes(token_id).decode("utf-8", errors="replace")
+
+    def _compute_bytes(self, token_id: int) -> bytes:
+        piece: str | None = self.backend.id_to_token(token_id) if 0 <= token_id < 2**32 else None
+        if piece is None:
+            return b""
+        if self._step_types == {"ByteLevel"}:
+            return byte_level_bytes(piece)
+        if token_id in self._added:
+            return piece.encode()
+        if "ByteFallback" in self._step_types and (byte := fallback_byte(piece)) is not None:
+            return bytes([byte])
+        if self._space is not None:
+            return piece.replace(self._space, " ").encode()
+        return self.decode([token_id], skip_special_tokens=False).encode()
+
+    def _special_id(self, name: str) -> int | None:
+        text = self.special_tokens.get(name)
+        return None if text is None else self.backend.token_to_id(text)
+
+
+def _not_unicode(text: object) -> InvalidRequestError:
+    if not isinstance(text, str):
+        return InvalidRequestError(f"text must be a string, got {type(text).__name__}")
+    at = next((i for i, c in enumerate(text) if "\ud800" <= c <= "\udfff"), 0)
+    hint = "send characters beyond U+FFFF as UTF-8 or as a complete pair of \\u escapes"
+    return InvalidRequestError(f"the text holds a lone surrogate at character {at}, which is not Unicode", hint=hint)
+
+
+def _missing_hint(folder: Path) -> str:
+    if not folder.is_dir():
+        return "the folder does not exist; give the path of a downloaded checkpoint"
+    if (folder / "tokenizer.model").is_file():
+        return "there is only a sentencepiece tokenizer.model; convert it by loading and saving it with transformers"
+    return "download the checkpoint with its tokenizer files"
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty if there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"cannot read {path}: {error}", hint="download the file again") from error
+    if not isinstance(value, dict):
+        raise ModelLoadError(f"{path} holds no JSON object", hint="download the file again")
+    return value
+
+
+def _token_text(value: object) -> str | None:
+    """Special tokens are written as text, or as an object with `content`."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _add_declared_tokens(backend: Backend, config: dict[str, Any], specials: Iterable[str], folder: Path) -> None:
+    """Make the backend treat as special, or know at all, what only the configuration declares."""
+    declared = config.get("added_tokens_decoder")
+    entries = sorted(declared.items(), key=lambda item: int(item[0])) if isinstance(declared, dict) else []
+    for token_id, entry in entries:
+        if backend.token_to_id(entry["content"]) is None:
+            flags = {k: bool(entry.get(k)) for k in ("single_word", "lstrip", "rstrip", "normalized")}
+            token = AddedToken(entry["content"], **flags)
+            (backend.add_special_tokens if entry.get("special") else backend.add_tokens)([token])
+            if (actual := backend.token_to_id(entry["content"])) != int(token_id):
+                message = f"tokenizer_config.json gives {entry['content']!r} the id {token_id}, tokenizer.json {actual}"
+                raise ModelLoadError(message, hint=f"the tokenizer files in {folder} do not belong together")
+    known = {t.content for t in backend.get_added_tokens_decoder().values() if t.special}
+    marked = [e["content"] for _, e in entries if e.get("special")] + list(specials)
+    marked += [t for t in map(_token_text, config.get("additional_special_tokens") or ()) if t is not None]
+    for text in dict.fromkeys(marked):
+        if text not in known and backend.token_to_id(text) is not None:
+            backend.add_special_tokens([AddedToken(text, normalized=False)])
+
+
+def _set_bos_and_eos(backend: Backend, config: dict[str, Any], specials: Mapping[str, str]) -> None:
+    """`add_bos_token` and `add_eos_token`, where written, override the post-processor (as in transformers 5)."""
+    if "add_bos_token" not in config and "add_eos_token" not in config:
+        return
+    single, tokens = ["$A:0"], []
+    for flag, name, at in (("add_bos_token", "bos_token", 0), ("add_eos_token", "eos_token", 2)):
+        text = specials.get(name)
+        token_id = None if text is None else backend.token_to_id(text)
+        if config.get(flag) and text is not None and token_id is not None:
+            single.insert(at, f"{text}:0")
+            tokens.append((text, token_id))
+    backend.post_processor = TemplateProcessing(single=single, special_tokens=tokens)
+
+
+def _read_chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+    """Files win over the configuration, whose `chat_template` is one source or a list of named ones."""
+    templates: dict[str, str] = {}
+    written = config.get("chat_template")
+    if isinstance(written, str):
+        templates["default"] = written
+    elif isinstance(written, list):
+        templates.update({entry["name"]: entry["template"] for entry in written})
+    try:
+        if (path := folder / "chat_template.jinja").is_file():
+            templates["default"] = path.read_text(encoding="utf-8")
+        for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
+            templates[path.stem] = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelLoadError(f"cannot read {path}: {error}", hint="download the file again") from error
+    return templates

@@ -1,0 +1,99 @@
+"""Logits against transformers, on tiny random checkpoints: whole sequences and chunks through the paged cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.checkpoints import LLAMA3_ROPE, random_tensors, tiny_config, write_checkpoint
+from tests.steps import StepDriver
+from twostroke.layers.attention.reference import ReferenceAttention
+from twostroke.runtime.torch_executor import TorchExecutor
+
+YARN_ROPE = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": tiny_config("llama"),
+    "llama-tied-llama3-rope": tiny_config("llama", rope_parameters=LLAMA3_ROPE, tie_word_embeddings=True),
+    "llama-linear-rope-biases": tiny_config(
+        "llama", rope_scaling={"type": "linear", "factor": 2.0}, attention_bias=True, mlp_bias=True, head_dim=16
+    ),
+    "llama-one-kv-head": tiny_config("llama", num_key_value_heads=1),
+    "llama-all-kv-heads": tiny_config("llama", num_key_value_heads=4),
+    "mistral-window": tiny_config("mistral", sliding_window=7),
+    "mistral-no-window": tiny_config("mistral", sliding_window=None),
+    "qwen2-tied-yarn": tiny_config("qwen2", rope_parameters=YARN_ROPE, tie_word_embeddings=True),
+    "qwen2-window-above": tiny_config("qwen2", use_sliding_window=True, sliding_window=5, max_window_layers=1),
+    "qwen3": tiny_config("qwen3", head_dim=12),
+}
+TOKENS = torch.randint(0, 96, (45,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
+def transformers_logits(raw: dict[str, Any], tensors: dict[str, torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    """What transformers computes for ``TOKENS`` in one pass: ``[tokens, vocab]``."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    settings = {name: value for name, value in raw.items() if name not in ("model_type", "torch_dtype")}
+    config = AutoConfig.for_model(raw["model_type"], **settings)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype).eval()
+    missing = model.load_state_dict(tensors, strict=False)
+    assert not missing.unexpected_keys and set(missing.missing_keys) <= {"lm_head.weight"}
+    with torch.inference_mode():
+        logits: torch.Tensor = model(torch.tensor([TOKENS])).logits[0].float()
+    return logits
+
+
+def load(folder: Path, raw: dict[str, Any], tensors: dict[str, torch.Tensor], **options: Any) -> StepDriver:
+    return StepDriver.load(write_checkpoint(folder, raw, tensors), block_size=4, **options)
+
+
+def whole_logits(executor: TorchExecutor) -> torch.Tensor:
+    model = executor.model
+    with torch.inference_mode():
+        attention = ReferenceAttention(model.config.sliding_windows)
+        return model.logits(model.forward(torch.tensor(TOKENS), torch.arange(len(TOKENS)), attention))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_float32_logits_equal_those_of_transformers(family: str, tmp_path: Path) -> None:
+    raw = FAMILIES[family]
+    tensors = random_tensors(raw)
+    expected = transformers_logits(raw, tensors, torch.float32)
+    driver = load(tmp_path, raw, tensors)
+    assert (whole_logits(driver.executor) - expected).abs().max() < 1e-4
+    for chunks in ([45], [1] * 45, [10, 20, 1, 1, 2, 11], [3, 8, 9, 25]):
+        driver.reset()
+        assert (driver.chunked_logits(TOKENS, chunks) - expected).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("family", ["llama-tied-llama3-rope", "mistral-window", "qwen3"])
+def test_bfloat16_logits_are_as_near_to_float32_as_those_of_transformers(family: str, tmp_path: Path) -> None:
+    # Random bfloat16 rounding differs between any two correct implementations; allow twice transformers' own error.
+    raw = FAMILIES[family]
+    tensors = {name: tensor.bfloat16() for name, tensor in random_tensors(raw).items()}
+    exact = transformers_logits(raw, {n: t.float() for n, t in tensors.items()}, torch.float32)
+    tolerance = 2 * (transformers_logits(raw, tensors, torch.bfloat16) - exact).abs().mean()
+    driver = load(tmp_path, raw, tensors, dtype="bfloat16")
+    assert driver.executor.model.dtype == torch.bfloat16
+    assert (driver.chunked_logits(TOKENS, [20, 1, 24]) - exact).abs().mean() < tolerance
+
+
+def test_requests_of_different_lengths_in_one_step_do_not_change_each_other(tmp_path: Path) -> None:
+    raw = FAMILIES["mistral-window"]
+    driver = load(tmp_path, raw, random_tensors(raw))
+    alone = []
+    for length in (45, 3, 17):
+        driver.reset()
+        alone.append(driver.chunked_logits(TOKENS[:length], [length])[-1])
+    driver.reset()
+    driver.add("a", TOKENS[:45])
+    driver.add("b", TOKENS[:3])
+    driver.add("c", TOKENS[:17])
+    driver.hidden({"a": 30, "c": 5})
+    mixed = driver.hidden({"a": 14, "b": 2, "c": 11})
+    mixed = driver.hidden({"b": 1, "a": 1, "c": 1})
+    for row, expected in zip(("a", "b", "c"), alone):
+        logits = driver.executor.model.logits(mixed[row])[-1]
+        assert (logits - expected).abs().max() < 1e-4

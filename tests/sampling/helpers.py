@@ -1,0 +1,46 @@
+"""Requests and calls that the sampling tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from twostroke.sampling.sampler import Sampler, SamplerOutput
+from twostroke.sampling_params import SamplingParams
+from twostroke.types import Request
+
+
+def make_request(
+    prompt: Sequence[int] = (0,),
+    output: Sequence[int] = (),
+    *,
+    seed: int = 0,
+    eos: frozenset[int] = frozenset(),
+    bad_words: tuple[tuple[int, ...], ...] = (),
+    **params: Any,
+) -> Request:
+    params.setdefault("max_tokens", None)
+    return Request(
+        request_id="r",
+        token_ids=[*prompt, *output],
+        params=SamplingParams(**params),
+        num_prompt_tokens=len(prompt),
+        max_total_tokens=10**6,
+        seed=seed,
+        eos_token_ids=eos,
+        bad_words_token_ids=bad_words,
+    )
+
+
+def sample(logits: Tensor, requests: Sequence[Request]) -> SamplerOutput:
+    """Sample from a copy of ``logits`` [rows, vocab]."""
+    return Sampler(logits.shape[1], "cpu").sample(logits.clone(), requests)
+
+
+def support(logits: Sequence[float], draws: int = 400, **request: Any) -> set[int]:
+    """Tokens that come up in ``draws`` draws with different seeds."""
+    rows = torch.tensor([logits] * draws)
+    return set(sample(rows, [make_request(seed=seed, **request) for seed in range(draws)]).token_ids)

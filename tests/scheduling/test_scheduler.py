@@ -1,0 +1,324 @@
+"""The scheduler with the KV manager: exact under any mix, replayable, never stuck, and it says why."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fakes import FakeExecutor, next_token
+from twostroke.config import SchedulerConfig
+from twostroke.errors import InvalidRequestError, NonFiniteLogitsError, RequestTooLargeError
+from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.sampling_params import SamplingParams
+from twostroke.scheduling.scheduler import Scheduler
+from twostroke.types import FinishReason, Reason, Request, RequestOutput, StepPlan
+
+BLOCK = 4
+Arrival = tuple[int, list[int], int, int, int]  # step, prompt, max_tokens, n, priority
+Trace = tuple[SchedulerConfig, int, bool, list[Arrival], dict[int, int]]  # ..., num_blocks, caching, arrivals, aborts
+
+
+def make_request(
+    request_id: str,
+    prompt: list[int],
+    max_tokens: int = 4,
+    *,
+    leader: Request | None = None,
+    priority: int = 0,
+    seed: int = 0,
+) -> Request:
+    return Request(
+        request_id=request_id,
+        token_ids=list(prompt),
+        num_prompt_tokens=len(prompt),
+        params=SamplingParams(max_tokens=max_tokens, ignore_eos=True, detokenize=False),
+        max_total_tokens=len(prompt) + max_tokens,
+        leader=leader,
+        priority=priority,
+        seed=seed,
+    )
+
+
+@dataclass
+class Harness:
+    """Scheduler and fake executor; every step is checked for integrity and written down."""
+
+    config: SchedulerConfig = field(default_factory=SchedulerConfig)
+    num_blocks: int = 64
+    caching: bool = True
+    plans: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.executor = FakeExecutor(self.num_blocks, BLOCK)
+        self.kv = KVCacheManager(self.num_blocks, BLOCK, enable_prefix_caching=self.caching)
+        self.scheduler = Scheduler(self.config, self.kv)
+        self.now = 0.0
+        self.last: StepPlan = StepPlan(0, 0.0)
+
+    def step(self) -> list[RequestOutput]:
+        self.last = self.scheduler.schedule(self.now)
+        assert self.last.num_tokens <= self.config.max_num_batched_tokens
+        assert len(self.scheduler.running) <= self.config.max_num_seqs
+        assert self.last.scheduled, "work waits but nothing was scheduled"
+        self.plans.append(json.dumps(self.last.summary()))
+        result = self.executor.execute(self.last)
+        self.now += 1.0
+        outputs = self.scheduler.update(self.last, result, self.now)
+        self.kv.check_integrity()
+        return outputs
+
+    def run(self, limit: int = 2000) -> None:
+        for _ in range(limit):
+            if not self.scheduler.has_work():
+                break
+            self.step()
+        assert not self.scheduler.has_work(), "not done within the step limit"
+        assert self.kv.pool.num_free == self.num_blocks, "blocks leaked"
+
+    def reasons(self) -> set[Reason]:
+        return {decision.reason for decision in self.last.decisions}
+
+
+def expected_output(request: Request, prompt: list[int]) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(request.params.max_tokens or 0):
+        tokens.append(next_token(tokens, request.seed))
+    return tokens[len(prompt) :]
+
+
+@st.composite
+def traces(
+    draw: st.DrawFn,
+) -> Trace:
+    config = SchedulerConfig(
+        max_num_batched_tokens=draw(st.integers(1, 40)),
+        max_num_seqs=draw(st.integers(1, 6)),
+        max_prefill_chunk=draw(st.none() | st.integers(1, 20)),
+        policy=draw(st.sampled_from(["fcfs", "priority"])),
+        batching=draw(st.sampled_from(["continuous", "continuous", "static"])),
+    )
+    shared = draw(st.lists(st.integers(0, 49), min_size=1, max_size=20))
+    request = st.tuples(
+        st.integers(0, 12),  # the step before which it arrives
+        st.builds(
+            lambda keep, tail: shared[:keep] + tail,
+            st.integers(0, 20),
+            st.lists(st.integers(0, 49), min_size=1, max_size=20),
+        ),
+        st.integers(1, 12),  # max_tokens
+        st.integers(1, 4),  # n
+        st.integers(0, 3),  # priority
+    )
+    arrivals = draw(st.lists(request, min_size=1, max_size=8))
+    aborts = draw(st.dictionaries(st.integers(0, 7), st.integers(0, 20), max_size=2))
+    return config, draw(st.integers(14, 40)), draw(st.booleans()), arrivals, aborts
+
+
+def replay(
+    trace: Trace,
+) -> list[str]:
+    """Run a trace to its end, check every output against the fake model alone, and return the plans."""
+    config, num_blocks, caching, arrivals, aborts = trace
+    harness = Harness(config, num_blocks, caching)
+    samples: list[tuple[Request, list[int]]] = []
+    for step in range(3000):
+        for number, (at, prompt, max_tokens, n, priority) in enumerate(arrivals):
+            if at == step:
+                leader = None
+                for index in range(n):
+                    request = make_request(
+                        f"{number}#{index}", prompt, max_tokens, leader=leader, priority=priority, seed=index
+                    )
+                    harness.scheduler.add(request)
+                    samples.append((request, prompt))
+                    leader = leader or request
+            if aborts.get(number) == step:
+                harness.scheduler.finish(f"{number}#0", FinishReason.ABORT, harness.now)
+                harness.kv.check_integrity()
+        if harness.scheduler.has_work():
+            harness.step()
+        elif step > 12:
+            break
+    harness.run(0)
+    for request, prompt in samples:
+        expected = expected_output(request, prompt)
+        if request.finish_reason is FinishReason.ABORT:
+            expected = expected[: request.num_output_tokens]
+        assert request.output_token_ids == expected, request.request_id
+    return harness.plans
+
+
+@settings(max_examples=250, deadline=None)
+@given(traces())
+def test_every_output_is_what_the_request_alone_would_give(
+    trace: Trace,
+) -> None:
+    """Chunks, shared prefixes, samples, preemption and aborts never show in an output, and blocks never leak."""
+    replay(trace)
+
+
+@settings(max_examples=60, deadline=None)
+@given(traces())
+def test_the_same_trace_gives_the_same_plans(
+    trace: Trace,
+) -> None:
+    """Replay, simulation and the inspector rest on this: byte for byte the same decisions."""
+    assert replay(trace) == replay(trace)
+
+
+def test_decode_goes_before_prefill() -> None:
+    """A long prompt gets what is left of the budget; running requests never wait for it."""
+    harness = Harness(SchedulerConfig(max_num_batched_tokens=8))
+    harness.scheduler.add(make_request("a", [1, 2], 10))
+    harness.step()
+    harness.scheduler.add(make_request("long", list(range(1, 31)), 2))
+    harness.step()
+    assert [(i, s.num_tokens) for i, s in harness.last.scheduled.items()] == [("a", 1), ("long", 7)]
+    assert harness.reasons() == {Reason.TOKEN_BUDGET}
+
+
+def test_chunk_limit_leaves_budget_to_others() -> None:
+    harness = Harness(SchedulerConfig(max_num_batched_tokens=20, max_prefill_chunk=6))
+    harness.scheduler.add(make_request("long", list(range(1, 31)), 2))
+    harness.scheduler.add(make_request("short", [1, 2, 3], 2))
+    harness.step()
+    assert {i: s.num_tokens for i, s in harness.last.scheduled.items()} == {"long": 6, "short": 3}
+    assert harness.reasons() == {Reason.PREFILL_CHUNK}
+
+
+def test_prefix_is_reused_and_counted() -> None:
+    harness = Harness()
+    prompt = list(range(1, 14))
+    harness.scheduler.add(make_request("first", prompt))
+    harness.run()
+    second = make_request("second", prompt)
+    harness.scheduler.add(second)
+    harness.step()
+    assert second.num_cached_tokens == 12
+    assert harness.last.scheduled["second"].num_tokens == 1
+    harness.run()
+
+
+@pytest.mark.parametrize("salts", [("", "x"), ("x", "y")])
+def test_salt_separates_prefixes(salts: tuple[str, str]) -> None:
+    """One tenant must not learn from timing what another has sent."""
+    harness = Harness()
+    requests = [make_request(salt or "none", list(range(1, 14))) for salt in salts]
+    for request, salt in zip(requests, salts, strict=True):
+        request.cache_salt = salt
+        harness.scheduler.add(request)
+        harness.run()
+    assert [r.num_cached_tokens for r in requests] == [0, 0]
+
+
+def test_samples_share_the_prompt_and_copy_on_write() -> None:
+    """Three samples of a ten-token prompt: two full blocks are held once, the half-full third is copied."""
+    harness = Harness(caching=False)
+    leader = make_request("s#0", list(range(1, 11)), 6)
+    for request in (leader, make_request("s#1", leader.token_ids, 6, leader=leader, seed=1)):
+        harness.scheduler.add(request)
+    harness.step()
+    assert list(harness.last.scheduled) == ["s#0"]
+    assert harness.reasons() == {Reason.SHARES_PROMPT}
+    harness.step()
+    assert harness.last.scheduled["s#1"].num_tokens == 1
+    assert len(harness.last.block_copies) == 1
+    tables = [harness.kv.block_ids(r) for r in harness.scheduler.running.values()]
+    assert tables[0][:2] == tables[1][:2]
+    assert tables[0][2] != tables[1][2]
+    harness.run()
+
+
+def test_preemption_names_who_caused_it_and_the_victim_still_answers_exactly() -> None:
+    harness = Harness(SchedulerConfig(max_num_seqs=4), num_blocks=9)
+    requests = [make_request(str(i), [i + 1] * 9, 14) for i in range(3)]
+    for request in requests:
+        harness.scheduler.add(request)
+    preempted = []
+    while harness.scheduler.has_work():
+        harness.step()
+        preempted += [(d.request_id, d.by) for d in harness.last.decisions if d.reason is Reason.PREEMPTED]
+    assert preempted
+    assert all(victim > (by or "") for victim, by in preempted), "the later arrival must yield"
+    for request in requests:
+        assert request.output_token_ids == expected_output(request, request.token_ids[:9])
+
+
+def test_priority_decides_who_runs_and_who_yields() -> None:
+    harness = Harness(SchedulerConfig(max_num_seqs=1, policy="priority"))
+    for request_id, priority in (("first", 1), ("low", 5), ("high", -1)):
+        harness.scheduler.add(make_request(request_id, [1, 2], 2, priority=priority))
+    order = []
+    while harness.scheduler.has_work():
+        harness.step()
+        order += [i for i in harness.last.scheduled if i not in order]
+    assert order == ["high", "first", "low"]
+
+
+def test_static_batching_waits_for_the_whole_batch() -> None:
+    harness = Harness(SchedulerConfig(max_num_seqs=2, batching="static"))
+    for request_id, max_tokens in (("a", 2), ("b", 6), ("c", 2)):
+        harness.scheduler.add(make_request(request_id, [1, 2, 3], max_tokens))
+    steps = []
+    while harness.scheduler.has_work():
+        harness.step()
+        steps.append(set(harness.last.scheduled))
+    assert steps == [{"a", "b"}] * 2 + [{"b"}] * 4 + [{"c"}] * 2
+
+
+def test_request_that_can_never_fit_is_refused_with_the_numbers() -> None:
+    harness = Harness(num_blocks=4)
+    with pytest.raises(RequestTooLargeError) as caught:
+        harness.scheduler.add(make_request("big", [1] * 10, 10))
+    assert (caught.value.needed, caught.value.available) == (20, 16)
+    assert not harness.scheduler.has_work()
+
+
+def test_duplicate_id_is_refused() -> None:
+    harness = Harness()
+    harness.scheduler.add(make_request("a", [1]))
+    with pytest.raises(InvalidRequestError):
+        harness.scheduler.add(make_request("a", [1]))
+
+
+def test_failed_request_ends_alone_and_leaves_nothing_in_the_cache() -> None:
+    """What a failed request computed may be wrong: a later request with the same prompt must not reuse it."""
+    harness = Harness()
+    bad, good = make_request("bad", list(range(1, 14))), make_request("good", list(range(20, 33)))
+    harness.scheduler.add(bad)
+    harness.scheduler.add(good)
+    harness.step()
+    plan = harness.scheduler.schedule(harness.now)
+    result = harness.executor.execute(plan)
+    result.errors["bad"] = NonFiniteLogitsError("NaN")
+    outputs = {o.request_id: o for o in harness.scheduler.update(plan, result, harness.now)}
+    harness.kv.check_integrity()
+    assert outputs["bad"].finish_reason is FinishReason.ERROR
+    assert not outputs["good"].finished
+    again = make_request("again", list(range(1, 14)))
+    harness.scheduler.add(again)
+    harness.run()
+    assert again.num_cached_tokens == 0
+
+
+def test_prompt_logprobs_compute_every_token() -> None:
+    harness = Harness()
+    harness.scheduler.add(make_request("first", list(range(1, 14))))
+    harness.run()
+    request = make_request("second", list(range(1, 14)))
+    request.params = replace(request.params, prompt_logprobs=1)
+    harness.scheduler.add(request)
+    harness.step()
+    assert harness.last.scheduled["second"].num_tokens == 13
+
+
+def test_waste_is_the_unused_part_of_last_blocks() -> None:
+    harness = Harness()
+    harness.scheduler.add(make_request("a", list(range(1, 10)), 5))
+    harness.step()
+    stats = harness.scheduler.stats()
+    assert (stats.allocated_slots, stats.used_slots) == (12, 9)

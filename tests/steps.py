@@ -1,0 +1,91 @@
+"""Drives a TorchExecutor with hand-made plans: blocks are handed out in a scrambled order, so that tables matter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from twostroke.config import EngineConfig
+from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.sampling_params import SamplingParams
+from twostroke.types import Request, ScheduledRequest, StepPlan, StepResult
+
+
+class StepDriver:
+    """A scheduler for tests: the caller says how many tokens of which request run."""
+
+    def __init__(self, executor: TorchExecutor) -> None:
+        self.executor = executor
+        self.requests: dict[str, Request] = {}
+        self.blocks: dict[str, list[int]] = {}
+        self._released: list[str] = []
+        self._free: list[int] = []
+        self.reset()
+
+    @classmethod
+    def load(cls, folder: Path, **options: Any) -> StepDriver:
+        settings = {"device": "cpu", "max_num_seqs": 4, "max_model_len": 128, **options}
+        return cls(TorchExecutor.load(EngineConfig.from_flat({"model": str(folder), **settings})))
+
+    def reset(self) -> None:
+        """Drop all requests."""
+        self._released += self.requests
+        self.requests, self.blocks = {}, {}
+        count = self.executor.info.num_blocks
+        self._free = torch.randperm(count, generator=torch.Generator().manual_seed(5)).tolist()
+
+    def add(self, request_id: str, token_ids: list[int], **params: Any) -> Request:
+        """Add a request whose prompt is ``token_ids``; greedy by default."""
+        sampling = SamplingParams(**{"temperature": 0.0, **params})
+        request = Request(request_id, list(token_ids), sampling, len(token_ids), self.executor.info.max_model_len)
+        self.requests[request_id] = request
+        self.blocks[request_id] = []
+        return request
+
+    def release(self, request_id: str) -> None:
+        """Take a request's blocks away, as finishing or preemption do."""
+        self._released.append(request_id)
+        self._free += self.blocks[request_id]
+        self.blocks[request_id] = []
+        self.requests[request_id].num_computed_tokens = 0
+
+    def plan(self, counts: dict[str, int], copies: list[tuple[int, int]] | None = None) -> StepPlan:
+        """A plan that runs ``counts`` tokens of each request."""
+        plan = StepPlan(step=0, time=0.0, block_copies=copies or [], released=self._released)
+        self._released = []
+        for request_id, count in counts.items():
+            request, blocks = self.requests[request_id], self.blocks[request_id]
+            known = len(blocks)
+            needed = -(-(request.num_computed_tokens + count) // self.executor.info.block_size)
+            blocks += [self._free.pop() for _ in range(needed - known)]
+            plan.scheduled[request_id] = ScheduledRequest(request, request.num_computed_tokens, count, blocks, known)
+        return plan
+
+    def step(self, counts: dict[str, int], copies: list[tuple[int, int]] | None = None) -> StepResult:
+        """Execute a plan and take up its tokens."""
+        result = self.executor.execute(self.plan(counts, copies))
+        for request_id, count in counts.items():
+            self.requests[request_id].num_computed_tokens += count
+            self.requests[request_id].token_ids += result.token_ids.get(request_id, [])
+        return result
+
+    def hidden(self, counts: dict[str, int]) -> dict[str, torch.Tensor]:
+        """The forward pass alone: each request's hidden states ``[its tokens, hidden]``."""
+        executor, plan = self.executor, self.plan(counts)
+        with torch.inference_mode():
+            executor.inputs.release(plan.released)
+            batch = executor.inputs.build(plan)
+            attention = executor.backend.prepare(batch.attention)
+            hidden = executor.model.forward(batch.token_ids, batch.positions, attention)
+        for request_id, count in counts.items():
+            self.requests[request_id].num_computed_tokens += count
+        return {request_id: hidden[batch.rows(index)] for index, request_id in enumerate(counts)}
+
+    def chunked_logits(self, token_ids: list[int], chunks: list[int]) -> torch.Tensor:
+        """Logits ``[tokens, vocab]`` of one request that runs in ``chunks``."""
+        self.add("chunked", token_ids)
+        parts = [self.hidden({"chunked": count})["chunked"] for count in chunks]
+        with torch.inference_mode():
+            return self.executor.model.logits(torch.cat(parts))
