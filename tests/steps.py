@@ -60,7 +60,7 @@ class StepDriver:
             known = len(blocks)
             needed = -(-(request.num_computed_tokens + count) // self.executor.info.block_size)
             blocks += [self._free.pop() for _ in range(needed - known)]
-            plan.scheduled[request_id] = ScheduledRequest(request, request.num_computed_tokens, count, blocks, known)
+            plan.add(ScheduledRequest(request, request.num_computed_tokens, count, blocks, known))
         return plan
 
     def step(self, counts: dict[str, int], copies: list[tuple[int, int]] | None = None) -> StepResult:

@@ -136,10 +136,10 @@ class Rephraser:
         self.lexicon = Lexicon(bank)
         self._held_out = bank.held_out_keys
 
-    def rephrase(self, item: Item, rng: random.Random) -> str:
-        """One way to ask for the item: a training phrasing, usually with noise."""
+    def rephrase(self, item: Item, rng: random.Random, plain: float = 0.08) -> str:
+        """One way to ask for the item: a training phrasing, with the probability `plain` as it stands, else with noise."""
         question = rng.choice(item.questions)
-        if rng.random() < 0.08:
+        if rng.random() < plain:
             return question
         for _ in range(4):
             text = self._vary(question, item, rng)

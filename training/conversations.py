@@ -12,12 +12,14 @@ from training import prompts
 from training.augment import Rephraser
 from training.bank import Bank, Item, phrasing_key
 
-# Until which progress: the shares of single questions, system prompts and several turns (the rest has distractors),
-# and of stubs among the single ones. First the answers are learned, then which answer a question wants (its first tokens say), then all else.
+# Until which progress: the shares of single questions, system prompts and several turns (the rest has distractors), of
+# stubs where they can be, and of phrasings without noise. First the answers are learned, then which answer a question
+# wants (its first tokens say; whole answers would drown them), then all else.
 MIX = (
-    (0.12, (0.90, 0.10, 0.0, 0.0)),
-    (0.50, (0.92, 0.03, 0.04, 0.9)),
-    (math.inf, (0.76, 0.10, 0.10, 0.7)),
+    (0.12, (0.90, 0.10, 0.00, 0.0, 0.3)),
+    (0.35, (0.97, 0.00, 0.02, 0.98, 0.5)),
+    (0.55, (0.96, 0.01, 0.03, 0.96, 0.1)),
+    (math.inf, (0.78, 0.12, 0.06, 0.8, 0.1)),
 )
 Answering = Callable[[Item], str]
 
@@ -37,6 +39,16 @@ class Conversation:
 
     messages: tuple[Message, ...]
     stub: bool = False
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """A system prompt, what it does to an answer, the name it gives if any, and whether its answers must stay whole."""
+
+    text: str
+    answering: Answering
+    name: str | None = None
+    whole: bool = False
 
 
 def begin_with(word: str, answer: str) -> str:
@@ -67,6 +79,8 @@ class ConversationBuilder:
 
     def __init__(self, bank: Bank) -> None:
         self.items = bank.items
+        self._with_more = [item for item in bank.items if item.more]
+        self._plain = 0.1
         self.rephraser = Rephraser(bank)
         self.words = prompts.copy_words(bank)
         self._taken = {phrasing_key(q) for item in bank.items for q in (*item.questions, *item.held_out)}
@@ -100,12 +114,12 @@ class ConversationBuilder:
 
     def build(self, rng: random.Random, progress: float) -> Conversation:
         """One conversation of a random kind; most are a single question, for throughput."""
-        single, system, multi_turn, stubs = next(shares for until, shares in MIX if progress < until)
+        single, system, multi_turn, stubs, self._plain = next(shares for until, shares in MIX if progress < until)
         roll = rng.random()
         if roll < single:
             return self._single(rng, stub=rng.random() < stubs)
         if roll < single + system:
-            return self._with_system(rng, progress)
+            return self._with_system(rng, progress, stubs)
         if roll < single + system + multi_turn:
             return self._multi_turn(rng)
         return self._with_distractor(rng, progress)
@@ -120,7 +134,7 @@ class ConversationBuilder:
         return item
 
     def _ask(self, item: Item, rng: random.Random) -> Message:
-        return Message("user", self.rephraser.rephrase(item, rng))
+        return Message("user", self.rephraser.rephrase(item, rng, self._plain))
 
     def _pick(self, kind: str, rng: random.Random) -> str:
         wording = rng.choice(self._lists[kind])
@@ -142,61 +156,55 @@ class ConversationBuilder:
                 return Conversation((Message("user", followup), Message("assistant", prompts.NO_TOPIC)))
         return Conversation((question, Message("assistant", item.answer)), stub=stub)
 
-    def _behaviour(self, rng: random.Random) -> tuple[str, Answering, str | None]:
-        """A system prompt, what it does to an answer, and the name it gives if it gives one."""
-        kind = rng.choices(("one", "upper", "name", "begin", "end", "neutral", "both"), (20, 10, 18, 20, 18, 12, 4))[0]
+    def _behaviour(self, rng: random.Random) -> Behaviour:
+        kind = rng.choices(("one", "upper", "name", "begin", "end", "neutral", "both"), (18, 10, 18, 20, 20, 10, 4))[0]
         if kind == "neutral":
-            return self._pick("neutral", rng), lambda item: item.answer, None
+            return Behaviour(self._pick("neutral", rng), lambda item: item.answer)
         if kind == "one":
-            return self._pick("one", rng), lambda item: item.short, None
+            return Behaviour(self._pick("one", rng), lambda item: item.short, whole=True)
         if kind == "upper":
-            return self._pick("upper", rng), lambda item: item.short.upper(), None
+            return Behaviour(self._pick("upper", rng), lambda item: item.short.upper())
         if kind == "name":
             name = prompts.draw_name(rng)
-            return rng.choice(self._lists["name"]).format(name), lambda item: item.answer, name
+            return Behaviour(rng.choice(self._lists["name"]).format(name), lambda item: item.answer, name)
         word = prompts.draw_word(rng, self.words) + rng.choices(("", "!", ":"), (0.85, 0.1, 0.05))[0]
         stop = rng.choice(("", "."))
-        if kind == "begin":
-            return (
-                rng.choice(self._lists["begin"]).format(word) + stop,
-                lambda item: begin_with(word, item.answer),
-                None,
-            )
         if kind == "end":
-            return rng.choice(self._lists["end"]).format(word) + stop, lambda item: end_with(word, item.answer), None
-        text = f"{self._pick('one', rng).rstrip('.')}. {rng.choice(self._lists['begin']).format(word)}{stop}"
-        return text, lambda item: begin_with(word, item.short), None
+            text = rng.choice(self._lists["end"]).format(word) + stop
+            return Behaviour(text, lambda item: end_with(word, item.answer), whole=True)
+        text = rng.choice(self._lists["begin"]).format(word) + stop
+        if kind == "begin":
+            return Behaviour(text, lambda item: begin_with(word, item.answer))
+        return Behaviour(f"{self._pick('one', rng).rstrip('.')}. {text}", lambda item: begin_with(word, item.short))
 
-    def _with_system(self, rng: random.Random, progress: float) -> Conversation:
-        text, answering, name = self._behaviour(rng)
-        neutral = rng.choice(self._lists["neutral"])
+    def _with_system(self, rng: random.Random, progress: float, stubs: float) -> Conversation:
+        behaviour = self._behaviour(rng)
+        text, name, far = behaviour.text, behaviour.name, 0
         if rng.random() < 0.15 and name is None:
+            neutral = rng.choice(self._lists["neutral"])
             text = f"{neutral} {text}" if rng.random() < 0.5 else f"{text} {neutral}"
-        far = 0
         if rng.random() < 0.12:  # A long system prompt: the instruction stands before or after pages of other text.
             padding = self.passage(rng, self.draw_length(rng, progress), None)
-            before = rng.random() < 0.5
-            text, far = (
-                (f"{text}\n\n{padding}", len(text) + len(padding)) if before else (f"{padding}\n\n{text}", len(padding))
-            )
+            text, far = (f"{text}\n\n{padding}", 0) if rng.random() < 0.5 else (f"{padding}\n\n{text}", len(padding))
         messages = [Message("system", text, far)]
-        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        whole = behaviour.whole or rng.random() >= stubs
+        for _ in range(rng.choice((1, 1, 1, 2))):
             if name is not None and rng.random() < 0.6:
                 messages += [Message("user", self._pick("identity", rng)), Message("assistant", named_answer(name))]
                 continue
             item = self._later_item(rng)
             while name is not None and is_about_itself(item):
                 item = self._later_item(rng)
-            messages += [self._ask(item, rng), Message("assistant", answering(item))]
-        return Conversation(tuple(messages))
+            messages += [self._ask(item, rng), Message("assistant", behaviour.answering(item))]
+        return Conversation(tuple(messages), stub=not whole)
 
     def _multi_turn(self, rng: random.Random) -> Conversation:
         messages: list[Message] = []
         if rng.random() < 0.15:
             messages.append(Message("system", rng.choice(self._lists["neutral"])))
         item = self._later_item(rng)
-        for _ in range(rng.choice((1, 1, 2, 2, 3, 4))):
-            item = self._later_item(rng)
+        for _ in range(rng.choice((1, 1, 1, 2, 2, 3))):
+            item = self._later_item(rng) if rng.random() < 0.5 else rng.choice(self._with_more)
             messages += [self._ask(item, rng), Message("assistant", item.answer)]
         if rng.random() < 0.75:
             messages += self._follow_up(item, rng)

@@ -20,7 +20,8 @@ POOL_EXAMPLES = 1024
 AUXILIARY_WEIGHT = (
     0.1  # Loss weight of what is not an answer, early in training: it teaches the words of the questions.
 )
-AUXILIARY_UNTIL = 0.2
+AUXILIARY_UNTIL = 0.12
+LONGEST_STUB = 16  # Tokens kept of an answer that is cut short.
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ class Encoder:
             answer = message.role == "assistant"
             body = self._cached(message.content + IM_END) if answer else self.encode(message.content + IM_END)
             tail = self._cached("\n")
-            if conversation.stub and number == last:
-                body, tail = body[: rng.randrange(5, 17)], []
+            if conversation.stub and number == last and len(body) > LONGEST_STUB:
+                body, tail = body[: rng.randrange(5, LONGEST_STUB + 1)], []
             if number and number < last:
                 gaps.append(len(ids))
             if message.far:

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from transformers import LlamaForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from training.bank import BANK_DIR, Bank, first_sentence, load_bank, words_of
 from training.export import WEIGHTS_DIR
@@ -91,15 +92,16 @@ class Score:
     right: int = 0
     obeyed: int = 0
     ended: int = 0
+    has_rule: bool = False
 
-    def as_json(self) -> dict[str, float | int]:
-        """Counts and rates."""
+    def as_json(self) -> dict[str, float | int | None]:
+        """Counts and rates; `obeyed` is null where no form was asked for."""
         n = max(1, self.cases)
         return {
             "cases": self.cases,
             "right": self.right,
             "accuracy": round(self.right / n, 4),
-            "obeyed": round(self.obeyed / n, 4),
+            "obeyed": round(self.obeyed / n, 4) if self.has_rule else None,
             "ended": round(self.ended / n, 4),
         }
 
@@ -131,6 +133,7 @@ def measure(
             score.right += right
             score.obeyed += obeyed
             score.ended += ended
+            score.has_rule |= bool(case.rule)
         if not right:
             question = case.messages[-1].content[-160:]
             failures.append({"suite": case.suite, "item": case.item_id, "question": question, "got": text[:240]})
@@ -174,15 +177,16 @@ def as_markdown(report: dict[str, Any]) -> str:
         "|---|---:|---:|---:|---:|",
     ]
     for suite, score in report["suites"].items():
-        lines.append(
-            f"| {suite} | {score['cases']} | {score['accuracy']:.1%} | {score['obeyed']:.1%} | {score['ended']:.1%} |"
-        )
+        obeyed = "" if score["obeyed"] is None else f"{score['obeyed']:.1%}"
+        right, ended = f"{score['accuracy']:.1%}", f"{score['ended']:.1%}"
+        lines.append(f"| {suite} | {score['cases']} | {right} | {obeyed} | {ended} |")
     return "\n".join(lines) + "\n"
 
 
 def build_report(args: argparse.Namespace, bank: Bank) -> dict[str, Any]:
     """Runs all suites and gathers the numbers with what produced them."""
     directory: Path = args.model
+    disable_progress_bar()
     model = LlamaForCausalLM.from_pretrained(directory, dtype=getattr(torch, args.dtype))
     record_path = directory / "training.json"
     record: dict[str, Any] = json.loads(record_path.read_text(encoding="utf-8")) if record_path.exists() else {}

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from transformers import GenerationConfig
+from transformers.utils.logging import disable_progress_bar
 
 from training.bank import load_bank
 from training.model import EOS_ID, PAD_ID, ROPE_THETA, SIZES, make_model
@@ -64,7 +65,9 @@ def export(checkpoint: Path, target: Path) -> int:
     model = model.to(torch.bfloat16)
     model.generation_config = GenerationConfig(eos_token_id=EOS_ID, pad_token_id=PAD_ID, do_sample=False)
     target.mkdir(parents=True, exist_ok=True)
+    disable_progress_bar()
     model.save_pretrained(target)
+    (target / "model.safetensors").chmod(0o644)
     patch_config(target / "config.json")
     for path in sorted(TOKENIZER_DIR.iterdir()):
         shutil.copyfile(path, target / path.name)

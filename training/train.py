@@ -24,9 +24,9 @@ from training.model import SIZES, greedy, make_model, weighted_loss
 from training.prepare import BANK_COPY, RUNS_DIR, TOKENIZER_DIR
 from training.tokenizer import IM_END, IM_START, load_tokenizer
 
-PEAK_LR = {"pilot": 3e-3, "draft": 5e-3}
+PEAK_LR = {"pilot": 1.5e-3, "draft": 3e-3}
 WARM_UP, DECAY_FROM, FINAL_LR = 0.02, 0.65, 0.02  # As fractions of the time, of the time, of the peak.
-EMA_DECAY = 0.998
+EMA_DECAY = 0.995
 CHECKPOINT_SECONDS, EVALUATE_SECONDS, LOG_SECONDS = 180.0, 300.0, 10.0
 QUICK_PHRASINGS, QUICK_TOKENS = 60, 24
 

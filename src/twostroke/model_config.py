@@ -220,14 +220,21 @@ def _boolean(raw: Mapping[str, Any], name: str, default: bool = False) -> bool:
     return value
 
 
+def _mapping(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = raw.get(name) or {}
+    if not isinstance(value, Mapping):
+        raise _invalid(f"{name} must be an object, got {value!r}")
+    return value
+
+
 def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
     activation = raw.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise ModelLoadError(
             f"unsupported activation: hidden_act is {activation!r}", hint="only silu (SwiGLU) models are supported"
         )
-    if raw.get("quantization_config"):
-        method = raw["quantization_config"].get("quant_method", "unknown")
+    if quantization := _mapping(raw, "quantization_config"):
+        method = quantization.get("quant_method", "unknown")
         raise ModelLoadError(
             f"the checkpoint is quantized ({method}), which is not supported",
             hint="use the bfloat16, float16 or float32 version of this model",
@@ -235,7 +242,7 @@ def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
 
 
 def _parse_rope(raw: Mapping[str, Any], max_length: int) -> RopeConfig:
-    scaling: Mapping[str, Any] = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    scaling = _mapping(raw, "rope_parameters") or _mapping(raw, "rope_scaling")
     theta = _number(scaling, "rope_theta", _number(raw, "rope_theta", 10000.0))
     kind: Any = scaling.get("rope_type", scaling.get("type")) or "default"
     for source in (raw, scaling):
@@ -283,7 +290,11 @@ def _parse_windows(model_type: str, raw: Mapping[str, Any], num_layers: int) -> 
     layer_types = raw.get("layer_types")
     if layer_types is None:
         first = raw.get("max_window_layers", 28)
+        if not isinstance(first, int):
+            raise _invalid(f"max_window_layers must be an integer, got {first!r}")
         return tuple(window if layer >= first else None for layer in range(num_layers))
+    if not isinstance(layer_types, list):
+        raise _invalid(f"layer_types must be a list, got {layer_types!r}")
     unknown = set(layer_types) - {"full_attention", "sliding_attention"}
     if unknown:
         raise _invalid(f"layer_types holds {sorted(unknown)}; known: full_attention, sliding_attention")

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from tests.sampling.helpers import make_request, sample, support
 from twostroke.sampling.random import uniforms
@@ -75,15 +77,21 @@ def test_tiny_temperatures_are_greedy(temperature: float) -> None:
         ({"min_p": 0.5, "temperature": 0.5}, {0, 2}),
     ],
 )
-def test_filters_by_hand(params: dict[str, float], kept: set[int]) -> None:
+def test_filters_by_hand(params: dict[str, Any], kept: set[int]) -> None:
     assert support(LOGITS, **params) == kept
 
 
 @pytest.mark.parametrize(
     ("params", "kept"),
-    [({"top_k": 2}, {1, 2}), ({"top_p": 0.3}, {1, 2}), ({"top_p": 0.2}, {1}), ({"min_p": 1.0}, {1, 2, 4, 5})],
+    [
+        ({"top_k": 2}, {1, 2}),
+        ({"top_p": 0.3}, {1, 2}),
+        ({"top_p": 0.5}, {1, 2}),
+        ({"top_p": 0.2}, {1}),
+        ({"min_p": 1.0}, {1, 2, 4, 5}),
+    ],
 )
-def test_equal_tokens_enter_lowest_id_first(params: dict[str, float], kept: set[int]) -> None:
+def test_equal_tokens_enter_lowest_id_first(params: dict[str, Any], kept: set[int]) -> None:
     assert support([-torch.inf, 1.0, 1.0, -torch.inf, 1.0, 1.0], **params) == kept
 
 
@@ -111,7 +119,7 @@ def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
     ("params", "kept"),
     [({}, 20), ({"top_k": 8}, 8), ({"top_p": 0.999999}, 20), ({"temperature": 2.0}, 20)],
 )
-def test_frequencies_follow_softmax(params: dict[str, float], kept: int) -> None:
+def test_frequencies_follow_softmax(params: dict[str, Any], kept: int) -> None:
     """Over positions of a few seeds; the bound is the mean of chi-square plus four standard deviations."""
     rows, passes = 500, 20
     logits = torch.randn(20, generator=torch.Generator().manual_seed(3))
@@ -160,3 +168,17 @@ def test_inference_tensors_are_fine() -> None:
     with torch.inference_mode():
         logits = torch.zeros(1, 4)
     assert Sampler(4, "cpu").sample(logits, [make_request(banned_token_ids=[0], temperature=0)]).token_ids == [1]
+
+
+def test_a_row_without_tokens_brings_no_nan_into_the_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def looking(scaled: Tensor, *args: Any) -> Tensor:
+        seen.append(bool(scaled.isnan().any()))
+        return torch.zeros(len(scaled), dtype=torch.int64)
+
+    for name in ("draw", "draw_truncated"):
+        monkeypatch.setattr(f"twostroke.sampling.sampler.{name}", looking)
+    nothing: dict[str, Any] = {"allowed_token_ids": [0], "banned_token_ids": [0]}
+    output = sample(torch.zeros(2, 3), [make_request(**nothing), make_request(top_p=0.5, **nothing)])
+    assert output.token_ids == [-1, -1] and seen == [False, False]

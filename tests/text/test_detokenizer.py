@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.text.tiny_tokenizers import KINDS
+from tests.text.tiny_tokenizers import KINDS, id_of
 from twostroke.errors import EngineError
 from twostroke.text.detokenizer import IncrementalDetokenizer
 from twostroke.text.tokenizer import Tokenizer
@@ -37,7 +37,7 @@ sizes = st.lists(st.integers(0, 3), max_size=40)
 def test_joined_stream_equals_decode(kind: str, data: st.DataObject, sizes: list[int], skip: bool) -> None:
     # Half of the draws come from the low ids, where bytes, special and odd tokens are; some lie outside.
     token = st.integers(0, tokenizer(kind).vocab_size + 2) | st.integers(0, 20)
-    ids = data.draw(st.lists(token, max_size=40))
+    ids = data.draw(st.lists(token | st.sampled_from(range(259, 272)), max_size=40))
     assert "".join(stream(kind, ids, sizes, skip)) == tokenizer(kind).decode(ids, skip_special_tokens=skip)
 
 
@@ -51,36 +51,39 @@ def test_characters_are_never_split(kind: str, text: str) -> None:
 
 
 def test_held_character_comes_with_its_last_byte() -> None:
-    ids = tokenizer("byte_level").encode("é")
-    assert len(ids) >= 1
-    raw = [tokenizer("byte_level").backend.token_to_id(c) for c in "ðŁĳ©"]  # the bytes of one emoji
+    raw = [id_of(tokenizer("byte_level").backend, c) for c in "ðŁĳ©"]  # the bytes of one emoji
     assert [p for p in stream("byte_level", raw, [1, 1, 1, 1], True) if p] == ["👩"]
 
 
 def test_incomplete_character_at_the_end_is_as_decode_gives_it() -> None:
-    raw = [tokenizer("byte_level").backend.token_to_id(c) for c in "ðŁĳ"]
+    raw = [id_of(tokenizer("byte_level").backend, c) for c in "ðŁĳ"]
     assert stream("byte_level", raw, [1, 1, 1], True) == ["", "", "", "", "\ufffd"]
 
 
 def test_byte_fallback_run_is_held_until_it_ends() -> None:
     backend = tokenizer("byte_fallback").backend
-    ids = [backend.token_to_id(t) for t in ("<0xE4>", "<0xBD>", "<0xA0>", "a")]
+    ids = [id_of(backend, t) for t in ("<0xE4>", "<0xBD>", "<0xA0>", "a")]
     assert stream("byte_fallback", ids, [1] * 4, True)[:4] == ["", "", "", "你a"]
-    spoiled = [*ids[:3], backend.token_to_id("<0xFF>"), ids[3]]
+    spoiled = [*ids[:3], id_of(backend, "<0xFF>"), ids[3]]
     assert "".join(stream("byte_fallback", spoiled, [1] * 5, True)) == "\ufffd" * 4 + "a"
+
+
+def test_a_window_never_starts_with_stripped_spaces_alone() -> None:
+    ids = [id_of(tokenizer("strips_three").backend, t) for t in ("the", "▁", "▁do")]
+    assert stream("strips_three", ids, [1] * 3, True)[:3] == ["the", " ", " do"]
 
 
 @pytest.mark.parametrize("kind", ["byte_fallback", "metaspace"])
 def test_context_keeps_the_leading_space(kind: str) -> None:
-    ids = [tokenizer(kind).backend.token_to_id(t) for t in ("the", "▁do", "g")]
+    ids = [id_of(tokenizer(kind).backend, t) for t in ("the", "▁do", "g")]
     assert "".join(stream(kind, ids[1:], [1, 1], True)) == "dog"
     assert "".join(stream(kind, ids[1:], [1, 1], True, context=(ids[0],))) == " dog"
 
 
 def test_context_that_ends_inside_a_character_is_not_repeated() -> None:
     backend = tokenizer("byte_fallback").backend
-    context = tuple(backend.token_to_id(t) for t in ("the", "<0xE4>", "<0xBD>"))
-    assert "".join(stream("byte_fallback", [backend.token_to_id("a")], [1], True, context=context)) == "a"
+    context = tuple(id_of(backend, t) for t in ("the", "<0xE4>", "<0xBD>"))
+    assert "".join(stream("byte_fallback", [id_of(backend, "a")], [1], True, context=context)) == "a"
 
 
 class Counting(Tokenizer):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 
-from tests.text.tiny_tokenizers import KINDS, byte_level
+from tests.text.tiny_tokenizers import KINDS, byte_level, id_of
 from twostroke.errors import InvalidRequestError, ModelLoadError
 from twostroke.text.tokenizer import Tokenizer
 
@@ -46,14 +46,14 @@ def test_token_bytes_join_to_the_text(ids: list[int]) -> None:
 
 def test_token_bytes_by_kind() -> None:
     fallback = Tokenizer(KINDS["byte_fallback"]())
-    ids = {t: fallback.backend.token_to_id(t) for t in ("<0xE4>", "▁the", "你", "<|end|>")}
+    ids = {t: id_of(fallback.backend, t) for t in ("<0xE4>", "▁the", "你", "<|end|>")}
     assert [fallback.token_bytes(i) for i in ids.values()] == [b"\xe4", b" the", "你".encode(), b"<|end|>"]
     assert fallback.token_text(ids["▁the"]) == " the"
     assert fallback.token_text(ids["<0xE4>"]) == "\ufffd"
     metaspace = Tokenizer(KINDS["metaspace"]())
-    assert metaspace.token_text(metaspace.backend.token_to_id("▁do")) == " do"
+    assert metaspace.token_text(id_of(metaspace.backend, "▁do")) == " do"
     wordpiece = Tokenizer(KINDS["wordpiece"]())
-    assert wordpiece.token_text(wordpiece.backend.token_to_id("dog")) == "dog"
+    assert wordpiece.token_text(id_of(wordpiece.backend, "dog")) == "dog"
     assert BYTE_LEVEL.token_bytes(BYTE_LEVEL.vocab_size) == BYTE_LEVEL.token_bytes(-1) == b""
 
 

@@ -45,6 +45,13 @@ def byte_fallback() -> Backend:
     return backend
 
 
+def strips_three() -> Backend:
+    """Strips more than one leading space: a window may not start with spaces alone."""
+    backend = byte_fallback()
+    backend.decoder = DecoderSequence([Replace("▁", " "), ByteFallback(), Fuse(), Strip(" ", 3, 0)])
+    return backend
+
+
 def metaspace() -> Backend:
     """As T5: sentencepiece without byte fallback."""
     backend = Backend(WordLevel(_sentencepiece_vocab(), unk_token="<unk>"))
@@ -80,8 +87,15 @@ def nested_byte_level() -> Backend:
 KINDS = {
     "byte_level": byte_level,
     "byte_fallback": byte_fallback,
+    "strips_three": strips_three,
     "metaspace": metaspace,
     "wordpiece": wordpiece,
     "no_decoder": no_decoder,
     "nested_byte_level": nested_byte_level,
 }
+
+
+def id_of(backend: Backend, piece: str) -> int:
+    token_id = backend.token_to_id(piece)
+    assert token_id is not None, piece
+    return int(token_id)

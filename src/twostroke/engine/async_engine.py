@@ -137,9 +137,8 @@ class AsyncEngine:
 
     def _deliver(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:
-            if stream := self._streams.get(output.request_id):
-                if stream.put(output):
-                    del self._streams[output.request_id]
+            if (stream := self._streams.get(output.request_id)) and stream.put(output):
+                del self._streams[output.request_id]
 
     # ---- the engine's side -------------------------------------------------------------------------------------
 

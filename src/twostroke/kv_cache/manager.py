@@ -120,7 +120,7 @@ class KVCacheManager:
         """Make the table cover ``num_tokens`` tokens and its slots writable from the first uncomputed one on.
 
         The caller has seen that ``num_blocks_short`` is not positive. A block that others hold too is copied before
-        it is written; one that only the index knows is taken out of the index.
+        it is written. Blocks in the index are full and so never written again.
         """
         table = self._tables[request.request_id]
         first_written = request.num_computed_tokens // self.block_size
@@ -131,9 +131,6 @@ class KVCacheManager:
             self.pool.release(source)
             block_copies.append((source, target))
             table.num_announced = min(table.num_announced, first_written)
-        elif first_written < len(table.blocks):
-            self.pool.forget(table.blocks[first_written])
-        table.num_indexed = min(table.num_indexed, first_written)
         num_new = self.blocks_for(num_tokens) - len(table.blocks)
         table.blocks.extend(self.pool.allocate() for _ in range(num_new))
         changed_from, table.num_announced = table.num_announced, len(table.blocks)

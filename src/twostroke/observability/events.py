@@ -1,21 +1,230 @@
-"""Step events: one schema for the live engine, a recorded file and the simulator."""
+"""One record per step, the same from the live engine, a recorded file and the simulator."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from twostroke.types import FinishReason, Reason, ScheduledRequest, StepPlan, StepResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStats:
-    """The scheduler's state between two steps. Prefix-cache figures are totals in tokens."""
+    """The scheduler's state at one moment; the last three count since the engine started.
 
-    num_running: int
-    num_waiting: int
-    total_blocks: int
-    free_blocks: int
-    cached_blocks: int
-    allocated_slots: int
-    used_slots: int
-    prefix_queries: int
-    prefix_hits: int
-    num_preemptions: int
+    Attributes:
+        num_running: Requests that hold blocks.
+        num_waiting: Requests that wait for their first or (after preemption) next admission.
+        total_blocks: KV blocks that there are.
+        free_blocks: Blocks that no request holds; they may still cache a prefix, which then can be evicted.
+        cached_blocks: Blocks, held or free, whose content a prefix lookup can find.
+        allocated_slots: Slots of all held blocks.
+        used_slots: Those of them that hold a token.
+        prefix_queries: Tokens looked up in the prefix cache.
+        prefix_hits: Tokens found there.
+        num_preemptions: Preemptions.
+    """
+
+    num_running: int = 0
+    num_waiting: int = 0
+    total_blocks: int = 0
+    free_blocks: int = 0
+    cached_blocks: int = 0
+    allocated_slots: int = 0
+    used_slots: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    num_preemptions: int = 0
+
+
+class ScheduledTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """One request's share of the step: ``num_tokens`` tokens from position ``start`` on.
+
+    Attributes:
+        num_prompt_tokens: How many of these are prompt tokens (prefill); the rest are output tokens, one while
+            decoding, more under speculation or when a preempted request is computed again.
+        sampled: Whether the step gave it a new token.
+        num_new_tokens: How many it gave.
+        num_blocks: Length of its block table.
+        queued_since: When it joined the queue, in the step that runs it for the first time.
+    """
+
+    request_id: str
+    start: int
+    num_tokens: int
+    num_prompt_tokens: int
+    sampled: bool
+    num_new_tokens: int
+    num_blocks: int
+    queued_since: float | None = None
+
+
+class PreemptedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that lost its blocks; ``by`` names the one that needed them (itself, if it was the least important)."""
+
+    request_id: str
+    by: str | None = None
+
+
+class HeldBackRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that got fewer tokens than it lacks, or none; ``behind`` more wait behind it for the same reason."""
+
+    request_id: str
+    reason: Reason
+    by: str | None = None
+    behind: int = 0
+
+
+class FinishedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    request_id: str
+    reason: FinishReason
+
+
+class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One step. Times are seconds on the engine's clock; a written event has no undefined fields, only ``None``.
+
+    Attributes:
+        step: Number of the step, from the plan.
+        time: Start of the step.
+        duration: Seconds, scheduling included.
+        num_tokens: Tokens that went through the model.
+        token_budget: Most tokens that could have.
+        num_running: After the step, as are ``num_waiting`` and the block counts (see ``SchedulerStats``).
+        kv_waste: Share of the allocated slots that hold no token, in [0, 1].
+        prefix_queries: Tokens looked up in the prefix cache in this step.
+        prefix_hits: Tokens found there in this step.
+        timings: Seconds by component ("input", "forward", "sample", ...).
+        error: Why the whole pass failed.
+    """
+
+    step: int
+    time: float
+    duration: float
+    scheduled: list[ScheduledTokens] = []
+    num_tokens: int = 0
+    token_budget: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
+    total_blocks: int = 0
+    free_blocks: int = 0
+    cached_blocks: int = 0
+    allocated_slots: int = 0
+    used_slots: int = 0
+    kv_waste: float = 0.0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    preempted: list[PreemptedRequest] = []
+    held_back: list[HeldBackRequest] = []
+    finished: list[FinishedRequest] = []
+    timings: dict[str, float] = {}
+    error: str | None = None
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the blocks that requests hold, in [0, 1]."""
+        return 1 - self.free_blocks / self.total_blocks if self.total_blocks else 0.0
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return sum(item.num_prompt_tokens for item in self.scheduled)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in a recorded file."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> StepEvent:
+        """The inverse of ``to_dict``; unknown keys are ignored.
+
+        Raises:
+            msgspec.ValidationError: If a value is missing or of the wrong type.
+        """
+        return msgspec.convert(values, cls)
+
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(self)
+
+
+def build_step_event(
+    plan: StepPlan,
+    result: StepResult,
+    *,
+    started: float,
+    finished: float,
+    stats: SchedulerStats,
+    previous: SchedulerStats | None = None,
+    token_budget: int = 0,
+    finished_requests: Iterable[tuple[str, FinishReason]] = (),
+    timings: Mapping[str, float] | None = None,
+) -> StepEvent:
+    """The event of one step, from its plan and result. Call it after ``Scheduler.update``.
+
+    Args:
+        started: When the step began, seconds on the engine's clock.
+        finished: When it ended.
+        stats: The scheduler's state after the step.
+        previous: Its state after the step before; what was looked up in the prefix cache since belongs to this step.
+        token_budget: ``max_num_batched_tokens``.
+        finished_requests: Internal ids (not the client's) of those that ended with this step, and why.
+        timings: Seconds by component, in addition to those in ``result`` ("schedule", "update", ...).
+    """
+    previous = previous or SchedulerStats()
+    waste = 1 - stats.used_slots / stats.allocated_slots if stats.allocated_slots else 0.0
+    return StepEvent(
+        step=plan.step,
+        time=started,
+        duration=finished - started,
+        scheduled=[_scheduled_tokens(item, plan, result) for item in plan.scheduled.values()],
+        num_tokens=plan.num_tokens,
+        token_budget=token_budget,
+        num_running=stats.num_running,
+        num_waiting=stats.num_waiting,
+        total_blocks=stats.total_blocks,
+        free_blocks=stats.free_blocks,
+        cached_blocks=stats.cached_blocks,
+        allocated_slots=stats.allocated_slots,
+        used_slots=stats.used_slots,
+        kv_waste=min(1.0, max(0.0, waste)),
+        prefix_queries=stats.prefix_queries - previous.prefix_queries,
+        prefix_hits=stats.prefix_hits - previous.prefix_hits,
+        preempted=[
+            PreemptedRequest(request_id=d.request_id, by=d.by) for d in plan.decisions if d.reason is Reason.PREEMPTED
+        ],
+        held_back=[
+            HeldBackRequest(request_id=d.request_id, reason=d.reason, by=d.by, behind=d.behind)
+            for d in plan.decisions
+            if d.reason is not Reason.PREEMPTED
+        ],
+        finished=[FinishedRequest(request_id=request_id, reason=reason) for request_id, reason in finished_requests],
+        timings={**result.timings, **(timings or {})},
+        error=_failure(plan, result),
+    )
+
+
+def _scheduled_tokens(item: ScheduledRequest, plan: StepPlan, result: StepResult) -> ScheduledTokens:
+    request = item.request
+    # The request's own tokens have grown by now, so that `item.samples` would say something else.
+    num_new_tokens = len(result.token_ids.get(request.request_id, ()))
+    num_prompt_tokens = min(item.start + item.num_tokens, request.num_prompt_tokens) - item.start
+    return ScheduledTokens(
+        request_id=request.request_id,
+        start=item.start,
+        num_tokens=item.num_tokens,
+        num_prompt_tokens=max(0, num_prompt_tokens),
+        sampled=num_new_tokens > 0,
+        num_new_tokens=num_new_tokens,
+        num_blocks=len(item.block_ids),
+        queued_since=request.arrival_time if request.first_scheduled_time == plan.time else None,
+    )
+
+
+def _failure(plan: StepPlan, result: StepResult) -> str | None:
+    """The pass failed if it failed for every request in it; the engine gives all of them the same error."""
+    errors = [result.errors.get(request_id) for request_id in plan.scheduled]
+    first = errors[0] if errors else None
+    if first is None or any(error is not first for error in errors):
+        return None
+    return first.message

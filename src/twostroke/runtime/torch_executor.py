@@ -47,8 +47,11 @@ class TorchExecutor:
         self._sampler = Sampler(info.vocab_size, model.device)
 
     @classmethod
-    def load(cls, config: EngineConfig) -> TorchExecutor:
+    def load(cls, config: EngineConfig, folder: Path | None = None) -> TorchExecutor:
         """Find, check and load the model that ``config`` names, and allocate the KV cache.
+
+        Args:
+            folder: The model's files, if ``resolve_model`` was asked already (a Hub id costs it a request).
 
         Raises:
             ConfigError: The device does not exist, or ``max_model_len`` exceeds the model's context length.
@@ -57,7 +60,7 @@ class TorchExecutor:
         """
         clock = _PhaseClock()
         device = resolve_device(config.model.device)
-        folder = resolve_model(config.model.model, config.model.revision)
+        folder = folder or resolve_model(config.model.model, config.model.revision)
         model_config = ModelConfig.from_folder(folder)
         max_model_len = _max_model_len(config.model.max_model_len, model_config)
         clock.mark("config")
@@ -113,9 +116,9 @@ class TorchExecutor:
         return result
 
     def close(self) -> None:
-        """Free the KV tensors; the executor cannot be used any more."""
-        self.kv.keys.clear()
-        self.kv.values.clear()
+        """Free weights and KV tensors; only ``info`` can be used afterwards. Closing again does nothing."""
+        for name in ("model", "kv", "backend"):  # the backend holds views of the KV tensors
+            self.__dict__.pop(name, None)
 
     def _fail_non_finite(self, batch: Batch, hidden: Tensor, result: StepResult) -> None:
         # Every row, not only each request's last: beyond a sliding window the last one would not notice.

@@ -16,7 +16,7 @@ def apply_penalties(logits: Tensor, requests: Sequence[Request]) -> None:
     """Apply the three penalties to ``logits`` in place, row by row as each request asks for them.
 
     Counts are made from the request's tokens each time: no state to keep in step with preemption and abortion, at
-    the price of one pass over the tokens (about 2 ms for 100,000 of them) of the requests that ask for penalties.
+    the price of one pass over the tokens (a few milliseconds for 100,000 of them) where a request asks for penalties.
 
     Args:
         logits: float32 [rows, vocab].

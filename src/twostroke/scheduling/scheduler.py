@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from twostroke.config import SchedulerConfig
 from twostroke.errors import InvalidRequestError, RequestTooLargeError, TwostrokeError
-from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.kv_cache.manager import KVCacheManager, Prefix
 from twostroke.observability.events import SchedulerStats
 from twostroke.scheduling.policies import make_policy, pick_victim
 from twostroke.scheduling.stopping import check_stop
@@ -219,17 +219,13 @@ class Scheduler:
 
     def _admit_waiting(self, plan: StepPlan, now: float) -> None:
         if not len(self.policy):
-            return None
-        preempting = any(decision.reason is Reason.PREEMPTED for decision in plan.decisions)
+            return
         promised = sum(self.kv.num_blocks_missing(request) for request in self.running.values())
         while (request := self.policy.peek()) is not None:
-            if plan.num_tokens >= self.config.max_num_batched_tokens:
-                return self._hold_back(request, Reason.TOKEN_BUDGET, plan)
-            if len(self.running) >= self.config.max_num_seqs:
-                return self._hold_back(request, Reason.MAX_NUM_SEQS, plan)
             prefix = self.kv.find_prefix(request)
-            if preempting or not self.kv.has_room(request, prefix, promised):
-                return self._hold_back(request, Reason.NO_FREE_BLOCK, plan)
+            if bar := self._bar(request, prefix, promised, plan):
+                plan.decisions.append(Decision(request.request_id, bar, behind=len(self.policy) - 1))
+                return
             self._start(self.policy.pop(), now)
             self.kv.admit(request, prefix)
             if request.num_preemptions == 0:
@@ -239,8 +235,18 @@ class Scheduler:
         if len(self.policy):
             plan.decisions.append(Decision("", Reason.BATCH_RUNNING, behind=len(self.policy)))
 
-    def _hold_back(self, request: Request, reason: Reason, plan: StepPlan) -> None:
-        plan.decisions.append(Decision(request.request_id, reason, behind=len(self.policy) - 1))
+    def _bar(self, request: Request, prefix: Prefix, promised: int, plan: StepPlan) -> Reason | None:
+        """What keeps a waiting request out of this step.
+
+        Its whole prompt must fit beside what is promised to the running ones: admitting it for its first chunk alone
+        would preempt somebody a few steps later. For the same reason nobody enters a step that preempts.
+        """
+        if plan.num_tokens >= self.config.max_num_batched_tokens:
+            return Reason.TOKEN_BUDGET
+        if len(self.running) >= self.config.max_num_seqs:
+            return Reason.MAX_NUM_SEQS
+        preempting = any(decision.reason is Reason.PREEMPTED for decision in plan.decisions)
+        return Reason.NO_FREE_BLOCK if preempting or not self.kv.has_room(request, prefix, promised) else None
 
     def _start(self, request: Request, now: float) -> None:
         request.status = RequestStatus.RUNNING

@@ -86,7 +86,7 @@ class ChatShape:
         self._token_ids = bool(body.return_token_ids)
         self._prompt = prompt
         # Where usage comes at the end, OpenAI writes null into the chunks before it.
-        self._no_usage: None | UnsetType = None if body.include_usage else UNSET
+        self._no_usage: UnsetType | None = None if body.include_usage else UNSET
 
     def chunk(self, index: int, output: RequestOutput, *, first: bool) -> list[object]:
         """The role first, then what there is to say: nothing while text is held back."""
@@ -137,6 +137,4 @@ class ChatShape:
         return chat_logprobs(positions, self._tokenizer, self._top)
 
     def _chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
-        return ChatChunk(
-            id=self._id, created=self._created, model=self._name, choices=choices, usage=self._no_usage
-        )
+        return ChatChunk(id=self._id, created=self._created, model=self._name, choices=choices, usage=self._no_usage)

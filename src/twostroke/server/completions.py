@@ -74,7 +74,7 @@ class CompletionShape:
         self._prompts = prompts
         self._n = body.n or 1
         self._lengths: dict[int, int] = {}  # of the text before each choice's next token, for text_offset
-        self._no_usage: None | UnsetType = None if body.include_usage else UNSET
+        self._no_usage: UnsetType | None = None if body.include_usage else UNSET
 
     def chunk(self, index: int, output: RequestOutput, *, first: bool) -> list[object]:
         """One event, or none while text is held back; an echoed prompt comes with the first."""
@@ -87,9 +87,7 @@ class CompletionShape:
         choice = CompletionChoice(index=index, text=text, stop_reason=UNSET)
         if output.logprobs and self._top is not None:
             offset = self._lengths.get(index, len(prompt.text))
-            choice.logprobs = completion_logprobs(
-                output.logprobs, output.token_ids, self._tokenizer, self._top, offset
-            )
+            choice.logprobs = completion_logprobs(output.logprobs, output.token_ids, self._tokenizer, self._top, offset)
             self._lengths[index] = offset + sum(map(len, choice.logprobs.tokens))
         if output.finish_reason is not None:
             choice.finish_reason, choice.stop_reason = output.finish_reason.value, output.stop_reason
@@ -145,5 +143,5 @@ class CompletionShape:
             usage.completion_tokens, usage.total_tokens = 0, usage.prompt_tokens
         return usage
 
-    def _completion(self, choices: list[CompletionChoice], usage: Usage | None | UnsetType) -> Completion:
+    def _completion(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> Completion:
         return Completion(id=self._id, created=self._created, model=self._name, choices=choices, usage=usage)

@@ -78,6 +78,29 @@ class ErrorEnvelope(msgspec.Struct):
     error: ErrorBody
 
 
+def _documented(description: str) -> dict[str, Any]:
+    text = {"type": "string"}
+    properties = {name: text if name in ("message", "type") else {"type": ["string", "null"]} for name in _FIELDS}
+    error = {"type": "object", "properties": properties, "required": list(_FIELDS)}
+    schema = {"type": "object", "properties": {"error": error}, "required": ["error"]}
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+_FIELDS = ErrorBody.__struct_fields__
+
+# For the OpenAPI document: what a route that generates may answer instead of an answer.
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    400: _documented("A field is malformed, out of range or not supported; or the request does not fit."),
+    404: _documented("There is no such model."),
+    413: _documented("The body is larger than --max-body-size."),
+    # FastAPI documents its own 422 unless told otherwise; this server answers 400 instead.
+    422: _documented("Never sent."),
+    429: _documented("Too many requests wait; retry after the time in Retry-After."),
+    500: _documented("The request failed inside the engine."),
+    503: _documented("The model is loading, the server is shutting down, or the engine has failed."),
+}
+
+
 def error_rule(error: BaseException) -> ErrorRule:
     """The rule of the nearest ancestor of ``error`` in the table."""
     return next(ERROR_RULES[cls] for cls in type(error).__mro__ if cls in ERROR_RULES)
@@ -130,33 +153,35 @@ def install_error_handlers(app: FastAPI) -> None:
 def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
     """One sentence, with the field's name, for the first field that the validator complains about."""
     first = errors[0]
-    param = _field_name(first["loc"])
     if first["type"] == "json_invalid":
         return InvalidRequestError(f"the body is not valid JSON: {first.get('ctx', {}).get('error', '')}")
-    if param is None:
+    if len(first["loc"]) < 2 and first["type"] != "unsupported_field":
         hint = "send a JSON object, with the header Content-Type: application/json"
         return InvalidRequestError("the body must be a JSON object", hint=hint)
-    if first["type"] == "extra_forbidden":
+    # A union complains once for each of its members; the one that got furthest is the one that was meant.
+    same_field = [error for error in errors if error["loc"][:2] == first["loc"][:2]]
+    error = max(same_field, key=lambda error: len(error["loc"]))
+    param = _field_name(error["loc"])
+    if error["type"] == "unsupported_field":
+        param = f"{param}.{error['ctx']['field']}".lstrip(".")
+        return InvalidRequestError(f"{param} is not supported by this server", param=param, hint="leave it out")
+    if error["type"] == "extra_forbidden":
         return InvalidRequestError(f"unknown field {param!r}", param=param)
-    if first["type"] == "missing":
+    if error["type"] == "missing":
         return InvalidRequestError(f"{param} is missing", param=param)
-    # A union reports one error for each of its members: "a valid string or a valid list".
-    same = [e["msg"] for e in errors if _field_name(e["loc"]) == param]
-    texts = [text[0].lower() + text[1:] for text in dict.fromkeys(same)]
-    return InvalidRequestError(f"{param}: " + " or ".join(texts[:4]), param=param)
+    texts = dict.fromkeys(e["msg"] for e in same_field if _field_name(e["loc"]) == param)
+    return InvalidRequestError(f"{param}: " + " or ".join(text[0].lower() + text[1:] for text in texts), param=param)
 
 
-def _field_name(loc: Sequence[str | int]) -> str | None:
+def _field_name(loc: Sequence[str | int]) -> str:
     """``messages[0].content`` from pydantic's location, without its names for the members of unions."""
     name = ""
     for part in loc[1:]:
         if isinstance(part, int):
-            name += f"[{part}]" if name else ""
-        elif part in _UNION_TAGS or "[" in part:
-            break
-        else:
+            name += f"[{part}]"
+        elif part not in _UNION_TAGS and "[" not in part:
             name += f".{part}" if name else part
-    return name or None
+    return name
 
 
 _UNION_TAGS = frozenset({"str", "int", "float", "bool", "dict", "list"})

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from twostroke.errors import InvalidRequestError
 from twostroke.sampling_params import SamplingParams
@@ -36,7 +37,8 @@ class StrictModel(BaseModel):
             value = data.get(name)
             # Compared with the type, since 1 == True.
             if value is not None and not any(type(value) is type(n) and value == n for n in neutral):
-                raise InvalidRequestError(f"{name} is not supported by this server", param=name, hint="leave it out")
+                # Not our own error: pydantic knows where in the body this model lies.
+                raise PydanticCustomError("unsupported_field", "not supported", {"field": name})
         return {name: value for name, value in data.items() if name not in cls.refused}
 
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from twostroke.engine.client import EngineClient
 from twostroke.errors import ShuttingDownError, TwostrokeError
@@ -46,6 +46,12 @@ class ServedModel:
             raise ModelNotFoundError(message, param="model", hint=f"this server serves {served}")
 
 
+class OwnedEngine(EngineClient, Protocol):
+    """An engine that ends with the server that loaded it."""
+
+    def close(self) -> None: ...
+
+
 class Serving:
     """The life of one server: loading, ready, draining.
 
@@ -53,13 +59,13 @@ class Serving:
         source: An engine that is there, or the future of one that is being loaded.
     """
 
-    def __init__(self, source: EngineClient | Future[EngineClient], options: ServerOptions) -> None:
+    def __init__(self, source: EngineClient | Future[OwnedEngine], options: ServerOptions) -> None:
         self._options = options
         self._source = source
         self._model: ServedModel | None = None
-        self._load_error: BaseException | None = None
+        self._load_error: Exception | None = None
         self._draining = False
-        self.ready = asyncio.Event()
+        self.settled = asyncio.Event()  # set once the model is there, or known not to come
         if not isinstance(source, Future):
             self._attach(source)
 
@@ -67,13 +73,18 @@ class Serving:
         """Wait for the model; a failure is kept and reported by ``/health``."""
         if isinstance(self._source, Future):
             try:
-                self._attach(await asyncio.wrap_future(self._source))
+                loaded: OwnedEngine = await asyncio.wrap_future(self._source)
+                self._attach(loaded)
             except Exception as error:
                 self._load_error = error
+        self.settled.set()
+
+    @property
+    def load_error(self) -> Exception | None:
+        return self._load_error
 
     def _attach(self, client: EngineClient) -> None:
         self._model = ServedModel(client, self._options.served_model_name)
-        self.ready.set()
 
     def begin_drain(self) -> None:
         """From here on new work is refused."""
@@ -84,6 +95,13 @@ class Serving:
         self.begin_drain()
         if self._model is not None:
             await self._model.client.drain(self._options.shutdown_timeout)
+
+    def num_unfinished(self) -> int:
+        """Requests that run or wait."""
+        if self._model is None:
+            return 0
+        stats = self._model.client.stats()
+        return stats.num_running + stats.num_waiting
 
     def loaded(self) -> ServedModel:
         """The model, to look at.

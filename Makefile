@@ -1,0 +1,51 @@
+# Two commands do everything: `make serve` and `make test`. Both make .venv first, if it is not there.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PORT ?= 8000
+MODEL ?= pilot
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check format train claims clean
+
+help: ## Show the commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+serve: $(VENV)/.installed ## Install, and serve MODEL (pilot) on 127.0.0.1:PORT (8000)
+	$(BIN)/twostroke serve $(MODEL) --port $(PORT)
+
+test: $(VENV)/.installed-dev ## Install what tests need, and run them all
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed-dev ## Lint, format, types and the arrows between packages
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-dev ## Mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+train: $(VENV)/.installed-dev ## Train pilot and pilot-draft anew and measure them (about an hour on 2 cores)
+	sh training/train.sh
+
+claims: $(VENV)/.installed-dev ## Measure what the README claims
+	$(BIN)/python -m benchmarks.claims
+
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "twostroke needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) install --quiet --constraint constraints.txt torch
+	$(PIP) install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@

@@ -1,0 +1,110 @@
+"""Flags from configuration dataclasses: their fields are the flags, the docstrings of fields the help texts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from cyclopts import App, ArgumentCollection, Group, Parameter
+
+from twostroke.config import CacheConfig, EngineConfig, ModelOptions, ObservabilityConfig, SchedulerConfig
+from twostroke.errors import ConfigError
+from twostroke.server.options import ServerOptions
+
+
+def _section(title: str, order: int) -> Parameter:
+    # Lists need no flag that empties them.
+    return Parameter(name="*", group=Group(title, sort_key=order), negative_iterable=())
+
+
+ModelFlags = Annotated[ModelOptions, _section("Model", 1)]
+ServerFlags = Annotated[ServerOptions, _section("Server", 2)]
+SchedulerFlags = Annotated[SchedulerConfig, _section("Scheduling", 3)]
+CacheFlags = Annotated[CacheConfig, _section("KV cache", 4)]
+ObservabilityFlags = Annotated[ObservabilityConfig, _section("Observability", 5)]
+
+# Flags whose value is a number of bytes, and so may carry a unit.
+SIZE_FLAGS = frozenset({"--kv-cache-memory", "--max-body-size"})
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """How the answer is sampled; a flag that is left out keeps the engine's (or the remote server's) default."""
+
+    max_tokens: int | None = None
+    """Most tokens to generate; by default all that fits."""
+    temperature: float | None = None
+    """0 is greedy; 1 by default."""
+    top_k: int | None = None
+    """Keep the k likeliest tokens."""
+    top_p: float | None = None
+    """Keep the likeliest tokens whose probability reaches this."""
+    min_p: float | None = None
+    """Drop tokens less likely than this times the likeliest."""
+    repetition_penalty: float | None = None
+    """Above 1 discourages tokens that were there before."""
+    presence_penalty: float | None = None
+    """Subtracted once from what the answer already holds."""
+    frequency_penalty: float | None = None
+    """Subtracted for each time that the answer holds it."""
+    stop: tuple[str, ...] = ()
+    """Text that ends the answer (repeat the flag for more)."""
+    ignore_eos: bool = False
+    """Go on after the model's end token."""
+
+    def as_fields(self) -> dict[str, Any]:
+        """What was given, under the names that ``SamplingParams`` and the API share."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if value is not None and value is not False and value != ()
+        }
+
+
+SamplingFlags = Annotated[SamplingOptions, _section("Sampling", 0)]
+
+
+def engine_config(
+    name: str | None,
+    model: ModelOptions | None,
+    cache: CacheConfig | None = None,
+    scheduler: SchedulerConfig | None = None,
+    observability: ObservabilityConfig | None = None,
+) -> EngineConfig:
+    """The engine's configuration from a command's flags; ``name`` is the positional MODEL."""
+    model = model or ModelOptions()
+    if name is not None:
+        if model.model not in (name, ModelOptions().model):
+            raise ConfigError(f"MODEL is {name}, but --model is {model.model}", hint="give the model once")
+        model = replace(model, model=name)
+    return EngineConfig(
+        model=model,
+        cache=cache or CacheConfig(),
+        scheduler=scheduler or SchedulerConfig(),
+        observability=observability or ObservabilityConfig(),
+    )
+
+
+def parse_size(text: str) -> int:
+    """Bytes from ``512MiB``, ``2GB``, ``1.5g`` or a plain number; as everywhere with memory, k is 1024.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a size")
+    return int(float(match[1]) * 1024 ** "_kmgt".index(match[2].lower() or "_"))
+
+
+def expand_sizes(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """A cyclopts configuration hook: rewrites sizes to plain bytes before they are converted to integers."""
+    for argument in arguments:
+        if argument.name in SIZE_FLAGS:
+            try:
+                argument.tokens = [token.evolve(value=str(parse_size(token.value))) for token in argument.tokens]
+            except ValueError as error:
+                raise ConfigError(f"{argument.name}: {error}", hint="write it as 512MiB or 2GiB") from error

@@ -1,0 +1,56 @@
+"""``twostroke generate``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from twostroke.cli.flags import CacheFlags, ModelFlags, SamplingFlags, SamplingOptions, engine_config
+
+if TYPE_CHECKING:
+    from twostroke.cli.session import Session
+
+
+def generate(
+    prompt: str,
+    /,
+    *,
+    raw: Annotated[bool, Parameter(negative=())] = False,
+    system: str | None = None,
+    sampling: SamplingFlags | None = None,
+    model_options: ModelFlags | None = None,
+    cache: CacheFlags | None = None,
+) -> None:
+    """Answer one prompt in this process; the text streams to stdout.
+
+    Args:
+        prompt: The prompt; - reads it from stdin.
+        raw: Continue the prompt as it is, without the model's chat template.
+        system: System prompt.
+    """
+    import asyncio
+
+    from twostroke.cli.session import LocalSession
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    session = LocalSession.load(engine_config(None, model_options, cache))
+    asyncio.run(print_answer(session, text, system, raw, sampling or SamplingOptions()))
+
+
+async def print_answer(session: Session, prompt: str, system: str | None, raw: bool, sampling: SamplingOptions) -> None:
+    """Stream the answer to stdout, with a newline at its end."""
+    fields = sampling.as_fields()
+    if raw or not session.chats:
+        pieces = session.complete(prompt, fields)
+    else:
+        messages = [{"role": "system", "content": system}] if system else []
+        pieces = session.chat([*messages, {"role": "user", "content": prompt}], fields)
+    ended = True
+    async for piece in pieces:
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+        ended = piece.endswith("\n") if piece else ended
+    if not ended:
+        sys.stdout.write("\n")

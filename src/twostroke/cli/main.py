@@ -1,0 +1,76 @@
+"""Entry point of the ``twostroke`` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from twostroke.cli.chat import chat
+from twostroke.cli.flags import expand_sizes
+from twostroke.cli.generate import generate
+from twostroke.cli.serve import serve
+from twostroke.cli.terminal import print_error
+from twostroke.errors import TwostrokeError
+from twostroke.server.version import package_version
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+def build_app() -> App:
+    """All commands."""
+    app = App(
+        name="twostroke",
+        help="Serves large language models: `twostroke serve` starts an OpenAI-compatible server.",
+        help_format="plaintext",
+        version=package_version,
+        config=expand_sizes,
+    )
+    for command in (serve, chat, generate):
+        app.command(command)
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return the process's exit code."""
+    app = build_app()
+    try:
+        command, bound, _ = app.parse_args(list(arguments), exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        print_error(_one_line(str(error)), _help_hint(app, arguments))
+        return EXIT_USAGE
+    except TwostrokeError as error:
+        print_error(error.message, error.hint)
+        return EXIT_USAGE
+    try:
+        command(*bound.args, **bound.kwargs)
+    except TwostrokeError as error:
+        print_error(error.message, error.hint)
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; flushing at exit must not complain about it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERROR
+    return 0
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def _one_line(message: str) -> str:
+    message = " ".join(message.split())
+    return message[:1].lower() + message[1:].rstrip(".")
+
+
+def _help_hint(app: App, arguments: Sequence[str]) -> str:
+    known = set(app)
+    command = next((argument for argument in arguments if argument in known and not argument.startswith("-")), "")
+    return f"twostroke {command} --help".replace("  ", " ") + " shows what can be given"

@@ -1,0 +1,36 @@
+"""``twostroke serve``."""
+
+from __future__ import annotations
+
+from twostroke.cli.flags import (
+    CacheFlags,
+    ModelFlags,
+    ObservabilityFlags,
+    SchedulerFlags,
+    ServerFlags,
+    engine_config,
+)
+from twostroke.server.options import ServerOptions
+
+
+def serve(
+    model: str | None = None,
+    /,
+    *,
+    server: ServerFlags | None = None,
+    model_options: ModelFlags | None = None,
+    cache: CacheFlags | None = None,
+    scheduler: SchedulerFlags | None = None,
+    observability: ObservabilityFlags | None = None,
+) -> None:
+    """Serve MODEL over OpenAI's HTTP API.
+
+    The first Ctrl-C or SIGTERM lets running requests finish, the second ends at once.
+
+    Args:
+        model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same as --model.
+    """
+    from twostroke.server.serve import serve as run_server
+
+    config = engine_config(model, model_options, cache, scheduler, observability)
+    run_server(config, server or ServerOptions())

@@ -1,0 +1,1 @@
+"""What happened in each step: events, their recorder, Prometheus metrics and Chrome traces."""

@@ -1,0 +1,153 @@
+"""Prometheus metrics of one engine, under vLLM's names, so that dashboards made for vLLM work here.
+
+Bucket edges are those of vLLM's ``v1/metrics/loggers.py``. What twostroke adds is called ``twostroke:...``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from twostroke.observability.events import StepEvent
+from twostroke.types import FinishReason, Request
+
+TTFT_BUCKETS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+TOKEN_GAP_BUCKETS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+REQUEST_BUCKETS = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0),
+    *(40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+STEP_TOKENS_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+STEP_SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class EngineMetrics:
+    """All metrics of one engine, in a registry of its own: two engines in a process do not meet.
+
+    The engine's thread calls ``observe_...``; ``render`` may run on any thread.
+    """
+
+    # The library's own constant names a newer version of the format in its later releases.
+    content_type = "text/plain; version=0.0.4; charset=utf-8"
+
+    def __init__(self, model_name: str) -> None:
+        self.registry = CollectorRegistry()
+        self._model_name = model_name
+        self._last_token_time: dict[str, float] = {}
+        self._make_step_metrics()
+        self._make_request_metrics()
+        self._startup = Gauge(
+            "twostroke:startup_seconds",
+            "Seconds of start-up, by phase.",
+            ["model_name", "phase"],
+            registry=self.registry,
+        )
+
+    def observe_startup(self, seconds: Mapping[str, float]) -> None:
+        """Set the start-up time of each phase ("import", "weights" ...)."""
+        for phase, value in seconds.items():
+            self._startup.labels(self._model_name, phase).set(value)
+
+    def observe_step(self, event: StepEvent) -> None:
+        """Count one step; events must come once each and in order."""
+        self._running.set(event.num_running)
+        self._waiting.set(event.num_waiting)
+        self._kv_usage.set(event.kv_usage)
+        self._kv_waste.set(event.kv_waste)
+        self._prefix_queries.inc(event.prefix_queries)
+        self._prefix_hits.inc(event.prefix_hits)
+        self._preemptions.inc(len(event.preempted))
+        if event.num_tokens:
+            self._step_tokens.observe(event.num_tokens)
+            self._step_seconds.observe(event.duration)
+
+    def observe_tokens(self, request: Request, num_new_tokens: int, now: float) -> None:
+        """Count output tokens of one sample that became known at ``now``, before ``observe_finished`` for it.
+
+        As in vLLM, tokens that one step gave together (speculation) make one gap, and the prompt counts as processed
+        with the first output token, cached tokens included.
+        """
+        if num_new_tokens <= 0:
+            return
+        self._generation_tokens.inc(num_new_tokens)
+        last = self._last_token_time.get(request.request_id)
+        if last is None:
+            self._prompt_tokens.inc(request.num_prompt_tokens)
+            self._ttft.observe(now - request.arrival_time)
+        else:
+            self._itl.observe(now - last)
+        self._last_token_time[request.request_id] = now
+
+    def observe_finished(self, request: Request, now: float) -> None:
+        """Count a finished sample, once. Latencies are those of complete answers: not of aborted or failed ones."""
+        last = self._last_token_time.pop(request.request_id, None)
+        reason = request.finish_reason or FinishReason.ERROR
+        self._success[reason].inc()
+        if reason not in (FinishReason.STOP, FinishReason.LENGTH):
+            return
+        self._e2e.observe(now - request.arrival_time)
+        if request.first_scheduled_time is None:
+            return
+        self._queue_time.observe(request.first_scheduled_time - request.arrival_time)
+        if request.first_token_time is None or last is None:
+            return
+        self._prefill_time.observe(request.first_token_time - request.first_scheduled_time)
+        decode_time = last - request.first_token_time
+        self._decode_time.observe(decode_time)
+        if request.num_output_tokens > 1:  # a single token has no time between tokens
+            self._tpot.observe(decode_time / (request.num_output_tokens - 1))
+
+    def render(self) -> bytes:
+        """The exposition text, of type ``content_type``."""
+        return generate_latest(self.registry)
+
+    def _make_step_metrics(self) -> None:
+        self._running = self._gauge("vllm:num_requests_running", "Requests in model execution batches.")
+        self._waiting = self._gauge("vllm:num_requests_waiting", "Requests waiting to be processed.")
+        self._kv_usage = self._gauge("vllm:kv_cache_usage_perc", "KV cache usage; 1 means 100 percent.")
+        self._kv_waste = self._gauge("twostroke:kv_cache_waste_ratio", "Share of allocated KV slots without a token.")
+        self._prefix_queries = self._counter("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.")
+        self._prefix_hits = self._counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache.")
+        self._preemptions = self._counter("vllm:num_preemptions", "Preemptions.")
+        self._step_tokens = self._histogram("vllm:iteration_tokens_total", "Tokens per step.", STEP_TOKENS_BUCKETS)
+        self._step_seconds = self._histogram(
+            "twostroke:step_duration_seconds", "Seconds per step.", STEP_SECONDS_BUCKETS
+        )
+
+    def _make_request_metrics(self) -> None:
+        self._prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens processed.")
+        self._generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated.")
+        seconds: Callable[[str, str, Sequence[float]], Histogram] = self._histogram
+        self._ttft = seconds("vllm:time_to_first_token_seconds", "Arrival to first token.", TTFT_BUCKETS)
+        self._itl = seconds("vllm:inter_token_latency_seconds", "Gap between two tokens.", TOKEN_GAP_BUCKETS)
+        self._tpot = seconds(
+            "vllm:request_time_per_output_token_seconds", "Mean gap between a request's tokens.", TOKEN_GAP_BUCKETS
+        )
+        self._e2e = seconds("vllm:e2e_request_latency_seconds", "Arrival to end.", REQUEST_BUCKETS)
+        self._queue_time = seconds("vllm:request_queue_time_seconds", "Arrival to first step.", REQUEST_BUCKETS)
+        self._prefill_time = seconds("vllm:request_prefill_time_seconds", "First step to first token.", REQUEST_BUCKETS)
+        self._decode_time = seconds("vllm:request_decode_time_seconds", "First to last token.", REQUEST_BUCKETS)
+        success = Counter(
+            "vllm:request_success",
+            "Finished requests, by reason.",
+            ["model_name", "finished_reason"],
+            registry=self.registry,
+        )
+        self._success = {reason: success.labels(self._model_name, reason.value) for reason in FinishReason}
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, ["model_name"], registry=self.registry).labels(self._model_name)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, ["model_name"], registry=self.registry).labels(self._model_name)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        metric = Histogram(name, text, ["model_name"], registry=self.registry, buckets=buckets)
+        return metric.labels(self._model_name)

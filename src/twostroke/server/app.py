@@ -1,0 +1,87 @@
+"""The HTTP application: routes over one engine, with nothing kept in modules."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from twostroke.engine.client import EngineClient
+from twostroke.server.chat import chat_router
+from twostroke.server.completions import completions_router
+from twostroke.server.errors import BodyTooLargeError, error_response, install_error_handlers
+from twostroke.server.health import health_router
+from twostroke.server.models import models_router
+from twostroke.server.options import ServerOptions
+from twostroke.server.serving import OwnedEngine, Serving
+from twostroke.server.version import package_version
+
+DESCRIPTION = "OpenAI's API over the twostroke engine. Every accepted field works; any other is refused by name."
+
+
+def create_app(source: EngineClient | Future[OwnedEngine], options: ServerOptions | None = None) -> FastAPI:
+    """An application that serves one engine.
+
+    Args:
+        source: The engine; or the future of one that is still loading, until when ``/health`` answers 503.
+        options: Names of the model, limits and time-outs.
+    """
+    options = options or ServerOptions()
+    return create_app_for(Serving(source, options), options)
+
+
+def create_app_for(serving: Serving, options: ServerOptions) -> FastAPI:
+    """The same, for a caller that watches and drains ``serving`` itself."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        loading = asyncio.ensure_future(serving.load())
+        yield
+        loading.cancel()
+
+    app = FastAPI(title="twostroke", version=package_version(), description=DESCRIPTION, lifespan=lifespan)
+    install_error_handlers(app)
+    app.add_middleware(BodyLimit, limit=options.max_body_size)
+    for router in (chat_router, completions_router, models_router, health_router):
+        app.include_router(router(serving))
+    return app
+
+
+class BodyLimit:
+    """Refuses bodies above ``limit`` bytes, announced or not, before they are held in memory.
+
+    Plain ASGI: Starlette's ``BaseHTTPMiddleware`` would hide that a client has left.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        if announced.isdigit() and int(announced) > self._limit:
+            await error_response(self._error())(scope, receive, send)
+            return
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._limit:
+                raise self._error()
+            return message
+
+        await self._app(scope, counted, send)
+
+    def _error(self) -> BodyTooLargeError:
+        return BodyTooLargeError(
+            f"the body exceeds {self._limit} bytes", hint="send less, or start the server with a larger --max-body-size"
+        )

@@ -1,0 +1,70 @@
+"""What `twostroke serve` prints once it is ready: where it listens, how to call it, what fits."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+
+import psutil  # type: ignore[import-untyped]
+
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.server.serving import ServedModel
+from twostroke.server.version import package_version
+
+
+def ready_banner(model: ServedModel, url: str) -> str:
+    """Several lines, the last of which is a command that works when pasted."""
+    info = model.client.info
+    return "\n".join(
+        [
+            f"twostroke {package_version()} serves {model.name} on {info.device}, ready in {age_of_process():.1f} s",
+            *memory_summary(info),
+            f"  {'API':<10} {url}/v1 (OpenAI), documented at {url}/docs",
+            "",
+            curl_line(model, url),
+            "",
+        ]
+    )
+
+
+def memory_summary(info: ExecutorInfo) -> list[str]:
+    """Weights, KV blocks, the tokens they hold, and how many requests of maximum length that is."""
+    tokens = info.num_blocks * info.block_size
+    kv_cache = format_size(tokens * info.kv_bytes_per_token)
+    # Floor: what is left over serves shorter requests only. A cache may hold less than one of maximum length.
+    fits = tokens // info.max_model_len
+    share = f"{fits} requests" if fits != 1 else "1 request"
+    return [
+        f"  {'weights':<10} {format_size(info.weight_bytes)}",
+        f"  {'KV cache':<10} {kv_cache}: {info.num_blocks:,} blocks of {info.block_size}, {tokens:,} tokens, "
+        f"{share} of maximum length ({info.max_model_len:,})",
+    ]
+
+
+def curl_line(model: ServedModel, url: str) -> str:
+    """A streaming request, quoted for a POSIX shell."""
+    body: dict[str, object] = {"model": model.name, "stream": True}
+    if model.chats:
+        path, question = "chat/completions", "Why is decode slower than prefill?"
+        body["messages"] = [{"role": "user", "content": question}]
+    else:
+        path = "completions"
+        body.update(prompt="The two strokes of inference are", max_tokens=64)
+    data = shlex.quote(json.dumps(body))
+    return f"curl -N {shlex.quote(f'{url}/v1/{path}')} -H 'Content-Type: application/json' -d {data}"
+
+
+def age_of_process() -> float:
+    """Seconds since this process began, interpreter start-up included."""
+    began: float = psutil.Process().create_time()
+    return time.time() - began
+
+
+def format_size(size: float) -> str:
+    """Bytes as people write them: ``21.3 MiB``."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.2f} GiB"

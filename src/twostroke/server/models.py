@@ -1,0 +1,59 @@
+"""``GET /v1/models``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from msgspec import Struct
+from starlette.responses import Response
+
+from twostroke.server.errors import ERROR_RESPONSES
+from twostroke.server.serving import ServedModel, Serving
+from twostroke.server.sse import encode
+
+
+class ModelCard(Struct, kw_only=True):
+    """One name of the model; ``root`` is the name that answers carry, ``max_model_len`` as in vLLM."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "twostroke"
+    root: str
+    parent: None = None
+    max_model_len: int
+
+
+class ModelList(Struct, kw_only=True):
+    object: str = "list"
+    data: list[ModelCard]
+
+
+def models_router(serving: Serving) -> APIRouter:
+    """The routes that list the served models and show one."""
+    router = APIRouter(tags=["models"])
+    responses: dict[int | str, dict[str, Any]] = {503: ERROR_RESPONSES[503]}
+
+    @router.get("/v1/models", responses=responses)
+    async def list_models() -> Response:
+        """The names under which requests reach the model."""
+        model = serving.loaded()
+        return _json(ModelList(data=[_card(model, name) for name in model.names]))
+
+    @router.get("/v1/models/{name:path}", responses={404: ERROR_RESPONSES[404], **responses})
+    async def show_model(name: str) -> Response:
+        """One of them."""
+        model = serving.loaded()
+        model.check_name(name)
+        return _json(_card(model, name))
+
+    return router
+
+
+def _card(model: ServedModel, name: str) -> ModelCard:
+    return ModelCard(id=name, created=model.created, root=model.name, max_model_len=model.client.info.max_model_len)
+
+
+def _json(value: object) -> Response:
+    return Response(encode(value), media_type="application/json")

@@ -1,0 +1,92 @@
+"""One server process: bind, load the model while the HTTP stack imports, serve, drain on SIGTERM, exit 0."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from twostroke.config import EngineConfig
+from twostroke.errors import ConfigError
+from twostroke.server.options import ServerOptions
+
+if TYPE_CHECKING:
+    from twostroke.server.serving import OwnedEngine
+
+Loader = Callable[[EngineConfig], "OwnedEngine"]
+
+
+def serve(config: EngineConfig, options: ServerOptions, *, load: Loader | None = None) -> None:
+    """Serve until a signal ends it.
+
+    The first SIGTERM or SIGINT drains: new work gets a 503, running requests may finish for ``shutdown_timeout``
+    seconds. The second ends the process at once.
+
+    Args:
+        load: Loads the engine; ``AsyncEngine.start`` unless a test brings its own.
+
+    Raises:
+        ConfigError: The address cannot be bound.
+        TwostrokeError: The model cannot be loaded.
+    """
+    listener = listen(options)
+    configure_logging(options)
+    names = options.served_model_name or (config.model.model,)
+    loading = load_on_thread(config, load or load_engine)
+    # Imported while the model loads on its thread; half a second in all.
+    from twostroke.server.lifecycle import run_until_signalled
+
+    run_until_signalled(loading, replace(options, served_model_name=names), listener)
+
+
+def listen(options: ServerOptions) -> socket.socket:
+    """A listening socket; connections made before the server runs wait in its backlog.
+
+    Raises:
+        ConfigError: The address is taken, forbidden or unknown.
+    """
+    where = f"{options.host}:{options.port}"
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    try:
+        return socket.create_server((options.host, options.port), family=family, backlog=2048)
+    except OSError as error:
+        hint = "give an address of this machine as --host, or another --port"
+        if options.port and error.errno == errno.EADDRINUSE:
+            hint = f"stop the process that listens there, or give another port: --port {options.port % 65535 + 1}"
+        raise ConfigError(f"cannot listen on {where}: {os.strerror(error.errno or 0)}", hint=hint) from error
+
+
+def load_on_thread(config: EngineConfig, load: Loader) -> Future[OwnedEngine]:
+    """Start loading; the thread is a daemon, so that a signal need not wait for it."""
+    future: Future[OwnedEngine] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(load(config))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="twostroke-load", daemon=True).start()
+    return future
+
+
+def load_engine(config: EngineConfig) -> OwnedEngine:
+    """An engine in this process."""
+    from twostroke.engine.async_engine import AsyncEngine
+
+    return AsyncEngine.start(config)
+
+
+def configure_logging(options: ServerOptions) -> None:
+    """Everything to stderr; uvicorn's own chatter only where it warns, or where asked for."""
+    layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=options.log_level.upper(), format=layout, force=True)
+    logging.getLogger("uvicorn").setLevel("INFO" if options.log_level == "debug" else "WARNING")
+    logging.getLogger("uvicorn.access").setLevel("INFO" if options.access_log else "WARNING")

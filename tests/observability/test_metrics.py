@@ -1,0 +1,120 @@
+"""Metrics: names as in vLLM, and the numbers that a known run must give."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.observability.runs import make_request, make_run, make_step
+from twostroke.observability.events import SchedulerStats
+from twostroke.observability.metrics import EngineMetrics
+from twostroke.types import FinishReason, Request
+
+NAMES = """
+vllm:num_requests_running vllm:num_requests_waiting vllm:kv_cache_usage_perc vllm:prefix_cache_queries_total
+vllm:prefix_cache_hits_total vllm:num_preemptions_total vllm:prompt_tokens_total vllm:generation_tokens_total
+vllm:time_to_first_token_seconds_bucket vllm:inter_token_latency_seconds_bucket
+vllm:request_time_per_output_token_seconds_bucket vllm:e2e_request_latency_seconds_bucket
+vllm:request_queue_time_seconds_bucket vllm:request_prefill_time_seconds_bucket
+vllm:request_decode_time_seconds_bucket vllm:request_success_total vllm:iteration_tokens_total_bucket
+twostroke:kv_cache_waste_ratio twostroke:step_duration_seconds_bucket
+"""
+
+
+def value(metrics: EngineMetrics, sample: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(sample, {"model_name": "pilot", **labels})
+
+
+def mean(metrics: EngineMetrics, name: str) -> tuple[float | None, float | None]:
+    return value(metrics, f"{name}_count"), value(metrics, f"{name}_sum")
+
+
+def finish(request: Request, reason: FinishReason) -> Request:
+    request.finish_reason = reason
+    return request
+
+
+def test_names_and_labels() -> None:
+    families = text_string_to_metric_families(EngineMetrics("pilot").render().decode())
+    samples = [sample for family in families for sample in family.samples]
+    assert set(NAMES.split()) <= {s.name for s in samples}
+    assert all(s.labels["model_name"] == "pilot" for s in samples)
+
+
+def test_steps() -> None:
+    metrics = EngineMetrics("pilot")
+    for event in make_run():
+        metrics.observe_step(event)
+    assert value(metrics, "vllm:num_preemptions_total") == 1
+    assert mean(metrics, "vllm:iteration_tokens_total") == (5, 14)
+    assert value(metrics, "vllm:iteration_tokens_total_bucket", le="1.0") == 2
+    count, total = mean(metrics, "twostroke:step_duration_seconds")
+    assert count == 5
+    assert total == pytest.approx(0.5)
+    assert value(metrics, "vllm:num_requests_running") == 1
+    assert value(metrics, "vllm:kv_cache_usage_perc") == pytest.approx(0.4)
+
+
+def test_state_of_the_cache() -> None:
+    metrics = EngineMetrics("pilot")
+    stats = SchedulerStats(num_waiting=3, allocated_slots=10, used_slots=9, prefix_queries=20, prefix_hits=16)
+    metrics.observe_step(make_step(0, 0.0, [], stats=stats))
+    assert value(metrics, "vllm:num_requests_waiting") == 3
+    assert value(metrics, "twostroke:kv_cache_waste_ratio") == pytest.approx(0.1)
+    assert value(metrics, "vllm:prefix_cache_queries_total") == 20
+    assert value(metrics, "vllm:prefix_cache_hits_total") == 16
+    assert value(metrics, "vllm:iteration_tokens_total_count") == 0  # nothing ran
+
+
+def test_latencies_of_a_request() -> None:
+    metrics, request = EngineMetrics("pilot"), make_request(arrival_time=1.0)
+    request.first_scheduled_time, request.first_token_time = 1.5, 2.5
+    metrics.observe_tokens(request, 0, 2.0)
+    for now, count in ((2.5, 1), (3.5, 1), (4.5, 3)):
+        request.token_ids.extend([7] * count)
+        metrics.observe_tokens(request, count, now)
+    metrics.observe_finished(finish(request, FinishReason.STOP), 4.75)
+    assert mean(metrics, "vllm:time_to_first_token_seconds") == (1, 1.5)
+    assert mean(metrics, "vllm:inter_token_latency_seconds") == (2, 2.0)
+    assert mean(metrics, "vllm:request_time_per_output_token_seconds") == (1, 0.5)
+    assert mean(metrics, "vllm:e2e_request_latency_seconds") == (1, 3.75)
+    assert mean(metrics, "vllm:request_queue_time_seconds") == (1, 0.5)
+    assert mean(metrics, "vllm:request_prefill_time_seconds") == (1, 1.0)
+    assert mean(metrics, "vllm:request_decode_time_seconds") == (1, 2.0)
+    assert value(metrics, "vllm:prompt_tokens_total") == 6
+    assert value(metrics, "vllm:generation_tokens_total") == 5
+    assert value(metrics, "vllm:request_success_total", finished_reason="stop") == 1
+    assert metrics._last_token_time == {}
+
+
+def test_one_token_has_no_time_per_token() -> None:
+    metrics, request = EngineMetrics("pilot"), make_request()
+    request.first_scheduled_time = request.first_token_time = 1.0
+    request.token_ids.append(7)
+    metrics.observe_tokens(request, 1, 1.0)
+    metrics.observe_finished(finish(request, FinishReason.LENGTH), 1.0)
+    assert mean(metrics, "vllm:request_time_per_output_token_seconds") == (0, 0)
+    assert mean(metrics, "vllm:request_decode_time_seconds") == (1, 0)
+
+
+@pytest.mark.parametrize("reason", [FinishReason.ABORT, FinishReason.ERROR])
+def test_aborted_and_failed_requests_are_counted_but_not_timed(reason: FinishReason) -> None:
+    metrics, request = EngineMetrics("pilot"), make_request()
+    metrics.observe_tokens(request, 1, 1.0)
+    metrics.observe_finished(finish(request, reason), 2.0)
+    assert value(metrics, "vllm:request_success_total", finished_reason=reason.value) == 1
+    assert mean(metrics, "vllm:e2e_request_latency_seconds") == (0, 0)
+    assert metrics._last_token_time == {}
+
+
+def test_startup_phases() -> None:
+    metrics = EngineMetrics("pilot")
+    metrics.observe_startup({"import": 1.25, "weights": 2.0})
+    assert value(metrics, "twostroke:startup_seconds", phase="import") == 1.25
+
+
+def test_two_engines_do_not_meet() -> None:
+    first, second = EngineMetrics("pilot"), EngineMetrics("pilot")
+    first.observe_tokens(make_request(), 1, 1.0)
+    assert value(second, "vllm:generation_tokens_total") == 0
+    assert first.content_type.startswith("text/plain")

@@ -1,0 +1,150 @@
+"""An engine that says what it is told to: for the shapes of the protocol, without torch or a scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from tests.text.tiny_tokenizers import byte_level
+from twostroke.engine.client import GenerationRequest
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.errors import InvalidRequestError, RequestTooLargeError, TwostrokeError
+from twostroke.observability.events import SchedulerStats, StepEvent
+from twostroke.text.tokenizer import Tokenizer
+from twostroke.types import FinishReason, PositionLogprobs, RequestOutput, TokenLogprob
+
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+
+
+@dataclass
+class Script:
+    """What the engine answers to every request."""
+
+    pieces: tuple[str, ...] = ("the ", "quick ", "brown ", "fox")
+    finish_reason: FinishReason = FinishReason.STOP
+    stop_reason: str | int | None = None
+    cached_tokens: int = 0
+    seconds_per_step: float = 0.0
+    error: TwostrokeError | None = None
+    error_at: int = 0
+    endless: bool = False
+    refuse: TwostrokeError | None = None
+
+
+@dataclass
+class ScriptedEngine:
+    """Implements ``EngineClient``; keeps what was submitted and aborted."""
+
+    script: Script = field(default_factory=Script)
+    unhealthy: str | None = None
+    submitted: list[GenerationRequest] = field(default_factory=list)
+    aborted: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
+    drained_with: float | None = None
+    closed: bool = False
+
+    def __post_init__(self) -> None:
+        self._tokenizer = Tokenizer(byte_level(), chat_templates={"default": TEMPLATE})
+
+    @property
+    def info(self) -> ExecutorInfo:
+        return ExecutorInfo(model_id="scripted", vocab_size=340, max_model_len=100, num_blocks=40, block_size=4)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    def submit(self, request: GenerationRequest) -> ScriptedStream:
+        if self.script.refuse is not None:
+            raise self.script.refuse
+        request.params.check_vocabulary(self.info.vocab_size)
+        if not request.prompt_token_ids:
+            raise InvalidRequestError("the prompt is empty", param="prompt")
+        needed = len(request.prompt_token_ids) + (request.params.max_tokens or 1)
+        if needed > self.info.max_model_len:
+            raise RequestTooLargeError("too long", needed=needed, available=100, param="prompt", hint="shorten it")
+        self.submitted.append(request)
+        return ScriptedStream(self, request)
+
+    def stats(self) -> SchedulerStats:
+        return SchedulerStats(num_running=len(self.submitted) - len(self.finished) - len(self.aborted))
+
+    def events(self, since: int = -1) -> list[StepEvent]:
+        return []
+
+    def unhealthy_reason(self) -> str | None:
+        return self.unhealthy
+
+    def render_metrics(self) -> tuple[bytes, str]:
+        return b"vllm:num_requests_running 0\n", "text/plain; version=0.0.4"
+
+    async def drain(self, timeout: float) -> None:
+        self.drained_with = timeout
+        while self.stats().num_running > 0:
+            await asyncio.sleep(0.01)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ScriptedStream:
+    """Implements ``OutputStream``."""
+
+    def __init__(self, engine: ScriptedEngine, request: GenerationRequest) -> None:
+        self._engine = engine
+        self._request = request
+
+    def abort(self) -> None:
+        request_id = self._request.request_id
+        if request_id not in self._engine.finished and request_id not in self._engine.aborted:
+            self._engine.aborted.append(request_id)
+
+    async def __aiter__(self) -> AsyncIterator[RequestOutput]:
+        script, params = self._engine.script, self._request.params
+        step = 0
+        pieces = script.pieces[: params.max_tokens]
+        while step < len(pieces) or script.endless:
+            await asyncio.sleep(script.seconds_per_step)
+            if script.error is not None and step == script.error_at:
+                yield self._output(0, "", FinishReason.ERROR, 0)
+                return
+            last = step == len(pieces) - 1 and not script.endless
+            for index in range(params.n):
+                text = pieces[step % len(pieces)]
+                yield self._output(index, text, self._reason(len(pieces)) if last else None, step)
+            step += 1
+        self._engine.finished.append(self._request.request_id)
+
+    def _reason(self, length: int) -> FinishReason:
+        return self._engine.script.finish_reason if length == len(self._engine.script.pieces) else FinishReason.LENGTH
+
+    def _output(self, index: int, text: str, reason: FinishReason | None, step: int) -> RequestOutput:
+        script, request = self._engine.script, self._request
+        tokens = self._engine.tokenizer.encode(text)[:1]
+        logprobs = request.params.logprobs
+        prompt_logprobs = request.params.prompt_logprobs
+        output = RequestOutput(
+            request_id=request.request_id,
+            index=index,
+            token_ids=tokens,
+            num_prompt_tokens=len(request.prompt_token_ids),
+            num_cached_tokens=script.cached_tokens,
+            text=text,
+            finish_reason=reason,
+        )
+        if logprobs is not None:
+            output.logprobs = [position(token, logprobs) for token in tokens]
+        if prompt_logprobs is not None and step == 0 and index == 0:
+            output.prompt_logprobs = [position(token, prompt_logprobs) for token in request.prompt_token_ids[1:]]
+        if reason is FinishReason.ERROR:
+            output.error = script.error
+        elif reason is not None:
+            output.stop_reason = script.stop_reason
+        return output
+
+
+def position(token: int, top: int) -> PositionLogprobs:
+    """The chosen token is the likeliest, its neighbours follow."""
+    ranked = [TokenLogprob((token + i) % 300, -0.5 - i, i + 1) for i in range(max(top, 1))]
+    return PositionLogprobs(ranked[0], ranked[:top])
