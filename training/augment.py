@@ -57,21 +57,67 @@ STEMS = (
     ),
 )
 SYNONYMS = {
-    "llm": ("language model", "large language model", "llms"), "llms": ("language models", "llm"),
-    "gpu": ("graphics card", "gpus"), "gpus": ("graphics cards", "gpu"), "memory": ("ram", "mem"),
-    "fast": ("quick", "speedy"), "faster": ("quicker", "speedier"), "slow": ("sluggish",),
-    "difference": ("distinction", "differences"), "big": ("large",), "large": ("big",), "small": ("little", "tiny"),
-    "works": ("functions", "operates"), "work": ("function", "operate"), "use": ("utilise", "employ"),
-    "used": ("employed",), "need": ("require",), "needs": ("requires",), "many": ("lots of",),
-    "choose": ("pick", "select"), "pick": ("choose",), "reduce": ("lower", "cut"), "increase": ("raise", "grow"),
-    "improve": ("better", "boost"), "important": ("vital", "crucial"), "helps": ("aids",), "help": ("aid",),
-    "make": ("build", "create"), "request": ("query", "requests"), "requests": ("queries", "request"),
-    "model": ("models", "network"), "happens": ("occurs",), "show": ("display",), "mean": ("signify", "stand for"),
-    "vs": ("versus", "or"), "versus": ("vs",), "compare": ("contrast",), "inference": ("serving", "running"),
-    "cost": ("price", "expense"), "best": ("optimal",), "calculate": ("compute", "work out"),
-    "compute": ("calculate",), "number": ("count",), "every": ("each",), "each": ("every",),
-    "start": ("begin", "launch"), "run": ("execute",), "problem": ("issue",), "way": ("method",), "maximum": ("max",),
-    "explain": ("describe",),
+    "llm": ("language model", "large language model", "llms"),
+    "gpu": ("graphics card", "accelerator", "video card", "gpus"), "memory": ("ram", "vram", "mem"),
+    "fast": ("quick", "speedy", "rapid"), "faster": ("quicker", "speedier", "more quickly"),
+    "slow": ("sluggish", "slower"), "difference": ("distinction", "differences"), "big": ("large", "huge", "great"),
+    "large": ("big", "huge"), "small": ("little", "tiny"), "bigger": ("larger", "greater"),
+    "smaller": ("lower", "less"), "works": ("functions", "operates"), "work": ("function", "operate"),
+    "use": ("utilise", "employ", "apply", "using"), "used": ("employed", "applied"), "need": ("require", "want"),
+    "needs": ("requires", "takes"), "choose": ("pick", "select", "decide on", "set"),
+    "reduce": ("lower", "cut", "decrease", "shrink", "save"), "increase": ("raise", "grow", "boost"),
+    "improve": ("better", "boost", "enhance"), "important": ("vital", "crucial", "essential"),
+    "help": ("aid", "assist", "benefit"), "helps": ("benefits", "aids"),
+    "make": ("build", "create", "produce", "write"), "request": ("query", "call", "requests"),
+    "requests": ("queries", "calls", "request"), "user": ("client", "customer", "person"),
+    "users": ("clients", "customers", "people"), "happens": ("occurs", "goes on", "takes place"),
+    "show": ("display", "print", "see"), "mean": ("signify", "stand for"),
+    "vs": ("versus", "or", "compared to", "against"), "compare": ("contrast", "comparison of"),
+    "inference": ("serving", "running", "generation"), "cost": ("price", "expense", "spend"),
+    "cheap": ("inexpensive", "low cost"), "best": ("optimal", "ideal", "right"),
+    "calculate": ("compute", "work out", "estimate", "figure out"), "number": ("count", "amount", "how many"),
+    "start": ("begin", "launch", "run", "boot"), "stop": ("end", "halt", "quit", "cancel"),
+    "run": ("execute", "launch", "start"), "problem": ("issue", "trouble", "bug"),
+    "way": ("method", "approach", "manner"), "maximum": ("max", "largest", "upper limit of"),
+    "explain": ("describe", "clarify", "walk me through"), "limit": ("cap", "bound", "restrict"),
+    "latency": ("delay", "waiting time", "response time"), "throughput": ("tokens per second", "rate"),
+    "wait": ("queue", "hang"), "waiting": ("queued", "pending"), "long": ("lengthy", "large"),
+    "short": ("brief", "small"), "answer": ("reply", "response", "output"), "text": ("words", "string"),
+    "word": ("term", "token"), "tokens": ("token",), "prompt": ("input", "prompts"),
+    "output": ("generated text", "result"), "generate": ("produce", "write", "create"),
+    "predict": ("guess", "forecast"), "store": ("keep", "save", "hold"), "load": ("read", "fetch", "traffic"),
+    "move": ("transfer", "send", "copy"), "send": ("transmit", "pass"), "share": ("reuse", "split"),
+    "batch": ("batches", "group"), "weights": ("parameters", "params"), "precision": ("bits", "number format"),
+    "accuracy": ("quality", "correctness"), "quality": ("accuracy",), "random": ("stochastic", "chance"),
+    "probability": ("chance", "likelihood"), "engine": ("server", "system", "runtime"),
+    "server": ("service", "backend", "engine"), "machine": ("computer", "box", "host"), "cpu": ("processor",),
+    "setup": ("install", "configuration"), "configure": ("set", "set up"), "setting": ("option", "flag", "parameter"),
+    "option": ("flag", "setting"), "flag": ("option", "switch"), "cache": ("caching", "cached"),
+    "error": ("failure", "problem", "fault"), "fail": ("crash", "break"), "crash": ("fail", "die"),
+    "check": ("verify", "test", "inspect"), "measure": ("benchmark", "gauge", "time"),
+    "metric": ("measure", "number"), "monitor": ("watch", "observe", "track"), "scale": ("grow", "expand"),
+    "schedule": ("plan", "order"), "multiple": ("several", "many", "more than one"),
+    "many": ("several", "lots of", "multiple"), "different": ("distinct", "various"), "same": ("identical", "equal"),
+    "good": ("great", "useful", "fine"), "bad": ("poor", "terrible"), "purpose": ("goal", "point", "role"),
+    "reason": ("cause", "why"), "benefit": ("advantage", "gain", "pro"), "advantages": ("benefits", "pros"),
+    "disadvantages": ("drawbacks", "downsides", "cons"), "tradeoff": ("trade-off", "compromise"),
+    "example": ("instance", "case"), "simple": ("easy", "basic"), "hard": ("difficult", "tough"),
+    "support": ("handle", "allow", "accept"), "list": ("show", "enumerate"), "compress": ("shrink", "squeeze"),
+    "quantisation": ("quantization", "quantizing"), "quantization": ("quantisation", "quantizing"),
+    "chat": ("conversation", "talk"), "remember": ("recall", "memorise"), "trained": ("taught", "learned"),
+    "job": ("task", "work"), "joke": ("gag", "something funny"), "tell": ("give", "say"),
+    "give": ("tell", "provide", "show"), "like": ("enjoy", "love"), "buy": ("purchase", "get"),
+    "company": ("firm", "business"), "bandwidth": ("memory speed", "throughput"),
+    "speed": ("performance", "velocity", "pace"), "size": ("dimension", "how big"), "space": ("room", "memory"),
+    "full": ("filled", "exhausted"), "free": ("release", "available"), "evict": ("remove", "drop", "throw out"),
+    "remove": ("delete", "drop"), "split": ("divide", "partition", "shard"), "across": ("over", "between"),
+    "layer": ("layers", "block"), "replica": ("copy", "instance"), "network": ("link", "connection"),
+    "per": ("for each", "each"), "each": ("every", "per"), "before": ("ahead of", "prior to"),
+    "after": ("following",), "without": ("lacking", "with no"), "about": ("regarding", "on"),
+    "today": ("now", "right now"), "kind": ("type", "sort"), "type": ("kind", "sort"), "part": ("piece", "component"),
+    "step": ("iteration", "pass"), "first": ("initial",), "last": ("final", "latest"), "total": ("overall", "whole"),
+    "typical": ("usual", "common", "normal"), "format": ("form", "layout"), "structure": ("layout", "organisation"),
+    "code": ("program", "script"),
 }
 PREFIXES = (
     "please", "can you tell me", "hey,", "hi,", "quick question:", "hello,", "ok,", "so", "um", "question:",
@@ -99,11 +145,12 @@ def _stem(word: str) -> str:
 
 
 class Lexicon:
-    """Which words belong to which item: TF-IDF over the items' training phrasings (never the held-out ones)."""
+    """Which words belong to which item: TF-IDF over training phrasings and answers."""
 
     def __init__(self, bank: Bank) -> None:
         counts = [
-            Counter(_stem(w) for q in item.questions for w in words_of(q) if w not in STOP_WORDS) for item in bank.items
+            Counter(_stem(w) for text in (*item.questions, item.answer) for w in words_of(text) if w not in STOP_WORDS)
+            for item in bank.items
         ]
         frequency = Counter(word for count in counts for word in count)
         self.idf = {word: math.log((1 + len(counts)) / n) for word, n in frequency.items()}
@@ -137,7 +184,7 @@ class Rephraser:
         self._held_out = bank.held_out_keys
 
     def rephrase(self, item: Item, rng: random.Random, plain: float = 0.08) -> str:
-        """One way to ask for the item: a training phrasing, with the probability `plain` as it stands, else with noise."""
+        """One way to ask for the item: a training phrasing, as it stands with probability `plain`, else with noise."""
         question = rng.choice(item.questions)
         if rng.random() < plain:
             return question
@@ -151,7 +198,9 @@ class Rephraser:
         roll = rng.random()
         if roll < 0.12:
             text = self._key_words(item, rng)
-        elif roll < 0.15:
+        elif roll < 0.2:
+            text = self._from_answer(item, rng)
+        elif roll < 0.23:
             text = f"{question} {rng.choice(item.questions)}"
         else:
             text = question
@@ -175,11 +224,20 @@ class Rephraser:
         weights = [self.lexicon.weight(w) + 0.05 for w in pool]
         for _ in range(6):
             chosen = set(rng.choices(pool, weights, k=rng.randint(2, 6)))
-            text = (
-                " ".join(w for w in pool if w in chosen)
-                if rng.random() < 0.6
-                else " ".join(rng.sample(sorted(chosen), len(chosen)))
-            )
+            ordered = [w for w in pool if w in chosen]
+            text = " ".join(ordered if rng.random() < 0.6 else rng.sample(ordered, len(ordered)))
+            if self.lexicon.points_to(text, item, margin=1.2):
+                return text
+        return rng.choice(item.questions)
+
+    def _from_answer(self, item: Item, rng: random.Random) -> str:
+        """A few words in a row of the answer: people also ask in the words that the answer explains."""
+        words = f"{item.answer} {item.more or ''}".split()
+        for _ in range(6):
+            start, length = rng.randrange(len(words)), rng.randint(2, 9)
+            text = " ".join(words[start : start + length]).strip(".,;:")
+            if rng.random() < 0.4:
+                text = f"{rng.choice(rng.choice(STEMS))} {text}"
             if self.lexicon.points_to(text, item, margin=1.2):
                 return text
         return rng.choice(item.questions)

@@ -1,0 +1,23 @@
+"""twostroke: an inference server for large language models that serves, shows and sizes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from twostroke.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from twostroke.llm import LLM
+    from twostroke.startup import load_engine, start_async_engine
+
+__all__ = ["LLM", "SamplingParams", "load_engine", "start_async_engine"]
+
+_HOME = {"LLM": "twostroke.llm", "load_engine": "twostroke.startup", "start_async_engine": "twostroke.startup"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that ``import twostroke`` costs nothing (PEP 562)."""
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 from rich.progress import Progress
@@ -106,12 +106,14 @@ class LLM:
             InvalidRequestError: A prompt or its parameters are unusable; nothing has run then.
             EngineError: A request failed while it ran.
         """
-        if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
-            prompts = [prompts]  # type: ignore[list-item]
-        each = [params or SamplingParams()] * len(prompts) if _is_single(params) else list(params)  # type: ignore[arg-type]
-        if len(each) != len(prompts):
-            raise InvalidRequestError(f"{len(prompts)} prompts but {len(each)} sampling parameters", param="params")
-        results = [self._result(prompt, own) for prompt, own in zip(prompts, each, strict=True)]  # type: ignore[arg-type]
+        listed = _as_list(prompts)
+        if params is None or isinstance(params, SamplingParams):
+            each = [params or SamplingParams()] * len(listed)
+        else:
+            each = list(params)
+        if len(each) != len(listed):
+            raise InvalidRequestError(f"{len(listed)} prompts but {len(each)} sampling parameters", param="params")
+        results = [self._result(prompt, own) for prompt, own in zip(listed, each, strict=True)]
         for _ in self._run(results, each, progress):
             pass
         return results
@@ -127,9 +129,10 @@ class LLM:
 
         Without ``params`` an answer may be as long as the model's context allows.
         """
-        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        one = bool(messages) and isinstance(messages[0], Mapping)
+        conversations = cast(Sequence[Sequence[Message]], [messages] if one else messages)
         params = params or SamplingParams(max_tokens=None)
-        return self.generate([self.chat_prompt(c) for c in conversations], params, progress=progress)  # type: ignore[arg-type]
+        return self.generate([self.chat_prompt(c) for c in conversations], params, progress=progress)
 
     def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
         """The token ids that the model's chat template makes of a conversation, ready for its answer."""
@@ -183,5 +186,10 @@ class LLM:
                 self.engine.abort(request_id)
 
 
-def _is_single(params: SamplingParams | Sequence[SamplingParams] | None) -> bool:
-    return params is None or isinstance(params, SamplingParams)
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt, or several; a list of integers is one prompt."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if prompts and isinstance(prompts[0], int):
+        return [cast(Prompt, prompts)]
+    return list(cast(Sequence[Prompt], prompts))

@@ -25,7 +25,7 @@ def load_engine(config: EngineConfig) -> Engine:
         from twostroke.runtime.torch_executor import TorchExecutor
 
         import_seconds = time.perf_counter() - began
-        executor = TorchExecutor.load(config)
+        executor = TorchExecutor.load(config, folder)
         executor.info.load_seconds["import"] = import_seconds
         return Engine(executor, tokenizer.result(), config)
 

@@ -65,6 +65,8 @@ class Request:
         leader: The sample whose prompt blocks this one shares, if it is one of several.
         stop_token_ids: All tokens that end it: the client's and, unless ``ignore_eos``, the model's.
         block_hashes: Prefix-cache keys of its full blocks, as far as the KV manager has computed them.
+        num_scored_tokens: Prompt tokens whose log-probabilities have been delivered (a preempted request's are computed
+            again).
         num_cached_tokens: Prompt tokens that did not have to be computed, at first admission.
     """
 
@@ -89,6 +91,7 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
+    num_scored_tokens: int = 0
     num_preemptions: int = 0
     first_scheduled_time: float | None = None
     first_token_time: float | None = None

@@ -35,7 +35,9 @@ def finish(request: Request, reason: FinishReason) -> Request:
 
 
 def test_names_and_labels() -> None:
-    families = text_string_to_metric_families(EngineMetrics("pilot").render().decode())
+    text, content_type = EngineMetrics("pilot").render()
+    assert content_type.startswith("text/plain")
+    families = text_string_to_metric_families(text.decode())
     samples = [sample for family in families for sample in family.samples]
     assert set(NAMES.split()) <= {s.name for s in samples}
     assert all(s.labels["model_name"] == "pilot" for s in samples)
@@ -117,4 +119,3 @@ def test_two_engines_do_not_meet() -> None:
     first, second = EngineMetrics("pilot"), EngineMetrics("pilot")
     first.observe_tokens(make_request(), 1, 1.0)
     assert value(second, "vllm:generation_tokens_total") == 0
-    assert first.content_type.startswith("text/plain")

@@ -13,6 +13,7 @@ from twostroke.engine.intake import Intake
 from twostroke.engine.output_processor import OutputProcessor
 from twostroke.errors import EngineDeadError, RequestFailedError, TwostrokeError
 from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.observability.events import build_step_event
 from twostroke.observability.metrics import EngineMetrics
 from twostroke.observability.recorder import Recorder
 from twostroke.scheduling.scheduler import Scheduler
@@ -56,7 +57,7 @@ class Engine:
         self.scheduler = Scheduler(config.scheduler, self.kv)
         self.intake = Intake(info, tokenizer, config.model.seed)
         self.recorder = Recorder(config.observability.step_events, config.observability.record)
-        self.metrics = EngineMetrics(info.model_id)
+        self.metrics = EngineMetrics(info.model_id.split("@")[0])
         self.metrics.observe_startup(info.load_seconds)
         self.dead: EngineDeadError | None = None
         self._texts = OutputProcessor(tokenizer) if tokenizer else None
@@ -84,7 +85,6 @@ class Engine:
             self.scheduler.add(request)
             if self._texts:
                 self._texts.add(request)
-        self.last_stats = self.scheduler.stats()
 
     def step(self) -> list[RequestOutput]:
         now = self.clock()
@@ -92,7 +92,7 @@ class Engine:
         result = self._execute(plan)
         outputs = self.scheduler.update(plan, result, self.clock())
         self._write_texts(outputs)
-        self._observe(plan, result, outputs)
+        self._observe(plan, result)
         return outputs
 
     def has_work(self) -> bool:
@@ -153,5 +153,26 @@ class Engine:
         self.metrics.observe_finished(request, now)
         return output
 
-    def _observe(self, plan: StepPlan, result: StepResult, outputs: list[RequestOutput]) -> None:
+    def _observe(self, plan: StepPlan, result: StepResult) -> None:
         """Record what happened. Nothing here changes what will."""
+        now, previous = self.clock(), self.last_stats
+        ended: list[tuple[str, FinishReason]] = []
+        for request_id, item in plan.scheduled.items():
+            self.metrics.observe_tokens(item.request, len(result.token_ids.get(request_id, ())), now)
+            if reason := item.request.finish_reason:
+                ended.append((request_id, reason))
+                if not self.dead:  # else its end has been counted already
+                    self.metrics.observe_finished(item.request, now)
+        self.last_stats = self.scheduler.stats()
+        event = build_step_event(
+            plan,
+            result,
+            started=plan.time,
+            finished=now,
+            stats=self.last_stats,
+            previous=previous,
+            token_budget=self.config.scheduler.max_num_batched_tokens,
+            finished_requests=ended,
+        )
+        self.recorder.add(event)
+        self.metrics.observe_step(event)

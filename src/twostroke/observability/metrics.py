@@ -12,6 +12,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from twostroke.observability.events import StepEvent
 from twostroke.types import FinishReason, Request
 
+# The library's own constant names a newer version of the format in its later releases.
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
 TTFT_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
@@ -33,9 +36,6 @@ class EngineMetrics:
 
     The engine's thread calls ``observe_...``; ``render`` may run on any thread.
     """
-
-    # The library's own constant names a newer version of the format in its later releases.
-    content_type = "text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(self, model_name: str) -> None:
         self.registry = CollectorRegistry()
@@ -104,9 +104,9 @@ class EngineMetrics:
         if request.num_output_tokens > 1:  # a single token has no time between tokens
             self._tpot.observe(decode_time / (request.num_output_tokens - 1))
 
-    def render(self) -> bytes:
-        """The exposition text, of type ``content_type``."""
-        return generate_latest(self.registry)
+    def render(self) -> tuple[bytes, str]:
+        """The exposition text and its content type."""
+        return generate_latest(self.registry), CONTENT_TYPE
 
     def _make_step_metrics(self) -> None:
         self._running = self._gauge("vllm:num_requests_running", "Requests in model execution batches.")

@@ -19,8 +19,9 @@ def plan_num_blocks(
 ) -> int:
     """How many blocks to allocate, with the weights already in memory.
 
-    ``kv_cache_memory`` if given, else the configured share of the memory; never more than ``max_num_seqs`` requests
-    of full length can use.
+    ``kv_cache_memory`` if given, else the configured share of the memory. On a CPU that share is shared with others, so
+    it ends where ``max_num_seqs`` requests of full length have room; what is asked for, and a GPU, is filled: more
+    blocks keep more prefixes.
 
     Raises:
         InsufficientMemoryError: Not even one request of ``max_model_len`` tokens fits.
@@ -39,7 +40,7 @@ def plan_num_blocks(
         used = total_memory(device) - free
         budget = int(total_memory(device) * config.gpu_memory_utilization) - used
     else:
-        budget = int(free * config.cpu_memory_utilization)
+        budget = min(int(free * config.cpu_memory_utilization), per_request * max_num_seqs * block_bytes)
     fitting = max(budget, 0) // block_bytes
     if fitting < per_request:
         raise InsufficientMemoryError(
@@ -48,7 +49,7 @@ def plan_num_blocks(
             f"{fitting * config.block_size} tokens",
             hint="lower --max-model-len or raise --kv-cache-memory",
         )
-    return min(fitting, per_request * max_num_seqs)
+    return fitting
 
 
 class KVTensors:

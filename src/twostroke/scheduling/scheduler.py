@@ -19,6 +19,7 @@ from twostroke.scheduling.stopping import check_stop
 from twostroke.types import (
     Decision,
     FinishReason,
+    PositionLogprobs,
     Reason,
     Request,
     RequestOutput,
@@ -130,7 +131,7 @@ class Scheduler:
                 continue
             request.num_computed_tokens += item.num_tokens
             tokens = result.token_ids.get(request_id, [])
-            prompt_logprobs = result.prompt_logprobs.get(request_id)
+            prompt_logprobs = _unseen(result.prompt_logprobs.get(request_id), request, item.start)
             if tokens or prompt_logprobs:
                 output = self._extend(request, tokens, now)
                 output.logprobs = result.logprobs.get(request_id)
@@ -287,6 +288,14 @@ class Scheduler:
 
 def _prompt_computed(request: Request) -> bool:
     return request.num_computed_tokens >= request.num_prompt_tokens
+
+
+def _unseen(scores: list[PositionLogprobs] | None, request: Request, start: int) -> list[PositionLogprobs] | None:
+    """The log-probabilities of prompt tokens ``start + 1 ..`` less those that were delivered before a preemption."""
+    if scores is not None:
+        scores = scores[max(0, request.num_scored_tokens - start) :]
+        request.num_scored_tokens += len(scores)
+    return scores
 
 
 def _output(request: Request, tokens: list[int]) -> RequestOutput:

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from twostroke.engine.client import EngineClient
@@ -76,7 +77,8 @@ class BodyLimit:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self._limit:
-                raise self._error()
+                # FastAPI turns any other exception of a body that it reads into a 400.
+                raise HTTPException(413, self._error().message)
             return message
 
         await self._app(scope, counted, send)

@@ -1,0 +1,123 @@
+"""Conversations: what is remembered, what /reset and failures take back; against a scripted engine and server."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.scripted import Script, ScriptedEngine
+from twostroke.cli.chat import Conversation
+from twostroke.cli.flags import SamplingOptions
+from twostroke.cli.generate import print_answer
+from twostroke.cli.session import LocalSession, RemoteSession, Session
+from twostroke.errors import ConfigError, EngineError, RequestFailedError
+from twostroke.server.app import create_app
+
+TEXT = "the quick brown fox"
+
+
+class EchoSession:
+    """Answers with the number of messages it was sent; ``interrupt`` gets a Ctrl-C in the middle."""
+
+    chats = True
+
+    def __init__(self) -> None:
+        self.seen: list[list[Mapping[str, str]]] = []
+
+    async def chat(self, messages: Sequence[Mapping[str, str]], fields: Mapping[str, Any]) -> AsyncIterator[str]:
+        self.seen.append(list(messages))
+        yield f"{len(messages)} messages"
+        if messages[-1]["content"] == "interrupt":
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(10)
+        if messages[-1]["content"] == "fail":
+            raise EngineError("failed", hint="again")
+
+    def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[str]:
+        raise NotImplementedError
+
+
+def converse(session: Session, lines: str, monkeypatch: pytest.MonkeyPatch, system: str | None = None) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    with asyncio.Runner() as runner:
+        Conversation(session, system, {}).run(runner)
+
+
+def test_turns_are_remembered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    session = EchoSession()
+    converse(session, "hello\n\nand now\n/reset\nafresh\n/exit\nnever\n", monkeypatch, system="be brief")
+    assert capsys.readouterr().out == "2 messages\n4 messages\n2 messages\n"
+    assert [message["role"] for message in session.seen[1]] == ["system", "user", "assistant", "user"]
+    assert session.seen[1][2]["content"] == "2 messages"
+    assert session.seen[2][0]["content"] == "be brief"
+
+
+def test_interrupt_stops_the_answer_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    session = EchoSession()
+    converse(session, "interrupt\nand now\n", monkeypatch)
+    assert "(stopped)" in capsys.readouterr().err
+    assert session.seen[1][1] == {"role": "assistant", "content": "1 messages"}
+
+
+def test_a_failed_turn_is_taken_back(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    session = EchoSession()
+    converse(session, "fail\nagain\n", monkeypatch)
+    assert "error: failed" in capsys.readouterr().err
+    assert len(session.seen[1]) == 1
+
+
+async def collect(pieces: AsyncIterator[str]) -> str:
+    return "".join([piece async for piece in pieces])
+
+
+async def test_local_session() -> None:
+    engine = ScriptedEngine()
+    session = LocalSession(engine)
+    assert await collect(session.chat([{"role": "user", "content": "the dog"}], {"temperature": 0})) == TEXT
+    assert await collect(session.complete("the dog", {})) == TEXT
+    prompts = [engine.tokenizer.decode(request.prompt_token_ids) for request in engine.submitted]
+    assert prompts == ["user: the dog\nassistant: ", "the dog"]
+    assert engine.submitted[0].params.greedy
+    assert engine.submitted[0].params.max_tokens is None
+
+
+async def test_local_session_aborts_an_answer_that_is_left() -> None:
+    engine = ScriptedEngine(Script(endless=True))
+    pieces = LocalSession(engine).complete("x", {})
+    await anext(pieces)
+    await pieces.aclose()  # type: ignore[attr-defined]
+    assert len(engine.aborted) == 1
+
+
+@pytest.mark.parametrize("url", ["http://test", "http://test/v1/"])
+async def test_remote_session(url: str) -> None:
+    engine = ScriptedEngine()
+    session = RemoteSession(url, transport=httpx.ASGITransport(create_app(engine)))
+    assert await collect(session.chat([{"role": "user", "content": "the dog"}], {"max_tokens": 3})) == TEXT[:-3]
+    assert await collect(session.complete("the dog", {})) == TEXT
+
+
+async def test_remote_errors() -> None:
+    transport = httpx.ASGITransport(create_app(ScriptedEngine()))
+    with pytest.raises(EngineError, match="404: the model 'gpt' does not exist"):
+        await collect(RemoteSession("http://test", "gpt", transport).complete("x", {}))
+    failing = ScriptedEngine(Script(error=RequestFailedError("pass failed"), error_at=2))
+    with pytest.raises(EngineError, match="pass failed"):
+        await collect(RemoteSession("http://test", None, httpx.ASGITransport(create_app(failing))).complete("x", {}))
+    with pytest.raises(ConfigError, match="cannot reach http://127.0.0.1:9/v1"):
+        await collect(RemoteSession("http://127.0.0.1:9").complete("x", {}))
+
+
+async def test_generate_prints_text_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    engine = ScriptedEngine()
+    await print_answer(LocalSession(engine), "the dog", "be brief", False, SamplingOptions())
+    await print_answer(LocalSession(engine), "the dog", None, True, SamplingOptions())
+    assert capsys.readouterr() == (f"{TEXT}\n{TEXT}\n", "")
+    prompts = [engine.tokenizer.decode(request.prompt_token_ids) for request in engine.submitted]
+    assert prompts == ["system: be brief\nuser: the dog\nassistant: ", "the dog"]

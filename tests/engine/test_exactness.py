@@ -1,0 +1,180 @@
+"""The promise of the project: whatever else runs, each request's output is what a loop without a cache gives it.
+
+A real model in float32 (random weights, tiny), the real engine, and ``generate_naive`` as the reference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.checkpoints import LLAMA3_ROPE, tiny_config, write_checkpoint
+from twostroke.config import EngineConfig
+from twostroke.engine.client import GenerationRequest
+from twostroke.engine.engine import Engine
+from twostroke.runtime.reference import generate_naive
+from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.sampling.random import derive_seed
+from twostroke.sampling_params import SamplingParams
+from twostroke.types import FinishReason
+
+VOCAB = 96
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"rope_scaling": LLAMA3_ROPE},
+    "mistral": {"sliding_window": 9},
+    "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
+}
+
+
+@cache
+def checkpoint(family: str) -> Path:
+    raw = tiny_config(family, **FAMILIES[family])
+    return write_checkpoint(Path(mkdtemp()) / family, raw)
+
+
+@dataclass
+class Call:
+    """One client's request and when it comes (before which step), and when it is aborted, if it is."""
+
+    step: int
+    request: GenerationRequest
+    abort_at: int | None
+
+
+@st.composite
+def params(draw: st.DrawFn) -> SamplingParams:
+    sampled = draw(st.booleans())
+    return SamplingParams(
+        n=draw(st.sampled_from([1, 1, 1, 3])),
+        temperature=draw(st.sampled_from([0.7, 1.0, 1.5])) if sampled else 0.0,
+        top_k=draw(st.sampled_from([0, 5, 40])) if sampled else 0,
+        top_p=draw(st.sampled_from([0.6, 1.0])) if sampled else 1.0,
+        min_p=draw(st.sampled_from([0.0, 0.1])) if sampled else 0.0,
+        repetition_penalty=draw(st.sampled_from([1.0, 1.3])),
+        frequency_penalty=draw(st.sampled_from([0.0, 0.5])),
+        seed=draw(st.integers(0, 2**64 - 1)),
+        max_tokens=draw(st.integers(1, 14)),
+        min_tokens=draw(st.sampled_from([0, 0, 1])),
+        stop_token_ids=tuple(draw(st.sets(st.integers(0, VOCAB - 1), max_size=3))),
+        ignore_eos=draw(st.booleans()),
+        detokenize=False,
+    )
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> list[Call]:
+    random = Random(draw(st.integers(0, 2**32)))
+    shared = [random.randrange(VOCAB) for _ in range(24)]
+    made = []
+    for number in range(draw(st.integers(1, 7))):
+        prompt = shared[: random.choice([0, 8, 24])] + [random.randrange(VOCAB) for _ in range(random.randrange(1, 20))]
+        request = GenerationRequest(request_id=str(number), prompt_token_ids=prompt, params=draw(params()))
+        abort_at = random.randrange(12) if random.random() < 0.15 else None
+        made.append(Call(random.randrange(10), request, abort_at))
+    return made
+
+
+def run(engine: Engine, calls: list[Call]) -> dict[tuple[str, int], tuple[list[int], FinishReason | None]]:
+    """Drive the engine through the calls; its block tables are checked after every step."""
+    got: dict[tuple[str, int], tuple[list[int], FinishReason | None]] = {}
+    for step in range(2000):
+        for call in calls:
+            if call.step == step:
+                engine.submit(call.request)
+        outputs = engine.step() if engine.has_work() else []
+        for call in calls:
+            if call.abort_at == step:
+                outputs += engine.abort(call.request.request_id)
+        for output in outputs:
+            assert output.error is None
+            tokens, _ = got.get((output.request_id, output.index), ([], None))
+            got[output.request_id, output.index] = (tokens + output.token_ids, output.finish_reason)
+        engine.kv.check_integrity()
+        if step > 10 and not engine.has_work():
+            break
+    assert not engine.has_work()
+    assert engine.kv.pool.num_free == engine.kv.pool.num_blocks
+    return got
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    family=st.sampled_from(sorted(FAMILIES)),
+    calls=calls(),
+    budget=st.sampled_from([1, 5, 16, 64, 256]),
+    chunk=st.none() | st.sampled_from([3, 8]),
+    max_num_seqs=st.sampled_from([1, 3, 8]),
+    num_blocks=st.sampled_from([8, 9, 12, 40]),
+    caching=st.booleans(),
+)
+def test_every_output_equals_the_reference_without_a_cache(
+    family: str,
+    calls: list[Call],
+    budget: int,
+    chunk: int | None,
+    max_num_seqs: int,
+    num_blocks: int,
+    caching: bool,
+) -> None:
+    """Random mixes of prompts, budgets, chunks, shared prefixes, samples, scarce blocks and aborts."""
+    block_size = 8
+    config = EngineConfig.from_flat(
+        {
+            "model": str(checkpoint(family)),
+            "device": "cpu",
+            "max_model_len": 64,
+            "max_num_batched_tokens": budget,
+            "max_prefill_chunk": chunk,
+            "max_num_seqs": max_num_seqs,
+            "block_size": block_size,
+            "kv_cache_memory": num_blocks * block_size * 2 * 2 * 2 * FAMILIES[family].get("head_dim", 8) * 4,
+            "enable_prefix_caching": caching,
+        }
+    )
+    executor = TorchExecutor.load(config)
+    assert executor.info.num_blocks == num_blocks
+    engine = Engine(executor, config=config)
+    outputs = run(engine, calls)
+    for call in calls:
+        request = call.request
+        for index in range(request.params.n):
+            tokens, reason = outputs.get((request.request_id, index), ([], FinishReason.ABORT))
+            expected, expected_reason = generate_naive(
+                executor.model,
+                request.prompt_token_ids,
+                request.params,
+                seed=derive_seed(request.params.seed or 0, index),
+                eos_token_ids=executor.info.eos_token_ids,
+                max_total_tokens=len(request.prompt_token_ids) + (request.params.max_tokens or 0),
+            )
+            if reason is FinishReason.ABORT:
+                expected, expected_reason = expected[: len(tokens)], FinishReason.ABORT
+            assert (tokens, reason) == (expected, expected_reason), f"{family}, request {request.request_id}#{index}"
+
+
+@pytest.mark.parametrize("model", ["pilot"])
+def test_the_embedded_model_answers_the_same_in_any_company(model: str) -> None:
+    """pilot in float32: greedy answers to chats run together, in chunks, equal each one alone without a cache."""
+    from twostroke import LLM
+
+    questions = ["What is prefill?", "what is a kv cache", "Hello!", "Why is decode slow?"]
+    with LLM(
+        model, dtype="float32", device="cpu", max_num_batched_tokens=16, kv_cache_memory=2**24, max_model_len=512
+    ) as llm:
+        prompts = [llm.chat_prompt([{"role": "user", "content": question}]) for question in questions]
+        wanted = SamplingParams(temperature=0, max_tokens=24)
+        results = llm.generate(prompts, wanted)
+        assert isinstance(llm.engine.executor, TorchExecutor)
+        for prompt, result in zip(prompts, results, strict=True):
+            expected, _ = generate_naive(
+                llm.engine.executor.model, prompt, wanted, eos_token_ids=llm.engine.info.eos_token_ids
+            )
+            assert result.outputs[0].token_ids == expected

@@ -1,0 +1,31 @@
+"""A process for the tests: `twostroke serve` around a scripted engine. Arguments: options as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from tests.server.scripted import Script, ScriptedEngine
+from twostroke.config import EngineConfig, ModelOptions
+from twostroke.errors import ModelLoadError
+from twostroke.server.options import ServerOptions
+from twostroke.server.serve import serve
+
+
+def main() -> None:
+    options = json.loads(sys.argv[1])
+    script = Script(**options.pop("script", {}))
+    load_seconds, fail = options.pop("load_seconds", 0), options.pop("fail", False)
+
+    def load(_: EngineConfig) -> ScriptedEngine:
+        time.sleep(load_seconds)
+        if fail:
+            raise ModelLoadError("no weights", hint="bring some")
+        return ScriptedEngine(script)
+
+    serve(EngineConfig(model=ModelOptions(model="scripted")), ServerOptions(**options), load=load)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Text completions: prompts in their four forms, echo, log-probabilities."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.server.http import complete, stream
+from tests.server.scripted import ScriptedEngine
+
+TEXT = "the quick brown fox"
+
+
+async def test_whole_answer() -> None:
+    engine = ScriptedEngine()
+    answer = await complete(engine)
+    assert answer["object"] == "text_completion"
+    choice = answer["choices"][0]
+    assert (choice["text"], choice["finish_reason"], choice["logprobs"]) == (TEXT, "stop", None)
+    assert engine.submitted[0].params.max_tokens == 16
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("the dog", ["the dog"]),
+        (["the dog", "the fox"], ["the dog", "the fox"]),
+        ([84, 85], [[84, 85]]),
+        ([[84], [85, 86]], [[84], [85, 86]]),
+    ],
+)
+async def test_forms_of_prompts(prompt: object, expected: list[object]) -> None:
+    engine = ScriptedEngine()
+    answer = await complete(engine, prompt=prompt, n=2)
+    wanted = [engine.tokenizer.encode(p) if isinstance(p, str) else p for p in expected]
+    assert [request.prompt_token_ids for request in engine.submitted] == wanted
+    assert [choice["index"] for choice in answer["choices"]] == list(range(2 * len(expected)))
+    assert answer["usage"]["prompt_tokens"] == sum(map(len, wanted))
+    assert answer["usage"]["completion_tokens"] == 8 * len(expected)
+
+
+async def test_stream_of_several_prompts() -> None:
+    events = await stream(ScriptedEngine(), "completions", {"prompt": ["the", "fox"], "n": 2, "max_tokens": 2})
+    texts = ["", "", "", ""]
+    for event in events:
+        choice = event["choices"][0]
+        texts[choice["index"]] += choice["text"]
+    assert texts == ["the quick "] * 4
+
+
+async def test_echo() -> None:
+    assert (await complete(ScriptedEngine(), echo=True))["choices"][0]["text"] == "the dog" + TEXT
+    events = await stream(ScriptedEngine(), "completions", {"prompt": "the dog", "echo": True})
+    assert "".join(event["choices"][0]["text"] for event in events) == "the dog" + TEXT
+    tokens = ScriptedEngine().tokenizer.encode("the dog")
+    assert (await complete(ScriptedEngine(), prompt=tokens, echo=True))["choices"][0]["text"] == "the dog" + TEXT
+
+
+async def test_logprobs() -> None:
+    answer = await complete(ScriptedEngine(), logprobs=2)
+    logprobs = answer["choices"][0]["logprobs"]
+    assert logprobs["token_logprobs"] == [-0.5] * 4
+    assert logprobs["tokens"][0] == "the"
+    assert logprobs["text_offset"][:2] == [0, 3]
+    assert len(logprobs["top_logprobs"][0]) == 2
+    events = await stream(ScriptedEngine(), "completions", {"prompt": "the dog", "logprobs": 2})
+    streamed = [event["choices"][0]["logprobs"] for event in events]
+    assert sum((piece["text_offset"] for piece in streamed), []) == logprobs["text_offset"]
+
+
+async def test_scoring_a_text() -> None:
+    """``echo`` with ``max_tokens=0`` returns the prompt's log-probabilities and generates nothing."""
+    answer = await complete(ScriptedEngine(), echo=True, logprobs=1, max_tokens=0)
+    choice = answer["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ("the dog", "length")
+    assert choice["logprobs"]["tokens"] == ["the", " dog"]
+    assert choice["logprobs"]["token_logprobs"] == [None, -0.5]
+    assert choice["logprobs"]["text_offset"] == [0, 3]
+    assert answer["usage"]["completion_tokens"] == 0
+
+
+async def test_echoed_logprobs_cover_prompt_and_answer() -> None:
+    answer = await complete(ScriptedEngine(), echo=True, logprobs=1, n=2)
+    for choice in answer["choices"]:
+        assert len(choice["logprobs"]["tokens"]) == 2 + 4
+    assert "prompt_logprobs" not in answer["choices"][0]
+
+
+async def test_token_ids() -> None:
+    engine = ScriptedEngine()
+    choice = (await complete(engine, return_token_ids=True))["choices"][0]
+    assert choice["prompt_token_ids"] == engine.submitted[0].prompt_token_ids
+    assert len(choice["token_ids"]) == 4

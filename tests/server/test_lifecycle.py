@@ -1,0 +1,141 @@
+"""A server's life as a process: ready banner, drain on SIGTERM, second signal, failed loads, taken ports."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.running import wait_until
+from twostroke.errors import ConfigError
+from twostroke.server.options import ServerOptions
+from twostroke.server.serve import listen
+
+ROOT = Path(__file__).parents[2]
+SLOW = {"pieces": ["the "] * 40, "seconds_per_step": 0.02}
+WORK = {"prompt": "x", "max_tokens": 40, "stream": True}
+
+
+class ServerProcess:
+    """A child process and what it has written to stderr."""
+
+    def __init__(self, **options: Any) -> None:
+        command = [sys.executable, "-m", "tests.server.serve_scripted", json.dumps({"port": 0, **options})]
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self.stderr = ""
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def url(self) -> str:
+        """Where it listens, once it is ready."""
+        wait_until(lambda: "curl" in self.stderr and self.stderr.endswith("\n"), 20)
+        match = re.search(r"http://127.0.0.1:\d+", self.stderr)
+        assert match is not None
+        return match[0]
+
+    def end(self, seconds: float = 10.0) -> int:
+        """Its exit code."""
+        code = self.process.wait(seconds)
+        self._reader.join()
+        return code
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.stderr += line
+
+
+@contextmanager
+def server_process(**options: Any) -> Iterator[ServerProcess]:
+    server = ServerProcess(**options)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.end()
+        assert server.process.stdout is not None
+        assert server.process.stdout.read() == ""
+        server.process.stdout.close()
+        assert server.process.stderr is not None
+        server.process.stderr.close()
+
+
+def test_banner_holds_a_command_that_works() -> None:
+    with server_process() as server:
+        server.url()
+        command = next(line for line in server.stderr.splitlines() if line.startswith("curl"))
+        output = subprocess.run(["sh", "-c", command + " -s"], check=True, capture_output=True, text=True).stdout
+        assert output.rstrip().endswith("data: [DONE]")
+        assert "40 blocks of 4, 160 tokens, 1 request of maximum length (100)" in server.stderr
+
+
+def test_sigterm_drains_and_exits_with_zero() -> None:
+    with server_process(script=SLOW, shutdown_timeout=5) as server, httpx.Client() as client:
+        url = server.url()
+        with client.stream("POST", url + "/v1/completions", json=WORK) as response:
+            lines = response.iter_lines()
+            assert next(lines).startswith("data: ")
+            server.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: httpx.get(url + "/health").json()["status"] == "draining")
+            refused = httpx.post(url + "/v1/completions", json=WORK)
+            assert refused.status_code == 503
+            assert refused.json()["error"]["code"] == "shutting_down"
+            assert "retry-after" in refused.headers
+            events = [line for line in lines if line]
+        assert len(events) == 40
+        assert events[-1] == "data: [DONE]"
+        assert server.end() == 0
+        assert "draining: 1 requests" in server.stderr
+
+
+def test_second_signal_exits_at_once() -> None:
+    with server_process(script={"endless": True, "seconds_per_step": 0.01}) as server, httpx.Client() as client:
+        with client.stream("POST", server.url() + "/v1/completions", json=WORK) as response:
+            assert next(response.iter_lines())
+            server.process.send_signal(signal.SIGINT)
+            wait_until(lambda: "draining" in server.stderr)
+            server.process.send_signal(signal.SIGINT)
+            assert server.end(2) == 128 + signal.SIGINT
+
+
+def test_signal_while_loading_exits_at_once() -> None:
+    with server_process(load_seconds=60, log_level="debug") as server:
+        wait_until(lambda: "Started server process" in server.stderr, 20)
+        started = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.end() == 0
+        assert time.monotonic() - started < 2
+
+
+def test_failed_load_ends_the_server() -> None:
+    with server_process(fail=True) as server:
+        assert server.end(20) == 1
+        assert "no weights" in server.stderr
+
+
+def test_taken_port_is_one_clear_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use") as caught:
+            listen(ServerOptions(port=port))
+    assert "another port" in (caught.value.hint or "")
+    with pytest.raises(ConfigError, match="cannot listen on 203.0.113.1"):
+        listen(ServerOptions(host="203.0.113.1", port=0))
+    with pytest.raises(ConfigError, match="no.such.host"):
+        listen(ServerOptions(host="no.such.host.invalid", port=0))
