@@ -1,0 +1,129 @@
+"""Streams over the engine's thread: order, aborts, drain, and never a silent hang."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.fakes import FakeExecutor, next_token
+from twostroke.engine.async_engine import AsyncEngine
+from twostroke.engine.client import GenerationRequest
+from twostroke.engine.engine import Engine
+from twostroke.errors import EngineDeadError, InvalidRequestError, ShuttingDownError
+from twostroke.sampling_params import SamplingParams
+from twostroke.types import FinishReason, StepPlan, StepResult
+
+
+class SlowExecutor(FakeExecutor):
+    """Takes a millisecond a step, as a real pass would take its time."""
+
+    delay = 0.001
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        time.sleep(self.delay)
+        return super().execute(plan)
+
+
+def call(request_id: str, **params: Any) -> GenerationRequest:
+    fields = {"max_tokens": 5, "ignore_eos": True, "detokenize": False, "seed": 0, **params}
+    return GenerationRequest(request_id=request_id, prompt_token_ids=[1, 2, 3], params=SamplingParams(**fields))
+
+
+@pytest_asyncio.fixture
+async def engine() -> AsyncIterator[AsyncEngine]:
+    engine = AsyncEngine(Engine(SlowExecutor()), stall_seconds=0.2)
+    yield engine
+    engine.close()
+
+
+async def until(condition: Any, timeout: float = 5.0) -> None:
+    async with asyncio.timeout(timeout):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_many_streams_at_once_each_get_their_own_tokens(engine: AsyncEngine) -> None:
+    async def collect(request_id: str, seed: int) -> list[int]:
+        return [t async for output in engine.submit(call(request_id, seed=seed)) for t in output.token_ids]
+
+    results = await asyncio.wait_for(asyncio.gather(*(collect(str(i), i) for i in range(20))), 10)
+    for seed, tokens in enumerate(results):
+        expected = [1, 2, 3]
+        for _ in range(5):
+            expected.append(next_token(expected, seed))
+        assert tokens == expected[3:]
+
+
+async def test_leaving_a_stream_frees_its_blocks(engine: AsyncEngine) -> None:
+    """As when a client disconnects: nobody reads on, so nothing is computed on."""
+    stream = engine.submit(call("a", max_tokens=100))
+    async for _ in stream:
+        break
+    stream.abort()
+    await until(lambda: not engine._engine.has_work())
+    assert engine._engine.kv.pool.num_free == engine.info.num_blocks
+
+
+async def test_bad_request_raises_at_once_and_the_id_stays_free(engine: AsyncEngine) -> None:
+    with pytest.raises(InvalidRequestError):
+        engine.submit(call("a", max_tokens=1000))
+    outputs = [output async for output in engine.submit(call("a"))]
+    assert outputs[-1].finish_reason is FinishReason.LENGTH
+    stream = engine.submit(call("b", max_tokens=50))
+    with pytest.raises(InvalidRequestError, match="in use"):
+        engine.submit(call("b"))
+    stream.abort()
+
+
+async def test_drain_lets_running_requests_finish_and_takes_no_more(engine: AsyncEngine) -> None:
+    stream = engine.submit(call("a", max_tokens=20))
+    drained = asyncio.create_task(engine.drain(5))
+    await asyncio.sleep(0.005)
+    with pytest.raises(ShuttingDownError):
+        engine.submit(call("b"))
+    assert [output async for output in stream][-1].finish_reason is FinishReason.LENGTH
+    await asyncio.wait_for(drained, 5)
+
+
+async def test_drain_aborts_what_outlives_the_timeout(engine: AsyncEngine) -> None:
+    stream = engine.submit(call("a", max_tokens=110))
+    await engine.drain(0.02)
+    outputs = [output async for output in stream]
+    assert outputs[-1].finish_reason is FinishReason.ABORT
+    assert sum(len(output.token_ids) for output in outputs) < 110
+
+
+async def test_a_stalled_step_shows_in_health(engine: AsyncEngine) -> None:
+    assert engine.unhealthy_reason() is None
+    executor = engine._engine.executor
+    assert isinstance(executor, SlowExecutor)
+    executor.delay = 0.6
+    stream = engine.submit(call("a", max_tokens=1))
+    await until(lambda: engine.unhealthy_reason() is not None)
+    assert [output async for output in stream]
+    await until(lambda: engine.unhealthy_reason() is None)
+
+
+async def test_a_bug_in_the_engine_reaches_every_client(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the scheduler itself raises, no stream is left waiting."""
+
+    def broken(now: float) -> StepPlan:
+        raise KeyError("bug")
+
+    monkeypatch.setattr(engine._engine.scheduler, "schedule", broken)
+    streams = [engine.submit(call(str(i))) for i in range(3)]
+    for stream in streams:
+        last = (await asyncio.wait_for(_all(stream), 5))[-1]
+        assert isinstance(last.error, EngineDeadError)
+    with pytest.raises(EngineDeadError):
+        engine.submit(call("later"))
+    assert "bug" in (engine.unhealthy_reason() or "")
+
+
+async def _all(stream: Any) -> list[Any]:
+    return [output async for output in stream]

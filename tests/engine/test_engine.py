@@ -1,0 +1,236 @@
+"""The loop around the scheduler: text, stop strings, and failures that end what they must and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.fakes import VOCAB, FakeExecutor, next_token
+from tests.text.tiny_tokenizers import byte_level
+from twostroke.config import EngineConfig
+from twostroke.engine.client import GenerationRequest
+from twostroke.engine.engine import MAX_CONSECUTIVE_FAILURES, Engine
+from twostroke.errors import (
+    EngineDeadError,
+    InvalidRequestError,
+    NonFiniteLogitsError,
+    RequestFailedError,
+    RequestTooLargeError,
+)
+from twostroke.sampling_params import SamplingParams
+from twostroke.text.tokenizer import Tokenizer
+from twostroke.types import FinishReason, RequestOutput, StepPlan, StepResult
+
+TOKENIZER = Tokenizer(byte_level())
+
+
+class TextExecutor(FakeExecutor):
+    """Says given token sequences, one per request id, whatever the prompt."""
+
+    def __init__(self, says: dict[str, list[int]]) -> None:
+        super().__init__()
+        self.info = replace(self.info, vocab_size=TOKENIZER.vocab_size, eos_token_ids=frozenset())
+        self.says = says
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        result = super().execute(plan)
+        for request_id in result.token_ids:
+            result.token_ids[request_id] = [self.says[request_id][plan.scheduled[request_id].request.num_output_tokens]]
+        return result
+
+
+class NanExecutor(FakeExecutor):
+    """Reports one request's numbers as broken in its second step."""
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        result = super().execute(plan)
+        if "bad" in result.token_ids and plan.scheduled["bad"].start > 0:
+            del result.token_ids["bad"]
+            result.errors["bad"] = NonFiniteLogitsError("NaN")
+        return result
+
+
+def call(request_id: str, prompt: list[int] | None = None, **params: object) -> GenerationRequest:
+    fields = {"max_tokens": 6, "ignore_eos": True, "detokenize": False, **params}
+    return GenerationRequest(
+        request_id=request_id,
+        prompt_token_ids=prompt or [1, 2, 3],
+        params=SamplingParams(**fields),  # type: ignore[arg-type]
+    )
+
+
+def finish(engine: Engine, limit: int = 200) -> dict[str, list[RequestOutput]]:
+    """Step until nothing is left; outputs by request, integrity checked after each step."""
+    outputs: dict[str, list[RequestOutput]] = {}
+    for _ in range(limit):
+        if not engine.has_work():
+            break
+        for output in engine.step():
+            outputs.setdefault(output.request_id, []).append(output)
+        engine.kv.check_integrity()
+    assert not engine.has_work()
+    assert engine.kv.pool.num_free == engine.kv.pool.num_blocks
+    return outputs
+
+
+def say(text: str, **params: object) -> tuple[str, RequestOutput]:
+    """What reaches the client when the model says ``text``, and the last output."""
+    tokens = TOKENIZER.encode(text, add_special_tokens=False)
+    engine = Engine(TextExecutor({"a": tokens}), TOKENIZER)
+    engine.submit(call("a", **{"detokenize": True, "max_tokens": len(tokens), **params}))
+    outputs = finish(engine)["a"]
+    return "".join(output.text for output in outputs), outputs[-1]
+
+
+def test_text_comes_whole_and_ends_by_length() -> None:
+    text, last = say("héllo wörld 🙂!")
+    assert text == "héllo wörld 🙂!"
+    assert last.finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("include, expected", [(False, "one two "), (True, "one two three")])
+def test_stop_string_ends_the_request_and_is_not_leaked(include: bool, expected: str) -> None:
+    text, last = say("one two three four", stop="three", include_stop_str_in_output=include)
+    assert text == expected
+    assert (last.finish_reason, last.stop_reason) == (FinishReason.STOP, "three")
+
+
+def test_text_withheld_for_a_stop_string_is_given_back_at_the_end() -> None:
+    text, last = say("one two thr", stop="three")
+    assert text == "one two thr"
+    assert last.finish_reason is FinishReason.LENGTH
+
+
+def test_no_stop_string_before_min_tokens() -> None:
+    tokens = len(TOKENIZER.encode("stop it. stop", add_special_tokens=False))
+    text, last = say("stop it. stop", stop="stop", min_tokens=tokens - 1)
+    assert text == "stop it. "
+    assert last.finish_reason is FinishReason.STOP
+
+
+def test_stop_token_is_left_out_of_the_text_unless_asked_for() -> None:
+    tokens = TOKENIZER.encode("one two!", add_special_tokens=False)
+    text, last = say("one two!", stop_token_ids=[tokens[-1]])
+    assert text == TOKENIZER.decode(tokens[:-1])
+    assert last.stop_reason == tokens[-1]
+    text, _ = say("one two!", stop_token_ids=[tokens[-1]], include_stop_str_in_output=True)
+    assert text == "one two!"
+
+
+def test_one_request_with_broken_numbers_fails_alone() -> None:
+    engine = Engine(NanExecutor())
+    engine.submit(call("bad"))
+    engine.submit(call("good"))
+    outputs = finish(engine)
+    assert isinstance(outputs["bad"][-1].error, NonFiniteLogitsError)
+    assert outputs["good"][-1].finish_reason is FinishReason.LENGTH
+    assert engine.dead is None
+
+
+def test_failing_pass_fails_its_requests_with_the_cause_and_the_engine_goes_on() -> None:
+    executor = FakeExecutor()
+    engine = Engine(executor)
+    engine.submit(call("a"))
+    executor.raise_next = ValueError("boom")
+    (output,) = engine.step()
+    assert isinstance(output.error, RequestFailedError)
+    assert "boom" in output.error.message
+    assert isinstance(output.error.__cause__, ValueError)
+    engine.submit(call("b"))
+    assert finish(engine)["b"][-1].finish_reason is FinishReason.LENGTH
+    assert engine.recorder.events()[0].error is not None
+
+
+def test_engine_that_keeps_failing_says_so_and_ends_everything() -> None:
+    """Never a silent hang: all requests get the error, and further ones are refused with it."""
+    executor = FakeExecutor()
+    engine = Engine(executor, config=EngineConfig.from_flat({"max_num_seqs": 1}))
+    for number in range(MAX_CONSECUTIVE_FAILURES + 1):
+        engine.submit(call(str(number)))
+    outputs: list[RequestOutput] = []
+    for _ in range(MAX_CONSECUTIVE_FAILURES):
+        executor.raise_next = RuntimeError("device lost")
+        outputs += engine.step()
+    assert {o.request_id for o in outputs if o.finish_reason is FinishReason.ERROR} == {"0", "1", "2", "3"}
+    assert isinstance(outputs[-1].error, EngineDeadError)
+    assert not engine.has_work()
+    with pytest.raises(EngineDeadError):
+        engine.submit(call("later"))
+
+
+def test_abort_ends_all_samples_and_frees_their_blocks() -> None:
+    engine = Engine(FakeExecutor())
+    engine.submit(call("a", n=3, max_tokens=50))
+    for _ in range(3):
+        engine.step()
+    outputs = engine.abort("a")
+    assert [(o.index, o.finish_reason) for o in outputs] == [(i, FinishReason.ABORT) for i in range(3)]
+    engine.kv.check_integrity()
+    assert engine.kv.pool.num_free == engine.kv.pool.num_blocks
+    assert engine.abort("a") == []
+
+
+def test_samples_of_one_request_differ_by_their_seeds_and_repeat() -> None:
+    def tokens() -> list[list[int]]:
+        engine = Engine(FakeExecutor())
+        engine.submit(call("a", n=3, seed=7))
+        outputs = finish(engine)["a"]
+        return [[t for o in outputs if o.index == i for t in o.token_ids] for i in range(3)]
+
+    first = tokens()
+    assert first == tokens()
+    assert len({tuple(t) for t in first}) == 3
+    assert first[0][0] == next_token([1, 2, 3], 7), "the first sample keeps the client's seed"
+
+
+@pytest.mark.parametrize(
+    "request_, error, param",
+    [
+        (GenerationRequest(request_id="x", prompt_token_ids=[]), InvalidRequestError, "prompt"),
+        (call("x", [1, VOCAB]), InvalidRequestError, "prompt"),
+        (call("x", [1, -1]), InvalidRequestError, "prompt"),
+        (call("x", [1] * 128), RequestTooLargeError, "prompt"),
+        (call("x", [1] * 100, max_tokens=29), RequestTooLargeError, "max_tokens"),
+        (call("x", stop_token_ids=[VOCAB]), InvalidRequestError, "stop_token_ids"),
+        (call("x", detokenize=True), InvalidRequestError, "detokenize"),
+    ],
+)
+def test_bad_requests_are_refused_before_anything_is_queued(
+    request_: GenerationRequest, error: type[InvalidRequestError], param: str
+) -> None:
+    engine = Engine(FakeExecutor())
+    with pytest.raises(error) as caught:
+        engine.submit(request_)
+    assert caught.value.param == param
+    assert not engine.has_work()
+
+
+def test_without_max_tokens_an_answer_may_fill_context_or_cache() -> None:
+    engine = Engine(FakeExecutor(num_blocks=8))  # 32 slots, context 128
+    engine.submit(call("a", max_tokens=None))
+    tokens = sum(len(output.token_ids) for output in finish(engine)["a"])
+    assert tokens == 32 - 3
+
+
+def test_metrics_and_events_tell_what_happened() -> None:
+    engine = Engine(FakeExecutor())
+    engine.submit(call("a", list(range(1, 14)), max_tokens=3))
+    finish(engine)
+    engine.submit(call("b", list(range(1, 14)), max_tokens=3))
+    finish(engine)
+    metrics = engine.metrics.render()[0].decode()
+    label = '{model_name="fake"}'
+    for line in (
+        f"vllm:prompt_tokens_total{label} 26.0",
+        f"vllm:generation_tokens_total{label} 6.0",
+        f"vllm:prefix_cache_hits_total{label} 12.0",
+        'vllm:request_success_total{finished_reason="length",model_name="fake"} 2.0',
+        f"vllm:time_to_first_token_seconds_count{label} 2.0",
+        f"vllm:num_requests_running{label} 0.0",
+    ):
+        assert line in metrics, line
+    events = engine.recorder.events()
+    assert [event.num_tokens for event in events] == [13, 1, 1, 1, 1, 1]
+    assert events[3].prefix_hits == 12
+    assert [f.request_id for f in events[-1].finished] == ["b"]
