@@ -74,7 +74,7 @@ def first_sentence(text: str) -> str:
 
 def hashed_fraction(text: str) -> float:
     """A number in [0, 1) that depends on the text alone; used for every held-out choice."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") / 2**64
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, person=b"split 2").digest(), "big") / 2**64
 
 
 def split_phrasings(phrasings: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

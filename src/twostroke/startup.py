@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,6 +19,7 @@ def load_engine(config: EngineConfig) -> Engine:
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: With a hint that says what to change.
     """
+    _let_idle_threads_sleep()
     folder = resolve_model(config.model.model, config.model.revision)
     with ThreadPoolExecutor(max_workers=1) as pool:
         tokenizer = pool.submit(Tokenizer.from_folder, folder)
@@ -28,6 +30,15 @@ def load_engine(config: EngineConfig) -> Engine:
         executor = TorchExecutor.load(config, folder)
         executor.info.load_seconds["import"] = import_seconds
         return Engine(executor, tokenizer.result(), config)
+
+
+def _let_idle_threads_sleep() -> None:
+    """Set before torch loads OpenMP, unless the user has: its threads spin between operators by default.
+
+    Where anything else wants the core of a spinning thread (here: the event loop, and the client), every operator then
+    waits for the operating system to give it back. Figures in docs/log.md.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def start_async_engine(config: EngineConfig) -> AsyncEngine:

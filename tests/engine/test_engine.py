@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ class NanExecutor(FakeExecutor):
         return result
 
 
-def call(request_id: str, prompt: list[int] | None = None, **params: object) -> GenerationRequest:
+def call(request_id: str, prompt: list[int] | None = None, **params: Any) -> GenerationRequest:
     fields = {"max_tokens": 6, "ignore_eos": True, "detokenize": False, **params}
     return GenerationRequest(
         request_id=request_id,
@@ -74,11 +75,12 @@ def finish(engine: Engine, limit: int = 200) -> dict[str, list[RequestOutput]]:
     return outputs
 
 
-def say(text: str, **params: object) -> tuple[str, RequestOutput]:
+def say(text: str, **params: Any) -> tuple[str, RequestOutput]:
     """What reaches the client when the model says ``text``, and the last output."""
     tokens = TOKENIZER.encode(text, add_special_tokens=False)
     engine = Engine(TextExecutor({"a": tokens}), TOKENIZER)
-    engine.submit(call("a", **{"detokenize": True, "max_tokens": len(tokens), **params}))
+    fields: dict[str, Any] = {"detokenize": True, "max_tokens": len(tokens), **params}
+    engine.submit(call("a", **fields))
     outputs = finish(engine)["a"]
     return "".join(output.text for output in outputs), outputs[-1]
 

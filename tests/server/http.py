@@ -11,7 +11,7 @@ from tests.server.scripted import ScriptedEngine
 from twostroke.server.app import create_app
 from twostroke.server.options import ServerOptions
 
-USER = [{"role": "user", "content": "the dog"}]
+USER: list[Any] = [{"role": "user", "content": "the dog"}]
 
 
 def client_for(engine: ScriptedEngine, **options: Any) -> httpx.AsyncClient:

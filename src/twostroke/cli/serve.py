@@ -31,6 +31,7 @@ def serve(
         model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same as --model.
     """
     from twostroke.server.serve import serve as run_server
+    from twostroke.startup import start_async_engine
 
     config = engine_config(model, model_options, cache, scheduler, observability)
-    run_server(config, server or ServerOptions())
+    run_server(config, server or ServerOptions(), start_async_engine)

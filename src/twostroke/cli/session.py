@@ -44,9 +44,9 @@ class LocalSession:
 
     @classmethod
     def load(cls, config: EngineConfig) -> LocalSession:
-        from twostroke.server.serve import load_engine
+        from twostroke.startup import start_async_engine
 
-        return cls(load_engine(config))
+        return cls(start_async_engine(config))
 
     @property
     def chats(self) -> bool:

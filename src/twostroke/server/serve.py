@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 Loader = Callable[[EngineConfig], "OwnedEngine"]
 
 
-def serve(config: EngineConfig, options: ServerOptions, *, load: Loader | None = None) -> None:
+def serve(config: EngineConfig, options: ServerOptions, load: Loader) -> None:
     """Serve until a signal ends it.
 
     The first SIGTERM or SIGINT drains: new work gets a 503, running requests may finish for ``shutdown_timeout``
     seconds. The second ends the process at once.
 
     Args:
-        load: Loads the engine; ``AsyncEngine.start`` unless a test brings its own.
+        load: Loads the engine, on a thread of its own.
 
     Raises:
         ConfigError: The address cannot be bound.
@@ -39,7 +39,7 @@ def serve(config: EngineConfig, options: ServerOptions, *, load: Loader | None =
     listener = listen(options)
     configure_logging(options)
     names = options.served_model_name or (config.model.model,)
-    loading = load_on_thread(config, load or load_engine)
+    loading = load_on_thread(config, load)
     # Imported while the model loads on its thread; half a second in all.
     from twostroke.server.lifecycle import run_until_signalled
 
@@ -75,13 +75,6 @@ def load_on_thread(config: EngineConfig, load: Loader) -> Future[OwnedEngine]:
 
     threading.Thread(target=run, name="twostroke-load", daemon=True).start()
     return future
-
-
-def load_engine(config: EngineConfig) -> OwnedEngine:
-    """An engine in this process."""
-    from twostroke.engine.async_engine import AsyncEngine
-
-    return AsyncEngine.start(config)
 
 
 def configure_logging(options: ServerOptions) -> None:

@@ -1,0 +1,62 @@
+"""Measure the claims: ``python -m benchmarks.claims [NAME ...]``; data on stdout, progress on stderr.
+
+A run of all of them is recorded in ``benchmarks/claims/results``; a run of some is only printed.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cyclopts
+
+from benchmarks.claims import chunked_prefill, continuous_batching, kv_cache, kv_waste, prefix_caching
+from benchmarks.claims.report import ROOT, Claim, environment, write_claims
+from benchmarks.claims.workbench import Workbench, default_model
+
+MEASURES: dict[str, Callable[[Workbench], Claim]] = {
+    "continuous_batching": continuous_batching.measure,
+    "kv_cache": kv_cache.measure,
+    "prefix_caching": prefix_caching.measure,
+    "chunked_prefill": chunked_prefill.measure,
+    "kv_waste": kv_waste.measure,
+}
+TRACES = ROOT.parent / "shared" / "data" / "traces"
+RESULTS = Path(__file__).parent / "results"
+
+
+def main(*names: str, model: str | None = None, data: Path = TRACES, rounds: int = 3, out: Path = RESULTS) -> None:
+    """Measure the claims and print one line for each.
+
+    Args:
+        names: Which ones, by the names of their scripts; all by default.
+        model: What to run on: pilot by default, or a random checkpoint of its size where there is no pilot.
+        data: Folder of the Azure traces.
+        rounds: How often each is measured.
+        out: Folder for the record.
+    """
+    if unknown := [name for name in names if name not in MEASURES]:
+        sys.exit(f"error: no claim {unknown[0]!r}\n\nhint: there are {', '.join(MEASURES)}")
+    began = time.perf_counter()
+
+    def say(text: str) -> None:
+        print(f"[{time.perf_counter() - began:4.0f} s] {text}", file=sys.stderr, flush=True)
+
+    claims: list[Claim] = []
+    with default_model(model) as (source, name):
+        bench = Workbench(source, name, rounds, data, say)
+        for chosen in names or MEASURES:
+            claims.append(MEASURES[chosen](bench))
+            print(claims[-1].line(), flush=True)
+    if names:
+        say("done; nothing recorded, since only a run of all claims is")
+        return
+    write_claims(claims, environment(shlex.join(["python", "-m", "benchmarks.claims", *sys.argv[1:]])), out)
+    say(f"recorded in {out}")
+
+
+if __name__ == "__main__":
+    cyclopts.run(main)

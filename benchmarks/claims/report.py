@@ -1,0 +1,108 @@
+"""A claim as one line, and all of them as a file with the machine, the commit and the versions that made them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One measured claim.
+
+    Attributes:
+        name: The script's.
+        claim: What is compared with what.
+        measured: Medians, with their unit.
+        conditions: All that a reader needs to judge or repeat it.
+        target: What was promised, if anything was.
+        met: Whether it is; ``None`` without a target or a measurement.
+        figures: Every number behind ``measured``, by round.
+    """
+
+    name: str
+    claim: str
+    measured: str
+    conditions: str
+    target: str | None = None
+    met: bool | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def line(self) -> str:
+        return f"{self.claim} | {self.measured}{self.verdict()} | {self.conditions}"
+
+    def verdict(self) -> str:
+        if self.target is None:
+            return ""
+        word = {True: "met", False: "MISSED", None: "not measured"}[self.met]
+        return f"; target {self.target}: {word}"
+
+
+def environment(command: str) -> dict[str, Any]:
+    """Where and with what the numbers were made."""
+    import torch
+
+    return {
+        "command": command,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load_average_at_end": [round(load, 2) for load in os.getloadavg()],
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
+
+
+def environment_text(where: dict[str, Any]) -> str:
+    """The same as Markdown."""
+    load = ", ".join(map(str, where["load_average_at_end"]))
+    return (
+        f"- machine: {where['cores']} cores, {where['cpu']}; {where['system']}; load average at the end {load}\n"
+        f"- commit: {where['commit']}; torch {where['torch']} with {where['threads']} threads, "
+        f"Python {where['python']}\n"
+        f"- date: {where['date']}\n"
+        f"- command: `{where['command']}`\n"
+    )
+
+
+def write_claims(claims: Sequence[Claim], where: dict[str, Any], folder: Path) -> None:
+    """``claims.json`` with every figure, ``claims.md`` to read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    results = {**where, "claims": [asdict(claim) for claim in claims]}
+    (folder / "claims.json").write_text(json.dumps(results, indent=2) + "\n")
+    rows = [f"| {c.claim} | {c.measured}{c.verdict()} | {c.conditions} |" for c in claims]
+    table = "\n".join(("| claim | measured | conditions |", "|---|---|---|", *rows))
+    (folder / "claims.md").write_text(f"# Claims, measured\n\n{environment_text(where)}\n{table}\n")
+
+
+def _commit() -> str:
+    try:
+        head = _git("rev-parse", "--short=12", "HEAD")
+        return f"{head} with uncommitted changes" if _git("status", "--porcelain", "--", "src", "benchmarks") else head
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(*arguments: str) -> str:
+    command = ("git", "-C", str(ROOT), *arguments)
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -1,0 +1,127 @@
+"""What the claims share: engines on one model, prompts, timing, and progress on stderr."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import make_checkpoint
+from twostroke.config import EngineConfig
+from twostroke.engine.client import GenerationRequest
+from twostroke.engine.engine import Engine
+from twostroke.errors import ModelLoadError
+from twostroke.model_files import resolve_model
+from twostroke.sampling_params import SamplingParams
+from twostroke.startup import load_engine
+from twostroke.types import RequestOutput
+
+KV_CACHE_BYTES = 512 * 2**20
+STANDIN = "10m"
+
+
+@dataclass(frozen=True, slots=True)
+class Workbench:
+    """The model that the claims run on and how often they repeat.
+
+    Attributes:
+        model: As ``--model`` takes it.
+        name: The model, as people call it.
+        rounds: How often everything is measured, all variants in turn within each round.
+        traces: Folder of the Azure traces, which need not exist.
+        say: Takes one line of progress.
+    """
+
+    model: str
+    name: str
+    rounds: int
+    traces: Path
+    say: Callable[[str], None]
+
+    @contextmanager
+    def engines(self, variants: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Engine]]:
+        """One engine, with weights and KV cache of its own, for each variant's options; warmed up."""
+        with ExitStack() as stack:
+            engines = {}
+            for name, options in variants.items():
+                config = EngineConfig.from_flat({"model": self.model, "kv_cache_memory": KV_CACHE_BYTES, **options})
+                engines[name] = stack.enter_context(closing(load_engine(config)))
+            for engine in engines.values():
+                time_to_first_token(engine, greedy("warm-up", [5] * 64, 1, cache_salt="warm-up"))
+            yield engines
+
+
+@contextmanager
+def default_model(model: str | None) -> Iterator[tuple[str, str]]:
+    """What to run on, and its name: ``model`` if given, else pilot, else a random checkpoint of about its size."""
+    if model is not None:
+        yield model, model
+        return
+    try:
+        resolve_model("pilot")
+    except ModelLoadError:
+        with tempfile.TemporaryDirectory(prefix="twostroke-claims-") as folder:
+            with redirect_stdout(sys.stderr):
+                make_checkpoint.main(STANDIN, folder)
+            yield folder, f"random {STANDIN} Llama (no pilot in this tree)"
+    else:
+        yield "pilot", "pilot"
+
+
+def greedy(request_id: str, prompt: list[int], num_tokens: int, *, cache_salt: str = "") -> GenerationRequest:
+    """A request for exactly ``num_tokens`` tokens."""
+    params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
+    return GenerationRequest(request_id=request_id, prompt_token_ids=prompt, params=params, cache_salt=cache_salt)
+
+
+def random_prompt(rng: random.Random, engine: Engine, num_tokens: int) -> list[int]:
+    return rng.choices(range(engine.info.vocab_size), k=num_tokens)
+
+
+def step(engine: Engine) -> list[RequestOutput]:
+    """One step; a benchmark whose requests fail measures nothing, so their errors are raised."""
+    outputs = engine.step()
+    for output in outputs:
+        if output.error is not None:
+            raise output.error
+    return outputs
+
+
+def run_to_end(engine: Engine) -> int:
+    """Step until nothing is left; returns the number of steps."""
+    steps = 0
+    while engine.has_work():
+        step(engine)
+        steps += 1
+    return steps
+
+
+def time_to_first_token(engine: Engine, call: GenerationRequest) -> float:
+    """Seconds from submission to the first token of a request that is alone; then it is aborted."""
+    began = time.perf_counter()
+    engine.submit(call)
+    while not step(engine):
+        pass
+    seconds = time.perf_counter() - began
+    engine.abort(call.request_id)
+    return seconds
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def spread(values: Sequence[float], unit: str = "x") -> str:
+    """``2.31x (2.25 to 2.40)``: the median, and the extremes of all rounds."""
+    return f"{median(values):.3g}{unit} ({min(values):.3g} to {max(values):.3g})"
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

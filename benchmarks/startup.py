@@ -1,0 +1,173 @@
+"""Seconds from starting ``twostroke serve`` to its first streamed token: ``python -m benchmarks.startup``.
+
+Each run starts a server process of its own, asks ``/health`` until it answers 200, then streams one completion. The
+first run of each model is not counted: what is claimed is the time with a warm disk.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cyclopts
+import httpx
+
+from benchmarks import make_checkpoint
+from benchmarks.claims.report import environment, environment_text
+
+RESULTS = Path(__file__).parent / "results"
+TARGETS = {"pilot": 4.0, "350m": 8.0}
+DEADLINE = 120.0
+# Asking more often would take time from the server that is loading.
+POLL_SECONDS = 0.025
+STOP_SECONDS = 15.0
+PROMPT = "A language model answers in two strokes."
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Seconds from the start of the process: until ``/health`` answers 200, and until the first token's text."""
+
+    healthy: float
+    first_token: float
+
+
+class ServerFailedError(RuntimeError):
+    """The server ended, or was not ready in time; carries the end of its log."""
+
+
+def main(*models: str, runs: int = 5, out: Path = RESULTS) -> None:
+    """Measure start-up, print one line per model, and record it all.
+
+    Args:
+        models: pilot and 350m (a random checkpoint) by default; also a folder.
+        runs: How often each is started, after one run that is not counted.
+        out: Folder for the record.
+    """
+    found: dict[str, list[Start]] = {}
+    with tempfile.TemporaryDirectory(prefix="twostroke-startup-") as folder:
+        for name in models or TARGETS:
+            model = name
+            if name in make_checkpoint.SIZES:
+                model = str(Path(folder) / name)
+                with redirect_stdout(sys.stderr):
+                    make_checkpoint.main(name, model)
+            starts = []
+            for number in range(runs + 1):
+                starts.append(start_once(model, Path(folder) / "server.log"))
+                counted = f"{number} of {runs}" if number else "not counted"
+                print(f"{name}, run {counted}: {starts[-1].first_token:.2f} s", file=sys.stderr, flush=True)
+            found[name] = starts[1:]
+            print(describe(name, found[name]), flush=True)
+    command = shlex.join(["python", "-m", "benchmarks.startup", *sys.argv[1:]])
+    _write(found, environment(command), out)
+
+
+def start_once(model: str, log: Path) -> Start:
+    """Start a server, wait for its first token, and end it."""
+    port = _free_port()
+    arguments = [sys.executable, "-m", "twostroke", "serve", model, "--port", str(port)]
+    with log.open("wb") as output:
+        began = time.perf_counter()
+        process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _wait_until_healthy(process, url, began, log)
+            healthy = time.perf_counter() - began
+            _wait_for_token(url)
+            return Start(healthy, time.perf_counter() - began)
+        finally:
+            _end(process)
+
+
+def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, began: float, log: Path) -> None:
+    with httpx.Client(trust_env=False, timeout=DEADLINE) as client:
+        while time.perf_counter() - began < DEADLINE:
+            if process.poll() is not None:
+                raise ServerFailedError(f"the server ended with {process.returncode}:\n{_tail(log)}")
+            try:
+                if client.get(f"{url}/health").status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass  # it does not listen yet
+            time.sleep(POLL_SECONDS)
+    raise ServerFailedError(f"the server was not healthy after {DEADLINE:g} s:\n{_tail(log)}")
+
+
+def _wait_for_token(url: str) -> None:
+    """Stream a completion up to the first text in it."""
+    body = {"prompt": PROMPT, "max_tokens": 16, "temperature": 0, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=DEADLINE, trust_env=False) as response:
+        if response.status_code != 200:
+            raise ServerFailedError(f"{response.status_code}: {response.read().decode(errors='replace')}")
+        for text in _texts(response.iter_lines()):
+            if text:
+                return
+    raise ServerFailedError("the answer ended without any text")
+
+
+def _texts(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        if line.startswith("data: {"):
+            yield "".join(choice["text"] for choice in json.loads(line.removeprefix("data: "))["choices"])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+
+
+def _summary(values: list[float]) -> str:
+    return f"median {statistics.median(values):.2f} s, min {min(values):.2f}, max {max(values):.2f}"
+
+
+def describe(name: str, starts: list[Start]) -> str:
+    """One line: first tokens, verdict, conditions."""
+    tokens = [start.first_token for start in starts]
+    verdict = ""
+    if target := TARGETS.get(name):
+        verdict = f"; target {target:g} s: {'met' if statistics.median(tokens) <= target else 'MISSED'}"
+    return (
+        f"twostroke serve {name} to the first streamed token | {_summary(tokens)}{verdict} | /health 200 after "
+        f"{_summary([start.healthy for start in starts])}; {len(starts)} runs with a warm disk"
+    )
+
+
+def _write(found: dict[str, list[Start]], where: dict[str, Any], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    models = {
+        name: {"healthy": [s.healthy for s in starts], "first_token": [s.first_token for s in starts]}
+        for name, starts in found.items()
+    }
+    results = {**where, "targets_seconds": TARGETS, "seconds": models}
+    (folder / "startup.json").write_text(json.dumps(results, indent=2) + "\n")
+    lines = "\n".join(f"- {describe(name, starts)}" for name, starts in found.items())
+    (folder / "startup.md").write_text(f"# Start-up, measured\n\n{environment_text(where)}\n{lines}\n")
+
+
+if __name__ == "__main__":
+    cyclopts.run(main)

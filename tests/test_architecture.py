@@ -1,0 +1,64 @@
+"""What keeps the documents true: names, marks and quoted code are compared with the source."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tests.test_torch_free import torch_free_modules
+from twostroke.engine.engine import Engine
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "twostroke"
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+MAX_LINES = 400
+# Files that may be longer, each with its reason.
+LONGER: dict[str, str] = {}
+
+
+def parts_of_the_package() -> list[str]:
+    """``engine/``, ``types.py`` ...: everything at the top of the package but its dunder files."""
+    folders = [f"{path.name}/" for path in SOURCE.iterdir() if path.is_dir() and not path.name.startswith("__")]
+    files = [path.name for path in SOURCE.glob("*.py") if not path.name.startswith("__")]
+    return sorted(folders + files)
+
+
+@pytest.mark.parametrize("name", parts_of_the_package())
+def test_every_part_of_the_package_is_on_the_map(name: str) -> None:
+    assert re.search(rf"^\| `{re.escape(name)}`", ARCHITECTURE, re.MULTILINE), f"{name} is not in docs/architecture.md"
+
+
+def test_the_marks_on_the_map_are_the_contract() -> None:
+    marked = re.findall(r"^\| `([\w.]+?)(?:/|\.py)` †", ARCHITECTURE, re.MULTILINE)
+    assert {f"twostroke.{name}" for name in marked} == set(torch_free_modules())
+
+
+def test_the_quoted_loop_is_the_loop() -> None:
+    assert dedent(inspect.getsource(Engine.step)) in ARCHITECTURE
+
+
+def test_files_have_one_subject() -> None:
+    paths = [*SOURCE.rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "examples").glob("*.py")]
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in paths}
+    too_long = {name for name, length in lengths.items() if length > MAX_LINES}
+    assert too_long == LONGER.keys()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text()):
+        if not target.startswith(("http://", "https://")):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_every_decision_is_in_the_index() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text()
+    notes = sorted(path.name for path in folder.glob("0*.md"))
+    assert notes and all(f"({name})" in index for name in notes)
+    assert [name[:4] for name in notes] == [f"{number:04}" for number in range(1, len(notes) + 1)]
