@@ -1,4 +1,4 @@
-"""What plans, serves, shows and sizes starts without torch: checked in fresh processes, on the list that CI's arrows use."""
+"""What plans, serves, shows and sizes starts without torch: checked in fresh processes, for the contract's modules."""
 
 from __future__ import annotations
 

@@ -80,6 +80,14 @@ async def test_bad_request_raises_at_once_and_the_id_stays_free(engine: AsyncEng
     stream.abort()
 
 
+async def test_what_the_engine_refuses_late_ends_that_stream_alone(engine: AsyncEngine) -> None:
+    """Samples get ids of their own, which another client may have chosen: the engine must survive that."""
+    first = engine.submit(call("a#1", max_tokens=50))
+    second = await _all(engine.submit(call("a", n=2)))
+    assert {type(output.error) for output in second} == {InvalidRequestError}
+    assert (await _all(first))[-1].finish_reason is FinishReason.LENGTH
+
+
 async def test_drain_lets_running_requests_finish_and_takes_no_more(engine: AsyncEngine) -> None:
     stream = engine.submit(call("a", max_tokens=20))
     drained = asyncio.create_task(engine.drain(5))

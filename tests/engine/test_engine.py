@@ -208,6 +208,14 @@ def test_bad_requests_are_refused_before_anything_is_queued(
     assert not engine.has_work()
 
 
+def test_an_id_in_use_is_refused_whole() -> None:
+    engine = Engine(FakeExecutor())
+    engine.submit(call("a#1"))
+    with pytest.raises(InvalidRequestError, match="in use"):
+        engine.submit(call("a", n=2))
+    assert set(finish(engine)) == {"a#1"}
+
+
 def test_without_max_tokens_an_answer_may_fill_context_or_cache() -> None:
     engine = Engine(FakeExecutor(num_blocks=8))  # 32 slots, context 128
     engine.submit(call("a", max_tokens=None))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.fakes import VOCAB, FakeExecutor, next_token
 from twostroke.config import SchedulerConfig
-from twostroke.errors import InvalidRequestError, NonFiniteLogitsError, RequestTooLargeError
+from twostroke.errors import NonFiniteLogitsError, RequestTooLargeError
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.sampling_params import SamplingParams
 from twostroke.scheduling.scheduler import Scheduler
@@ -272,16 +272,9 @@ def test_static_batching_waits_for_the_whole_batch() -> None:
 def test_request_that_can_never_fit_is_refused_with_the_numbers() -> None:
     harness = Harness(num_blocks=4)
     with pytest.raises(RequestTooLargeError) as caught:
-        harness.scheduler.add(make_request("big", [1] * 10, 10))
+        harness.scheduler.check_fits(make_request("big", [1] * 10, 10))
     assert (caught.value.needed, caught.value.available) == (20, 16)
     assert not harness.scheduler.has_work()
-
-
-def test_duplicate_id_is_refused() -> None:
-    harness = Harness()
-    harness.scheduler.add(make_request("a", [1]))
-    with pytest.raises(InvalidRequestError):
-        harness.scheduler.add(make_request("a", [1]))
 
 
 def test_failed_request_ends_alone_and_leaves_nothing_in_the_cache() -> None:

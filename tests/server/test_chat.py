@@ -87,7 +87,13 @@ async def test_token_ids_and_prompt_logprobs() -> None:
 async def test_prompt_is_the_rendered_template() -> None:
     engine = ScriptedEngine()
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    echoed: dict[str, object] = {"role": "assistant", "content": "yes", "refusal": None, "tool_calls": None, "annotations": []}
+    echoed: dict[str, object] = {
+        "role": "assistant",
+        "content": "yes",
+        "refusal": None,
+        "tool_calls": None,
+        "annotations": [],
+    }
     await chat(engine, messages=[{"role": "developer", "content": parts}, echoed])
     await chat(engine, messages=[*USER, echoed], continue_final_message=True)
     await chat(engine, truncate_prompt_tokens=5)

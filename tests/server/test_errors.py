@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import Future
 from typing import Any
 
@@ -175,8 +176,9 @@ async def test_while_loading_and_after_a_failed_load() -> None:
         assert (work.status_code, work.json()["error"]["code"]) == (503, "model_loading")
         assert "retry-after" in work.headers
         loading.set_exception(errors.ModelLoadError("no weights"))
-        while (health := await client.get("/health")).json()["status"] == "loading":
-            pass
+        async with asyncio.timeout(5):
+            while (health := await client.get("/health")).json()["status"] == "loading":
+                await asyncio.sleep(0.01)
         assert (health.status_code, health.json()["status"]) == (503, "unhealthy")
         assert "no weights" in health.json()["reason"]
 

@@ -70,7 +70,8 @@ def server_process(**options: Any) -> Iterator[ServerProcess]:
         server.process.kill()
         server.end()
         assert server.process.stdout is not None
-        assert server.process.stdout.read() == ""
+        # The tokenizer's trainer, which only the scripted engine runs, writes empty lines.
+        assert server.process.stdout.read().strip() == ""
         server.process.stdout.close()
         assert server.process.stderr is not None
         server.process.stderr.close()
@@ -132,10 +133,12 @@ def test_failed_load_ends_the_server() -> None:
 def test_taken_port_is_one_clear_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use") as caught:
+        with pytest.raises(
+            ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"
+        ) as caught:
             listen(ServerOptions(port=port))
     assert "another port" in (caught.value.hint or "")
-    with pytest.raises(ConfigError, match="cannot listen on 203.0.113.1"):
+    with pytest.raises(ConfigError, match=r"cannot listen on 203\.0\.113\.1"):
         listen(ServerOptions(host="203.0.113.1", port=0))
-    with pytest.raises(ConfigError, match="no.such.host"):
+    with pytest.raises(ConfigError, match=r"no\.such\.host"):
         listen(ServerOptions(host="no.such.host.invalid", port=0))

@@ -13,6 +13,7 @@ from twostroke.cli.flags import expand_sizes
 from twostroke.cli.generate import generate
 from twostroke.cli.serve import serve
 from twostroke.cli.terminal import print_error
+from twostroke.cli.trace import trace
 from twostroke.errors import TwostrokeError
 from twostroke.server.version import package_version
 
@@ -30,7 +31,7 @@ def build_app() -> App:
         version=package_version,
         config=expand_sizes,
     )
-    for command in (serve, chat, generate):
+    for command in (serve, chat, generate, trace):
         app.command(command)
     return app
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from twostroke.engine.client import GenerationRequest
 from twostroke.engine.engine import Engine
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.errors import EngineDeadError, InvalidRequestError, ShuttingDownError
+from twostroke.errors import EngineDeadError, InvalidRequestError, ShuttingDownError, TwostrokeError
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.text.tokenizer import Tokenizer
 from twostroke.types import Request, RequestOutput
@@ -182,5 +182,9 @@ class AsyncEngine:
         return []
 
     def _add(self, samples: list[Request]) -> list[RequestOutput]:
-        self._engine.add(samples)
+        """What only the engine's thread can find wrong with a request ends that request, not the engine."""
+        try:
+            self._engine.add(samples)
+        except TwostrokeError as error:
+            return self._engine.refuse(samples, error)
         return []

@@ -11,7 +11,7 @@ from twostroke.engine.client import GenerationRequest
 from twostroke.engine.executor import Executor, ExecutorInfo
 from twostroke.engine.intake import Intake
 from twostroke.engine.output_processor import OutputProcessor
-from twostroke.errors import EngineDeadError, RequestFailedError, TwostrokeError
+from twostroke.errors import EngineDeadError, InvalidRequestError, RequestFailedError, TwostrokeError
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.observability.events import build_step_event
 from twostroke.observability.metrics import EngineMetrics
@@ -81,6 +81,11 @@ class Engine:
         return requests
 
     def add(self, requests: list[Request]) -> None:
+        """Queue all samples of a prepared call, or none of them and raise."""
+        if self.dead:
+            raise self.dead
+        if taken := [r.request_id for r in requests if r.request_id in self.scheduler.requests]:
+            raise InvalidRequestError(f"request id {taken[0]!r} is in use", param="request_id")
         for request in requests:
             self.scheduler.add(request)
             if self._texts:
@@ -102,6 +107,10 @@ class Engine:
         """End all samples of a client's request; their last outputs say so. Unknown ids are ignored."""
         samples = [r for r in self.scheduler.requests.values() if r.parent_id == request_id]
         return [self._end(request, FinishReason.ABORT) for request in samples]
+
+    def refuse(self, requests: list[Request], error: TwostrokeError) -> list[RequestOutput]:
+        """The last outputs of requests that ``add`` did not take."""
+        return [_last_output(request, FinishReason.ERROR, error) for request in requests]
 
     def die(self, error: EngineDeadError) -> list[RequestOutput]:
         """Fail for good: end every request with ``error`` and refuse all further ones with it."""
@@ -139,15 +148,7 @@ class Engine:
     def _end(self, request: Request, reason: FinishReason, error: TwostrokeError | None = None) -> RequestOutput:
         now = self.clock()
         self.scheduler.finish(request.request_id, reason, now, error=error)
-        output = RequestOutput(
-            request_id=request.parent_id,
-            index=request.index,
-            token_ids=[],
-            num_prompt_tokens=request.num_prompt_tokens,
-            num_cached_tokens=request.num_cached_tokens,
-            finish_reason=reason,
-            error=error,
-        )
+        output = _last_output(request, reason, error)
         if self._texts:
             self._texts.process(output)
         self.metrics.observe_finished(request, now)
@@ -176,3 +177,15 @@ class Engine:
         )
         self.recorder.add(event)
         self.metrics.observe_step(event)
+
+
+def _last_output(request: Request, reason: FinishReason, error: TwostrokeError | None) -> RequestOutput:
+    return RequestOutput(
+        request_id=request.parent_id,
+        index=request.index,
+        token_ids=[],
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_cached_tokens=request.num_cached_tokens,
+        finish_reason=reason,
+        error=error,
+    )

@@ -11,7 +11,7 @@ Iteration-level scheduling: Yu et al., Orca, OSDI 2022. Chunked prefill: Agrawal
 from __future__ import annotations
 
 from twostroke.config import SchedulerConfig
-from twostroke.errors import InvalidRequestError, RequestTooLargeError, TwostrokeError
+from twostroke.errors import RequestTooLargeError, TwostrokeError
 from twostroke.kv_cache.manager import KVCacheManager, Prefix
 from twostroke.observability.events import SchedulerStats
 from twostroke.scheduling.policies import make_policy, pick_victim
@@ -54,15 +54,11 @@ class Scheduler:
     # ---- arrivals and departures -------------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
-        """Queue a request; one that shares its leader's prompt is held until that prompt is computed.
+        """Queue a request that ``check_fits`` has passed and whose id is not in use.
 
-        Raises:
-            RequestTooLargeError: It could not run even alone.
-            InvalidRequestError: Its id is taken.
+        One that shares its leader's prompt is held until that prompt is computed.
         """
-        if request.request_id in self.requests:
-            raise InvalidRequestError(f"request id {request.request_id!r} is in use", param="request_id")
-        self.check_fits(request)
+        assert request.request_id not in self.requests
         request.sequence_number = self._num_arrived
         self._num_arrived += 1
         self.requests[request.request_id] = request

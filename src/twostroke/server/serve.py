@@ -66,6 +66,8 @@ def listen(options: ServerOptions) -> socket.socket:
 def load_on_thread(config: EngineConfig, load: Loader) -> Future[OwnedEngine]:
     """Start loading; the thread is a daemon, so that a signal need not wait for it."""
     future: Future[OwnedEngine] = Future()
+    # Running, so that nobody who stops waiting for it cancels it.
+    future.set_running_or_notify_cancel()
 
     def run() -> None:
         try:

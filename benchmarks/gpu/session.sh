@@ -1,0 +1,11 @@
+#!/bin/sh
+# Everything that wants a GPU, in one call: correctness against the CPU, then speed against roofline and transformers.
+# Usage: sh benchmarks/gpu/session.sh [DEVICE] [RESULTS_FOLDER]      (by default cuda, benchmarks/gpu/results)
+set -eu
+cd "$(dirname "$0")/../.."
+device=${1:-cuda}
+results=${2:-benchmarks/gpu/results}
+python=${PYTHON:-python3}
+export PYTHONPATH=src:. PYTHONUNBUFFERED=1
+"$python" -m benchmarks.gpu.correctness --device "$device" --results "$results"
+"$python" -m benchmarks.gpu.speed --device "$device" --results "$results"

@@ -1,0 +1,14 @@
+#!/bin/sh
+# Makes pilot and pilot-draft from the question bank and measures both; about an hour on 2 cores. Stopped, it goes on
+# from the last checkpoint when called again. A new start: remove training/runs.
+set -eu
+cd "$(dirname "$0")/.."
+python=${PYTHON:-.venv/bin/python}
+export OMP_WAIT_POLICY=PASSIVE PYTHONUNBUFFERED=1
+[ -d training/runs/bank ] || "$python" -m training.prepare
+"$python" -m training.train --size pilot --minutes "${PILOT_MINUTES:-45}"
+"$python" -m training.export --size pilot
+"$python" -m training.train --size draft --minutes "${DRAFT_MINUTES:-9}"
+"$python" -m training.export --size draft
+"$python" -m training.evaluate
+"$python" -m training.evaluate --model src/twostroke/pilot/weights/pilot-draft
