@@ -57,7 +57,7 @@ def call(request_id: str, prompt: list[int] | None = None, **params: Any) -> Gen
     return GenerationRequest(
         request_id=request_id,
         prompt_token_ids=prompt or [1, 2, 3],
-        params=SamplingParams(**fields),  # type: ignore[arg-type]
+        params=SamplingParams(**fields),
     )
 
 

@@ -1,0 +1,66 @@
+"""The embedded models: what other software reads in them, how large they are, and what was measured of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from training.bank import load_bank
+from twostroke.config import EngineConfig
+from twostroke.model_files import resolve_model
+from twostroke.runtime.reference import naive_logits
+from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.text.chat_template import ChatTemplate
+from twostroke.text.tokenizer import Tokenizer
+
+MODELS = ("pilot", "pilot-draft")
+RESULTS = Path(__file__).parents[2] / "training" / "results"
+MESSAGES = [
+    {"role": "system", "content": "Answer in one sentence."},
+    {"role": "user", "content": "What is prefill?"},
+    {"role": "assistant", "content": "Reading the prompt."},
+    {"role": "user", "content": "naïve 🙂 100 %"},
+]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_transformers_loads_the_same_folder_and_gives_the_same_logits(name: str) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = resolve_model(name)
+    tokenizer, theirs = Tokenizer.from_folder(folder), AutoTokenizer.from_pretrained(folder)
+    text = ChatTemplate.from_tokenizer(tokenizer).render(MESSAGES, add_generation_prompt=True)
+    assert text == theirs.apply_chat_template(MESSAGES, add_generation_prompt=True, tokenize=False)
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    assert tokens == theirs(text, add_special_tokens=False)["input_ids"]
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    options = {"model": name, "dtype": "float32", "device": "cpu", "max_model_len": 512, "kv_cache_memory": 2**23}
+    executor = TorchExecutor.load(EngineConfig.from_flat(options))
+    with torch.inference_mode():
+        expected = model(torch.tensor([tokens])).logits[0]
+    assert (naive_logits(executor.model, tokens) - expected).abs().max() < 1e-4
+    assert executor.info.eos_token_ids == {tokenizer.eos_token_id}
+
+
+def test_both_share_a_tokenizer_and_together_are_small() -> None:
+    """Speculation needs equal tokens; the package should stay quick to install."""
+    folders = [resolve_model(name) for name in MODELS]
+    first, second = ((folder / "tokenizer.json").read_bytes() for folder in folders)
+    assert first == second
+    size = sum(path.stat().st_size for folder in folders for path in folder.iterdir())
+    assert size <= 25e6
+
+
+def test_the_recorded_quality_is_of_these_weights_and_good_enough() -> None:
+    """Answers to phrasings that were held out of training: at least 85 % right, nearly all ended by the model."""
+    report = json.loads((RESULTS / "pilot.json").read_text())
+    record = json.loads((resolve_model("pilot") / "training.json").read_text())
+    assert report["training"]["bank_digest"] == record["bank_digest"] == load_bank().digest
+    assert report["limit"] is None
+    suite = report["suites"]["held-out phrasings, all"]
+    assert suite["cases"] >= 600
+    assert suite["accuracy"] >= 0.85
+    assert suite["ended"] >= 0.98
