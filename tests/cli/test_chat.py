@@ -110,7 +110,7 @@ async def test_remote_errors() -> None:
     failing = ScriptedEngine(Script(error=RequestFailedError("pass failed"), error_at=2))
     with pytest.raises(EngineError, match="pass failed"):
         await collect(RemoteSession("http://test", None, httpx.ASGITransport(create_app(failing))).complete("x", {}))
-    with pytest.raises(ConfigError, match="cannot reach http://127.0.0.1:9/v1"):
+    with pytest.raises(ConfigError, match=r"cannot reach http://127\.0\.0\.1:9/v1"):
         await collect(RemoteSession("http://127.0.0.1:9").complete("x", {}))
 
 

@@ -1,11 +1,16 @@
-"""A real uvicorn on loopback, on a thread of the test's process."""
+"""Real servers on loopback: on a thread of the test's process, or as a process of their own."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import uvicorn
 
@@ -13,6 +18,8 @@ from twostroke.engine.client import EngineClient
 from twostroke.server.app import create_app
 from twostroke.server.options import ServerOptions
 from twostroke.server.serve import listen
+
+ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
@@ -33,9 +40,58 @@ def running_server(client: EngineClient, **options: object) -> Iterator[str]:
         thread.join(timeout=10)
 
 
-def wait_until(condition: object, seconds: float = 5.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
     """Poll a callable until it is true."""
     deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
+    while not condition():
         assert time.monotonic() < deadline, "timed out"
         time.sleep(0.005)
+
+
+class ServerProcess:
+    """A child process and what it has written to stderr."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, *arguments]
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self.stderr = ""
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def url(self) -> str:
+        """Where it listens, once it is ready."""
+        wait_until(lambda: "curl" in self.stderr and self.stderr.endswith("\n"), 20)
+        match = re.search(r"http://127.0.0.1:\d+", self.stderr)
+        assert match is not None
+        return match[0]
+
+    def end(self, seconds: float = 10.0) -> int:
+        """Its exit code."""
+        code = self.process.wait(seconds)
+        self._reader.join()
+        return code
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.stderr += line
+
+
+@contextmanager
+def running_process(*arguments: str) -> Iterator[ServerProcess]:
+    """``python ARGUMENTS``, killed at the end; it must have written nothing to stdout."""
+    server = ServerProcess(*arguments)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.end()
+        assert server.process.stdout is not None
+        # The tokenizer's trainer, which only the scripted engine runs, writes empty lines.
+        assert server.process.stdout.read().strip() == ""
+        server.process.stdout.close()
+        assert server.process.stderr is not None
+        server.process.stderr.close()

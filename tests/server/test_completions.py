@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.server.http import complete, stream
@@ -31,10 +33,10 @@ async def test_whole_answer() -> None:
 async def test_forms_of_prompts(prompt: object, expected: list[object]) -> None:
     engine = ScriptedEngine()
     answer = await complete(engine, prompt=prompt, n=2)
-    wanted = [engine.tokenizer.encode(p) if isinstance(p, str) else p for p in expected]
+    wanted: list[Any] = [engine.tokenizer.encode(p) if isinstance(p, str) else p for p in expected]
     assert [request.prompt_token_ids for request in engine.submitted] == wanted
     assert [choice["index"] for choice in answer["choices"]] == list(range(2 * len(expected)))
-    assert answer["usage"]["prompt_tokens"] == sum(map(len, wanted))
+    assert answer["usage"]["prompt_tokens"] == sum(len(tokens) for tokens in wanted)
     assert answer["usage"]["completion_tokens"] == 8 * len(expected)
 
 
@@ -64,7 +66,7 @@ async def test_logprobs() -> None:
     assert len(logprobs["top_logprobs"][0]) == 2
     events = await stream(ScriptedEngine(), "completions", {"prompt": "the dog", "logprobs": 2})
     streamed = [event["choices"][0]["logprobs"] for event in events]
-    assert sum((piece["text_offset"] for piece in streamed), []) == logprobs["text_offset"]
+    assert [offset for piece in streamed for offset in piece["text_offset"]] == logprobs["text_offset"]
 
 
 async def test_scoring_a_text() -> None:

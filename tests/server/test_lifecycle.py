@@ -3,78 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import signal
 import socket
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.server.running import wait_until
+from tests.server.running import ServerProcess, running_process, wait_until
 from twostroke.errors import ConfigError
 from twostroke.server.options import ServerOptions
 from twostroke.server.serve import listen
 
-ROOT = Path(__file__).parents[2]
 SLOW = {"pieces": ["the "] * 40, "seconds_per_step": 0.02}
 WORK = {"prompt": "x", "max_tokens": 40, "stream": True}
 
 
-class ServerProcess:
-    """A child process and what it has written to stderr."""
-
-    def __init__(self, **options: Any) -> None:
-        command = [sys.executable, "-m", "tests.server.serve_scripted", json.dumps({"port": 0, **options})]
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        self.stderr = ""
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def url(self) -> str:
-        """Where it listens, once it is ready."""
-        wait_until(lambda: "curl" in self.stderr and self.stderr.endswith("\n"), 20)
-        match = re.search(r"http://127.0.0.1:\d+", self.stderr)
-        assert match is not None
-        return match[0]
-
-    def end(self, seconds: float = 10.0) -> int:
-        """Its exit code."""
-        code = self.process.wait(seconds)
-        self._reader.join()
-        return code
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.stderr += line
-
-
 @contextmanager
 def server_process(**options: Any) -> Iterator[ServerProcess]:
-    server = ServerProcess(**options)
-    try:
+    """A scripted engine behind ``serve``."""
+    with running_process("-m", "tests.server.serve_scripted", json.dumps({"port": 0, **options})) as server:
         yield server
-    finally:
-        server.process.kill()
-        server.end()
-        assert server.process.stdout is not None
-        # The tokenizer's trainer, which only the scripted engine runs, writes empty lines.
-        assert server.process.stdout.read().strip() == ""
-        server.process.stdout.close()
-        assert server.process.stderr is not None
-        server.process.stderr.close()
 
 
 def test_banner_holds_a_command_that_works() -> None:
@@ -106,13 +59,17 @@ def test_sigterm_drains_and_exits_with_zero() -> None:
 
 
 def test_second_signal_exits_at_once() -> None:
-    with server_process(script={"endless": True, "seconds_per_step": 0.01}) as server, httpx.Client() as client:
-        with client.stream("POST", server.url() + "/v1/completions", json=WORK) as response:
-            assert next(response.iter_lines())
-            server.process.send_signal(signal.SIGINT)
-            wait_until(lambda: "draining" in server.stderr)
-            server.process.send_signal(signal.SIGINT)
-            assert server.end(2) == 128 + signal.SIGINT
+    script = {"endless": True, "seconds_per_step": 0.01}
+    with (
+        server_process(script=script) as server,
+        httpx.stream("POST", server.url() + "/v1/completions", json=WORK) as response,
+    ):
+        lines = response.iter_lines()
+        assert next(lines)
+        server.process.send_signal(signal.SIGINT)
+        wait_until(lambda: "draining" in server.stderr)
+        server.process.send_signal(signal.SIGINT)
+        assert server.end(2) == 128 + signal.SIGINT
 
 
 def test_signal_while_loading_exits_at_once() -> None:
@@ -133,9 +90,7 @@ def test_failed_load_ends_the_server() -> None:
 def test_taken_port_is_one_clear_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(
-            ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"
-        ) as caught:
+        with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port}: Address already in use") as caught:
             listen(ServerOptions(port=port))
     assert "another port" in (caught.value.hint or "")
     with pytest.raises(ConfigError, match=r"cannot listen on 203\.0\.113\.1"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import httpx
 import openai
@@ -22,7 +23,7 @@ def client(url: str) -> openai.OpenAI:
 
 def test_chat_and_text() -> None:
     with running_server(ScriptedEngine()) as url, client(url) as api:
-        answer = api.chat.completions.create(model="scripted", messages=USER, n=2, logprobs=True, top_logprobs=1)  # type: ignore[call-overload]
+        answer: Any = api.chat.completions.create(model="scripted", messages=USER, n=2, logprobs=True, top_logprobs=1)
         assert [choice.message.content for choice in answer.choices] == [TEXT, TEXT]
         assert answer.choices[0].logprobs.content[0].token == "the"
         assert answer.usage.prompt_tokens_details.cached_tokens == 0
@@ -35,10 +36,10 @@ def test_chat_and_text() -> None:
 
 def test_streams() -> None:
     with running_server(ScriptedEngine()) as url, client(url) as api:
-        chunks = list(
+        chunks: list[Any] = list(
             api.chat.completions.create(
                 model="scripted", messages=USER, stream=True, stream_options={"include_usage": True}
-            )  # type: ignore[call-overload]
+            )
         )
         assert chunks[0].choices[0].delta.role == "assistant"
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == TEXT
@@ -50,7 +51,7 @@ def test_streams() -> None:
 async def test_async_client() -> None:
     with running_server(ScriptedEngine()) as url:
         async with openai.AsyncOpenAI(base_url=url + "/v1", api_key="none") as api:
-            stream = await api.chat.completions.create(model="scripted", messages=USER, stream=True)  # type: ignore[call-overload]
+            stream: Any = await api.chat.completions.create(model="scripted", messages=USER, stream=True)
             assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == TEXT
 
 
@@ -75,7 +76,7 @@ def test_errors_become_the_clients_own() -> None:
 def test_leaving_a_stream_aborts_it() -> None:
     engine = ScriptedEngine(Script(endless=True, seconds_per_step=0.005))
     with running_server(engine) as url, client(url) as api:
-        stream = api.chat.completions.create(model="scripted", messages=USER, stream=True)  # type: ignore[call-overload]
+        stream: Any = api.chat.completions.create(model="scripted", messages=USER, stream=True)
         assert next(iter(stream)).choices[0].delta.role == "assistant"
         assert not engine.aborted
         stream.close()

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def generate(
-    prompt: str,
+    # "-" must not be taken for a flag.
+    prompt: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
     *,
     raw: Annotated[bool, Parameter(negative=())] = False,

@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.server.serving import ServedModel
