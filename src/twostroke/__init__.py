@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Any
 from twostroke.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from twostroke.config import EngineConfig
+    from twostroke.engine.client import GenerationRequest
     from twostroke.llm import LLM
     from twostroke.startup import load_engine, start_async_engine
 
-__all__ = ["LLM", "SamplingParams", "load_engine", "start_async_engine"]
+__all__ = ["LLM", "EngineConfig", "GenerationRequest", "SamplingParams", "load_engine", "start_async_engine"]
 
-_HOME = {"LLM": "twostroke.llm", "load_engine": "twostroke.startup", "start_async_engine": "twostroke.startup"}
+_HOME = {
+    "EngineConfig": "twostroke.config",
+    "GenerationRequest": "twostroke.engine.client",
+    "LLM": "twostroke.llm",
+    "load_engine": "twostroke.startup",
+    "start_async_engine": "twostroke.startup",
+}
 
 
 def __getattr__(name: str) -> Any:

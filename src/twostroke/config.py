@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from twostroke.errors import ConfigError
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 PolicyName = Literal["fcfs", "priority"]
 Batching = Literal["continuous", "static"]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _require(condition: bool, flag: str, value: object, allowed: str) -> None:
@@ -41,7 +45,8 @@ class ModelOptions:
 
     def __post_init__(self) -> None:
         _require(bool(self.model), "--model", self.model, "a model name or folder")
-        ok = self.max_model_len is None or self.max_model_len >= 1
+        _require(self.dtype in get_args(Dtype), "--dtype", self.dtype, "one of " + ", ".join(get_args(Dtype)))
+        ok = self.max_model_len is None or _is_count(self.max_model_len)
         _require(ok, "--max-model-len", self.max_model_len, "at least 1")
 
 
@@ -61,12 +66,16 @@ class CacheConfig:
     """Keep the blocks of finished requests and reuse them for equal prefixes."""
 
     def __post_init__(self) -> None:
-        _require(1 <= self.block_size <= 1024, "--block-size", self.block_size, "from 1 to 1024")
-        ok = self.kv_cache_memory is None or self.kv_cache_memory > 0
+        _require(
+            _is_count(self.block_size) and self.block_size <= 1024, "--block-size", self.block_size, "from 1 to 1024"
+        )
+        ok = self.kv_cache_memory is None or _is_count(self.kv_cache_memory)
         _require(ok, "--kv-cache-memory", self.kv_cache_memory, "a positive size")
         for name in ("gpu_memory_utilization", "cpu_memory_utilization"):
             value = getattr(self, name)
-            _require(0 < value <= 1, "--" + name.replace("_", "-"), value, "in (0, 1]")
+            _require(
+                isinstance(value, (int, float)) and 0 < value <= 1, "--" + name.replace("_", "-"), value, "in (0, 1]"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +94,9 @@ class SchedulerConfig:
     """`static` starts no request before the whole running batch has ended (for comparison)."""
 
     def __post_init__(self) -> None:
-        _require(self.max_num_batched_tokens >= 1, "--max-num-batched-tokens", self.max_num_batched_tokens, "1 or more")
-        _require(self.max_num_seqs >= 1, "--max-num-seqs", self.max_num_seqs, "1 or more")
-        ok = self.max_prefill_chunk is None or self.max_prefill_chunk >= 1
+        for name in ("max_num_batched_tokens", "max_num_seqs"):
+            _require(_is_count(getattr(self, name)), "--" + name.replace("_", "-"), getattr(self, name), "1 or more")
+        ok = self.max_prefill_chunk is None or _is_count(self.max_prefill_chunk)
         _require(ok, "--max-prefill-chunk", self.max_prefill_chunk, "1 or more")
         _require(self.policy in ("fcfs", "priority"), "--policy", self.policy, "fcfs or priority")
         _require(self.batching in ("continuous", "static"), "--batching", self.batching, "continuous or static")
@@ -103,7 +112,7 @@ class ObservabilityConfig:
     """Append every step event to this JSONL file."""
 
     def __post_init__(self) -> None:
-        _require(self.step_events >= 1, "--step-events", self.step_events, "1 or more")
+        _require(_is_count(self.step_events), "--step-events", self.step_events, "1 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,9 @@ class LLM:
         self.engine = load_engine(EngineConfig.from_flat({"model": model, **options}))
         assert self.engine.tokenizer is not None
         self.tokenizer = self.engine.tokenizer
+        self._template = ChatTemplate.from_tokenizer(self.tokenizer)
         self._num_calls = 0
+        self._running = False
 
     def generate(
         self,
@@ -136,8 +138,7 @@ class LLM:
 
     def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
         """The token ids that the model's chat template makes of a conversation, ready for its answer."""
-        template = ChatTemplate.from_tokenizer(self.tokenizer)
-        text = template.render(messages, add_generation_prompt=True)
+        text = self._template.render(messages, add_generation_prompt=True)
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[RequestOutput]:
@@ -164,6 +165,9 @@ class LLM:
         self, results: list[GenerationResult], params: Sequence[SamplingParams], progress: bool
     ) -> Iterator[RequestOutput]:
         """Validate all, queue all, step until all have ended; whatever happens, leave nothing running."""
+        if self._running:
+            hint = "read that stream to its end or close it first; for several at once, use start_async_engine"
+            raise InvalidRequestError("this LLM is in the middle of another call", hint=hint)
         by_id = {result.request_id: result for result in results}
         calls = [
             self.engine.prepare(
@@ -171,9 +175,10 @@ class LLM:
             )
             for r, own in zip(results, params, strict=True)
         ]
-        for samples in calls:
-            self.engine.add(samples)
+        self._running = True
         try:
+            for samples in calls:
+                self.engine.add(samples)
             with Progress(console=Console(stderr=True), transient=True, disable=not progress) as bar:
                 answers = bar.add_task("generating", total=sum(p.n for p in params))
                 while self.engine.has_work():
@@ -182,6 +187,7 @@ class LLM:
                         bar.advance(answers, output.finished)
                         yield output
         finally:
+            self._running = False
             for request_id in by_id:
                 self.engine.abort(request_id)
 

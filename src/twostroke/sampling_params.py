@@ -95,6 +95,11 @@ class SamplingParams:
     detokenize: bool = True
 
     def __post_init__(self) -> None:
+        for name, default in (("stop", ()), ("bad_words", ()), ("stop_token_ids", ()), ("banned_token_ids", ())):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
+        if self.logit_bias is None:
+            object.__setattr__(self, "logit_bias", {})
         self._check_ranges()
         self._check_lengths()
         self._check_tokens()
@@ -143,7 +148,8 @@ class SamplingParams:
             object.__setattr__(self, "bad_words", (self.bad_words,))
         for name, most in (("stop", MAX_STOP_STRINGS), ("bad_words", MAX_BAD_WORDS)):
             words = getattr(self, name)
-            ok = all(isinstance(w, str) and 0 < len(w) <= MAX_STOP_STRING_LENGTH for w in words) and len(words) <= most
+            ok = isinstance(words, (list, tuple)) and len(words) <= most
+            ok = ok and all(isinstance(w, str) and 0 < len(w) <= MAX_STOP_STRING_LENGTH for w in words)
             _require(
                 ok, name, words, f"at most {most} non-empty strings of at most {MAX_STOP_STRING_LENGTH} characters"
             )
@@ -156,7 +162,8 @@ class SamplingParams:
         if self.allowed_token_ids is not None:
             ok = _is_token_list(self.allowed_token_ids) and len(self.allowed_token_ids) > 0
             _require(ok, "allowed_token_ids", self.allowed_token_ids, "a non-empty list of token ids")
-        ok = len(self.logit_bias) <= MAX_LOGIT_BIAS and all(
+        ok = isinstance(self.logit_bias, Mapping) and len(self.logit_bias) <= MAX_LOGIT_BIAS
+        ok = ok and all(
             _is_int(t) and t >= 0 and _is_number(b) and -100 <= b <= 100 for t, b in self.logit_bias.items()
         )
         _require(ok, "logit_bias", self.logit_bias, f"at most {MAX_LOGIT_BIAS} token ids with values in [-100, 100]")

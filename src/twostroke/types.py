@@ -165,6 +165,8 @@ class Reason(str, Enum):
 class Decision:
     """One thing the scheduler decided against: ``request_id`` was held back for ``reason``.
 
+    Where the policy itself holds everybody back (``BATCH_RUNNING``), no single request is meant and the id is empty.
+
     ``by`` names the request for whose sake it happened (preemption, or the sample whose prompt it waits for), and
     ``behind`` counts the waiting requests that queue behind this one and so wait for the same reason.
     """
@@ -229,7 +231,8 @@ class StepResult:
         token_ids: For each scheduled request that samples: its new tokens (one; several under speculation).
         logprobs: One entry for each of those tokens, where asked for.
         prompt_logprobs: For positions ``start + 1 ..`` of the prompt covered by this step, where asked for.
-        errors: Requests whose computation failed although the pass did not; they have no entry in ``token_ids``.
+        errors: Requests whose computation failed; they have no entry in ``token_ids``.
+        failure: Why the whole pass failed, if it did; then ``errors`` names every request in it.
         duration: Seconds of the pass, sampling included.
         timings: Seconds by component ("input", "forward", "sample", ...).
     """
@@ -238,6 +241,7 @@ class StepResult:
     logprobs: dict[str, list[PositionLogprobs]] = field(default_factory=dict)
     prompt_logprobs: dict[str, list[PositionLogprobs]] = field(default_factory=dict)
     errors: dict[str, TwostrokeError] = field(default_factory=dict)
+    failure: str | None = None
     duration: float = 0.0
     timings: dict[str, float] = field(default_factory=dict)
 

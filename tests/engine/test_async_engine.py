@@ -69,6 +69,26 @@ async def test_leaving_a_stream_frees_its_blocks(engine: AsyncEngine) -> None:
     assert engine._engine.kv.pool.num_free == engine.info.num_blocks
 
 
+async def test_aborting_while_reading_ends_the_stream(engine: AsyncEngine) -> None:
+    stream = engine.submit(call("a", max_tokens=100))
+    count = 0
+    async with asyncio.timeout(5):
+        async for _ in stream:
+            count += 1
+            stream.abort()
+    assert 1 <= count < 100
+
+
+async def test_closing_ends_open_streams_and_refuses_new_ones() -> None:
+    engine = AsyncEngine(Engine(SlowExecutor()))
+    stream = engine.submit(call("a", max_tokens=100))
+    await asyncio.to_thread(engine.close)
+    outputs = await asyncio.wait_for(_all(stream), 5)
+    assert outputs[-1].finish_reason is FinishReason.ABORT
+    with pytest.raises(ShuttingDownError, match="closed"):
+        engine.submit(call("b"))
+
+
 async def test_bad_request_raises_at_once_and_the_id_stays_free(engine: AsyncEngine) -> None:
     with pytest.raises(InvalidRequestError):
         engine.submit(call("a", max_tokens=1000))

@@ -161,6 +161,49 @@ def test_engine_that_keeps_failing_says_so_and_ends_everything() -> None:
         engine.submit(call("later"))
 
 
+def test_every_end_is_counted_once_and_stands_in_an_event() -> None:
+    """Whatever ended a request: itself, a failing pass, an abort, or the end of the engine."""
+    executor = FakeExecutor()
+    engine = Engine(executor, config=EngineConfig.from_flat({"max_num_seqs": 2}))
+    for request_id in ("done", "aborted", "waiting"):
+        engine.submit(call(request_id, max_tokens=2))
+    engine.abort("aborted")
+    finish(engine)
+    for number in range(MAX_CONSECUTIVE_FAILURES + 2):
+        engine.submit(call(f"failed{number}", max_tokens=30))
+    for _ in range(MAX_CONSECUTIVE_FAILURES - 1):
+        executor.raise_next = RuntimeError("device lost")
+        engine.step()
+    text = engine.metrics.render()[0].decode()
+    counts = {
+        reason: f'finished_reason="{reason}",model_name="pilot"}} {n}'
+        for reason, n in (("length", "2.0"), ("abort", "1.0"), ("error", "4.0"))
+    }
+    assert all(line in text for line in counts.values()), text
+    finished = [f.request_id for event in engine.recorder.events() for f in event.finished]
+    assert sorted(finished) == ["aborted", "done", "failed0", "failed1", "failed2", "failed3", "waiting"]
+    executor.raise_next = RuntimeError("device lost")
+    engine.step()
+    assert 'finished_reason="error",model_name="pilot"} 5.0' in engine.metrics.render()[0].decode()
+    assert 'vllm:num_requests_running{model_name="pilot"} 0.0' in engine.metrics.render()[0].decode()
+
+
+def test_stop_string_on_the_last_allowed_token_counts_as_stop() -> None:
+    tokens = TOKENIZER.encode("one two three", add_special_tokens=False)
+    engine = Engine(TextExecutor({"a": tokens}), TOKENIZER)
+    engine.submit(call("a", detokenize=True, max_tokens=len(tokens), stop="three"))
+    assert finish(engine)["a"][-1].finish_reason is FinishReason.STOP
+    assert [f.reason for event in engine.recorder.events() for f in event.finished] == [FinishReason.STOP]
+
+
+def test_a_closed_engine_says_so() -> None:
+    engine = Engine(FakeExecutor())
+    engine.submit(call("a"))
+    assert [output.finish_reason for output in engine.close()] == [FinishReason.ABORT]
+    with pytest.raises(EngineDeadError, match="closed"):
+        engine.submit(call("b"))
+
+
 def test_abort_ends_all_samples_and_frees_their_blocks() -> None:
     engine = Engine(FakeExecutor())
     engine.submit(call("a", n=3, max_tokens=50))
@@ -230,12 +273,12 @@ def test_metrics_and_events_tell_what_happened() -> None:
     engine.submit(call("b", list(range(1, 14)), max_tokens=3))
     finish(engine)
     metrics = engine.metrics.render()[0].decode()
-    label = '{model_name="fake"}'
+    label = '{model_name="pilot"}'
     for line in (
         f"vllm:prompt_tokens_total{label} 26.0",
         f"vllm:generation_tokens_total{label} 6.0",
         f"vllm:prefix_cache_hits_total{label} 12.0",
-        'vllm:request_success_total{finished_reason="length",model_name="fake"} 2.0',
+        'vllm:request_success_total{finished_reason="length",model_name="pilot"} 2.0',
         f"vllm:time_to_first_token_seconds_count{label} 2.0",
         f"vllm:num_requests_running{label} 0.0",
     ):

@@ -42,6 +42,7 @@ def make_step(
     for request, _, _, num_new in shares:
         if error is not None:
             result.errors[request.request_id] = error
+            result.failure = error.message
         elif num_new:
             result.token_ids[request.request_id] = [7] * num_new
             request.token_ids.extend([7] * num_new)  # as Scheduler.update does before the event is built

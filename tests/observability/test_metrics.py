@@ -53,15 +53,25 @@ def test_steps() -> None:
     count, total = mean(metrics, "twostroke:step_duration_seconds")
     assert count == 5
     assert total == pytest.approx(0.5)
-    assert value(metrics, "vllm:num_requests_running") == 1
-    assert value(metrics, "vllm:kv_cache_usage_perc") == pytest.approx(0.4)
 
 
 def test_state_of_the_cache() -> None:
     metrics = EngineMetrics("pilot")
-    stats = SchedulerStats(num_waiting=3, allocated_slots=10, used_slots=9, prefix_queries=20, prefix_hits=16)
+    stats = SchedulerStats(
+        num_running=2,
+        num_waiting=3,
+        total_blocks=10,
+        free_blocks=6,
+        allocated_slots=10,
+        used_slots=9,
+        prefix_queries=20,
+        prefix_hits=16,
+    )
     metrics.observe_step(make_step(0, 0.0, [], stats=stats))
+    metrics.observe_stats(stats)
+    assert value(metrics, "vllm:num_requests_running") == 2
     assert value(metrics, "vllm:num_requests_waiting") == 3
+    assert value(metrics, "vllm:kv_cache_usage_perc") == pytest.approx(0.4)
     assert value(metrics, "twostroke:kv_cache_waste_ratio") == pytest.approx(0.1)
     assert value(metrics, "vllm:prefix_cache_queries_total") == 20
     assert value(metrics, "vllm:prefix_cache_hits_total") == 16

@@ -258,6 +258,19 @@ def test_priority_decides_who_runs_and_who_yields() -> None:
     assert order == ["high", "first", "low"]
 
 
+def test_an_id_used_again_after_an_abort_is_a_new_request() -> None:
+    """The queue forgets lazily: what was aborted while it waited must not run under the same name."""
+    harness = Harness(SchedulerConfig(max_num_seqs=1))
+    for request_id in ("first", "a"):
+        harness.scheduler.add(make_request(request_id, [1, 2, 3]))
+    harness.step()
+    harness.scheduler.finish("a", FinishReason.ABORT, harness.now)
+    again = make_request("a", [4, 5])
+    harness.scheduler.add(again)
+    harness.run()
+    assert again.output_token_ids == expected_output(again, [4, 5])
+
+
 def test_static_batching_waits_for_the_whole_batch() -> None:
     harness = Harness(SchedulerConfig(max_num_seqs=2, batching="static"))
     for request_id, max_tokens in (("a", 2), ("b", 6), ("c", 2)):

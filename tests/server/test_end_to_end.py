@@ -17,7 +17,8 @@ QUESTION: list[Any] = [{"role": "user", "content": "What is the KV cache?"}]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    flags = ["--port", "0", "--kv-cache-memory", "64MiB", "--max-num-seqs", "8", "--shutdown-timeout", "5"]
+    # float32, so that an answer does not depend on what shares its steps.
+    flags = ["--port", "0", "--kv-cache-memory", "64MiB", "--max-num-seqs", "8", "--dtype", "float32"]
     with running_process("-m", "twostroke", "serve", *flags) as process:
         process.url()
         yield process
@@ -127,5 +128,4 @@ def test_many_at_once(server: ServerProcess, api: openai.OpenAI) -> None:
     together = api.completions.create(prompt=prompts, **fields)
     assert [choice.index for choice in together.choices] == list(range(12))
     alone = api.completions.create(prompt=prompts[7], **fields)
-    # bf16 sums depend on the batch's shape, so only the first tokens must agree.
-    assert together.choices[7].text[:4] == alone.choices[0].text[:4]
+    assert together.choices[7].text == alone.choices[0].text

@@ -26,7 +26,7 @@ class AsyncStream:
     """Implements ``OutputStream``; lives on the event loop's thread."""
 
     def __init__(self, num_samples: int, abort: Callable[[], None]) -> None:
-        self._outputs: asyncio.Queue[RequestOutput] = asyncio.Queue()
+        self._outputs: asyncio.Queue[RequestOutput | None] = asyncio.Queue()
         self._num_unread = num_samples
         self._num_unfinished = num_samples
         self._abort = abort
@@ -35,6 +35,8 @@ class AsyncStream:
         try:
             while self._num_unread:
                 output = await self._outputs.get()
+                if output is None:
+                    return
                 self._num_unread -= output.finished
                 yield output
         finally:
@@ -43,6 +45,7 @@ class AsyncStream:
     def abort(self) -> None:
         if self._num_unfinished:
             self._num_unfinished = 0
+            self._outputs.put_nowait(None)  # whoever still reads must not wait for what will not come
             self._abort()
 
     def put(self, output: RequestOutput) -> bool:
@@ -69,7 +72,7 @@ class AsyncEngine:
         self._inbox: queue.SimpleQueue[Callable[[], list[RequestOutput]] | None] = queue.SimpleQueue()
         self._streams: dict[str, AsyncStream] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._draining = False
+        self._draining = self._closed = False
         self._busy_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="twostroke-engine", daemon=True)
         self._thread.start()
@@ -87,7 +90,8 @@ class AsyncEngine:
     def submit(self, request: GenerationRequest) -> AsyncStream:
         self._loop = asyncio.get_running_loop()
         if self._draining:
-            raise ShuttingDownError("the server is shutting down", hint="retry against another replica")
+            what = "has been closed" if self._closed else "is shutting down"
+            raise ShuttingDownError(f"the engine {what}", hint="retry against another server")
         if request.request_id in self._streams:
             raise InvalidRequestError(f"request id {request.request_id!r} is in use", param="request_id")
         samples = self._engine.prepare(request)
@@ -125,7 +129,8 @@ class AsyncEngine:
             self._inbox.put(lambda request_id=request_id: self._engine.abort(request_id))  # type: ignore[misc]
 
     def close(self) -> None:
-        """Stop the thread after the step it is in, and release the engine's resources."""
+        """Stop the thread after the step it is in, end what runs, and release the engine's resources."""
+        self._draining = self._closed = True
         self._inbox.put(None)
         self._thread.join()
 
@@ -158,7 +163,7 @@ class AsyncEngine:
                 error.__cause__ = cause
                 outputs = self._engine.die(error)
             self._send(outputs)
-        self._engine.close()
+        self._send(self._engine.close())
 
     def _take_inbox(self) -> list[RequestOutput] | None:
         """Carry out what the event loop asked for; wait for it if there is nothing to run. ``None``: time to end."""

@@ -57,11 +57,12 @@ class Engine:
         self.scheduler = Scheduler(config.scheduler, self.kv)
         self.intake = Intake(info, tokenizer, config.model.seed)
         self.recorder = Recorder(config.observability.step_events, config.observability.record)
-        self.metrics = EngineMetrics(info.model_id.split("@")[0])
+        self.metrics = EngineMetrics(config.model.model)
         self.metrics.observe_startup(info.load_seconds)
         self.dead: EngineDeadError | None = None
         self._texts = OutputProcessor(tokenizer) if tokenizer else None
         self._consecutive_failures = 0
+        self._ended: list[tuple[str, FinishReason]] = []
         self.last_stats = self.scheduler.stats()
 
     @property
@@ -74,22 +75,21 @@ class Engine:
 
     def prepare(self, call: GenerationRequest) -> list[Request]:
         """Validate without queueing: safe on any thread while the loop runs."""
-        if self.dead:
-            raise self.dead
+        self._check_alive()
         requests = self.intake.prepare(call, self.clock())
         self.scheduler.check_fits(requests[0])
         return requests
 
     def add(self, requests: list[Request]) -> None:
         """Queue all samples of a prepared call, or none of them and raise."""
-        if self.dead:
-            raise self.dead
+        self._check_alive()
         if taken := [r.request_id for r in requests if r.request_id in self.scheduler.requests]:
             raise InvalidRequestError(f"request id {taken[0]!r} is in use", param="request_id")
         for request in requests:
             self.scheduler.add(request)
             if self._texts:
                 self._texts.add(request)
+        self._refresh_stats()
 
     def step(self) -> list[RequestOutput]:
         now = self.clock()
@@ -98,7 +98,7 @@ class Engine:
         outputs = self.scheduler.update(plan, result, self.clock())
         self._write_texts(outputs)
         self._observe(plan, result)
-        return outputs
+        return outputs + self._give_up()
 
     def has_work(self) -> bool:
         return self.scheduler.has_work()
@@ -106,7 +106,7 @@ class Engine:
     def abort(self, request_id: str) -> list[RequestOutput]:
         """End all samples of a client's request; their last outputs say so. Unknown ids are ignored."""
         samples = [r for r in self.scheduler.requests.values() if r.parent_id == request_id]
-        return [self._end(request, FinishReason.ABORT) for request in samples]
+        return self._end(samples, FinishReason.ABORT)
 
     def refuse(self, requests: list[Request], error: TwostrokeError) -> list[RequestOutput]:
         """The last outputs of requests that ``add`` did not take."""
@@ -115,56 +115,82 @@ class Engine:
     def die(self, error: EngineDeadError) -> list[RequestOutput]:
         """Fail for good: end every request with ``error`` and refuse all further ones with it."""
         self.dead = error
-        return [self._end(request, FinishReason.ERROR, error) for request in list(self.scheduler.requests.values())]
+        return self._end(list(self.scheduler.requests.values()), FinishReason.ERROR, error)
 
-    def close(self) -> None:
+    def close(self) -> list[RequestOutput]:
+        """End what runs, with these last outputs, and free the model; further requests are refused."""
+        outputs = self._end(list(self.scheduler.requests.values()), FinishReason.ABORT)
+        self.dead = self.dead or EngineDeadError("the engine has been closed", hint="make a new one")
         self.recorder.close()
         self.executor.close()
+        return outputs
+
+    def _check_alive(self) -> None:
+        if self.dead:  # a fresh exception each time: raising one again and again would keep every caller's frames
+            raise EngineDeadError(self.dead.message, hint=self.dead.hint) from self.dead
 
     def _execute(self, plan: StepPlan) -> StepResult:
         """Run the plan; a pass that raises fails every request in it, with the cause."""
+        started = self.clock()
         try:
             result = self.executor.execute(plan)
             self._consecutive_failures = 0
         except Exception as cause:
             logger.exception("step %d failed with %d requests", plan.step, len(plan.scheduled))
-            error = RequestFailedError(f"the forward pass failed: {type(cause).__name__}: {cause}")
-            error.__cause__ = cause
-            result = StepResult(errors=dict.fromkeys(plan.scheduled, error), duration=self.clock() - plan.time)
+            failure = f"the forward pass failed: {type(cause).__name__}: {cause}"
+            result = StepResult(failure=failure, duration=self.clock() - started)
+            for request_id in plan.scheduled:
+                result.errors[request_id] = error = RequestFailedError(failure)
+                error.__cause__ = cause
             self._consecutive_failures += 1
+        result.timings["schedule"] = started - plan.time
         return result
 
     def _write_texts(self, outputs: list[RequestOutput]) -> None:
-        """Add the texts, end what a stop string ended, and end everything if the engine has failed for good."""
-        now = self.clock()
-        if self._texts:
-            for output in outputs:
-                if stopped := self._texts.process(output):
-                    self.scheduler.finish(stopped.request_id, FinishReason.STOP, now)
-        if self._consecutive_failures >= MAX_CONSECUTIVE_FAILURES:
-            failures = f"{self._consecutive_failures} steps in a row failed"
-            outputs += self.die(EngineDeadError(failures, hint="see the log; restart the server"))
+        """Add the texts, and end what a stop string ended."""
+        if self._texts is None:
+            return
+        for output in outputs:
+            if stopped := self._texts.process(output):
+                self.scheduler.finish(stopped.request_id, FinishReason.STOP, self.clock())
+                stopped.finish_reason = FinishReason.STOP  # it may have ended by length with the same token
 
-    def _end(self, request: Request, reason: FinishReason, error: TwostrokeError | None = None) -> RequestOutput:
-        now = self.clock()
-        self.scheduler.finish(request.request_id, reason, now, error=error)
-        output = _last_output(request, reason, error)
-        if self._texts:
-            self._texts.process(output)
-        self.metrics.observe_finished(request, now)
-        return output
+    def _give_up(self) -> list[RequestOutput]:
+        """After too many failures in a row, end everything."""
+        if self._consecutive_failures < MAX_CONSECUTIVE_FAILURES:
+            return []
+        failures = f"{self._consecutive_failures} steps in a row failed"
+        return self.die(EngineDeadError(failures, hint="see the log; restart the server"))
+
+    def _end(
+        self, requests: list[Request], reason: FinishReason, error: TwostrokeError | None = None
+    ) -> list[RequestOutput]:
+        """End requests between two steps; the next step's event tells of it."""
+        now, outputs = self.clock(), []
+        for request in requests:
+            self.scheduler.finish(request.request_id, reason, now, error=error)
+            outputs.append(_last_output(request, reason, error))
+            if self._texts:
+                self._texts.process(outputs[-1])
+            self.metrics.observe_finished(request, now)
+            self._ended.append((request.request_id, reason))
+        self._refresh_stats()
+        return outputs
+
+    def _refresh_stats(self) -> None:
+        self.last_stats = self.scheduler.stats()
+        self.metrics.observe_stats(self.last_stats)
 
     def _observe(self, plan: StepPlan, result: StepResult) -> None:
         """Record what happened. Nothing here changes what will."""
         now, previous = self.clock(), self.last_stats
-        ended: list[tuple[str, FinishReason]] = []
+        ended, self._ended = self._ended, []
         for request_id, item in plan.scheduled.items():
             self.metrics.observe_tokens(item.request, len(result.token_ids.get(request_id, ())), now)
             if reason := item.request.finish_reason:
                 ended.append((request_id, reason))
-                if not self.dead:  # else its end has been counted already
-                    self.metrics.observe_finished(item.request, now)
-        self.last_stats = self.scheduler.stats()
+                self.metrics.observe_finished(item.request, now)
+        self._refresh_stats()
         event = build_step_event(
             plan,
             result,

@@ -14,7 +14,7 @@ from twostroke.types import Request
 
 
 class Intake:
-    """Turns generation requests into requests. Touches no engine state, so any thread may call it.
+    """Turns generation requests into requests. Touches no engine state: it may run beside the engine's thread.
 
     Args:
         seed: Seeds those requests that bring no seed, in order of arrival; ``None`` seeds them from the system.
@@ -25,6 +25,9 @@ class Intake:
         self._tokenizer = tokenizer
         self._seed = seed
         self._num_seeded = 0
+        # Chat models often name the end of a turn in their tokenizer alone.
+        own_eos = tokenizer.eos_token_id if tokenizer else None
+        self._eos_token_ids = info.eos_token_ids | (frozenset() if own_eos is None else {own_eos})
 
     def prepare(self, call: GenerationRequest, now: float) -> list[Request]:
         """One request per sample, the first of which leads: the others share its prompt's blocks.
@@ -37,6 +40,8 @@ class Intake:
         if not call.prompt_token_ids:
             raise InvalidRequestError("the prompt is empty", param="prompt", hint="send at least one token")
         vocab = self._info.vocab_size
+        if not all(isinstance(token, int) for token in call.prompt_token_ids):
+            raise InvalidRequestError("the prompt's token ids must be integers", param="prompt")
         if not 0 <= min(call.prompt_token_ids) <= max(call.prompt_token_ids) < vocab:
             raise InvalidRequestError(f"the prompt holds token ids outside [0, {vocab})", param="prompt")
         params.check_vocabulary(vocab)
@@ -54,7 +59,7 @@ class Intake:
                 # The leader reports the prompt's log-probabilities; computing them again would tell nothing new.
                 params=params if index == 0 else replace(params, prompt_logprobs=None),
                 max_total_tokens=self._max_total_tokens(call),
-                eos_token_ids=self._info.eos_token_ids,
+                eos_token_ids=self._eos_token_ids,
                 seed=seed if index == 0 else derive_seed(seed, index),
                 bad_words_token_ids=self._bad_words(call),
                 arrival_time=now,

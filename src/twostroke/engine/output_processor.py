@@ -37,7 +37,7 @@ class OutputProcessor:
         self._states.pop((request.parent_id, request.index), None)
 
     def process(self, output: RequestOutput) -> Request | None:
-        """Set the output's text; if a stop string ends it here, mark it finished and return its request."""
+        """Set the output's text; if a stop string ends it here, mark it finished so and return its request."""
         state = self._states.get((output.request_id, output.index))
         if state is None:
             return None
@@ -51,7 +51,7 @@ class OutputProcessor:
         if stop is not None:
             output.finish_reason, output.stop_reason = FinishReason.STOP, stop
             self.remove(state.request)
-            return state.request if running else None
+            return state.request
         if not running:
             output.text += state.stops.flush()
         return None

@@ -12,10 +12,14 @@ from twostroke.types import Request
 
 
 class Prefix(NamedTuple):
-    """Keys and values that exist already: the first ``num_tokens`` tokens, in ``blocks``."""
+    """Keys and values that exist already: the first ``num_tokens`` tokens, in ``blocks``.
+
+    ``looked_up`` tells whether the prefix cache was asked for them.
+    """
 
     blocks: list[int]
     num_tokens: int
+    looked_up: bool = False
 
 
 class Allocation(NamedTuple):
@@ -92,7 +96,7 @@ class KVCacheManager:
             if block is None:
                 break
             blocks.append(block)
-        return Prefix(blocks, len(blocks) * self.block_size)
+        return Prefix(blocks, len(blocks) * self.block_size, looked_up=True)
 
     def has_room(self, request: Request, prefix: Prefix, reserved: int) -> bool:
         """Whether all known tokens of a waiting request fit beside ``reserved`` blocks promised to others."""
@@ -101,14 +105,15 @@ class KVCacheManager:
         return new_blocks + revived + reserved <= self.pool.num_free
 
     def admit(self, request: Request, prefix: Prefix) -> None:
-        """Give a waiting request a table that begins with ``prefix``, and count the hit."""
+        """Give a waiting request a table that begins with ``prefix``; count what the prefix cache saved it, once."""
         for block in prefix.blocks:
             self.pool.share(block)
         num_indexed = prefix.num_tokens // self.block_size if self._caching else 0
         self._tables[request.request_id] = BlockTable(list(prefix.blocks), num_indexed)
         request.num_computed_tokens = prefix.num_tokens
-        self.prefix_queries += request.num_tokens
-        self.prefix_hits += prefix.num_tokens
+        if prefix.looked_up and request.num_preemptions == 0:
+            self.prefix_queries += request.num_tokens
+            self.prefix_hits += prefix.num_tokens
 
     def num_blocks_short(self, request: Request, num_tokens: int) -> int:
         """How many free blocks are lacking to make the table cover ``num_tokens`` tokens (0 or less: none)."""

@@ -63,7 +63,7 @@ class ScheduledTokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreemptedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that lost its blocks; ``by`` names the one that needed them (itself, if it was the least important)."""
+    """A request that lost its blocks; ``by`` names the one that needed them (``None``: it yielded to all others)."""
 
     request_id: str
     by: str | None = None
@@ -200,7 +200,7 @@ def build_step_event(
         ],
         finished=[FinishedRequest(request_id=request_id, reason=reason) for request_id, reason in finished_requests],
         timings={**result.timings, **(timings or {})},
-        error=_failure(plan, result),
+        error=result.failure,
     )
 
 
@@ -219,12 +219,3 @@ def _scheduled_tokens(item: ScheduledRequest, plan: StepPlan, result: StepResult
         num_blocks=len(item.block_ids),
         queued_since=request.arrival_time if request.first_scheduled_time == plan.time else None,
     )
-
-
-def _failure(plan: StepPlan, result: StepResult) -> str | None:
-    """The pass failed if it failed for every request in it; the engine gives all of them the same error."""
-    errors = [result.errors.get(request_id) for request_id in plan.scheduled]
-    first = errors[0] if errors else None
-    if first is None or any(error is not first for error in errors):
-        return None
-    return first.message

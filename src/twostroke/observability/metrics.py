@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from twostroke.observability.events import StepEvent
+from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.types import FinishReason, Request
 
 # The library's own constant names a newer version of the format in its later releases.
@@ -55,12 +55,15 @@ class EngineMetrics:
         for phase, value in seconds.items():
             self._startup.labels(self._model_name, phase).set(value)
 
+    def observe_stats(self, stats: SchedulerStats) -> None:
+        """Set the gauges."""
+        self._running.set(stats.num_running)
+        self._waiting.set(stats.num_waiting)
+        self._kv_usage.set(1 - stats.free_blocks / max(1, stats.total_blocks))
+        self._kv_waste.set(1 - stats.used_slots / max(1, stats.allocated_slots) if stats.allocated_slots else 0.0)
+
     def observe_step(self, event: StepEvent) -> None:
         """Count one step; events must come once each and in order."""
-        self._running.set(event.num_running)
-        self._waiting.set(event.num_waiting)
-        self._kv_usage.set(event.kv_usage)
-        self._kv_waste.set(event.kv_waste)
         self._prefix_queries.inc(event.prefix_queries)
         self._prefix_hits.inc(event.prefix_hits)
         self._preemptions.inc(len(event.preempted))

@@ -104,16 +104,24 @@ class TorchExecutor:
         self.kv.copy_blocks(plan.block_copies)
         if plan.scheduled:
             batch = self.inputs.build(plan)
-            attention = self.backend.prepare(batch.attention)
-            clock.mark("input")
-            hidden = self.model.forward(batch.token_ids, batch.positions, attention)  # [tokens, hidden]
-            self._fail_non_finite(batch, hidden, result)
-            clock.mark("forward")
-            self._score_prompts(batch, hidden, result)
-            self._sample(batch, hidden, result)
-            clock.mark("sample")
+            try:
+                self._run(batch, clock, result)
+            except Exception:
+                # What the pass had written by then may be anything, and its blocks go to others next.
+                self.kv.zero_slots(batch.attention.slots)
+                raise
         result.timings, result.duration = clock.seconds, clock.total()
         return result
+
+    def _run(self, batch: Batch, clock: _PhaseClock, result: StepResult) -> None:
+        attention = self.backend.prepare(batch.attention)
+        clock.mark("input")
+        hidden = self.model.forward(batch.token_ids, batch.positions, attention)  # [tokens, hidden]
+        self._fail_non_finite(batch, hidden, result)
+        clock.mark("forward")
+        self._score_prompts(batch, hidden, result)
+        self._sample(batch, hidden, result)
+        clock.mark("sample")
 
     def close(self) -> None:
         """Free weights and KV tensors; only ``info`` can be used afterwards. Closing again does nothing."""

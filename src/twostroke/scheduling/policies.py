@@ -44,15 +44,15 @@ class RankedPolicy:
     def __init__(self, rank: Callable[[Request], Rank]) -> None:
         self.rank = rank
         self._heap: list[tuple[Rank, Request]] = []
-        self._waiting: set[str] = set()
+        self._waiting: dict[str, Request] = {}
 
     def push(self, request: Request) -> None:
-        self._waiting.add(request.request_id)
+        self._waiting[request.request_id] = request
         heapq.heappush(self._heap, (self.rank(request), request))
 
     def peek(self) -> Request | None:
-        while self._heap and self._heap[0][1].request_id not in self._waiting:
-            heapq.heappop(self._heap)
+        while self._heap and self._waiting.get(self._heap[0][1].request_id) is not self._heap[0][1]:
+            heapq.heappop(self._heap)  # removed meanwhile
         return self._heap[0][1] if self._heap else None
 
     def pop(self) -> Request:
@@ -60,11 +60,11 @@ class RankedPolicy:
         if request is None:
             raise IndexError("pop from an empty queue")
         heapq.heappop(self._heap)
-        self._waiting.remove(request.request_id)
+        del self._waiting[request.request_id]
         return request
 
     def remove(self, request: Request) -> None:
-        self._waiting.discard(request.request_id)
+        self._waiting.pop(request.request_id, None)
 
     def finished(self, request: Request) -> None:
         """Nothing to note: the rank knows no history."""
