@@ -119,5 +119,7 @@ async def test_generate_prints_text_and_nothing_else(capsys: pytest.CaptureFixtu
     await print_answer(LocalSession(engine), "the dog", "be brief", False, SamplingOptions())
     await print_answer(LocalSession(engine), "the dog", None, True, SamplingOptions())
     assert capsys.readouterr() == (f"{TEXT}\n{TEXT}\n", "")
+    with pytest.raises(ConfigError, match="--system"):
+        await print_answer(LocalSession(engine), "the dog", "be brief", True, SamplingOptions())
     prompts = [engine.tokenizer.decode(request.prompt_token_ids) for request in engine.submitted]
     assert prompts == ["system: be brief\nuser: the dog\nassistant: ", "the dog"]

@@ -60,6 +60,8 @@ def test_usage_error() -> None:
         (["sreve"], 2, 'Did you mean "serve"?'),
         (["serve", "one", "--model", "two"], 1, "MODEL is one, but --model is two"),
         (["chat", "--url", "http://127.0.0.1:9", "x", "y"], 2, "y"),
+        (["chat", "--url", "http://127.0.0.1:9", "--dtype", "float32"], 1, "mean nothing with --url"),
+        (["chat", "--url", "http://127.0.0.1:9", "--block-size", "8"], 1, "mean nothing with --url"),
     ],
 )
 def test_exit_codes(arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:

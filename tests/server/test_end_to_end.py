@@ -39,7 +39,7 @@ def running_requests(url: str) -> float:
 
 def test_banner(server: ServerProcess) -> None:
     assert "serves pilot on " in server.stderr
-    assert "requests of maximum length" in server.stderr
+    assert "of maximum length (8,192)" in server.stderr
 
 
 def test_streamed_text_is_the_whole_answer(api: openai.OpenAI) -> None:

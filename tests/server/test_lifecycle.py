@@ -55,7 +55,7 @@ def test_sigterm_drains_and_exits_with_zero() -> None:
         assert len(events) == 40
         assert events[-1] == "data: [DONE]"
         assert server.end() == 0
-        assert "draining: 1 requests" in server.stderr
+        assert "draining: 1 running" in server.stderr
 
 
 def test_second_signal_exits_at_once() -> None:

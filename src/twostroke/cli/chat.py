@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from twostroke.cli.flags import CacheFlags, ModelFlags, SamplingFlags, SamplingOptions, engine_config
 from twostroke.cli.terminal import paint, print_error
 from twostroke.config import ModelOptions
-from twostroke.errors import InvalidRequestError, TwostrokeError
+from twostroke.errors import ConfigError, InvalidRequestError, TwostrokeError
 
 if TYPE_CHECKING:
     import asyncio
@@ -46,6 +47,8 @@ def chat(
     fields = (sampling or SamplingOptions()).as_fields()
     session: Session
     if url is not None:
+        if cache is not None or replace(config.model, model="pilot", seed=None) != ModelOptions():
+            raise ConfigError("flags of the engine mean nothing with --url", hint="give them to the server there")
         given = model is not None or config.model.model != ModelOptions().model
         session = RemoteSession(url, config.model.model if given else None)
         if config.model.seed is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from twostroke.cli.flags import CacheFlags, ModelFlags, SamplingFlags, SamplingOptions, engine_config
+from twostroke.errors import ConfigError
 
 if TYPE_CHECKING:
     from twostroke.cli.session import Session
@@ -43,6 +44,8 @@ def generate(
 async def print_answer(session: Session, prompt: str, system: str | None, raw: bool, sampling: SamplingOptions) -> None:
     """Stream the answer to stdout, with a newline at its end."""
     fields = sampling.as_fields()
+    if system and (raw or not session.chats):
+        raise ConfigError("--system needs a chat template", hint="leave out --raw, or write it into the prompt")
     if raw or not session.chats:
         pieces = session.complete(prompt, fields)
     else:
