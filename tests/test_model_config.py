@@ -101,3 +101,14 @@ def test_an_unreadable_config_is_refused_with_a_hint(tmp_path: Path) -> None:
 def test_configuration_and_file_lookup_import_no_torch() -> None:
     code = "import sys, twostroke.model_config, twostroke.model_files; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_sampling_defaults_come_from_the_generation_config(tmp_path: Path) -> None:
+    """As vLLM's users expect: what the model's makers recommend holds where a client says nothing."""
+    path = tmp_path / "generation_config.json"
+    assert ModelConfig.sampling_defaults(tmp_path) == {}
+    path.write_text(json.dumps({"temperature": 0.6, "top_k": 20, "max_length": 99, "eos_token_id": 2}))
+    assert ModelConfig.sampling_defaults(tmp_path) == {"temperature": 0.6, "top_k": 20}
+    path.write_text(json.dumps({"top_p": 7}))
+    with pytest.raises(ModelLoadError, match="top_p"):
+        ModelConfig.sampling_defaults(tmp_path)

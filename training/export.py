@@ -19,6 +19,8 @@ from training.model import EOS_ID, PAD_ID, ROPE_THETA, SIZES, make_model
 from training.prepare import BANK_COPY, RUNS_DIR, TOKENIZER_DIR
 
 WEIGHTS_DIR = Path(__file__).parent.parent / "src" / "twostroke" / "pilot" / "weights"
+# Recommended for sampling: a small model is surest of itself when it is not asked to be surprising.
+TEMPERATURE = 0.3
 PACKAGE_NAMES = {"pilot": "pilot", "draft": "pilot-draft"}
 
 
@@ -63,7 +65,9 @@ def export(checkpoint: Path, target: Path) -> int:
     model.tie_weights()
     parameters = sum(p.numel() for p in model.parameters())
     model = model.to(torch.bfloat16)
-    model.generation_config = GenerationConfig(eos_token_id=EOS_ID, pad_token_id=PAD_ID, do_sample=False)
+    model.generation_config = GenerationConfig(
+        eos_token_id=EOS_ID, pad_token_id=PAD_ID, do_sample=True, temperature=TEMPERATURE
+    )
     target.mkdir(parents=True, exist_ok=True)
     disable_progress_bar()
     model.save_pretrained(target)

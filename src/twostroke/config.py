@@ -15,6 +15,7 @@ from twostroke.errors import ConfigError
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 PolicyName = Literal["fcfs", "priority"]
 Batching = Literal["continuous", "static"]
+GenerationConfigSource = Literal["auto", "vllm"]
 
 
 def _is_count(value: object) -> bool:
@@ -40,12 +41,17 @@ class ModelOptions:
     """`cpu`, `cuda`, `cuda:1` ...; `auto` takes a GPU where there is one."""
     max_model_len: int | None = None
     """Most tokens of prompt and output together; by default the model's context length."""
+    generation_config: GenerationConfigSource = "auto"
+    """Sampling defaults: `auto` takes those of the checkpoint's generation_config.json, `vllm` neutral ones."""
     seed: int | None = None
     """Makes requests without a seed of their own repeatable; by default they are seeded from the system."""
 
     def __post_init__(self) -> None:
         _require(bool(self.model), "--model", self.model, "a model name or folder")
         _require(self.dtype in get_args(Dtype), "--dtype", self.dtype, "one of " + ", ".join(get_args(Dtype)))
+        sources = get_args(GenerationConfigSource)
+        ok = self.generation_config in sources
+        _require(ok, "--generation-config", self.generation_config, "one of " + ", ".join(sources))
         ok = self.max_model_len is None or _is_count(self.max_model_len)
         _require(ok, "--max-model-len", self.max_model_len, "at least 1")
 

@@ -91,6 +91,10 @@ class LLM:
         self._num_calls = 0
         self._running = False
 
+    def default_params(self, **fields: Any) -> SamplingParams:
+        """What the model's makers recommend for sampling, changed by ``fields``."""
+        return SamplingParams(**{**self.engine.info.sampling_defaults, **fields})
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -101,7 +105,7 @@ class LLM:
         """Complete prompts, as text or as token ids, all in one batch.
 
         Args:
-            params: For all prompts, or one for each; by default ``SamplingParams()``.
+            params: For all prompts, or one for each; by default ``default_params()``.
             progress: Show a progress bar on stderr.
 
         Raises:
@@ -110,7 +114,7 @@ class LLM:
         """
         listed = _as_list(prompts)
         if params is None or isinstance(params, SamplingParams):
-            each = [params or SamplingParams()] * len(listed)
+            each = [params or self.default_params()] * len(listed)
         else:
             each = list(params)
         if len(each) != len(listed):
@@ -133,7 +137,7 @@ class LLM:
         """
         one = bool(messages) and isinstance(messages[0], Mapping)
         conversations = cast(Sequence[Sequence[Message]], [messages] if one else messages)
-        params = params or SamplingParams(max_tokens=None)
+        params = params or self.default_params(max_tokens=None)
         return self.generate([self.chat_prompt(c) for c in conversations], params, progress=progress)
 
     def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
@@ -143,7 +147,7 @@ class LLM:
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Complete one prompt and yield each step's output as it comes."""
-        params = params or SamplingParams()
+        params = params or self.default_params()
         yield from self._run([self._result(prompt, params)], [params], progress=False)
 
     def close(self) -> None:

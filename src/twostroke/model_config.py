@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from twostroke.errors import ModelLoadError
+from twostroke.errors import InvalidRequestError, ModelLoadError
+from twostroke.sampling_params import SamplingParams
 
 SUPPORTED_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -24,6 +25,8 @@ _REFUSED_ROPE = {
     "longrope": "its per-dimension factors are not implemented",
     "su": "its per-dimension factors are not implemented",
 }
+
+_SAMPLING_DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +113,23 @@ class ModelConfig:
         generation_path = folder / "generation_config.json"
         generation = _read_json(generation_path) if generation_path.is_file() else {}
         return cls.from_dict(_read_json(path), generation)
+
+    @staticmethod
+    def sampling_defaults(folder: Path) -> dict[str, float]:
+        """What ``generation_config.json`` recommends, as fields of ``SamplingParams``; like vLLM, we take these five.
+
+        Raises:
+            ModelLoadError: A value is out of range.
+        """
+        path = folder / "generation_config.json"
+        raw = _read_json(path) if path.is_file() else {}
+        found = {name: raw[name] for name in _SAMPLING_DEFAULTS if raw.get(name) is not None}
+        try:
+            SamplingParams(**found)
+        except InvalidRequestError as error:
+            hint = "mend the file, or start with --generation-config vllm"
+            raise ModelLoadError(f"{path}: {error.message}", hint=hint) from error
+        return found
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], generation: Mapping[str, Any] | None = None) -> ModelConfig:

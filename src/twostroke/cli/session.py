@@ -63,7 +63,7 @@ class LocalSession:
         from twostroke.engine.client import GenerationRequest
         from twostroke.sampling_params import SamplingParams
 
-        params = SamplingParams(**{"max_tokens": None, **fields})
+        params = SamplingParams(**{"max_tokens": None, **self._client.info.sampling_defaults, **fields})
         stream = self._client.submit(
             GenerationRequest(request_id=uuid.uuid4().hex, prompt_token_ids=prompt, params=params)
         )

@@ -21,6 +21,8 @@ class ExecutorInfo:
         kv_bytes_per_token: Bytes of keys and values of one token, over all layers.
         weight_bytes: Bytes of the weights.
         eos_token_ids: Tokens by which the model ends an answer.
+        sampling_defaults: Fields of ``SamplingParams`` that the model's makers recommend; they hold where a client
+            of the API says nothing.
         device: Where it runs, as people write it ("cpu", "cuda:0", "simulated").
         load_seconds: Start-up time by phase ("import", "weights", "kv_cache", ...).
     """
@@ -33,6 +35,7 @@ class ExecutorInfo:
     kv_bytes_per_token: int = 0
     weight_bytes: int = 0
     eos_token_ids: frozenset[int] = frozenset()
+    sampling_defaults: dict[str, float] = field(default_factory=dict)
     device: str = "cpu"
     load_seconds: dict[str, float] = field(default_factory=dict)
 

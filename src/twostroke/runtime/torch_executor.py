@@ -62,6 +62,8 @@ class TorchExecutor:
         device = resolve_device(config.model.device)
         folder = folder or resolve_model(config.model.model, config.model.revision)
         model_config = ModelConfig.from_folder(folder)
+        recommended = config.model.generation_config == "auto"
+        sampling_defaults = ModelConfig.sampling_defaults(folder) if recommended else {}
         max_model_len = _max_model_len(config.model.max_model_len, model_config)
         clock.mark("config")
         model = load_model(folder, model_config, config.model.dtype, device, max_model_len)
@@ -87,6 +89,7 @@ class TorchExecutor:
             kv_bytes_per_token=bytes_per_token,
             weight_bytes=model_config.weight_bytes(dtype_bytes),
             eos_token_ids=frozenset(model_config.eos_token_ids),
+            sampling_defaults=sampling_defaults,
             device=str(device),
             load_seconds=clock.seconds,
         )

@@ -20,6 +20,7 @@ def ready_banner(model: ServedModel, url: str) -> str:
         [
             f"twostroke {package_version()} serves {model.name} on {info.device}, ready in {age_of_process():.1f} s",
             *memory_summary(info),
+            *sampling_summary(info),
             f"  {'API':<10} {url}/v1 (OpenAI), documented at {url}/docs",
             "",
             curl_line(model, url),
@@ -40,6 +41,14 @@ def memory_summary(info: ExecutorInfo) -> list[str]:
         f"  {'KV cache':<10} {kv_cache}: {info.num_blocks:,} blocks of {info.block_size}, {tokens:,} tokens, "
         f"{share} of maximum length ({info.max_model_len:,})",
     ]
+
+
+def sampling_summary(info: ExecutorInfo) -> list[str]:
+    """The model's own sampling defaults, if it has any."""
+    if not info.sampling_defaults:
+        return []
+    listed = ", ".join(f"{name} {value:g}" for name, value in info.sampling_defaults.items())
+    return [f"  {'sampling':<10} {listed} (from generation_config.json, where a request says nothing)"]
 
 
 def curl_line(model: ServedModel, url: str) -> str:

@@ -37,7 +37,7 @@ def chat_router(serving: Serving) -> APIRouter:
         """The model's answer to a conversation."""
         model = serving.accepting()
         model.check_name(body.model)
-        params = body.to_params()
+        params = body.to_params(model.client.info.sampling_defaults)
         prompt = truncate(await _encode_chat(model, body), body.truncate_prompt_tokens)
         request_id = new_request_id("chatcmpl")
         try:

@@ -36,7 +36,7 @@ def completions_router(serving: Serving) -> APIRouter:
         """What the model writes after a text, or after each of several."""
         model = serving.accepting()
         model.check_name(body.model)
-        params = body.to_params()
+        params = body.to_params(model.client.info.sampling_defaults)
         prompts = [await _encode_prompt(model, body, prompt) for prompt in body.prompts()]
         request_id = new_request_id("cmpl")
         generation = Generation(model.client, request_id, [p.token_ids for p in prompts], params, body)

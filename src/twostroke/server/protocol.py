@@ -107,9 +107,9 @@ class GenerationFields(StrictModel):
         if self.truncate_prompt_tokens is not None and self.truncate_prompt_tokens < 1:
             raise InvalidRequestError("truncate_prompt_tokens must be at least 1", param="truncate_prompt_tokens")
 
-    def sampling_params(self, **overrides: Any) -> SamplingParams:
-        """The sampling fields that were given, as validated parameters; ``overrides`` win."""
-        values = {name: value for name in SAMPLING_FIELDS if (value := getattr(self, name)) is not None}
+    def sampling_params(self, defaults: Mapping[str, float], **overrides: Any) -> SamplingParams:
+        """The sampling fields that were given, over the model's ``defaults``, validated; ``overrides`` win."""
+        values = {**defaults} | {name: value for name in SAMPLING_FIELDS if (value := getattr(self, name)) is not None}
         if self.logit_bias:
             values["logit_bias"] = _token_biases(self.logit_bias)
         return SamplingParams(**(values | overrides))
@@ -155,7 +155,7 @@ class ChatCompletionRequest(GenerationFields):
     add_generation_prompt: bool | None = Field(None, description="Open the assistant's turn; true by default.")
     continue_final_message: bool | None = Field(None, description="Go on with the last message instead of a new one.")
 
-    def to_params(self) -> SamplingParams:
+    def to_params(self, defaults: Mapping[str, float]) -> SamplingParams:
         """Sampling parameters of a chat; without ``max_tokens`` the answer may fill the context."""
         self.check_stream()
         most = self.max_tokens
@@ -170,7 +170,8 @@ class ChatCompletionRequest(GenerationFields):
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequestError("top_logprobs needs logprobs=true", param="top_logprobs")
         try:
-            return self.sampling_params(max_tokens=most, logprobs=(self.top_logprobs or 0) if self.logprobs else None)
+            logprobs = (self.top_logprobs or 0) if self.logprobs else None
+            return self.sampling_params(defaults, max_tokens=most, logprobs=logprobs)
         except InvalidRequestError as error:
             if error.param != "logprobs":
                 raise
@@ -193,7 +194,7 @@ class CompletionRequest(GenerationFields):
     logprobs: int | None = None
     add_special_tokens: bool | None = Field(None, description="Encode prompts with the model's BOS; true by default.")
 
-    def to_params(self) -> SamplingParams:
+    def to_params(self, defaults: Mapping[str, float]) -> SamplingParams:
         """Sampling parameters of one prompt. ``max_tokens=0`` with echo (to score a text) generates one to drop."""
         self.check_stream()
         overrides: dict[str, Any] = {"logprobs": self.logprobs}
@@ -203,7 +204,7 @@ class CompletionRequest(GenerationFields):
             if self.stream:
                 raise InvalidRequestError("echo with logprobs cannot be streamed", param="echo")
             overrides["prompt_logprobs"] = max(self.logprobs, self.prompt_logprobs or 0)
-        return self.sampling_params(**overrides)
+        return self.sampling_params(defaults, **overrides)
 
     @property
     def scores_only(self) -> bool:
