@@ -28,6 +28,13 @@ from twostroke.errors import ConfigError
         ("batching", "sometimes"),
         ("step_events", 0),
         ("model", ""),
+        ("model", 5),
+        ("device", None),
+        ("seed", "x"),
+        ("record", 5),
+        ("enable_prefix_caching", "false"),
+        ("kv_cache_memory", "plenty"),
+        ("max_model_len", 1),
     ],
 )
 def test_bad_values_are_refused_with_the_flag(name: str, value: Any) -> None:
@@ -47,3 +54,7 @@ def test_options_reach_their_section() -> None:
     config = EngineConfig.from_flat({"model": "x", "block_size": 32, "max_num_seqs": 3, "record": "a.jsonl"})
     assert (config.model.model, config.cache.block_size, config.scheduler.max_num_seqs) == ("x", 32, 3)
     assert config.observability.record == "a.jsonl"
+
+
+def test_sizes_may_be_written_with_units() -> None:
+    assert EngineConfig.from_flat({"kv_cache_memory": "2GiB"}).cache.kv_cache_memory == 2**31

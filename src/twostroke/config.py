@@ -6,6 +6,7 @@ the same.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar, get_args
@@ -18,8 +19,23 @@ Batching = Literal["continuous", "static"]
 GenerationConfigSource = Literal["auto", "vllm"]
 
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def parse_size(text: str) -> int:
+    """Bytes from ``512MiB``, ``2GB``, ``1.5g`` or a plain number; as everywhere with memory, k is 1024.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a size")
+    return int(float(match[1]) * 1024 ** "_kmgt".index(match[2].lower() or "_"))
 
 
 def _require(condition: bool, flag: str, value: object, allowed: str) -> None:
@@ -47,13 +63,17 @@ class ModelOptions:
     """Makes requests without a seed of their own repeatable; by default they are seeded from the system."""
 
     def __post_init__(self) -> None:
-        _require(bool(self.model), "--model", self.model, "a model name or folder")
+        _require(isinstance(self.model, str) and bool(self.model), "--model", self.model, "a model name or folder")
+        _require(isinstance(self.device, str), "--device", self.device, "auto, cpu, cuda or cuda:N")
+        ok = self.revision is None or isinstance(self.revision, str)
+        _require(ok, "--revision", self.revision, "a branch, tag or commit")
+        _require(self.seed is None or type(self.seed) is int, "--seed", self.seed, "an integer")
         _require(self.dtype in get_args(Dtype), "--dtype", self.dtype, "one of " + ", ".join(get_args(Dtype)))
         sources = get_args(GenerationConfigSource)
         ok = self.generation_config in sources
         _require(ok, "--generation-config", self.generation_config, "one of " + ", ".join(sources))
-        ok = self.max_model_len is None or _is_count(self.max_model_len)
-        _require(ok, "--max-model-len", self.max_model_len, "at least 1")
+        ok = self.max_model_len is None or (_is_count(self.max_model_len) and self.max_model_len > 1)
+        _require(ok, "--max-model-len", self.max_model_len, "at least 2, a token of prompt and one of output")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +95,15 @@ class CacheConfig:
         _require(
             _is_count(self.block_size) and self.block_size <= 1024, "--block-size", self.block_size, "from 1 to 1024"
         )
+        if isinstance(self.kv_cache_memory, str):
+            try:
+                object.__setattr__(self, "kv_cache_memory", parse_size(self.kv_cache_memory))
+            except ValueError as error:
+                raise ConfigError(f"--kv-cache-memory: {error}", hint="write it as 512MiB or 2GiB") from error
         ok = self.kv_cache_memory is None or _is_count(self.kv_cache_memory)
         _require(ok, "--kv-cache-memory", self.kv_cache_memory, "a positive size")
+        ok = isinstance(self.enable_prefix_caching, bool)
+        _require(ok, "--enable-prefix-caching", self.enable_prefix_caching, "true or false")
         for name in ("gpu_memory_utilization", "cpu_memory_utilization"):
             value = getattr(self, name)
             _require(
@@ -118,6 +145,8 @@ class ObservabilityConfig:
     """Append every step event to this JSONL file."""
 
     def __post_init__(self) -> None:
+        ok = self.record is None or isinstance(self.record, str)
+        _require(ok, "--record", self.record, "the name of a file")
         _require(_is_count(self.step_events), "--step-events", self.step_events, "1 or more")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from types import TracebackType
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from rich.progress import Progress
 
 from twostroke.config import EngineConfig
 from twostroke.engine.client import GenerationRequest
-from twostroke.errors import InvalidRequestError
+from twostroke.errors import InvalidRequestError, TwostrokeError
 from twostroke.sampling_params import SamplingParams
 from twostroke.startup import load_engine
 from twostroke.text.chat_template import ChatTemplate
@@ -41,7 +42,11 @@ class Completion:
 
 @dataclass(slots=True)
 class GenerationResult:
-    """All samples for one prompt, in order of ``index``."""
+    """All samples for one prompt, in order of ``index``.
+
+    Attributes:
+        error: Why the request failed while it ran, if it did; its outputs then hold what there was before.
+    """
 
     request_id: str
     prompt: str | None
@@ -49,16 +54,18 @@ class GenerationResult:
     outputs: list[Completion]
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
     num_cached_tokens: int = 0
+    error: TwostrokeError | None = None
 
     @property
     def text(self) -> str:
-        """The first sample's text."""
+        """The first sample's text; raises ``error`` if there is one, so that half an answer is not taken for whole."""
+        if self.error is not None:
+            raise self.error
         return self.outputs[0].text
 
     def take(self, output: RequestOutput) -> None:
-        """Add what a step brought. Raises the request's error, if it failed."""
-        if output.error is not None:
-            raise output.error
+        """Add what a step brought."""
+        self.error = self.error or output.error
         sample = self.outputs[output.index]
         sample.text += output.text
         sample.token_ids += output.token_ids
@@ -110,13 +117,16 @@ class LLM:
 
         Raises:
             InvalidRequestError: A prompt or its parameters are unusable; nothing has run then.
-            EngineError: A request failed while it ran.
+
+        A request that fails while it runs ends alone: its result carries the ``error``.
         """
         listed = _as_list(prompts)
         if params is None or isinstance(params, SamplingParams):
             each = [params or self.default_params()] * len(listed)
         else:
             each = list(params)
+            if not all(isinstance(own, SamplingParams) for own in each):
+                raise InvalidRequestError("params must be SamplingParams, or one for each prompt", param="params")
         if len(each) != len(listed):
             raise InvalidRequestError(f"{len(listed)} prompts but {len(each)} sampling parameters", param="params")
         results = [self._result(prompt, own) for prompt, own in zip(listed, each, strict=True)]
@@ -135,7 +145,9 @@ class LLM:
 
         Without ``params`` an answer may be as long as the model's context allows.
         """
-        one = bool(messages) and isinstance(messages[0], Mapping)
+        if not messages:
+            raise InvalidRequestError("messages is empty", param="messages")
+        one = isinstance(messages[0], Mapping)
         conversations = cast(Sequence[Sequence[Message]], [messages] if one else messages)
         params = params or self.default_params(max_tokens=None)
         return self.generate([self.chat_prompt(c) for c in conversations], params, progress=progress)
@@ -162,7 +174,7 @@ class LLM:
     def _result(self, prompt: Prompt, params: SamplingParams) -> GenerationResult:
         self._num_calls += 1
         text = prompt if isinstance(prompt, str) else None
-        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else [int(token) for token in prompt]
         return GenerationResult(f"llm-{self._num_calls}", text, tokens, [Completion(i) for i in range(params.n)])
 
     def _run(
@@ -196,10 +208,20 @@ class LLM:
                 self.engine.abort(request_id)
 
 
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt, or several; a list of integers is one prompt."""
+def _as_list(prompts: object) -> list[Prompt]:
+    """One prompt, or several; a sequence of integers is one prompt."""
     if isinstance(prompts, str):
         return [prompts]
-    if prompts and isinstance(prompts[0], int):
-        return [cast(Prompt, prompts)]
-    return list(cast(Sequence[Prompt], prompts))
+    if not isinstance(prompts, Iterable):
+        message = f"prompts must be a text, token ids, or a list of either, got {type(prompts).__name__}"
+        raise InvalidRequestError(message, param="prompts")
+    items = list(prompts)
+    if items and all(isinstance(item, Integral) for item in items):
+        return [cast(Prompt, items)]
+    for item in items:
+        if not isinstance(item, str) and not (
+            isinstance(item, Iterable) and all(isinstance(t, Integral) for t in item)
+        ):
+            message = f"a prompt is a text or a list of token ids, got {type(item).__name__}"
+            raise InvalidRequestError(message, param="prompts")
+    return cast(list[Prompt], items)

@@ -152,7 +152,7 @@ class ModelConfig:
             intermediate_size=_integer(raw, "intermediate_size"),
             num_layers=num_layers,
             num_heads=num_heads,
-            num_kv_heads=_integer(raw, "num_key_value_heads", 8 if model_type == "mistral" else num_heads),
+            num_kv_heads=_integer(raw, "num_key_value_heads", _default_kv_heads(raw, num_heads)),
             head_dim=_integer(raw, "head_dim", 128 if model_type == "qwen3" else hidden_size // num_heads),
             max_position_embeddings=max_length,
             rms_norm_eps=_number(raw, "rms_norm_eps", 1e-6),
@@ -245,6 +245,11 @@ def _mapping(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise _invalid(f"{name} must be an object, got {value!r}")
     return value
+
+
+def _default_kv_heads(raw: Mapping[str, Any], num_heads: int) -> int:
+    """As transformers: an explicit null is one per query head; Mistral's configuration alone defaults to 8."""
+    return 8 if raw["model_type"] == "mistral" and "num_key_value_heads" not in raw else num_heads
 
 
 def _refuse_unsupported(raw: Mapping[str, Any]) -> None:

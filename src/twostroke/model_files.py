@@ -35,7 +35,7 @@ def resolve_model(model: str, revision: str | None = None) -> Path:
                 hint="install a released wheel, or give --model a folder or a Hugging Face Hub id",
             )
         return folder
-    path = Path(model).expanduser()
+    path = _expand_home(model)
     if path.is_dir():
         return path
     if path.is_file():
@@ -46,6 +46,13 @@ def resolve_model(model: str, revision: str | None = None) -> Path:
             hint="give --model pilot, an existing folder, or an id such as Qwen/Qwen3-0.6B",
         )
     return _download(model, revision)
+
+
+def _expand_home(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ModelLoadError(f"{path}: {error}", hint="write the folder without ~") from error
 
 
 def _download(model: str, revision: str | None) -> Path:

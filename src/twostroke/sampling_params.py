@@ -19,7 +19,15 @@ MAX_BAD_WORDS = 256
 
 def _require(condition: bool, param: str, value: object, allowed: str) -> None:
     if not condition:
-        raise InvalidRequestError(f"{param} must be {allowed}, got {value!r}", param=param)
+        raise InvalidRequestError(f"{param} must be {allowed}, got {_short(value)}", param=param)
+
+
+def _short(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        return "a huge number"
+    return text if len(text) <= 100 else text[:100] + "..."
 
 
 def _is_int(value: object) -> bool:
@@ -27,7 +35,8 @@ def _is_int(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    # Integers are left to the ranges: isfinite would overflow on large ones.
+    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _is_token_list(value: object) -> bool:

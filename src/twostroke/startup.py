@@ -27,9 +27,10 @@ def load_engine(config: EngineConfig) -> Engine:
         from twostroke.runtime.torch_executor import TorchExecutor
 
         import_seconds = time.perf_counter() - began
+        loaded_tokenizer = tokenizer.result()  # before the weights: what is wrong with it should be said in seconds
         executor = TorchExecutor.load(config, folder)
         executor.info.load_seconds["import"] = import_seconds
-        return Engine(executor, tokenizer.result(), config)
+        return Engine(executor, loaded_tokenizer, config)
 
 
 def _let_idle_threads_sleep() -> None:

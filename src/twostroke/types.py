@@ -122,8 +122,8 @@ class Request:
 
     @property
     def reads_prefix_cache(self) -> bool:
-        """Log-probabilities of the prompt need its logits, so such a request computes every token itself."""
-        return self.params.prompt_logprobs is None
+        """Log-probabilities of the prompt need its logits, so until they are known every token is computed."""
+        return self.params.prompt_logprobs is None or self.num_scored_tokens >= self.num_prompt_tokens - 1
 
 
 @dataclass(slots=True)
@@ -255,7 +255,8 @@ class RequestOutput:
         token_ids: New tokens.
         text: New text: complete characters only, stop strings never leaked.
         logprobs: One entry per new token, where asked for.
-        prompt_logprobs: With the first output, for the prompt's tokens but the first, where asked for.
+        prompt_logprobs: For the prompt's tokens but the first, where asked for: in order, in pieces as the prompt is
+            computed, the last piece with the first token or before.
         finish_reason: Set on the last output of a sample.
         stop_reason: The stop string or stop token that ended it; ``None`` for EOS.
         error: Set when ``finish_reason`` is ``ERROR``.

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from twostroke.cli.flags import SamplingOptions, engine_config, parse_size
+from twostroke.cli.flags import SamplingOptions, engine_config
 from twostroke.cli.main import build_app
-from twostroke.config import EngineConfig, ModelOptions
+from twostroke.config import EngineConfig, ModelOptions, parse_size
 from twostroke.sampling_params import SamplingParams
 
 

@@ -100,12 +100,35 @@ async def test_bad_request_raises_at_once_and_the_id_stays_free(engine: AsyncEng
     stream.abort()
 
 
-async def test_what_the_engine_refuses_late_ends_that_stream_alone(engine: AsyncEngine) -> None:
-    """Samples get ids of their own, which another client may have chosen: the engine must survive that."""
-    first = engine.submit(call("a#1", max_tokens=50))
-    second = await _all(engine.submit(call("a", n=2)))
-    assert {type(output.error) for output in second} == {InvalidRequestError}
-    assert (await _all(first))[-1].finish_reason is FinishReason.LENGTH
+async def test_draining_and_closing_at_once_leaves_nobody_waiting() -> None:
+    """What was aborted in the last moment gets its last output before the thread ends."""
+    engine = AsyncEngine(Engine(SlowExecutor()))
+    stream = engine.submit(call("a", max_tokens=100))
+    await engine.drain(0)
+    await asyncio.to_thread(engine.close)
+    assert (await asyncio.wait_for(_all(stream), 5))[-1].finish_reason is FinishReason.ABORT
+
+
+async def test_an_aborted_id_is_free_again_once_the_engine_let_go(engine: AsyncEngine) -> None:
+    """A step in flight must not answer the new request with the old one's tokens."""
+    stream = engine.submit(call("a", max_tokens=100))
+    async for _ in stream:
+        break
+    stream.abort()
+    await until(lambda: not engine._streams)
+    outputs = await asyncio.wait_for(_all(engine.submit(call("a", max_tokens=2))), 5)
+    assert sum(len(output.token_ids) for output in outputs) == 2
+
+
+async def test_outputs_lost_with_a_failing_step_still_end_their_streams(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(event: object) -> None:
+        raise OSError("disk")
+
+    monkeypatch.setattr(engine._engine.metrics, "observe_step", broken)
+    outputs = await asyncio.wait_for(_all(engine.submit(call("a", max_tokens=1))), 5)
+    assert isinstance(outputs[-1].error, EngineDeadError)
 
 
 async def test_drain_lets_running_requests_finish_and_takes_no_more(engine: AsyncEngine) -> None:

@@ -14,6 +14,7 @@ from twostroke.engine.client import GenerationRequest
 from twostroke.engine.engine import MAX_CONSECUTIVE_FAILURES, Engine
 from twostroke.errors import (
     EngineDeadError,
+    InsufficientMemoryError,
     InvalidRequestError,
     NonFiniteLogitsError,
     RequestFailedError,
@@ -253,10 +254,52 @@ def test_bad_requests_are_refused_before_anything_is_queued(
 
 def test_an_id_in_use_is_refused_whole() -> None:
     engine = Engine(FakeExecutor())
-    engine.submit(call("a#1"))
+    engine.submit(call("a"))
     with pytest.raises(InvalidRequestError, match="in use"):
         engine.submit(call("a", n=2))
-    assert set(finish(engine)) == {"a#1"}
+    assert set(finish(engine)) == {"a"}
+    engine.submit(call("a", n=2))
+    assert set(finish(engine)) == {"a"}
+
+
+def test_too_little_memory_for_a_batch_does_not_end_the_engine() -> None:
+    """Three clients with prompts that are too large in a row must not take the server down."""
+    executor = FakeExecutor()
+    engine = Engine(executor)
+    for number in range(MAX_CONSECUTIVE_FAILURES + 1):
+        engine.submit(call(str(number)))
+        executor.raise_next = InsufficientMemoryError("too large")
+        assert engine.step()[0].finish_reason is FinishReason.ERROR
+    engine.submit(call("fine"))
+    assert finish(engine)["fine"][-1].finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize(
+    "fields, param",
+    [
+        ({"priority": "high"}, "priority"),
+        ({"priority": None}, "priority"),
+        ({"cache_salt": 5}, "cache_salt"),
+        ({"request_id": "a#1"}, "request_id"),
+        ({"request_id": ""}, "request_id"),
+        ({"prompt_token_ids": [True]}, "prompt"),
+        ({"prompt_token_ids": [1.0]}, "prompt"),
+    ],
+)
+def test_wrong_types_from_python_are_refused(fields: dict[str, Any], param: str) -> None:
+    """A bad value that reached the scheduler's queue would end the engine for everybody."""
+    with pytest.raises(InvalidRequestError) as caught:
+        Engine(FakeExecutor()).submit(replace(call("x"), **fields))
+    assert caught.value.param == param
+
+
+def test_bad_words_are_banned_as_they_are_written() -> None:
+    engine = Engine(TextExecutor({}), TOKENIZER)
+    request = engine.prepare(call("a", detokenize=True, bad_words=["\n", " "]))[0]
+    newline, space = (tuple(TOKENIZER.encode(word, add_special_tokens=False)) for word in ("\n", " "))
+    assert set(request.bad_words_token_ids) >= {newline, space}
+    only_newline = engine.prepare(call("b", detokenize=True, bad_words=["\n"]))[0]
+    assert space not in only_newline.bad_words_token_ids
 
 
 def test_without_max_tokens_an_answer_may_fill_context_or_cache() -> None:

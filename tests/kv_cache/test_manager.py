@@ -7,7 +7,7 @@ import pytest
 from twostroke.kv_cache.block_hash import root_hash
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.sampling_params import SamplingParams
-from twostroke.types import Request
+from twostroke.types import Request, RequestStatus
 
 BLOCK = 4
 
@@ -26,6 +26,7 @@ def make_request(request_id: str, num_tokens: int, *, first: int = 0, leader: Re
 def compute(kv: KVCacheManager, request: Request) -> None:
     """Admit a request, give it all blocks it needs, and take all its tokens as computed."""
     kv.admit(request, kv.find_prefix(request))
+    request.status = RequestStatus.RUNNING
     kv.allocate(request, request.num_tokens)
     request.num_computed_tokens = request.num_tokens
     kv.commit(request)

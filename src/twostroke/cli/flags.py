@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
-from twostroke.config import CacheConfig, EngineConfig, ModelOptions, ObservabilityConfig, SchedulerConfig
+from twostroke.config import (
+    CacheConfig,
+    EngineConfig,
+    ModelOptions,
+    ObservabilityConfig,
+    SchedulerConfig,
+    parse_size,
+)
 from twostroke.errors import ConfigError
 from twostroke.server.options import ServerOptions
 
@@ -26,7 +32,6 @@ ObservabilityFlags = Annotated[ObservabilityConfig, _section("Observability", 5)
 
 # Flags whose value is a number of bytes, and so may carry a unit.
 SIZE_FLAGS = frozenset({"--kv-cache-memory", "--max-body-size"})
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,18 +91,6 @@ def engine_config(
         scheduler=scheduler or SchedulerConfig(),
         observability=observability or ObservabilityConfig(),
     )
-
-
-def parse_size(text: str) -> int:
-    """Bytes from ``512MiB``, ``2GB``, ``1.5g`` or a plain number; as everywhere with memory, k is 1024.
-
-    Raises:
-        ValueError: It is none of these.
-    """
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not a size")
-    return int(float(match[1]) * 1024 ** "_kmgt".index(match[2].lower() or "_"))
 
 
 def expand_sizes(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:

@@ -8,6 +8,7 @@ import logging
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
 
 from twostroke.engine.client import GenerationRequest
 from twostroke.engine.engine import Engine
@@ -15,44 +16,66 @@ from twostroke.engine.executor import ExecutorInfo
 from twostroke.errors import EngineDeadError, InvalidRequestError, ShuttingDownError, TwostrokeError
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.text.tokenizer import Tokenizer
-from twostroke.types import Request, RequestOutput
+from twostroke.types import FinishReason, Request, RequestOutput
 
 logger = logging.getLogger(__name__)
 
 STALL_SECONDS = 60.0
+T = TypeVar("T")
 
 
 class AsyncStream:
-    """Implements ``OutputStream``; lives on the event loop's thread."""
+    """Implements ``OutputStream``; lives on the event loop's thread.
 
-    def __init__(self, num_samples: int, abort: Callable[[], None]) -> None:
+    Args:
+        call: Whose outputs these are.
+        abort: Asks the engine to end the request; its last outputs come here all the same, and nobody reads them.
+    """
+
+    def __init__(self, call: GenerationRequest, abort: Callable[[], None]) -> None:
+        self._call = call
         self._outputs: asyncio.Queue[RequestOutput | None] = asyncio.Queue()
-        self._num_unread = num_samples
-        self._num_unfinished = num_samples
+        self._unfinished = set(range(call.params.n))
+        self._num_unread = call.params.n
+        self._aborted = False
         self._abort = abort
 
     async def __aiter__(self) -> AsyncIterator[RequestOutput]:
         try:
-            while self._num_unread:
-                output = await self._outputs.get()
-                if output is None:
-                    return
+            while self._num_unread and (output := await self._outputs.get()) is not None:
                 self._num_unread -= output.finished
                 yield output
         finally:
             self.abort()
 
     def abort(self) -> None:
-        if self._num_unfinished:
-            self._num_unfinished = 0
+        if self._unfinished and not self._aborted:
+            self._aborted = True
             self._outputs.put_nowait(None)  # whoever still reads must not wait for what will not come
             self._abort()
 
     def put(self, output: RequestOutput) -> bool:
-        """Append an output; tells whether it was the request's last."""
-        self._outputs.put_nowait(output)
-        self._num_unfinished -= output.finished
-        return self._num_unfinished == 0
+        """Append an output; tells whether the request has ended."""
+        if not self._aborted:
+            self._outputs.put_nowait(output)
+        if output.finished:
+            self._unfinished.discard(output.index)
+        return not self._unfinished
+
+    def fail(self, error: TwostrokeError) -> None:
+        """End the samples that will get no more outputs."""
+        for index in sorted(self._unfinished):
+            self.put(
+                RequestOutput(
+                    request_id=self._call.request_id,
+                    index=index,
+                    token_ids=[],
+                    num_prompt_tokens=len(self._call.prompt_token_ids),
+                    num_cached_tokens=0,
+                    finish_reason=FinishReason.ERROR,
+                    error=error,
+                )
+            )
 
 
 class AsyncEngine:
@@ -95,7 +118,7 @@ class AsyncEngine:
         if request.request_id in self._streams:
             raise InvalidRequestError(f"request id {request.request_id!r} is in use", param="request_id")
         samples = self._engine.prepare(request)
-        stream = AsyncStream(len(samples), lambda: self._forget(request.request_id))
+        stream = AsyncStream(request, lambda: self._inbox.put(lambda: self._engine.abort(request.request_id)))
         self._streams[request.request_id] = stream
         self._inbox.put(lambda: self._add(samples))
         return stream
@@ -136,55 +159,71 @@ class AsyncEngine:
 
     # ---- the event loop's side ---------------------------------------------------------------------------------
 
-    def _forget(self, request_id: str) -> None:
-        self._streams.pop(request_id, None)
-        self._inbox.put(lambda: self._abort_silently(request_id))
-
     def _deliver(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:
+            # The id stays taken until the engine has let go of it: a step in flight still answers under it.
             if (stream := self._streams.get(output.request_id)) and stream.put(output):
                 del self._streams[output.request_id]
+
+    def _fail_streams(self, error: TwostrokeError) -> None:
+        for stream in self._streams.values():
+            stream.fail(error)
+        self._streams.clear()
 
     # ---- the engine's side -------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            try:
-                outputs = self._take_inbox()
-                if outputs is None:
-                    break
-                if self._engine.has_work():
-                    self._busy_since = self._engine.clock()
-                    outputs += self._engine.step()
-                    self._busy_since = None
-            except Exception as cause:  # a bug in the engine itself: say so to everyone rather than hang
-                logger.exception("the engine failed")
-                error = EngineDeadError(f"the engine failed: {type(cause).__name__}: {cause}")
-                error.__cause__ = cause
-                outputs = self._engine.die(error)
-            self._send(outputs)
-        self._send(self._engine.close())
+        """The thread: whatever goes wrong in it, no stream is left waiting."""
+        try:
+            while self._turn():
+                pass
+            self._send(self._engine.close())
+        except Exception as cause:
+            logger.exception("the engine's thread failed")
+            self._engine.dead = EngineDeadError(f"the engine failed: {type(cause).__name__}: {cause}")
+        finally:
+            self._post(self._fail_streams, self._engine.dead or EngineDeadError("the engine has been closed"))
 
-    def _take_inbox(self) -> list[RequestOutput] | None:
-        """Carry out what the event loop asked for; wait for it if there is nothing to run. ``None``: time to end."""
+    def _turn(self) -> bool:
+        """Take what came in, run one step, send what came out. ``False`` when it is time to end."""
         outputs: list[RequestOutput] = []
+        try:
+            go_on = self._take_inbox(outputs)
+            if go_on and self._engine.has_work():
+                self._busy_since = self._engine.clock()
+                outputs += self._engine.step()
+                self._busy_since = None
+        except Exception as cause:  # a bug in the engine itself: say so to everyone rather than hang
+            logger.exception("the engine failed")
+            error = EngineDeadError(f"the engine failed: {type(cause).__name__}: {cause}")
+            error.__cause__ = cause
+            go_on, self._busy_since = True, None
+            self._send(outputs + self._engine.die(error))
+            self._post(self._fail_streams, error)  # those whose last outputs were lost with the step
+            return go_on
+        self._send(outputs)
+        return go_on
+
+    def _take_inbox(self, outputs: list[RequestOutput]) -> bool:
+        """Carry out what the event loop asked for; wait for it if there is nothing to run."""
         wait = not self._engine.has_work()
         while wait or not self._inbox.empty():
             action = self._inbox.get()
             if action is None:
-                return None
+                return False
             outputs += action()
             wait = False
-        return outputs
+        return True
 
     def _send(self, outputs: list[RequestOutput]) -> None:
-        if outputs and self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the event loop has been closed: nobody is listening
-                self._loop.call_soon_threadsafe(self._deliver, outputs)
+        if outputs:
+            self._post(self._deliver, outputs)
 
-    def _abort_silently(self, request_id: str) -> list[RequestOutput]:
-        self._engine.abort(request_id)
-        return []
+    def _post(self, action: Callable[[T], None], argument: T) -> None:
+        """Run something on the event loop's thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the event loop has been closed: nobody is listening
+                self._loop.call_soon_threadsafe(action, argument)
 
     def _add(self, samples: list[Request]) -> list[RequestOutput]:
         """What only the engine's thread can find wrong with a request ends that request, not the engine."""

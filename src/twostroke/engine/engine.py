@@ -11,7 +11,13 @@ from twostroke.engine.client import GenerationRequest
 from twostroke.engine.executor import Executor, ExecutorInfo
 from twostroke.engine.intake import Intake
 from twostroke.engine.output_processor import OutputProcessor
-from twostroke.errors import EngineDeadError, InvalidRequestError, RequestFailedError, TwostrokeError
+from twostroke.errors import (
+    EngineDeadError,
+    InsufficientMemoryError,
+    InvalidRequestError,
+    RequestFailedError,
+    TwostrokeError,
+)
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.observability.events import build_step_event
 from twostroke.observability.metrics import EngineMetrics
@@ -62,6 +68,7 @@ class Engine:
         self.dead: EngineDeadError | None = None
         self._texts = OutputProcessor(tokenizer) if tokenizer else None
         self._consecutive_failures = 0
+        self._live: dict[str, list[Request]] = {}  # by the client's id, until the last sample has ended
         self._ended: list[tuple[str, FinishReason]] = []
         self.last_stats = self.scheduler.stats()
 
@@ -83,8 +90,9 @@ class Engine:
     def add(self, requests: list[Request]) -> None:
         """Queue all samples of a prepared call, or none of them and raise."""
         self._check_alive()
-        if taken := [r.request_id for r in requests if r.request_id in self.scheduler.requests]:
-            raise InvalidRequestError(f"request id {taken[0]!r} is in use", param="request_id")
+        if (parent := requests[0].parent_id) in self._live:
+            raise InvalidRequestError(f"request id {parent!r} is in use", param="request_id")
+        self._live[parent] = requests
         for request in requests:
             self.scheduler.add(request)
             if self._texts:
@@ -105,8 +113,8 @@ class Engine:
 
     def abort(self, request_id: str) -> list[RequestOutput]:
         """End all samples of a client's request; their last outputs say so. Unknown ids are ignored."""
-        samples = [r for r in self.scheduler.requests.values() if r.parent_id == request_id]
-        return self._end(samples, FinishReason.ABORT)
+        samples = self._live.get(request_id, ())
+        return self._end([r for r in samples if r.finish_reason is None], FinishReason.ABORT)
 
     def refuse(self, requests: list[Request], error: TwostrokeError) -> list[RequestOutput]:
         """The last outputs of requests that ``add`` did not take."""
@@ -142,7 +150,8 @@ class Engine:
             for request_id in plan.scheduled:
                 result.errors[request_id] = error = RequestFailedError(failure)
                 error.__cause__ = cause
-            self._consecutive_failures += 1
+            # Too little memory for one batch is that batch's fault; any other failure in a row may be the device's.
+            self._consecutive_failures += not isinstance(cause, InsufficientMemoryError)
         result.timings["schedule"] = started - plan.time
         return result
 
@@ -174,8 +183,13 @@ class Engine:
                 self._texts.process(outputs[-1])
             self.metrics.observe_finished(request, now)
             self._ended.append((request.request_id, reason))
+            self._forget(request)
         self._refresh_stats()
         return outputs
+
+    def _forget(self, request: Request) -> None:
+        if all(sample.finish_reason for sample in self._live.get(request.parent_id, ())):
+            self._live.pop(request.parent_id, None)
 
     def _refresh_stats(self) -> None:
         self.last_stats = self.scheduler.stats()
@@ -190,6 +204,7 @@ class Engine:
             if reason := item.request.finish_reason:
                 ended.append((request_id, reason))
                 self.metrics.observe_finished(item.request, now)
+                self._forget(item.request)
         self._refresh_stats()
         event = build_step_event(
             plan,

@@ -37,11 +37,10 @@ class Intake:
             RequestTooLargeError: The prompt leaves no room for an answer, or asks for more than the context holds.
         """
         params = call.params
+        self._check_types(call)
         if not call.prompt_token_ids:
             raise InvalidRequestError("the prompt is empty", param="prompt", hint="send at least one token")
         vocab = self._info.vocab_size
-        if not all(isinstance(token, int) for token in call.prompt_token_ids):
-            raise InvalidRequestError("the prompt's token ids must be integers", param="prompt")
         if not 0 <= min(call.prompt_token_ids) <= max(call.prompt_token_ids) < vocab:
             raise InvalidRequestError(f"the prompt holds token ids outside [0, {vocab})", param="prompt")
         params.check_vocabulary(vocab)
@@ -70,6 +69,19 @@ class Intake:
             requests.append(request)
         return requests
 
+    @staticmethod
+    def _check_types(call: GenerationRequest) -> None:
+        """What HTTP has checked already, and Python callers may get wrong."""
+        if not isinstance(call.request_id, str) or not call.request_id or "#" in call.request_id:
+            message = f"request_id must be a non-empty string without '#', got {call.request_id!r}"
+            raise InvalidRequestError(message, param="request_id", hint="'#' tells the samples of a request apart")
+        if type(call.priority) is not int:
+            raise InvalidRequestError(f"priority must be an integer, got {call.priority!r}", param="priority")
+        if not isinstance(call.cache_salt, str):
+            raise InvalidRequestError(f"cache_salt must be a string, got {call.cache_salt!r}", param="cache_salt")
+        if not all(type(token) is int for token in call.prompt_token_ids):
+            raise InvalidRequestError("the prompt's token ids must be integers", param="prompt")
+
     def _max_total_tokens(self, call: GenerationRequest) -> int:
         prompt, most = len(call.prompt_token_ids), self._info.max_model_len
         held = self._info.num_blocks * self._info.block_size
@@ -86,15 +98,15 @@ class Intake:
         return min(most, max(held, prompt + 1)) if wanted is None else prompt + wanted
 
     def _bad_words(self, call: GenerationRequest) -> tuple[tuple[int, ...], ...]:
-        """Each word as token sequences, at the start of a text and after a space, since both spell it."""
-        if not call.params.bad_words or self._tokenizer is None:
+        """Each word as token sequences, as written, at the start of a text, and after a space: all of them spell it."""
+        if self._tokenizer is None:
             return ()
-        spellings = (
-            self._tokenizer.encode(prefix + word.lstrip(), add_special_tokens=False)
-            for word in call.params.bad_words
-            for prefix in ("", " ")
-        )
-        return tuple(dict.fromkeys(tuple(tokens) for tokens in spellings if tokens))
+        spellings: list[str] = []
+        for word in call.params.bad_words:
+            bare = word.lstrip(" ")
+            spellings += [word, bare, f" {bare}"] if bare else [word]
+        encoded = (self._tokenizer.encode(text, add_special_tokens=False) for text in spellings)
+        return tuple(dict.fromkeys(tuple(tokens) for tokens in encoded if tokens))
 
     def _next_seed(self) -> int:
         if self._seed is None:

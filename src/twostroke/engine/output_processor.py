@@ -47,6 +47,7 @@ class OutputProcessor:
             text += state.detokenizer.finish()
             self.remove(state.request)
         armed = state.request.num_output_tokens >= state.request.params.min_tokens
+        armed = armed and output.finish_reason not in (FinishReason.ABORT, FinishReason.ERROR)
         output.text, stop = state.stops.push(text, armed)
         if stop is not None:
             output.finish_reason, output.stop_reason = FinishReason.STOP, stop

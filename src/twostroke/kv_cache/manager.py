@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from twostroke.kv_cache.block_hash import extend_block_hashes
 from twostroke.kv_cache.block_pool import BlockPool
-from twostroke.types import Request
+from twostroke.types import Request, RequestStatus
 
 
 class Prefix(NamedTuple):
@@ -83,7 +83,7 @@ class KVCacheManager:
         included; otherwise whole blocks are looked up by content.
         """
         leader = request.leader
-        if leader is not None and request.num_output_tokens == 0 and leader.request_id in self._tables:
+        if leader is not None and leader.status is RequestStatus.RUNNING and request.num_output_tokens == 0:
             shared = request.num_prompt_tokens - 1
             if leader.num_computed_tokens >= shared:
                 return Prefix(self.block_ids(leader)[: self.blocks_for(shared)], shared)

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from twostroke.errors import ConfigError
+from twostroke.errors import ConfigError, InsufficientMemoryError
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -73,3 +73,17 @@ def format_bytes(count: float) -> str:
 def _inactive_file_bytes(stat: str) -> int:
     """Page cache that the kernel gives back when asked, from the control group's ``memory.stat``."""
     return next((int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")), 0)
+
+
+def release_cached_memory() -> None:
+    """Give back what torch's allocator keeps of freed GPU memory: the device counts it as taken."""
+    if torch.cuda.is_available() and torch.cuda.memory_reserved():
+        torch.cuda.empty_cache()
+
+
+def memory_error(error: Exception) -> InsufficientMemoryError | None:
+    """Our own error if this is torch's way to say that memory ran out, on a GPU or in the CPU's allocator."""
+    if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
+        hint = "lower --max-num-batched-tokens or --max-prefill-chunk, or leave more memory beside the KV cache"
+        return InsufficientMemoryError("the step needs more memory than there is", hint=hint)
+    return None

@@ -79,7 +79,11 @@ class InputBatch:
         slots = blocks.astype(np.int64) * self._block_size + positions % self._block_size
         metadata = AttentionMetadata(query_start, starts + counts, table, self._to_device(slots))
         return Batch(
-            items, self._to_device(np.array(token_ids)), self._to_device(positions), query_start.tolist(), metadata
+            items,
+            self._to_device(np.array(token_ids, dtype=np.int64)),
+            self._to_device(positions),
+            query_start.tolist(),
+            metadata,
         )
 
     def _update_row(self, item: ScheduledRequest) -> int:

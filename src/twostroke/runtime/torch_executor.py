@@ -18,7 +18,7 @@ from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.model_config import ModelConfig
 from twostroke.model_files import resolve_model, weight_files
 from twostroke.models.decoder import Decoder
-from twostroke.runtime.device import resolve_device
+from twostroke.runtime.device import memory_error, release_cached_memory, resolve_device
 from twostroke.runtime.input_batch import Batch, InputBatch
 from twostroke.runtime.kv_tensors import KVTensors, plan_num_blocks
 from twostroke.runtime.weights import load_model
@@ -67,6 +67,7 @@ class TorchExecutor:
         max_model_len = _max_model_len(config.model.max_model_len, model_config)
         clock.mark("config")
         model = load_model(folder, model_config, config.model.dtype, device, max_model_len)
+        release_cached_memory()  # what loading used for a moment counts as taken otherwise
         clock.mark("weights")
         dtype_bytes = model.dtype.itemsize
         bytes_per_token = model_config.kv_bytes_per_token(dtype_bytes)
@@ -109,10 +110,10 @@ class TorchExecutor:
             batch = self.inputs.build(plan)
             try:
                 self._run(batch, clock, result)
-            except Exception:
+            except Exception as error:
                 # What the pass had written by then may be anything, and its blocks go to others next.
                 self.kv.zero_slots(batch.attention.slots)
-                raise
+                raise memory_error(error) or error from error
         result.timings, result.duration = clock.seconds, clock.total()
         return result
 
@@ -130,6 +131,7 @@ class TorchExecutor:
         """Free weights and KV tensors; only ``info`` can be used afterwards. Closing again does nothing."""
         for name in ("model", "kv", "backend"):  # the backend holds views of the KV tensors
             self.__dict__.pop(name, None)
+        release_cached_memory()
 
     def _fail_non_finite(self, batch: Batch, hidden: Tensor, result: StepResult) -> None:
         # Every row, not only each request's last: beyond a sliding window the last one would not notice.
@@ -158,7 +160,11 @@ class TorchExecutor:
             request = item.request
             num_top = request.params.prompt_logprobs
             count = min(item.num_tokens, request.num_prompt_tokens - 1 - item.start)
-            if num_top is None or count <= 0 or request.request_id in result.errors:
+            if num_top is None or request.request_id in result.errors:
+                continue
+            if count <= 0:
+                if request.num_prompt_tokens == 1 and item.start == 0:
+                    result.prompt_logprobs[request.request_id] = []  # asked for, and there is nothing to score
                 continue
             first = batch.query_start[index]
             next_ids = request.token_ids[item.start + 1 : item.start + 1 + count]

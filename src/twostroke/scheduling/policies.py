@@ -65,6 +65,9 @@ class RankedPolicy:
 
     def remove(self, request: Request) -> None:
         self._waiting.pop(request.request_id, None)
+        if len(self._heap) > 2 * len(self._waiting) + 64:  # what was removed must not be kept for ever
+            self._heap = [entry for entry in self._heap if self._waiting.get(entry[1].request_id) is entry[1]]
+            heapq.heapify(self._heap)
 
     def finished(self, request: Request) -> None:
         """Nothing to note: the rank knows no history."""

@@ -63,7 +63,7 @@ class Scheduler:
         self._num_arrived += 1
         self.requests[request.request_id] = request
         leader = request.leader
-        if leader is not None and leader.request_id in self.requests and not _prompt_computed(leader):
+        if leader is not None and self.requests.get(leader.request_id) is leader and not _prompt_computed(leader):
             self._held.setdefault(leader.request_id, []).append(request)
         else:
             self.policy.push(request)
@@ -128,7 +128,7 @@ class Scheduler:
             request.num_computed_tokens += item.num_tokens
             tokens = result.token_ids.get(request_id, [])
             prompt_logprobs = _unseen(result.prompt_logprobs.get(request_id), request, item.start)
-            if tokens or prompt_logprobs:
+            if tokens or prompt_logprobs is not None:
                 output = self._extend(request, tokens, now)
                 output.logprobs = result.logprobs.get(request_id)
                 output.prompt_logprobs = prompt_logprobs

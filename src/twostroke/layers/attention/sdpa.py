@@ -69,10 +69,10 @@ class SdpaBackend:
             return _Context(blocks_on_device, num_keys, None)
         key_position = torch.from_numpy(first * size).to(device)[:, None, None] + torch.arange(num_keys, device=device)
         query_position = torch.from_numpy(start).to(device)[:, None] + torch.arange(query_len, device=device)
-        distance = query_position[:, :, None] - key_position  # [requests, queries, keys]
-        hidden = distance < 0
+        # Booleans at once: a matrix of distances would be eight times as large.
+        hidden = key_position > query_position[:, :, None]  # [requests, queries, keys]
         if window is not None:
-            hidden |= distance >= window
+            hidden |= key_position <= query_position[:, :, None] - window
         mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
         if 1 < query_len <= _FEW_TOKENS:
             mask = mask.repeat_interleave(self._group, dim=1)

@@ -1,0 +1,94 @@
+"""The offline API: what users of ``LLM`` get back, and what they are told when they err."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from twostroke import LLM, SamplingParams
+from twostroke.errors import EngineDeadError, EngineError, InvalidRequestError
+from twostroke.llm import Prompt
+from twostroke.types import FinishReason
+
+GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM("pilot", device="cpu", max_model_len=256, kv_cache_memory="8MiB", seed=1) as llm:
+        yield llm
+
+
+def test_prompts_come_as_text_or_tokens_alone_or_listed(llm: LLM) -> None:
+    tokens = llm.tokenizer.encode("Prefill is")
+    prompts: list[Prompt] = ["Prefill is", tokens]
+    one, two = llm.generate(prompts, GREEDY)
+    assert one.outputs[0].token_ids == two.outputs[0].token_ids
+    assert llm.generate(tokens, GREEDY)[0].text == one.text == llm.generate("Prefill is", GREEDY)[0].text
+    assert one.outputs[0].finish_reason is FinishReason.LENGTH
+    assert len(one.outputs[0].token_ids) == 8
+
+
+def test_each_prompt_may_have_its_own_parameters_and_samples(llm: LLM) -> None:
+    several = SamplingParams(n=3, seed=5, max_tokens=4, logprobs=2, prompt_logprobs=1, ignore_eos=True)
+    one, many = llm.generate(["Hello", "Prefill is"], [GREEDY, several], progress=True)
+    assert [len(sample.token_ids) for sample in many.outputs] == [4, 4, 4]
+    assert len({tuple(sample.token_ids) for sample in many.outputs}) > 1
+    assert all(len(sample.logprobs) == 4 and sample.cumulative_logprob < 0 for sample in many.outputs)
+    assert len(many.prompt_logprobs) == len(many.prompt_token_ids) - 1
+    assert one.prompt_logprobs == []
+
+
+def test_chat_takes_one_conversation_or_several(llm: LLM) -> None:
+    conversation = [{"role": "user", "content": "Hello"}]
+    one = llm.chat(conversation, GREEDY)
+    two = llm.chat([conversation, conversation], GREEDY)
+    assert [result.text for result in two] == [one[0].text] * 2
+    with pytest.raises(InvalidRequestError):
+        llm.chat([])
+
+
+def test_stream_gives_the_same_text_in_pieces_and_leaves_nothing_behind(llm: LLM) -> None:
+    pieces = [output.text for output in llm.stream("Prefill is", GREEDY)]
+    assert "".join(pieces) == llm.generate("Prefill is", GREEDY)[0].text
+    stream = llm.stream("Prefill is", GREEDY)
+    next(stream)
+    with pytest.raises(InvalidRequestError, match="another call"):
+        llm.generate("Hello", GREEDY)
+    stream.close()  # type: ignore[attr-defined]
+    assert not llm.engine.has_work()
+
+
+def test_one_failed_request_does_not_take_the_others_along(llm: LLM) -> None:
+    contradiction = SamplingParams(allowed_token_ids=[5], banned_token_ids=[5], max_tokens=4)
+    failed, fine = llm.generate(["Hello", "Hello"], [contradiction, GREEDY])
+    assert fine.text
+    assert failed.outputs[0].finish_reason is FinishReason.ERROR
+    with pytest.raises((EngineError, InvalidRequestError)):
+        _ = failed.text
+
+
+MISTAKES: list[tuple[Any, Any]] = [(5, None), (None, None), ([1.5], None), ("hi", {"n": 2}), (["a", 3], None)]
+
+
+@pytest.mark.parametrize("prompts, params", MISTAKES)
+def test_mistakes_are_named(llm: LLM, prompts: Any, params: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        llm.generate(prompts, params)
+    assert caught.value.param in ("prompts", "params")
+    assert not llm.engine.has_work()
+
+
+def test_the_models_own_sampling_defaults_hold_without_parameters(llm: LLM) -> None:
+    defaults: dict[str, Any] = llm.engine.info.sampling_defaults
+    assert llm.default_params() == SamplingParams(**defaults)
+    assert llm.default_params(temperature=2.0).temperature == 2.0
+
+
+def test_a_closed_llm_says_so() -> None:
+    llm = LLM("pilot", device="cpu", max_model_len=64, kv_cache_memory=2**20)
+    llm.close()
+    with pytest.raises(EngineDeadError, match="closed"):
+        llm.generate("Hello", GREEDY)
