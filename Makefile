@@ -37,15 +37,16 @@ claims: $(VENV)/.installed-dev ## Measure what the README claims
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-$(VENV)/bin/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "twostroke needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv $(VENV)
+# A stamp, not bin/python: a venv that was left half-made would look finished.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit("error: twostroke needs Python 3.11 or newer, this is " + sys.version.split()[0] + "\n\nhint: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); printf 'error: cannot make %s\n\nhint: on Debian or Ubuntu, install python3-venv\n' $(VENV) >&2; exit 1; }
+	@touch $@
 
-$(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(PIP) install --quiet --constraint constraints.txt torch
-	$(PIP) install --quiet --constraint constraints.txt --editable .
-	touch $@
+$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
+	$(PIP) install --constraint constraints.txt --editable .
+	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch $@
+	$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	@touch $@
