@@ -60,6 +60,9 @@ def params(draw: st.DrawFn) -> SamplingParams:
         min_p=draw(st.sampled_from([0.0, 0.1])) if sampled else 0.0,
         repetition_penalty=draw(st.sampled_from([1.0, 1.3])),
         frequency_penalty=draw(st.sampled_from([0.0, 0.5])),
+        logit_bias=draw(st.sampled_from([{}, {3: 5.0, 7: -5.0}])),
+        banned_token_ids=draw(st.sampled_from([(), (1, 5, 9)])),
+        logprobs=draw(st.sampled_from([None, 2])),
         seed=draw(st.integers(0, 2**64 - 1)),
         max_tokens=draw(st.integers(1, 14)),
         min_tokens=draw(st.sampled_from([0, 0, 1])),
@@ -76,7 +79,13 @@ def calls(draw: st.DrawFn) -> list[Call]:
     made = []
     for number in range(draw(st.integers(1, 7))):
         prompt = shared[: random.choice([0, 8, 24])] + [random.randrange(VOCAB) for _ in range(random.randrange(1, 20))]
-        request = GenerationRequest(request_id=str(number), prompt_token_ids=prompt, params=draw(params()))
+        request = GenerationRequest(
+            request_id=str(number),
+            prompt_token_ids=prompt,
+            params=draw(params()),
+            priority=random.randrange(3),
+            cache_salt=random.choice(["", "", "tenant"]),
+        )
         abort_at = random.randrange(12) if random.random() < 0.15 else None
         made.append(Call(random.randrange(10), request, abort_at))
     return made
@@ -96,6 +105,8 @@ def run(engine: Engine, calls: list[Call]) -> dict[tuple[str, int], tuple[list[i
         for output in outputs:
             assert output.error is None
             tokens, _ = got.get((output.request_id, output.index), ([], None))
+            if output.logprobs is not None:
+                assert [position.chosen.token_id for position in output.logprobs] == output.token_ids
             got[output.request_id, output.index] = (tokens + output.token_ids, output.finish_reason)
         engine.kv.check_integrity()
         if step > 10 and not engine.has_work():
@@ -114,6 +125,8 @@ def run(engine: Engine, calls: list[Call]) -> dict[tuple[str, int], tuple[list[i
     max_num_seqs=st.sampled_from([1, 3, 8]),
     num_blocks=st.sampled_from([8, 9, 12, 40]),
     caching=st.booleans(),
+    policy=st.sampled_from(["fcfs", "priority"]),
+    batching=st.sampled_from(["continuous", "continuous", "static"]),
 )
 def test_every_output_equals_the_reference_without_a_cache(
     family: str,
@@ -123,8 +136,10 @@ def test_every_output_equals_the_reference_without_a_cache(
     max_num_seqs: int,
     num_blocks: int,
     caching: bool,
+    policy: str,
+    batching: str,
 ) -> None:
-    """Random mixes of prompts, budgets, chunks, shared prefixes, samples, scarce blocks and aborts."""
+    """Random mixes of prompts, parameters, budgets, chunks, policies, prefixes, samples, scarce blocks and aborts."""
     block_size = 8
     config = EngineConfig.from_flat(
         {
@@ -137,6 +152,8 @@ def test_every_output_equals_the_reference_without_a_cache(
             "block_size": block_size,
             "kv_cache_memory": num_blocks * block_size * 2 * 2 * 2 * FAMILIES[family].get("head_dim", 8) * 4,
             "enable_prefix_caching": caching,
+            "policy": policy,
+            "batching": batching,
         }
     )
     executor = TorchExecutor.load(config)
