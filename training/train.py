@@ -40,6 +40,12 @@ class Progress:
     tokens: int = 0
     loss: float = math.nan
     history: list[dict[str, float]] = field(default_factory=list)
+    begun_at: float = 0.0  # The fraction of the schedule at which this run began: 0 from scratch.
+    earlier: list[dict[str, float | str]] = field(default_factory=list)  # Runs whose weights this one began with.
+
+    def fraction(self, budget: float) -> float:
+        """How far the schedule has come, in [0, 1]."""
+        return self.begun_at + (1 - self.begun_at) * min(1.0, self.seconds / budget)
 
 
 def learning_rate(fraction: float, peak: float) -> float:
@@ -93,7 +99,7 @@ class Trainer:
 
     def step(self) -> tuple[float, int]:
         """One optimiser step; returns the answers' loss in nats per token and the number of padded tokens."""
-        fraction = min(1.0, self.progress.seconds / self.budget)
+        fraction = self.progress.fraction(self.budget)
         for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
             group["lr"] = learning_rate(fraction, self.peak)
         batch = self.source.next(fraction)
@@ -143,6 +149,21 @@ class Trainer:
         self.progress = Progress(**state["progress"])
         torch.set_rng_state(state["torch_rng"])
         return True
+
+    def begin_with(self, path: Path, fraction: float) -> None:
+        """Starts from another run's averaged weights, part of the way down the schedule.
+
+        This is how a bank that has grown is learned without starting again. The split is by hash, and the two smallest
+        are held out: phrasings that come in can push others out of the held-out set but never a trained one into it.
+        """
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        self.average = {n: t.to(self.device) for n, t in state["average"].items()}
+        for name, parameter in self.model.named_parameters():
+            parameter.data.copy_(self.average[name])
+        before = state["progress"]
+        earlier = {"minutes": before["seconds"] / 60, "steps": before["step"], "tokens": before["tokens"]}
+        self.progress.earlier = [*before.get("earlier", []), earlier | {"bank_digest": state["bank_digest"]}]
+        self.progress.begun_at = fraction
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
@@ -212,6 +233,8 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=None, help="peak learning rate")
     parser.add_argument("--tokens", type=int, default=3072, help="padded tokens per batch")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--begin-with", type=Path, default=None, help="checkpoint of another run to start from")
+    parser.add_argument("--begin-at", type=float, default=0.35, help="how far down the schedule that starts")
     parser.add_argument("--bank", type=Path, default=BANK_COPY)
     parser.add_argument(
         "--run", type=Path, default=None, help="directory of the checkpoint, by default training/runs/<size>"
@@ -223,6 +246,8 @@ def main() -> None:
         args.size, load_bank(args.bank), run_dir, args.minutes, args.seed, args.tokens, peak, args.optimizer
     )
     resumed = trainer.resume()
+    if args.begin_with is not None and not resumed:
+        trainer.begin_with(args.begin_with, args.begin_at)
     parameters = sum(p.numel() for p in trainer.model.parameters())
     print(
         f"{args.size}: {parameters / 1e6:.2f} M parameters on {trainer.device}, {args.minutes:g} min,"
