@@ -113,7 +113,9 @@ def replay(trace: list[Arrival], load: Workload) -> Waste:
         if not scheduler.has_work():
             now = max(now, waiting[0][1].time)
         while waiting and waiting[0][1].time <= now:
-            scheduler.add(_request(*waiting.popleft()))
+            request = _request(*waiting.popleft())
+            scheduler.check_fits(request)
+            scheduler.add(request)
         plan = scheduler.schedule(now)
         seconds = load.step_seconds + load.token_seconds * plan.num_tokens
         _observe(waste, scheduler, plan, seconds)

@@ -59,6 +59,7 @@ def environment(command: str) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load_average_at_end": [round(load, 2) for load in os.getloadavg()],
         "threads": torch.get_num_threads(),
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "default"),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -70,8 +71,8 @@ def environment_text(where: dict[str, Any]) -> str:
     load = ", ".join(map(str, where["load_average_at_end"]))
     return (
         f"- machine: {where['cores']} cores, {where['cpu']}; {where['system']}; load average at the end {load}\n"
-        f"- commit: {where['commit']}; torch {where['torch']} with {where['threads']} threads, "
-        f"Python {where['python']}\n"
+        f"- commit: {where['commit']}; torch {where['torch']} with {where['threads']} threads "
+        f"(OMP_WAIT_POLICY {where['omp_wait_policy']}), Python {where['python']}\n"
         f"- date: {where['date']}\n"
         f"- command: `{where['command']}`\n"
     )

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.server.scripted import Script, ScriptedEngine
-from twostroke.cli.chat import Conversation
+from twostroke.cli.chat import Conversation, _prompt
 from twostroke.cli.flags import SamplingOptions
 from twostroke.cli.generate import print_answer
 from twostroke.cli.session import LocalSession, RemoteSession, Session
@@ -42,11 +42,21 @@ class EchoSession:
     def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[str]:
         raise NotImplementedError
 
+    def close(self) -> None:
+        raise NotImplementedError
 
-def converse(session: Session, lines: str, monkeypatch: pytest.MonkeyPatch, system: str | None = None) -> None:
+
+def converse(
+    session: Session,
+    lines: str,
+    monkeypatch: pytest.MonkeyPatch,
+    system: str | None = None,
+    *,
+    interactive: bool = False,
+) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     with asyncio.Runner() as runner:
-        Conversation(session, system, {}).run(runner)
+        Conversation(session, system, {}, interactive=interactive).run(runner)
 
 
 def test_turns_are_remembered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,16 +70,33 @@ def test_turns_are_remembered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 def test_interrupt_stops_the_answer_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     session = EchoSession()
-    converse(session, "interrupt\nand now\n", monkeypatch)
+    converse(session, "interrupt\nand now\n", monkeypatch, interactive=True)
     assert "(stopped)" in capsys.readouterr().err
     assert session.seen[1][1] == {"role": "assistant", "content": "1 messages"}
 
 
 def test_a_failed_turn_is_taken_back(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     session = EchoSession()
-    converse(session, "fail\nagain\n", monkeypatch)
+    converse(session, "fail\nagain\n", monkeypatch, interactive=True)
     assert "error: failed" in capsys.readouterr().err
     assert len(session.seen[1]) == 1
+
+
+def test_readline_does_not_count_the_style(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert _prompt() == "\001\033[1m\002> \001\033[0m\002"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert _prompt() == "> "
+
+
+def test_without_a_person_the_first_failure_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = EchoSession()
+    with pytest.raises(EngineError, match="failed"):
+        converse(session, "fail\nagain\n", monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        converse(session, "interrupt\nagain\n", monkeypatch)
+    assert len(session.seen) == 2
 
 
 async def collect(pieces: AsyncIterator[str]) -> str:
@@ -112,6 +139,33 @@ async def test_remote_errors() -> None:
         await collect(RemoteSession("http://test", None, httpx.ASGITransport(create_app(failing))).complete("x", {}))
     with pytest.raises(ConfigError, match=r"cannot reach http://127\.0\.0\.1:9/v1"):
         await collect(RemoteSession("http://127.0.0.1:9").complete("x", {}))
+
+
+@pytest.mark.parametrize(
+    ("models", "answer"),
+    [
+        ("<html>", ""),
+        ('{"data": []}', ""),
+        ("[]", ""),
+        ('{"data": [{"id": "m"}]}', "data: {}\n\n"),
+        ('{"data": [{"id": "m"}]}', "data: <html>\n\n"),
+        ('{"data": [{"id": "m"}]}', "<html>"),
+        ('{"data": [{"id": "m"}]}', 'data: {"choices": [3]}\n\n'),
+    ],
+)
+async def test_what_is_no_openai_server(models: str, answer: str) -> None:
+    transport = httpx.MockTransport(
+        lambda request: httpx.Response(200, text=models if request.method == "GET" else answer)
+    )
+    with pytest.raises(EngineError, match="http://test/v1 did not answer like an OpenAI server") as caught:
+        await collect(RemoteSession("http://test", None, transport).complete("x", {}))
+    assert caught.value.hint
+
+
+def test_local_session_closes_its_engine() -> None:
+    engine = ScriptedEngine()
+    LocalSession(engine).close()
+    assert engine.closed
 
 
 async def test_generate_prints_text_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:

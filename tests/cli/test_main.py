@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.server.running import running_server
+from tests.server.scripted import ScriptedEngine
 from twostroke.cli.main import run
 from twostroke.errors import ModelLoadError
 
@@ -39,6 +42,10 @@ def test_help_texts_are_the_docstrings_of_the_configuration() -> None:
     output = " ".join(twostroke("serve", "--help").stdout.replace("│", " ").split())
     for expected in ("--max-num-seqs", "Most requests that run at once.", "--kv-cache-memory", "--shutdown-timeout"):
         assert expected in output
+    assert "[MODEL]" in output
+    assert "--kv-cache-memory SIZE" in output
+    assert "--max-body-size SIZE" in output
+    assert "default: ()" not in output
 
 
 def test_usage_error() -> None:
@@ -61,6 +68,8 @@ def test_usage_error() -> None:
         (["serve", "one", "--model", "two"], 1, "MODEL is one, but --model is two"),
         (["chat", "--url", "http://127.0.0.1:9", "x", "y"], 2, "y"),
         (["chat", "--url", "http://127.0.0.1:9", "--dtype", "float32"], 1, "mean nothing with --url"),
+        (["generate", "--url", "http://127.0.0.1:9", "--dtype", "float32", "x"], 1, "mean nothing with --url"),
+        (["generate", "h\udcff"], 1, "the input is not valid UTF-8"),
         (["chat", "--url", "http://127.0.0.1:9", "--block-size", "8"], 1, "mean nothing with --url"),
     ],
 )
@@ -80,6 +89,35 @@ def test_our_errors_have_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setattr("twostroke.cli.session.LocalSession.load", fail)
     assert run(["generate", "hello"]) == 1
     assert capsys.readouterr().err == "error: no weights\n\nhint: bring some\n"
+
+
+def test_interrupt_ends_generate_cleanly() -> None:
+    command = [sys.executable, "-m", "twostroke", "generate", "hello", "--ignore-eos", "--kv-cache-memory", "64MiB"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.read(1)  # the engine's thread is inside torch from here on
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == b""
+
+
+@pytest.mark.parametrize("command", [["chat"], ["generate", "-"]])
+def test_failures_without_a_person_have_an_exit_code(command: list[str]) -> None:
+    full = [sys.executable, "-m", "twostroke", *command, "--url", "http://127.0.0.1:1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8:strict"}
+    for given, message in ((b"hi\n", b"error: cannot reach"), (b"h\xff\n", b"error: the input is not valid UTF-8")):
+        result = subprocess.run(full, check=False, input=given, capture_output=True, env=environment, timeout=60)
+        assert (result.returncode, result.stdout) == (1, b"")
+        assert result.stderr.startswith(message)
+
+
+def test_generate_asks_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    with running_server(ScriptedEngine()) as url:
+        capsys.readouterr()
+        assert run(["generate", "--url", url, "--temperature", "0", "--max-tokens", "3", "the dog"]) == 0
+    assert capsys.readouterr() == ("the quick brown \n", "")
 
 
 def test_version() -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from tests.text.tiny_tokenizers import byte_level
+from twostroke.config import SchedulerConfig
 from twostroke.engine.client import GenerationRequest
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.errors import InvalidRequestError, RequestTooLargeError, TwostrokeError
@@ -39,6 +40,7 @@ class ScriptedEngine:
     """Implements ``EngineClient``; keeps what was submitted and aborted."""
 
     script: Script = field(default_factory=Script)
+    scheduler_config: SchedulerConfig = field(default_factory=SchedulerConfig)
     unhealthy: str | None = None
     submitted: list[GenerationRequest] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)

@@ -29,6 +29,8 @@ async def test_health_metrics_and_version() -> None:
         assert metrics.text.startswith("vllm:")
         assert metrics.headers["content-type"] == "text/plain; version=0.0.4"
         assert "version" in (await client.get("/version")).json()
+        head = await client.head("/health")
+        assert (head.status_code, (await client.head("/v1/models")).status_code) == (200, 200)
         engine.unhealthy = "a step has not ended"
         health = await client.get("/health")
         assert (health.status_code, health.json()["reason"]) == (503, "a step has not ended")

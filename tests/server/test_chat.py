@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.server.http import USER, chat, stream
 from tests.server.scripted import Script, ScriptedEngine
+from twostroke.config import SchedulerConfig
 from twostroke.types import FinishReason
 
 TEXT = "the quick brown fox"
@@ -103,7 +104,7 @@ async def test_prompt_is_the_rendered_template() -> None:
 
 
 async def test_sampling_fields_reach_the_engine() -> None:
-    engine = ScriptedEngine()
+    engine = ScriptedEngine(scheduler_config=SchedulerConfig(policy="priority"))
     given = {
         "n": 2, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.1,
         "presence_penalty": 0.2, "frequency_penalty": 0.3, "seed": 7, "max_tokens": 9, "min_tokens": 1,

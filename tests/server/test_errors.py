@@ -12,6 +12,7 @@ import pytest
 from tests.server.http import USER, client_for, post
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke import errors
+from twostroke.config import SchedulerConfig
 from twostroke.server.app import create_app
 from twostroke.server.errors import ERROR_RULES, error_rule
 from twostroke.server.serving import OwnedEngine
@@ -55,6 +56,17 @@ TEXT = {"prompt": "the dog"}
         ("chat/completions", {**CHAT, "stop": [1]}, "stop[0]"),
         ("chat/completions", {**CHAT, "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ("chat/completions", {**CHAT, "stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
+        ("chat/completions", {**CHAT, "foo[": 1}, "foo["),
+        ("chat/completions", {**CHAT, "str": 1}, "str"),
+        ("chat/completions", {**CHAT, ".x": 1}, ".x"),
+        ("chat/completions", {"messages": [{**USER[0], "str": 1}]}, "messages[0].str"),
+        ("chat/completions", {**CHAT, "priority": 1}, "priority"),
+        ("chat/completions", {**CHAT, "stop": "\ud800"}, "stop"),
+        ("chat/completions", {**CHAT, "bad_words": ["\ud800"]}, "bad_words"),
+        ("chat/completions", {**CHAT, "cache_salt": "\ud800"}, "cache_salt"),
+        ("chat/completions", {"messages": [*USER, {"role": "user", "content": "a\ud800"}]}, "messages[1].content"),
+        ("completions", {"prompt": ["a", "\ud800"]}, "prompt"),
+        ("completions", {"prompt": ["a"] * 250, "n": 5}, "n"),
         ("completions", {**TEXT, "suffix": "x"}, "suffix"),
         ("completions", {**TEXT, "best_of": 2}, "best_of"),
         ("completions", {**TEXT, "max_tokens": 0}, "max_tokens"),
@@ -78,6 +90,31 @@ async def test_neutral_values_of_unsupported_fields_pass() -> None:
     neutral = {"tools": [], "tool_choice": "auto", "response_format": {"type": "text"}, "store": False, "audio": None}
     response = await post(ScriptedEngine(), "chat/completions", {**CHAT, **neutral, "modalities": ["text"]})
     assert response.status_code == 200
+    assert (await post(ScriptedEngine(), "completions", {**TEXT, "n": 2, "best_of": 2})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("chat/completions", '{"messages": []}', "messages is empty. Hint: send at least one"),
+        ("chat/completions", '{"messages": [{"role": "tool", "content": "x"}]}', "this server takes text only"),
+        ("chat/completions", '{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "text only"),
+        ("completions", '{"\\ud800": 1}', "the body holds a key that is not Unicode"),
+        ("completions", '{"prompt": "x", "n": %s}' % ("9" * 5000), "the body is not valid JSON in UTF-8"),
+        ("completions", '{"prompt": "x", "priority": 1}', "start the server with --policy priority"),
+    ],
+)
+async def test_messages_say_what_to_change(path: str, body: str, message: str) -> None:
+    error = (await post(ScriptedEngine(), path, body)).json()["error"]
+    assert message in error["message"]
+    assert error["code"] == "invalid_value"
+
+
+async def test_priority_under_its_policy() -> None:
+    engine = ScriptedEngine(scheduler_config=SchedulerConfig(policy="priority"))
+    assert (await post(engine, "completions", {**TEXT, "priority": 3})).status_code == 200
+    assert engine.submitted[0].priority == 3
+    assert (await post(ScriptedEngine(), "completions", {**TEXT, "priority": 0})).status_code == 200
 
 
 @pytest.mark.parametrize("body", ["{bad", "[]", "3", "null", "", b"\xff\xfe", '{"prompt": "\\ud800"}', "[" * 5000])
@@ -103,6 +140,7 @@ async def test_body_limit() -> None:
     for response in (announced, chunked):
         assert response.status_code == 413
         assert response.json()["error"]["code"] == "body_too_large"
+        assert "--max-body-size" in response.json()["error"]["message"]
     assert small.status_code == 200
 
 
@@ -121,6 +159,20 @@ async def test_too_long_for_the_context_names_the_chat_field() -> None:
     error = response.json()["error"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
     assert "Hint: shorten it" in error["message"]
+
+
+@pytest.mark.parametrize(("path", "param"), [("completions", "prompt"), ("chat/completions", "messages")])
+async def test_what_cannot_fit_is_refused_before_it_is_encoded(
+    path: str, param: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ScriptedEngine()
+    monkeypatch.setattr(engine.tokenizer, "encode", lambda *_, **__: 1 / 0)
+    text = "the dog " * 10_000
+    body = {"messages": [{"role": "user", "content": text}]} if param == "messages" else {"prompt": text}
+    error = (await post(engine, path, body)).json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+    monkeypatch.undo()
+    assert (await post(engine, path, {**body, "truncate_prompt_tokens": 5})).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tokenizers.processors import TemplateProcessing
 
 from tests.text.tiny_tokenizers import KINDS, byte_level, id_of
 from twostroke.errors import InvalidRequestError, ModelLoadError
-from twostroke.text.tokenizer import Tokenizer
+from twostroke.text.tokenizer import LONG_TEXT, Tokenizer
 
 BYTE_LEVEL = Tokenizer(byte_level())
 
@@ -42,6 +42,20 @@ def test_encode_and_decode_are_inverse(text: str) -> None:
 def test_token_bytes_join_to_the_text(ids: list[int]) -> None:
     joined = b"".join(BYTE_LEVEL.token_bytes(i) for i in ids)
     assert joined.decode("utf-8", errors="replace") == BYTE_LEVEL.decode(ids, skip_special_tokens=False)
+
+
+def test_long_texts_are_encoded_alike() -> None:
+    text = "the quick <|end|> dög " * (LONG_TEXT // 20)
+    assert len(text) > LONG_TEXT
+    assert BYTE_LEVEL.encode(text) == BYTE_LEVEL.backend.encode(text).ids
+    with pytest.raises(InvalidRequestError, match=f"lone surrogate at character {len(text)}"):
+        BYTE_LEVEL.encode(text + "\ud800")
+
+
+def test_most_characters_of_a_token() -> None:
+    assert BYTE_LEVEL.max_chars_per_token == max(map(len, BYTE_LEVEL.backend.get_vocab()))
+    assert Tokenizer(KINDS["byte_fallback"]()).max_chars_per_token
+    assert Tokenizer(KINDS["wordpiece"]()).max_chars_per_token is None  # drops spaces
 
 
 def test_token_bytes_by_kind() -> None:

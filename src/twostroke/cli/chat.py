@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from twostroke.cli.flags import CacheFlags, ModelFlags, SamplingFlags, SamplingOptions, engine_config
 from twostroke.cli.terminal import paint, print_error
-from twostroke.config import ModelOptions
-from twostroke.errors import ConfigError, InvalidRequestError, TwostrokeError
+from twostroke.errors import InvalidRequestError, TwostrokeError
 
 if TYPE_CHECKING:
     import asyncio
@@ -41,25 +39,21 @@ def chat(
     """
     import asyncio
 
-    from twostroke.cli.session import LocalSession, RemoteSession
+    from twostroke.cli.session import check_unicode, open_session
 
     config = engine_config(model, model_options, cache)
-    fields = (sampling or SamplingOptions()).as_fields()
-    session: Session
-    if url is not None:
-        if cache is not None or replace(config.model, model="pilot", seed=None) != ModelOptions():
-            raise ConfigError("flags of the engine mean nothing with --url", hint="give them to the server there")
-        given = model is not None or config.model.model != ModelOptions().model
-        session = RemoteSession(url, config.model.model if given else None)
-        if config.model.seed is not None:
-            fields["seed"] = config.model.seed
-    else:
-        session = LocalSession.load(config)
+    sampling = sampling or SamplingOptions()
+    check_unicode(system, *sampling.stop)
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    session = open_session(config, url, named=model is not None, loads=cache is not None)
+    try:
         if not session.chats:
             hint = 'use `twostroke generate --raw "prompt"`'
             raise InvalidRequestError(f"{config.model.model} has no chat template", hint=hint)
-    with asyncio.Runner() as runner:
-        Conversation(session, system, fields).run(runner)
+        with asyncio.Runner() as runner:
+            Conversation(session, system, sampling.as_fields(), interactive=interactive).run(runner)
+    finally:
+        session.close()
 
 
 class Conversation:
@@ -68,22 +62,23 @@ class Conversation:
     Args:
         system: System prompt, kept through ``/reset``.
         fields: How to sample, under the API's names.
+        interactive: Somebody sits there: a failed or interrupted answer does not end the conversation.
     """
 
-    def __init__(self, session: Session, system: str | None, fields: Mapping[str, Any]) -> None:
+    def __init__(self, session: Session, system: str | None, fields: Mapping[str, Any], *, interactive: bool) -> None:
         self._session = session
+        self._interactive = interactive
         self._opening = [{"role": "system", "content": system}] if system else []
         self._fields = fields
         self._messages = list(self._opening)
 
     def run(self, runner: asyncio.Runner) -> None:
         """Until ``/exit`` or the end of input."""
-        interactive = sys.stdin.isatty()
-        if interactive:
+        if self._interactive:
             import readline  # noqa: F401 - gives input() editing and history
 
             print(HELP, file=sys.stderr)
-        while (line := self._read(interactive)) is not None:
+        while (line := self._read()) is not None:
             if line == "/exit":
                 return
             if line == "/reset":
@@ -92,15 +87,23 @@ class Conversation:
             elif line:
                 self._turn(line, runner)
 
-    def _read(self, interactive: bool) -> str | None:
+    def _read(self) -> str | None:
+        from twostroke.cli.session import check_unicode, not_utf8
+
         try:
             # The prompt is no data: written to a pipe it would end up in it.
-            return input(paint("> ", "1", sys.stdout) if interactive else "").strip()
+            line = input(_prompt() if self._interactive else "").strip()
+            check_unicode(line)
+            return line
         except EOFError:
-            if interactive:
+            if self._interactive:
                 print(file=sys.stderr)
             return None
+        except UnicodeDecodeError as error:
+            raise not_utf8() from error
         except KeyboardInterrupt:
+            if not self._interactive:
+                raise
             print(file=sys.stderr)
             return ""
 
@@ -111,8 +114,12 @@ class Conversation:
         try:
             runner.run(self._answer(pieces))
         except KeyboardInterrupt:
+            if not self._interactive:
+                raise
             print(paint("\n(stopped)", "2"), file=sys.stderr)
         except TwostrokeError as error:
+            if not self._interactive:
+                raise
             self._messages.pop()
             print_error(error.message, error.hint)
             return
@@ -125,3 +132,9 @@ class Conversation:
             sys.stdout.write(piece)
             sys.stdout.flush()
         print()
+
+
+def _prompt() -> str:
+    """``> ``, whose style readline must not count as characters."""
+    start, _, end = paint("> ", "1", sys.stdout).partition("> ")
+    return f"\001{start}\002> \001{end}\002" if start else "> "

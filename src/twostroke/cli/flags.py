@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
@@ -18,10 +18,19 @@ from twostroke.config import (
 from twostroke.errors import ConfigError
 from twostroke.server.options import ServerOptions
 
+if TYPE_CHECKING:
+    from cyclopts.help import HelpPanel
+    from rich.console import Console, ConsoleOptions
+
 
 def _section(title: str, order: int) -> Parameter:
     # Lists need no flag that empties them.
-    return Parameter(name="*", group=Group(title, sort_key=order), negative_iterable=())
+    group = Group(title, sort_key=order)
+    return Parameter(name="*", group=group, negative_iterable=(), show_default=_shown_default)
+
+
+def _shown_default(value: object) -> str | None:
+    return None if value is None or value == () else str(value)
 
 
 ModelFlags = Annotated[ModelOptions, _section("Model", 1)]
@@ -41,7 +50,7 @@ class SamplingOptions:
     max_tokens: int | None = None
     """Most tokens to generate; by default all that fits."""
     temperature: float | None = None
-    """0 is greedy; 1 by default."""
+    """0 is greedy; by default the model's own (generation_config.json), else 1."""
     top_k: int | None = None
     """Keep the k likeliest tokens."""
     top_p: float | None = None
@@ -91,6 +100,14 @@ def engine_config(
         scheduler=scheduler or SchedulerConfig(),
         observability=observability or ObservabilityConfig(),
     )
+
+
+def show_help(console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+    """A cyclopts help formatter: its own, but sizes are no plain integers."""
+    from cyclopts.help import DefaultFormatter
+
+    entries = [e.copy(metavar="SIZE") if SIZE_FLAGS & set(e.positive_names) else e for e in panel.entries]
+    DefaultFormatter()(console, options, panel.copy(entries=entries))
 
 
 def expand_sizes(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:

@@ -19,26 +19,36 @@ def generate(
     prompt: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
     *,
+    url: str | None = None,
     raw: Annotated[bool, Parameter(negative=())] = False,
     system: str | None = None,
     sampling: SamplingFlags | None = None,
     model_options: ModelFlags | None = None,
     cache: CacheFlags | None = None,
 ) -> None:
-    """Answer one prompt in this process; the text streams to stdout.
+    """Answer one prompt, in this process or on a server; the text streams to stdout.
 
     Args:
         prompt: The prompt; - reads it from stdin.
+        url: Ask the OpenAI-compatible server there instead of loading a model (key from OPENAI_API_KEY).
         raw: Continue the prompt as it is, without the model's chat template.
         system: System prompt.
     """
     import asyncio
 
-    from twostroke.cli.session import LocalSession
+    from twostroke.cli.session import check_unicode, not_utf8, open_session
 
-    text = sys.stdin.read() if prompt == "-" else prompt
-    session = LocalSession.load(engine_config(None, model_options, cache))
-    asyncio.run(print_answer(session, text, system, raw, sampling or SamplingOptions()))
+    try:
+        text = sys.stdin.read() if prompt == "-" else prompt
+    except UnicodeDecodeError as error:
+        raise not_utf8() from error
+    sampling = sampling or SamplingOptions()
+    check_unicode(text, system, *sampling.stop)
+    session = open_session(engine_config(None, model_options, cache), url, loads=cache is not None)
+    try:
+        asyncio.run(print_answer(session, text, system, raw, sampling))
+    finally:
+        session.close()
 
 
 async def print_answer(session: Session, prompt: str, system: str | None, raw: bool, sampling: SamplingOptions) -> None:

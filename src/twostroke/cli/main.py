@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from twostroke.cli.chat import chat
-from twostroke.cli.flags import expand_sizes
+from twostroke.cli.flags import expand_sizes, show_help
 from twostroke.cli.generate import generate
 from twostroke.cli.serve import serve
 from twostroke.cli.terminal import print_error
@@ -26,13 +26,17 @@ def build_app() -> App:
     """All commands."""
     app = App(
         name="twostroke",
+        usage="Usage: twostroke COMMAND",
         help="Serves large language models: `twostroke serve` starts an OpenAI-compatible server.",
         help_format="plaintext",
         version=package_version,
         config=expand_sizes,
+        help_formatter=show_help,
     )
-    for command in (serve, chat, generate, trace):
-        app.command(command)
+    app.command(serve, usage="Usage: twostroke serve [MODEL] [OPTIONS]")
+    app.command(chat, usage="Usage: twostroke chat [MODEL] [OPTIONS]")
+    app.command(generate, usage="Usage: twostroke generate PROMPT [OPTIONS]")
+    app.command(trace, usage="Usage: twostroke trace RECORDING [OPTIONS]")
     return app
 
 

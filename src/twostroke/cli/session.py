@@ -6,17 +6,21 @@ import json
 import os
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from twostroke.config import EngineConfig
-from twostroke.errors import ConfigError, EngineError
+from twostroke.config import EngineConfig, ModelOptions
+from twostroke.errors import ConfigError, EngineError, InvalidRequestError
 
 if TYPE_CHECKING:
     import httpx
 
-    from twostroke.engine.client import EngineClient
+    from twostroke.server.serving import OwnedEngine
 
 Message = Mapping[str, str]
+
+# An answer may take any time; a connection may not.
+CONNECT_SECONDS = 10
 
 
 class Session(Protocol):
@@ -32,11 +36,43 @@ class Session(Protocol):
     def chats(self) -> bool:
         """Whether the model has a chat template."""
 
+    def close(self) -> None:
+        """Release what the session holds; no answer may be under way."""
+
+
+def open_session(config: EngineConfig, url: str | None, *, named: bool = False, loads: bool = False) -> Session:
+    """A server at ``url`` if there is one, else the model in this process.
+
+    Args:
+        named: Whether the model was named, even if by the default's name.
+        loads: Whether flags were given that only a model in this process heeds, beyond those in ``config.model``.
+
+    Raises:
+        ConfigError: Such flags together with ``url``.
+    """
+    if url is None:
+        return LocalSession.load(config)
+    if loads or replace(config.model, model=ModelOptions().model, seed=None) != ModelOptions():
+        raise ConfigError("flags of the engine mean nothing with --url", hint="give them to the server there")
+    named = named or config.model.model != ModelOptions().model
+    return RemoteSession(url, config.model.model if named else None, seed=config.model.seed)
+
+
+def check_unicode(*texts: str | None) -> None:
+    """Refuse text that came in as bytes other than UTF-8, which Python holds as lone surrogates."""
+    for text in texts:
+        if text and any("\ud800" <= character <= "\udfff" for character in text):
+            raise not_utf8()
+
+
+def not_utf8() -> InvalidRequestError:
+    return InvalidRequestError("the input is not valid UTF-8", hint="convert it, for instance with iconv -t UTF-8")
+
 
 class LocalSession:
     """Runs the model in this process."""
 
-    def __init__(self, client: EngineClient) -> None:
+    def __init__(self, client: OwnedEngine) -> None:
         from twostroke.text.chat_template import ChatTemplate
 
         self._client = client
@@ -51,6 +87,10 @@ class LocalSession:
     @property
     def chats(self) -> bool:
         return bool(self._client.tokenizer.chat_templates)
+
+    def close(self) -> None:
+        # A thread inside torch would abort the process when the interpreter is torn down around it.
+        self._client.close()
 
     def chat(self, messages: Sequence[Message], fields: Mapping[str, Any]) -> AsyncIterator[str]:
         text = self._template.render(messages)
@@ -82,16 +122,27 @@ class RemoteSession:
     Args:
         url: With or without ``/v1``.
         model: By default the first that the server lists.
+        seed: Sent with every request.
     """
 
-    def __init__(self, url: str, model: str | None = None, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        seed: int | None = None,
+    ) -> None:
         self._url = url.rstrip("/").removesuffix("/v1") + "/v1"
         self._model = model
         self._transport = transport
+        self._seed = {} if seed is None else {"seed": seed}
 
     @property
     def chats(self) -> bool:
         return True
+
+    def close(self) -> None:
+        """Every request has a connection of its own; nothing is held."""
 
     def chat(self, messages: Sequence[Message], fields: Mapping[str, Any]) -> AsyncIterator[str]:
         return self._stream("/chat/completions", {"messages": list(messages), **fields})
@@ -105,14 +156,19 @@ class RemoteSession:
         key = os.environ.get("OPENAI_API_KEY")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         try:
-            async with httpx.AsyncClient(timeout=None, headers=headers, transport=self._transport) as client:
+            timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
+            async with httpx.AsyncClient(timeout=timeout, headers=headers, transport=self._transport) as client:
                 self._model = self._model or await self._first_model(client)
-                body = {"model": self._model, "stream": True, **fields}
+                body = {"model": self._model, "stream": True, **self._seed, **fields}
                 async with client.stream("POST", self._url + path, json=body) as response:
                     await _check(response)
+                    streams = False
                     async for line in response.aiter_lines():
-                        for text in _texts(line):
+                        streams |= line.startswith("data:")
+                        for text in self._texts(line):
                             yield text
+                    if not streams:
+                        raise self._not_openai()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             reason = str(error) or type(error).__name__
             hint = "is a server running there? `twostroke serve` starts one"
@@ -121,7 +177,29 @@ class RemoteSession:
     async def _first_model(self, client: httpx.AsyncClient) -> str:
         response = await client.get(self._url + "/models")
         await _check(response)
-        return str(response.json()["data"][0]["id"])
+        try:
+            return str(response.json()["data"][0]["id"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise self._not_openai() from error
+
+    def _texts(self, line: str) -> list[str]:
+        """The text in one line of an event stream; an error in it is raised."""
+        if not line.startswith("data:") or (data := line[5:].strip()) == "[DONE]":
+            return []
+        try:
+            value = json.loads(data)
+            if "error" not in value:
+                choices = value["choices"]
+                return [
+                    str(choice.get("text") or (choice.get("delta") or {}).get("content") or "") for choice in choices
+                ]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise self._not_openai() from error
+        raise EngineError(f"the server failed: {_message(data)}")
+
+    def _not_openai(self) -> EngineError:
+        hint = "give --url the address of an OpenAI-compatible server, with a port and without a path behind /v1"
+        return EngineError(f"{self._url} did not answer like an OpenAI server", hint=hint)
 
 
 async def _check(response: httpx.Response) -> None:
@@ -136,13 +214,3 @@ def _message(body: str) -> str:
         return str(json.loads(body)["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return body.strip()[:200] or "nothing"
-
-
-def _texts(line: str) -> list[str]:
-    """The text in one line of an event stream; an error in it is raised."""
-    if not line.startswith("data:") or (data := line[5:].strip()) == "[DONE]":
-        return []
-    value = json.loads(data)
-    if "error" in value:
-        raise EngineError(f"the server failed: {_message(data)}")
-    return [choice.get("text") or (choice.get("delta") or {}).get("content") or "" for choice in value["choices"]]

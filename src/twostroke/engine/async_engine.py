@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
+from twostroke.config import SchedulerConfig
 from twostroke.engine.client import GenerationRequest
 from twostroke.engine.engine import Engine
 from twostroke.engine.executor import ExecutorInfo
@@ -103,6 +104,10 @@ class AsyncEngine:
     @property
     def info(self) -> ExecutorInfo:
         return self._engine.info
+
+    @property
+    def scheduler_config(self) -> SchedulerConfig:
+        return self._engine.config.scheduler
 
     @property
     def tokenizer(self) -> Tokenizer:

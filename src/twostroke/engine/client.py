@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from twostroke.config import SchedulerConfig
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.sampling_params import SamplingParams
@@ -47,6 +48,9 @@ class EngineClient(Protocol):
 
     @property
     def info(self) -> ExecutorInfo: ...
+
+    @property
+    def scheduler_config(self) -> SchedulerConfig: ...
 
     @property
     def tokenizer(self) -> Tokenizer: ...

@@ -78,7 +78,7 @@ class BodyLimit:
             received += len(message.get("body", b""))
             if received > self._limit:
                 # FastAPI turns any other exception of a body that it reads into a 400.
-                raise HTTPException(413, self._error().message)
+                raise HTTPException(413) from self._error()
             return message
 
         await self._app(scope, counted, send)

@@ -34,7 +34,7 @@ def memory_summary(info: ExecutorInfo) -> list[str]:
     tokens = info.num_blocks * info.block_size
     kv_cache = format_size(tokens * info.kv_bytes_per_token)
     # Floor: what is left over serves shorter requests only. A cache may hold less than one of maximum length.
-    fits = tokens // info.max_model_len
+    fits = info.num_blocks // -(-info.max_model_len // info.block_size)
     share = f"{fits} requests" if fits != 1 else "1 request"
     return [
         f"  {'weights':<10} {format_size(info.weight_bytes)}",

@@ -13,7 +13,7 @@ from twostroke.errors import InvalidRequestError, RequestTooLargeError
 from twostroke.server.errors import ERROR_RESPONSES
 from twostroke.server.generation import Generation, Sample, encode_text, new_request_id, truncate
 from twostroke.server.logprobs import chat_logprobs, prompt_logprobs
-from twostroke.server.protocol import ChatCompletionRequest
+from twostroke.server.protocol import ChatCompletionRequest, check_unicode
 from twostroke.server.responses import (
     ChatChoice,
     ChatChunk,
@@ -38,9 +38,9 @@ def chat_router(serving: Serving) -> APIRouter:
         model = serving.accepting()
         model.check_name(body.model)
         params = body.to_params(model.client.info.sampling_defaults)
-        prompt = truncate(await _encode_chat(model, body), body.truncate_prompt_tokens)
         request_id = new_request_id("chatcmpl")
         try:
+            prompt = truncate(await _encode_chat(model, body), body.truncate_prompt_tokens)
             generation = Generation(model.client, request_id, [prompt], params, body)
         except InvalidRequestError as error:
             raise _in_terms_of_chat(error, body) from error
@@ -50,6 +50,9 @@ def chat_router(serving: Serving) -> APIRouter:
 
 
 async def _encode_chat(model: ServedModel, body: ChatCompletionRequest) -> list[int]:
+    for i, message in enumerate(body.messages):
+        content, where = message.content, f"messages[{i}].content"
+        check_unicode(where, [content] if isinstance(content, str) else [part.text for part in content])
     continued = bool(body.continue_final_message)
     opened = not continued if body.add_generation_prompt is None else body.add_generation_prompt
     text = model.chat_template.render(
@@ -57,7 +60,7 @@ async def _encode_chat(model: ServedModel, body: ChatCompletionRequest) -> list[
         add_generation_prompt=opened,
         continue_final_message=continued,
     )
-    return await encode_text(model.client.tokenizer, text, add_special_tokens=False)
+    return await encode_text(model.client, text, body, add_special_tokens=False)
 
 
 def _in_terms_of_chat(error: InvalidRequestError, body: ChatCompletionRequest) -> InvalidRequestError:

@@ -48,7 +48,8 @@ def completions_router(serving: Serving) -> APIRouter:
 async def _encode_prompt(model: ServedModel, body: CompletionRequest, prompt: str | list[int]) -> Prompt:
     tokenizer = model.client.tokenizer
     if isinstance(prompt, str):
-        tokens = await encode_text(tokenizer, prompt, add_special_tokens=body.add_special_tokens is not False)
+        special = body.add_special_tokens is not False
+        tokens = await encode_text(model.client, prompt, body, add_special_tokens=special)
     else:
         tokens = prompt
     kept = truncate(tokens, body.truncate_prompt_tokens)

@@ -134,6 +134,11 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if isinstance(error.__cause__, TwostrokeError):
+            return error_response(error.__cause__)
+        if error.status_code == 400:
+            # FastAPI says this of bodies alone, and without the reason.
+            return error_response(InvalidRequestError(UNREADABLE))
         messages = {
             404: f"there is no {request.url.path} here; /docs lists the routes",
             405: f"{request.url.path} does not take {request.method}",
@@ -155,22 +160,32 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
     first = errors[0]
     if first["type"] == "json_invalid":
         return InvalidRequestError(f"the body is not valid JSON: {first.get('ctx', {}).get('error', '')}")
+    if first["type"] == "string_unicode":
+        # Values are checked later, so this is a key; its place is all that can be said of it.
+        where = _field_name(first["loc"]) or "the body"
+        return InvalidRequestError(f"{where} holds a key that is not Unicode", param=_field_name(first["loc"]) or None)
     if len(first["loc"]) < 2 and first["type"] != "unsupported_field":
         hint = "send a JSON object, with the header Content-Type: application/json"
         return InvalidRequestError("the body must be a JSON object", hint=hint)
     # A union complains once for each of its members; the one that got furthest is the one that was meant.
     same_field = [error for error in errors if error["loc"][:2] == first["loc"][:2]]
     error = max(same_field, key=lambda error: len(error["loc"]))
+    if error["type"] == "extra_forbidden":
+        # The last part is the client's own word, whatever it looks like.
+        parent, name = _field_name(error["loc"][:-1]), error["loc"][-1]
+        param = f"{parent}.{name}" if parent else str(name)
+        return InvalidRequestError(f"unknown field {param!r}", param=param)
     param = _field_name(error["loc"])
     if error["type"] == "unsupported_field":
         param = f"{param}.{error['ctx']['field']}".lstrip(".")
         return InvalidRequestError(f"{param} is not supported by this server", param=param, hint="leave it out")
-    if error["type"] == "extra_forbidden":
-        return InvalidRequestError(f"unknown field {param!r}", param=param)
     if error["type"] == "missing":
         return InvalidRequestError(f"{param} is missing", param=param)
+    if error["type"] == "too_short":
+        return InvalidRequestError(f"{param} is empty", param=param, hint="send at least one")
     texts = dict.fromkeys(e["msg"] for e in same_field if _field_name(e["loc"]) == param)
-    return InvalidRequestError(f"{param}: " + " or ".join(text[0].lower() + text[1:] for text in texts), param=param)
+    message = f"{param}: " + " or ".join(text[0].lower() + text[1:] for text in texts)
+    return InvalidRequestError(message, param=param, hint=TEXT_ONLY if error["type"] == "literal_error" else None)
 
 
 def _field_name(loc: Sequence[str | int]) -> str:
@@ -184,6 +199,9 @@ def _field_name(loc: Sequence[str | int]) -> str:
     return name
 
 
+# The only fields with a fixed set of values are the types of parts and the roles of messages.
+TEXT_ONLY = "this server takes text only: no images, audio, files or tools"
+UNREADABLE = "the body is not valid JSON in UTF-8, is nested too deeply, or holds a number that is too long"
 _UNION_TAGS = frozenset({"str", "int", "float", "bool", "dict", "list"})
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 

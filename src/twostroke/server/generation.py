@@ -13,19 +13,16 @@ from fastapi import Request
 from starlette.responses import Response
 
 from twostroke.engine.client import EngineClient, GenerationRequest, OutputStream
-from twostroke.errors import EngineError, TwostrokeError
+from twostroke.errors import EngineError, InvalidRequestError, RequestTooLargeError, TwostrokeError
 from twostroke.sampling_params import SamplingParams
 from twostroke.server.errors import encode_error
 from twostroke.server.protocol import GenerationFields
 from twostroke.server.responses import PromptTokensDetails, Usage
 from twostroke.server.sse import EventStream, encode, event, run_while_connected
-from twostroke.text.tokenizer import Tokenizer
+from twostroke.text.tokenizer import LONG_TEXT
 from twostroke.types import FinishReason, PositionLogprobs, RequestOutput
 
 logger = logging.getLogger(__name__)
-
-# Longer texts are tokenized on a thread, so that nobody's stream stalls meanwhile (about 10 ms here).
-LONG_TEXT = 20_000
 
 
 @dataclass(slots=True)
@@ -81,6 +78,12 @@ class Generation:
         params: SamplingParams,
         fields: GenerationFields,
     ) -> None:
+        if fields.priority and client.scheduler_config.policy != "priority":
+            raise InvalidRequestError(
+                f"priority has no effect under this server's policy, {client.scheduler_config.policy}",
+                param="priority",
+                hint="leave it out, or start the server with --policy priority",
+            )
         self.request_id = request_id
         self.num_choices = len(prompts) * params.n
         self._n = params.n
@@ -155,10 +158,24 @@ class Generation:
         return Usage(prompt, completion, prompt + completion, PromptTokensDetails(sum(self._cached_tokens)))
 
 
-async def encode_text(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
-    """Token ids of a text of any length, without blocking the event loop for long."""
+async def encode_text(
+    client: EngineClient, text: str, fields: GenerationFields, *, add_special_tokens: bool
+) -> list[int]:
+    """Token ids of a text of any length, without blocking the event loop for long (10 ms).
+
+    Raises:
+        RequestTooLargeError: The text cannot fit, whatever its tokens are, and is not to be truncated.
+    """
+    tokenizer, available = client.tokenizer, client.info.max_model_len
     if len(text) <= LONG_TEXT:
         return tokenizer.encode(text, add_special_tokens)
+    longest = tokenizer.max_chars_per_token
+    if longest is not None and fields.truncate_prompt_tokens is None and len(text) > available * longest:
+        needed = -(-len(text) // longest)
+        message = f"the prompt of {len(text)} characters has at least {needed} tokens, the model's context {available}"
+        raise RequestTooLargeError(
+            message, needed=needed, available=available, param="prompt", hint="shorten the prompt"
+        )
     return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
 
 

@@ -14,6 +14,7 @@ def health_router(serving: Serving) -> APIRouter:
     """The routes for load balancers, dashboards and scripts."""
     router = APIRouter(tags=["health"])
 
+    @router.head("/health", include_in_schema=False)
     @router.get("/health", responses={503: {"description": "Loading, draining or unhealthy; `reason` says why."}})
     async def health() -> Response:
         """200 while new work is welcome and the engine makes progress."""

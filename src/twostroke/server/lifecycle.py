@@ -84,7 +84,7 @@ class DrainingServer(uvicorn.Server):
         running = self._serving.num_unfinished()
         if running:
             seconds = self._options.shutdown_timeout
-            _say(f"draining: {running} running, may finish within {seconds:g} s; signal again to exit at once")
+            _say(f"draining: {running} unfinished, may go on within {seconds:g} s; signal again to exit at once")
         try:
             await self._serving.drain()
         finally:

@@ -35,6 +35,7 @@ def models_router(serving: Serving) -> APIRouter:
     router = APIRouter(tags=["models"])
     responses: dict[int | str, dict[str, Any]] = {503: ERROR_RESPONSES[503]}
 
+    @router.head("/v1/models", include_in_schema=False)
     @router.get("/v1/models", responses=responses)
     async def list_models() -> Response:
         """The names under which requests reach the model."""

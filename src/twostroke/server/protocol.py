@@ -6,7 +6,7 @@ checked where the meaning is known, in ``SamplingParams``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -16,6 +16,7 @@ from twostroke.errors import InvalidRequestError
 from twostroke.sampling_params import SamplingParams
 
 MAX_PROMPTS = 256
+MAX_CHOICES = 1024
 
 
 class StrictModel(BaseModel):
@@ -42,6 +43,9 @@ class StrictModel(BaseModel):
         return {name: value for name, value in data.items() if name not in cls.refused}
 
 
+MODEL_DEFAULT = "By default the model's own (generation_config.json)"
+
+
 class StreamOptions(StrictModel):
     """What a streamed answer carries besides its text."""
 
@@ -63,11 +67,11 @@ class GenerationFields(StrictModel):
 
     model: str | None = Field(None, description="A name that /v1/models lists; by default the only one.")
     n: int | None = Field(None, description="Number of answers to each prompt.")
-    temperature: float | None = Field(None, description="0 is greedy; 1 by default.")
-    top_k: int | None = Field(None, description="Keep the k likeliest tokens; 0 or -1 keeps all.")
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
+    temperature: float | None = Field(None, description=f"0 is greedy. {MODEL_DEFAULT}, else 1.")
+    top_k: int | None = Field(None, description=f"Keep the k likeliest tokens; 0 or -1 keeps all. {MODEL_DEFAULT}.")
+    top_p: float | None = Field(None, description=f"{MODEL_DEFAULT}, else 1.")
+    min_p: float | None = Field(None, description=f"{MODEL_DEFAULT}, else 0.")
+    repetition_penalty: float | None = Field(None, description=f"{MODEL_DEFAULT}, else 1.")
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = Field(None, description="Token id to a value from -100 to 100.")
@@ -94,12 +98,23 @@ class GenerationFields(StrictModel):
     safety_identifier: str | None = Field(None, description="Newer name of user.")
     prompt_cache_key: str | None = Field(None, description="Routing hint; there is one prefix cache. See cache_salt.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_best_of(cls, data: Any) -> Any:
+        """``best_of`` equal to ``n`` asks for nothing: of so many answers, all are returned."""
+        if isinstance(data, dict) and type(n := data.get("best_of")) is int and n == data.get("n"):
+            return {name: value for name, value in data.items() if name != "best_of"}
+        return data
+
     @property
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
-    def check_stream(self) -> None:
-        """Refuse combinations that have no meaning."""
+    def check_together(self) -> None:
+        """Refuse combinations that have no meaning, and text that is none."""
+        texts = {"cache_salt": [self.cache_salt or ""], "stop": self.stop or [], "bad_words": self.bad_words or []}
+        for param, words in texts.items():
+            check_unicode(param, [words] if isinstance(words, str) else words)
         if self.stream_options is not None and not self.stream:
             raise InvalidRequestError("stream_options needs stream=true", param="stream_options")
         if self.stream and self.prompt_logprobs is not None:
@@ -157,7 +172,7 @@ class ChatCompletionRequest(GenerationFields):
 
     def to_params(self, defaults: Mapping[str, float]) -> SamplingParams:
         """Sampling parameters of a chat; without ``max_tokens`` the answer may fill the context."""
-        self.check_stream()
+        self.check_together()
         most = self.max_tokens
         if self.max_completion_tokens is not None:
             if most is not None and most != self.max_completion_tokens:
@@ -196,7 +211,7 @@ class CompletionRequest(GenerationFields):
 
     def to_params(self, defaults: Mapping[str, float]) -> SamplingParams:
         """Sampling parameters of one prompt. ``max_tokens=0`` with echo (to score a text) generates one to drop."""
-        self.check_stream()
+        self.check_together()
         overrides: dict[str, Any] = {"logprobs": self.logprobs}
         if self.scores_only:
             overrides["max_tokens"] = 1
@@ -213,15 +228,31 @@ class CompletionRequest(GenerationFields):
     def prompts(self) -> list[str | list[int]]:
         """The prompts, one for each run of choices."""
         if isinstance(self.prompt, str):
+            check_unicode("prompt", [self.prompt])
             return [self.prompt]
         if not self.prompt:
             raise InvalidRequestError("prompt is empty", param="prompt")
         first = self.prompt[0]
+        check_unicode("prompt", [text for text in self.prompt if isinstance(text, str)])
         prompts: list[Any] = [self.prompt] if isinstance(first, int) else list(self.prompt)
         if len(prompts) > MAX_PROMPTS:
             message = f"prompt holds {len(prompts)} prompts, at most {MAX_PROMPTS} are taken at once"
             raise InvalidRequestError(message, param="prompt", hint="send several requests")
+        if (choices := len(prompts) * (self.n or 1)) > MAX_CHOICES:
+            message = f"{len(prompts)} prompts with n={self.n} make {choices} answers, at most {MAX_CHOICES} at once"
+            raise InvalidRequestError(message, param="n", hint="send several requests")
         return prompts
+
+
+def check_unicode(param: str, texts: Iterable[str]) -> None:
+    """Refuse lone surrogates, which JSON can write but UTF-8 cannot."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            message = f"{param} holds a lone surrogate at character {error.start}, which is not Unicode"
+            hint = "send characters beyond U+FFFF as UTF-8 or as a complete pair of \\u escapes"
+            raise InvalidRequestError(message, param=param, hint=hint) from error
 
 
 def _token_biases(biases: Mapping[str, float]) -> dict[int, float]:

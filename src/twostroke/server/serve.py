@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import socket
 import sys
 import threading
@@ -60,7 +59,12 @@ def listen(options: ServerOptions) -> socket.socket:
         hint = "give an address of this machine as --host, or another --port"
         if options.port and error.errno == errno.EADDRINUSE:
             hint = f"stop the process that listens there, or give another port: --port {options.port % 65535 + 1}"
-        raise ConfigError(f"cannot listen on {where}: {os.strerror(error.errno or 0)}", hint=hint) from error
+        raise ConfigError(f"cannot listen on {where}: {_reason(error)}", hint=hint) from error
+
+
+def _reason(error: OSError) -> str:
+    # `create_server` adds the address to the text, which the message has already. Resolvers' numbers are no errno.
+    return str(error.strerror or error).partition(" (while attempting")[0]
 
 
 def load_on_thread(config: EngineConfig, load: Loader) -> Future[OwnedEngine]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from tokenizers.processors import TemplateProcessing
 
 from twostroke.errors import InvalidRequestError, ModelLoadError
 from twostroke.text.byte_tokens import byte_level_bytes, decoder_steps, fallback_byte, space_symbol
+
+# Longer texts are encoded where the library lets go of the GIL, which it does for batches alone.
+LONG_TEXT = 20_000
 
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -91,7 +95,11 @@ class Tokenizer:
             InvalidRequestError: If the text cannot be written as UTF-8 (a lone surrogate, as from JSON "\\ud800").
         """
         try:
-            ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+            if len(text) > LONG_TEXT:
+                encoding = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+            else:
+                encoding = self.backend.encode(text, add_special_tokens=add_special_tokens)
+            ids: list[int] = encoding.ids
         except (TypeError, UnicodeEncodeError) as error:
             raise _not_unicode(text) from error
         return ids
@@ -100,6 +108,15 @@ class Tokenizer:
         """Text of `ids`; bytes that are no UTF-8 become U+FFFD, ids outside the vocabulary become nothing."""
         text: str = self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
+
+    @cached_property
+    def max_chars_per_token(self) -> int | None:
+        """No token stands for more characters of a text than this; ``None`` if tokens may drop text altogether."""
+        if self._step_types != {"ByteLevel"} and "ByteFallback" not in self._step_types:
+            return None
+        # Unicode's normal forms compose at most four characters into one.
+        shrinks = 1 if self.backend.normalizer is None else 4
+        return shrinks * max(map(len, self.backend.get_vocab(with_added_tokens=True)), default=1)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for: possibly a part of a character; empty outside the vocabulary.
