@@ -101,6 +101,10 @@ class Tokenizer:
         text: str = self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 
+    def piece(self, token_id: int) -> str:
+        """The token as the vocabulary spells it (``Ġthe``, ``▁the``); empty outside the vocabulary."""
+        return self.backend.id_to_token(token_id) or ""
+
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for: possibly a part of a character; empty outside the vocabulary.
 
