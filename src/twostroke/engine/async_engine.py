@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from twostroke.engine.client import GenerationRequest
 from twostroke.engine.engine import Engine
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.errors import EngineDeadError, InvalidRequestError, ShuttingDownError, TwostrokeError
+from twostroke.errors import EngineDeadError, InvalidRequestError, QueueFullError, ShuttingDownError, TwostrokeError
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.text.tokenizer import Tokenizer
 from twostroke.types import Request, RequestOutput
@@ -64,10 +64,16 @@ class AsyncEngine:
     Args:
         engine: Not to be used by anyone else from here on.
         stall_seconds: A step that takes longer than this makes the engine unhealthy until it ends.
+        max_queued_requests: While that many requests wait, further ones are refused; ``None`` takes them all.
     """
 
-    def __init__(self, engine: Engine, *, stall_seconds: float = STALL_SECONDS) -> None:
+    def __init__(
+        self, engine: Engine, *, stall_seconds: float = STALL_SECONDS, max_queued_requests: int | None = None
+    ) -> None:
         self._engine = engine
+        self._max_queued = max_queued_requests
+        # Samples put into the inbox, and taken out of it: each is written by one thread only.
+        self._num_submitted = self._num_taken = 0
         self._stall_seconds = stall_seconds
         self._inbox: queue.SimpleQueue[Callable[[], list[RequestOutput]] | None] = queue.SimpleQueue()
         self._streams: dict[str, AsyncStream] = {}
@@ -95,6 +101,8 @@ class AsyncEngine:
         if request.request_id in self._streams:
             raise InvalidRequestError(f"request id {request.request_id!r} is in use", param="request_id")
         samples = self._engine.prepare(request)
+        self._check_queue()
+        self._num_submitted += len(samples)
         stream = AsyncStream(len(samples), lambda: self._forget(request.request_id))
         self._streams[request.request_id] = stream
         self._inbox.put(lambda: self._add(samples))
@@ -135,6 +143,13 @@ class AsyncEngine:
         self._thread.join()
 
     # ---- the event loop's side ---------------------------------------------------------------------------------
+
+    def _check_queue(self) -> None:
+        """Refuse what would wait behind too many. Only the waiting count, so a call with ``n > 1`` may exceed it."""
+        waiting = self._num_submitted - self._num_taken + self._engine.last_stats.num_waiting
+        if self._max_queued is not None and waiting >= self._max_queued:
+            message = f"{waiting} requests wait already, and at most {self._max_queued} may"
+            raise QueueFullError(message, hint="try again later; the server's limit is --max-queued-requests")
 
     def _forget(self, request_id: str) -> None:
         self._streams.pop(request_id, None)
@@ -192,4 +207,7 @@ class AsyncEngine:
             self._engine.add(samples)
         except TwostrokeError as error:
             return self._engine.refuse(samples, error)
+        finally:
+            # After they are queued: for a moment they count twice, but never not at all.
+            self._num_taken += len(samples)
         return []
