@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
+from twostroke.cli.bench import bench_app
 from twostroke.cli.chat import chat
 from twostroke.cli.flags import expand_sizes
 from twostroke.cli.generate import generate
@@ -33,6 +34,7 @@ def build_app() -> App:
     )
     for command in (serve, chat, generate, trace):
         app.command(command)
+    app.command(bench_app())
     return app
 
 

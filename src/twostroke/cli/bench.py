@@ -1,0 +1,81 @@
+"""``twostroke bench serve`` and ``twostroke bench offline``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Group, Parameter
+
+from twostroke.bench.options import ServeBenchOptions, WorkloadOptions
+from twostroke.errors import EngineError
+
+if TYPE_CHECKING:
+    from twostroke.bench.metrics import RequestRecord
+    from twostroke.bench.workload import WorkItem
+
+WorkloadFlags = Annotated[
+    WorkloadOptions, Parameter(name="*", group=Group("Workload", sort_key=1), negative_iterable=(), negative_bool=())
+]
+ServeBenchFlags = Annotated[
+    ServeBenchOptions,
+    Parameter(name="*", group=Group("Run", sort_key=2), negative_iterable=(), negative_bool=(), consume_multiple=True),
+]
+
+
+def bench_app() -> App:
+    """The group of benchmarks."""
+    app = App(name="bench", help="Measure a server, or the engine alone.", help_format="plaintext")
+    app.command(serve)
+    return app
+
+
+def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None = None) -> None:
+    """Send a workload to an OpenAI-compatible server and report latencies, throughput and goodput.
+
+    Prompts are token ids, so their lengths are exact. Flags and definitions are those of `vllm bench serve`.
+    The report goes to stdout, progress and failures to stderr.
+    """
+    import asyncio
+
+    from twostroke.bench.metrics import summarize
+    from twostroke.bench.report import describe_failures, print_serve_report, serve_report, write_json
+    from twostroke.bench.workload import make_warmups, make_workload
+
+    workload, run = workload or WorkloadOptions(), run or ServeBenchOptions()
+    items = make_workload(workload)
+    began = datetime.now(UTC)
+    model, records, duration = asyncio.run(measure(items, make_warmups(workload, items[0], run.num_warmups), run))
+    metrics = summarize(records, duration, run.goodput_targets())
+    failures = describe_failures(records)
+    if run.output_json is not None:
+        setting = {**asdict(workload), **asdict(run), "model_id": model, "date": began.isoformat(timespec="seconds")}
+        write_json(run.output_json, serve_report(metrics, records, setting))
+    if not metrics.completed:
+        raise EngineError(f"all {metrics.failed} requests failed: {failures[0]}", hint="see the server's log")
+    print_serve_report(metrics, sys.stdout)
+    for line in failures:
+        print(f"failed: {line}", file=sys.stderr)
+
+
+async def measure(
+    items: list[WorkItem], warmups: list[WorkItem], options: ServeBenchOptions
+) -> tuple[str, list[RequestRecord], float]:
+    """The model's name, a record of each request, and the duration; a progress bar on stderr meanwhile."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    from twostroke.bench.client import Bench
+
+    async with Bench(options) as bench:
+        model = await bench.model()
+        await bench.warm_up(warmups)
+        console = Console(stderr=True)
+        # Drawn twice a second: it shares the event loop's interpreter lock with what is timed.
+        columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=2) as progress:
+            task = progress.add_task(model, total=len(items))
+            records, duration = await bench.run(items, lambda _: progress.advance(task))
+    return model, records, duration

@@ -1,0 +1,114 @@
+"""`twostroke bench serve` against real servers on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.running import running_server
+from tests.server.scripted import Script, ScriptedEngine
+from twostroke.bench.client import Bench
+from twostroke.bench.metrics import RequestRecord
+from twostroke.bench.options import ServeBenchOptions
+from twostroke.bench.workload import WorkItem
+from twostroke.cli.main import run
+from twostroke.errors import EngineError
+from twostroke.types import FinishReason
+
+FLAGS = ["--num-prompts", "6", "--random-input-len", "12", "--random-output-len", "4"]
+
+
+def bench(url: str, *flags: str) -> int:
+    return run(["bench", "serve", "--base-url", url, *FLAGS, *flags])
+
+
+def test_a_run_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = ScriptedEngine(Script(seconds_per_step=0.02, finish_reason=FinishReason.LENGTH))
+    path = tmp_path / "result.json"
+    with running_server(engine) as url:
+        targets = ["--goodput", "ttft:5000", "tpot:5000", "--output-json", str(path)]
+        assert bench(url, "--max-concurrency", "2", "--ignore-eos", *targets) == 0
+    captured = capsys.readouterr()
+    for expected in ("Successful requests", "Request goodput (req/s)", "TTFT", "TPOT", "ITL", "E2EL", "p99"):
+        assert expected in captured.out
+    assert captured.err == ""
+    report = json.loads(path.read_text())
+    assert (report["completed"], report["failed"]) == (6, 0)
+    assert (report["model_id"], report["request_rate"]) == ("scripted", "inf")
+    assert report["input_lens"] == [12] * 6 and report["output_lens"] == [4] * 6
+    assert all(len(gaps) == 3 for gaps in report["itls"])
+    assert all(20 <= 1000 * ttft < 1000 for ttft in report["ttfts"])
+    assert report["median_tpot_ms"] >= 19
+    # Three rounds of two requests, of four steps each.
+    assert report["duration"] >= 3 * 4 * 0.02
+    assert report["request_goodput"] == report["request_throughput"] == pytest.approx(6 / report["duration"])
+    # One request to warm up, then ours.
+    assert len(engine.submitted) == 7
+    assert {len(call.prompt_token_ids) for call in engine.submitted} == {12}
+    assert all(call.params.ignore_eos and call.params.temperature == 0 for call in engine.submitted)
+
+
+def test_failures_are_counted_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    engine = ScriptedEngine(Script(error=EngineError("boom"), error_at=2))
+    with running_server(engine) as url:
+        assert bench(url, "--num-warmups", "0") == 1
+        assert "error: all 6 requests failed: 6 x in mid-stream: boom" in capsys.readouterr().err
+        assert bench(url) == 1
+        assert "the first request failed: in mid-stream: boom" in capsys.readouterr().err
+        assert bench(url, "--num-warmups", "0", "--model", "other") == 1
+        assert "HTTP 404: the model 'other' does not exist here" in capsys.readouterr().err
+        assert bench(url, "--num-warmups", "0", "--random-prefix-len", "200") == 1
+        assert "HTTP 400: too long" in capsys.readouterr().err
+
+
+def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("http://127.0.0.1:9") == 1
+    assert "cannot reach http://127.0.0.1:9/v1" in capsys.readouterr().err
+
+
+def test_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("http://127.0.0.1:9", "--goodput", "itl:3") == 2
+    assert "--goodput 'itl:3' is not ttft:MS" in capsys.readouterr().err
+    assert bench("http://127.0.0.1:9", "--output-json", "/nowhere/at/all.json") == 2
+    assert "is no folder" in capsys.readouterr().err
+
+
+def ask(body: bytes, status: int = 200) -> RequestRecord:
+    """One request to a server that answers ``body``."""
+    transport = httpx.MockTransport(lambda _: httpx.Response(status, content=body))
+
+    async def send() -> RequestRecord:
+        async with Bench(ServeBenchOptions(model="m"), transport) as client:
+            return await client.send(WorkItem(0.0, [1, 2, 3], 4), 0.0)
+
+    return asyncio.run(send())
+
+
+TOKEN = b'data: {"choices": [{"text": "a"}], "extra": 1}\r\n\r\n'
+USAGE = b'data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}\n\n'
+
+
+def test_a_stream_with_comments_and_carriage_returns() -> None:
+    record = ask(b": ping\n\n" + TOKEN + TOKEN + USAGE + b"data: [DONE]\n\n")
+    assert (record.error, record.input_len, record.output_len, len(record.itls)) == (None, 3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ((TOKEN + USAGE,), "the stream ended without [DONE]"),
+        ((TOKEN + b"data: [DONE]\n\n",), "the server sent no usage"),
+        ((USAGE + b"data: [DONE]\n\n",), "the server sent no token"),
+        ((b"data: {oops}\n\n",), "what is no completion"),
+        ((b'data: {"error": "gone"}\n\n',), "in mid-stream: gone"),
+        ((b"<html>bad gateway", 502), "HTTP 502: <html>bad gateway"),
+        ((b'{"error": {"message": "slow down"}}', 429), "HTTP 429: slow down"),
+    ],
+)
+def test_what_is_no_complete_answer_is_a_failure(answer: Any, error: str) -> None:
+    assert error in (ask(*answer).error or "")
