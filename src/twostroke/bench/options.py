@@ -113,7 +113,7 @@ class ServeBenchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineBenchOptions:
-    """What runs through the engine without HTTP."""
+    """What runs through the engine without HTTP; prompts are random, drawn with the engine's seed."""
 
     num_prompts: int = 64
     """Requests to run."""
@@ -123,8 +123,6 @@ class OfflineBenchOptions:
     """Tokens of a prompt."""
     output_len: int = 64
     """Tokens of an answer; the model's end token is ignored."""
-    bench_seed: int = 0
-    """Same seed, same prompts."""
     output_json: Path | None = None
     """Write the results here."""
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from twostroke.bench.metrics import Distribution, RequestRecord, ServeMetrics
+from twostroke.bench.offline import OfflineResult
 
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
 # Kinds of failures that are told apart on the terminal; the JSON has them all.
@@ -35,6 +36,44 @@ def print_serve_report(metrics: ServeMetrics, stream: TextIO) -> None:
         counts.insert(6, ("Request goodput (req/s)", f"{metrics.goodput:.2f}"))
     print_table(("", ""), counts, stream)
     print_table(*latency_rows({name: getattr(metrics, key) for key, name in LATENCIES.items()}), stream)
+
+
+def print_offline_report(result: OfflineResult, stream: TextIO) -> None:
+    """Counts and throughput, then how long steps took."""
+    counts = [
+        ("Requests", f"{result.num_requests}"),
+        ("Duration (s)", f"{result.duration:.2f}"),
+        ("Total input tokens", f"{result.input_tokens}"),
+        ("Total generated tokens", f"{result.output_tokens}"),
+        ("Request throughput (req/s)", f"{result.num_requests / result.duration:.2f}"),
+        ("Output token throughput (tok/s)", f"{result.output_tokens / result.duration:.2f}"),
+        ("Total token throughput (tok/s)", f"{(result.input_tokens + result.output_tokens) / result.duration:.2f}"),
+        ("Steps with prompt tokens", f"{len(result.prefill_steps)}"),
+        ("Steps that only decode", f"{len(result.decode_steps)}"),
+    ]
+    print_table(("", ""), counts, stream)
+    print_table(*latency_rows({name: Distribution.of(steps) for name, steps in _steps(result).items()}), stream)
+
+
+def offline_report(result: OfflineResult, setting: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything, for a file: the setting, the metrics (step times in ms), and each step (seconds)."""
+    report: dict[str, Any] = {
+        **setting,
+        "num_requests": result.num_requests,
+        "duration": result.duration,
+        "total_input_tokens": result.input_tokens,
+        "total_output_tokens": result.output_tokens,
+        "output_throughput": result.output_tokens / result.duration,
+        "total_token_throughput": (result.input_tokens + result.output_tokens) / result.duration,
+    }
+    for name, steps in _steps(result).items():
+        report |= latency_fields(name.replace(" ", "_"), Distribution.of(steps))
+    return report | {"prefill_steps": result.prefill_steps, "decode_steps": result.decode_steps}
+
+
+def _steps(result: OfflineResult) -> dict[str, list[float]]:
+    every = result.prefill_steps + result.decode_steps
+    return {"step": every, "prefill step": result.prefill_steps, "decode step": result.decode_steps}
 
 
 def latency_rows(named: Mapping[str, Distribution]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

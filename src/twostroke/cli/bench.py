@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Group, Parameter
 
-from twostroke.bench.options import ServeBenchOptions, WorkloadOptions
+from twostroke.bench.options import OfflineBenchOptions, ServeBenchOptions, WorkloadOptions
+from twostroke.cli.flags import CacheFlags, ModelFlags, SchedulerFlags, engine_config
 from twostroke.errors import EngineError
 
 if TYPE_CHECKING:
@@ -23,12 +24,16 @@ ServeBenchFlags = Annotated[
     ServeBenchOptions,
     Parameter(name="*", group=Group("Run", sort_key=2), negative_iterable=(), negative_bool=(), consume_multiple=True),
 ]
+OfflineBenchFlags = Annotated[
+    OfflineBenchOptions, Parameter(name="*", group=Group("Run", sort_key=0), negative_iterable=())
+]
 
 
 def bench_app() -> App:
     """The group of benchmarks."""
     app = App(name="bench", help="Measure a server, or the engine alone.", help_format="plaintext")
     app.command(serve)
+    app.command(offline)
     return app
 
 
@@ -79,3 +84,43 @@ async def measure(
             task = progress.add_task(model, total=len(items))
             records, duration = await bench.run(items, lambda _: progress.advance(task))
     return model, records, duration
+
+
+def offline(
+    model: str | None = None,
+    /,
+    *,
+    run: OfflineBenchFlags | None = None,
+    model_options: ModelFlags | None = None,
+    cache: CacheFlags | None = None,
+    scheduler: SchedulerFlags | None = None,
+) -> None:
+    """Measure the engine alone, without HTTP: tokens per second, and how long steps take.
+
+    The report goes to stdout, progress to stderr.
+
+    Args:
+        model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same as --model.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from twostroke.bench.offline import run_offline
+    from twostroke.bench.report import offline_report, print_offline_report, write_json
+    from twostroke.startup import load_engine
+
+    run = run or OfflineBenchOptions()
+    config = engine_config(model, model_options, cache, scheduler)
+    began = datetime.now(UTC)
+    engine = load_engine(config)
+    console = Console(stderr=True)
+    try:
+        with Progress(console=console, disable=not console.is_terminal, refresh_per_second=2) as progress:
+            task = progress.add_task(config.model.model, total=run.num_prompts)
+            result = run_offline(engine, run, config.model.seed or 0, lambda: progress.advance(task))
+    finally:
+        engine.close()
+    if run.output_json is not None:
+        setting = {**asdict(run), **asdict(config), "date": began.isoformat(timespec="seconds")}
+        write_json(run.output_json, offline_report(result, setting))
+    print_offline_report(result, sys.stdout)
