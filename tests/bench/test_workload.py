@@ -15,7 +15,8 @@ from twostroke.errors import ConfigError
 
 
 def options(**fields: Any) -> WorkloadOptions:
-    return WorkloadOptions(**{"num_prompts": 20, "random_input_len": 8, "random_output_len": 3, **fields})
+    lengths = {} if fields.get("dataset_name") else {"random_input_len": 8, "random_output_len": 3}
+    return WorkloadOptions(**{"num_prompts": 20, **lengths, **fields})
 
 
 def test_the_same_seed_is_the_same_workload() -> None:
@@ -100,6 +101,7 @@ def test_bad_traces(tmp_path: Path, text: str, message: str) -> None:
         {"trace_path": Path("x")},
         {"dataset_name": "trace", "trace_path": Path("x"), "request_rate": 1.0},
         {"dataset_name": "sharegpt-like", "random_prefix_len": 3},
+        {"dataset_name": "sharegpt-like", "random_input_len": 3},
         {"random_range_ratio": 1.0},
     ],
 )

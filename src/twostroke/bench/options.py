@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import inf
 from pathlib import Path
 from typing import Literal
@@ -61,9 +61,10 @@ class WorkloadOptions:
             raise ConfigError("a trace has its own arrival times", hint="leave --request-rate out")
         if self.burstiness != 1 and self.request_rate == inf:
             raise ConfigError("--burstiness needs a finite --request-rate", hint="give the rate, or leave it out")
-        spread = self.random_range_ratio or self.random_prefix_len
-        if self.dataset_name != "random" and spread:
-            raise ConfigError("--random-... flags belong to --dataset-name random", hint="leave them out")
+        given = [f.name for f in fields(self) if f.name.startswith("random_") and getattr(self, f.name) != f.default]
+        if self.dataset_name != "random" and given:
+            flag = "--" + given[0].replace("_", "-")
+            raise ConfigError(f"{flag} belongs to --dataset-name random", hint="leave it out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

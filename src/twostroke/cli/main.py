@@ -74,6 +74,10 @@ def _one_line(message: str) -> str:
 
 
 def _help_hint(app: App, arguments: Sequence[str]) -> str:
-    known = set(app)
-    command = next((argument for argument in arguments if argument in known and not argument.startswith("-")), "")
-    return f"twostroke {command} --help".replace("  ", " ") + " shows what can be given"
+    words = ["twostroke"]
+    for argument in arguments:
+        if argument.startswith("-") or argument not in set(app):
+            break
+        words.append(argument)
+        app = app[argument]
+    return " ".join(words) + " --help shows what can be given"

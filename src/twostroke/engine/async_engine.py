@@ -64,7 +64,8 @@ class AsyncEngine:
     Args:
         engine: Not to be used by anyone else from here on.
         stall_seconds: A step that takes longer than this makes the engine unhealthy until it ends.
-        max_queued_requests: While that many requests wait, further ones are refused; ``None`` takes them all.
+        max_queued_requests: While that many requests wait, further ones are refused; ``None`` takes them all. What
+            comes during a step waits until the next, however much room there is, so a burst can exceed a small limit.
     """
 
     def __init__(
