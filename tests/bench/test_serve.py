@@ -17,7 +17,7 @@ from twostroke.bench.metrics import RequestRecord
 from twostroke.bench.options import ServeBenchOptions
 from twostroke.bench.workload import WorkItem
 from twostroke.cli.main import run
-from twostroke.errors import EngineError
+from twostroke.errors import ConfigError, EngineError
 from twostroke.types import FinishReason
 
 FLAGS = ["--num-prompts", "6", "--random-input-len", "12", "--random-output-len", "4"]
@@ -71,11 +71,65 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cannot reach http://127.0.0.1:9/v1" in capsys.readouterr().err
 
 
+def test_arrivals_are_those_of_the_trace(tmp_path: Path) -> None:
+    trace, path = tmp_path / "trace.csv", tmp_path / "result.json"
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n5.0,6,2\n5.2,7,3\n5.4,8,4\n")
+    with running_server(ScriptedEngine()) as url:
+        flags = ["--dataset-name", "trace", "--trace-path", str(trace), "--output-json", str(path)]
+        assert run(["bench", "serve", "--base-url", url, *flags]) == 0
+    report = json.loads(path.read_text())
+    assert (report["input_lens"], report["output_lens"]) == ([6, 7, 8], [2, 3, 4])
+    assert all(due <= sent < due + 2 for due, sent in zip((0.0, 0.19, 0.39), report["start_times"]))
+
+
+async def test_no_more_than_max_concurrency_are_under_way() -> None:
+    under_way, most = 0, 0
+
+    async def answer(_: httpx.Request) -> httpx.Response:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.01)
+        under_way -= 1
+        return httpx.Response(200, content=TOKEN + USAGE + b"data: [DONE]\n\n")
+
+    options = ServeBenchOptions(model="m", max_concurrency=3)
+    async with Bench(options, httpx.MockTransport(answer)) as client:
+        records, _ = await client.run([WorkItem(0.0, [1], 2)] * 10, lambda _: None)
+    assert most == 3
+    assert [record.error for record in records] == [None] * 10
+
+
+def test_a_lost_connection_fails_its_request_alone() -> None:
+    def lose(_: httpx.Request) -> httpx.Response:
+        raise httpx.ReadError("")
+
+    async def send() -> list[RequestRecord]:
+        async with Bench(ServeBenchOptions(model="m"), httpx.MockTransport(lose)) as client:
+            return (await client.run([WorkItem(0.0, [1], 2)] * 2, lambda _: None))[0]
+
+    assert [record.error for record in asyncio.run(send())] == ["ReadError"] * 2
+
+
 def test_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("http://127.0.0.1:9", "--goodput", "itl:3") == 2
     assert "--goodput 'itl:3' is not ttft:MS" in capsys.readouterr().err
     assert bench("http://127.0.0.1:9", "--output-json", "/nowhere/at/all.json") == 2
     assert "is no folder" in capsys.readouterr().err
+    for url in ("http://host:port", "127.0.0.1:8000", "localhost", "ftp://localhost"):
+        assert bench(url, "--model", "m") == 1
+        assert "is no URL" in capsys.readouterr().err
+
+
+def test_a_server_that_does_not_tell_its_models() -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(401, json={"error": {"message": "no key"}}))
+
+    async def model() -> str:
+        async with Bench(ServeBenchOptions(), transport) as client:
+            return await client.model()
+
+    with pytest.raises(ConfigError, match="/models: HTTP 401: no key"):
+        asyncio.run(model())
 
 
 def ask(body: bytes, status: int = 200) -> RequestRecord:

@@ -45,11 +45,15 @@ class Bench:
 
     Args:
         transport: Stands in for the network in tests.
+
+    Raises:
+        ConfigError: The URL is malformed.
     """
 
     def __init__(self, options: ServeBenchOptions, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._options = options
         self._url = options.base_url.rstrip("/").removesuffix("/v1") + "/v1"
+        _check_url(self._url)
         self._model = options.model
         self._decoder = msgspec.json.Decoder(Chunk)
         key = os.environ.get("OPENAI_API_KEY")
@@ -77,9 +81,12 @@ class Bench:
         if self._model is None:
             try:
                 response = await self._http.get(f"{self._url}/models")
-                response.raise_for_status()
+                if response.status_code != 200:
+                    refusal = self._refusal(response.status_code, response.content)
+                    hint = "the key comes from OPENAI_API_KEY; a server without this route needs --model"
+                    raise ConfigError(f"{self._url}/models: {refusal}", hint=hint)
                 self._model = str(response.json()["data"][0]["id"])
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
+            except httpx.HTTPError as error:
                 reason = str(error).partition("\n")[0] or type(error).__name__
                 hint = "is a server running there? `twostroke serve` starts one; --base-url says where"
                 raise ConfigError(f"cannot reach {self._url}: {reason}", hint=hint) from error
@@ -185,6 +192,16 @@ class Bench:
         except msgspec.DecodeError:
             message = body[:200].decode(errors="replace").strip()
         return f"HTTP {status}: {message}".removesuffix(": ")
+
+
+def _check_url(url: str) -> None:
+    hint = "give it as http://HOST:PORT"
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"{url} is no URL: {error}", hint=hint) from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ConfigError(f"{url} is no URL of a server", hint=hint)
 
 
 def _note_token(record: RequestRecord, now: float) -> None:
