@@ -42,6 +42,6 @@ def _let_idle_threads_sleep() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def start_async_engine(config: EngineConfig) -> AsyncEngine:
+def start_async_engine(config: EngineConfig, *, max_queued_requests: int | None = None) -> AsyncEngine:
     """``load_engine`` on the calling thread, then the loop on a thread of its own."""
-    return AsyncEngine(load_engine(config))
+    return AsyncEngine(load_engine(config), max_queued_requests=max_queued_requests)

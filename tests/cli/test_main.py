@@ -57,6 +57,13 @@ def test_usage_error() -> None:
     assert (blank, hint) == ("", "hint: twostroke serve --help shows what can be given")
 
 
+def test_the_hint_names_the_whole_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, command in ((["bench", "serve", "--x"], "bench serve"), (["bench", "x"], "bench"), (["x"], "")):
+        assert run(arguments) == 2
+        words = f"twostroke {command}".split()
+        assert f"hint: {' '.join(words)} --help shows" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

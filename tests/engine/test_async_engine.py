@@ -11,10 +11,11 @@ import pytest
 import pytest_asyncio
 
 from tests.fakes import FakeExecutor, next_token
+from twostroke.config import EngineConfig, SchedulerConfig
 from twostroke.engine.async_engine import AsyncEngine
 from twostroke.engine.client import GenerationRequest
 from twostroke.engine.engine import Engine
-from twostroke.errors import EngineDeadError, InvalidRequestError, ShuttingDownError
+from twostroke.errors import EngineDeadError, InvalidRequestError, QueueFullError, ShuttingDownError
 from twostroke.sampling_params import SamplingParams
 from twostroke.types import FinishReason, StepPlan, StepResult
 
@@ -174,6 +175,30 @@ async def test_a_bug_in_the_engine_reaches_every_client(engine: AsyncEngine, mon
     with pytest.raises(EngineDeadError):
         engine.submit(call("later"))
     assert "bug" in (engine.unhealthy_reason() or "")
+
+
+async def test_a_full_queue_refuses_at_once_and_takes_again_once_it_has_moved() -> None:
+    config = EngineConfig(scheduler=SchedulerConfig(max_num_seqs=1))
+    executor = SlowExecutor()
+    executor.delay = 0.05
+    engine = AsyncEngine(Engine(executor, config=config), max_queued_requests=2)
+    try:
+        running = engine.submit(call("running", max_tokens=100))
+        await until(lambda: engine.stats().num_running == 1)
+        # While a step runs they lie in the inbox, and count there as well.
+        waiting = [engine.submit(call(f"w{i}")) for i in range(2)]
+        with pytest.raises(QueueFullError, match="requests wait already, and at most 2 may"):
+            engine.submit(call("refused"))
+        await until(lambda: engine.stats().num_waiting == 2)
+        with pytest.raises(QueueFullError):
+            engine.submit(call("refused"))
+        running.abort()
+        await until(lambda: engine.stats().num_waiting < 2)
+        streams = [*waiting, engine.submit(call("refused"))]
+        ends = [(await _all(stream))[-1].finish_reason for stream in streams]
+        assert ends == [FinishReason.LENGTH] * 3
+    finally:
+        engine.close()
 
 
 async def _all(stream: Any) -> list[Any]:

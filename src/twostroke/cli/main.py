@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
+from twostroke.cli.bench import bench_app
 from twostroke.cli.chat import chat
 from twostroke.cli.flags import expand_sizes, show_help
 from twostroke.cli.generate import generate
@@ -37,6 +38,7 @@ def build_app() -> App:
     app.command(chat, usage="Usage: twostroke chat [MODEL] [OPTIONS]")
     app.command(generate, usage="Usage: twostroke generate PROMPT [OPTIONS]")
     app.command(trace, usage="Usage: twostroke trace RECORDING [OPTIONS]")
+    app.command(bench_app())
     return app
 
 
@@ -76,6 +78,10 @@ def _one_line(message: str) -> str:
 
 
 def _help_hint(app: App, arguments: Sequence[str]) -> str:
-    known = set(app)
-    command = next((argument for argument in arguments if argument in known and not argument.startswith("-")), "")
-    return f"twostroke {command} --help".replace("  ", " ") + " shows what can be given"
+    words = ["twostroke"]
+    for argument in arguments:
+        if argument.startswith("-") or argument not in set(app):
+            break
+        words.append(argument)
+        app = app[argument]
+    return " ".join(words) + " --help shows what can be given"

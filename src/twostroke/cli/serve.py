@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from twostroke.cli.flags import (
     CacheFlags,
     ModelFlags,
@@ -34,4 +36,5 @@ def serve(
     from twostroke.startup import start_async_engine
 
     config = engine_config(model, model_options, cache, scheduler, observability)
-    run_server(config, server or ServerOptions(), start_async_engine)
+    options = server or ServerOptions()
+    run_server(config, options, partial(start_async_engine, max_queued_requests=options.max_queued_requests))

@@ -14,7 +14,7 @@ from twostroke.config import SchedulerConfig
 from twostroke.engine.client import GenerationRequest
 from twostroke.engine.engine import Engine
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.errors import EngineDeadError, InvalidRequestError, ShuttingDownError, TwostrokeError
+from twostroke.errors import EngineDeadError, InvalidRequestError, QueueFullError, ShuttingDownError, TwostrokeError
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.text.tokenizer import Tokenizer
 from twostroke.types import FinishReason, Request, RequestOutput
@@ -88,10 +88,17 @@ class AsyncEngine:
     Args:
         engine: Not to be used by anyone else from here on.
         stall_seconds: A step that takes longer than this makes the engine unhealthy until it ends.
+        max_queued_requests: While that many requests wait, further ones are refused; ``None`` takes them all. What
+            comes during a step waits until the next, however much room there is, so a burst can exceed a small limit.
     """
 
-    def __init__(self, engine: Engine, *, stall_seconds: float = STALL_SECONDS) -> None:
+    def __init__(
+        self, engine: Engine, *, stall_seconds: float = STALL_SECONDS, max_queued_requests: int | None = None
+    ) -> None:
         self._engine = engine
+        self._max_queued = max_queued_requests
+        # Samples put into the inbox, and taken out of it: each is written by one thread only.
+        self._num_submitted = self._num_taken = 0
         self._stall_seconds = stall_seconds
         self._inbox: queue.SimpleQueue[Callable[[], list[RequestOutput]] | None] = queue.SimpleQueue()
         self._streams: dict[str, AsyncStream] = {}
@@ -123,6 +130,8 @@ class AsyncEngine:
         if request.request_id in self._streams:
             raise InvalidRequestError(f"request id {request.request_id!r} is in use", param="request_id")
         samples = self._engine.prepare(request)
+        self._check_queue()
+        self._num_submitted += len(samples)
         stream = AsyncStream(request, lambda: self._inbox.put(lambda: self._engine.abort(request.request_id)))
         self._streams[request.request_id] = stream
         self._inbox.put(lambda: self._add(samples))
@@ -163,6 +172,13 @@ class AsyncEngine:
         self._thread.join()
 
     # ---- the event loop's side ---------------------------------------------------------------------------------
+
+    def _check_queue(self) -> None:
+        """Refuse what would wait behind too many. Only the waiting count, so a call with ``n > 1`` may exceed it."""
+        waiting = self._num_submitted - self._num_taken + self._engine.last_stats.num_waiting
+        if self._max_queued is not None and waiting >= self._max_queued:
+            message = f"{waiting} requests wait already, and at most {self._max_queued} may"
+            raise QueueFullError(message, hint="try again later; the server's limit is --max-queued-requests")
 
     def _deliver(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:
@@ -236,4 +252,7 @@ class AsyncEngine:
             self._engine.add(samples)
         except TwostrokeError as error:
             return self._engine.refuse(samples, error)
+        finally:
+            # After they are queued: for a moment they count twice, but never not at all.
+            self._num_taken += len(samples)
         return []

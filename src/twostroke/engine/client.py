@@ -60,6 +60,7 @@ class EngineClient(Protocol):
 
         Raises:
             InvalidRequestError: A field is out of range, or the request can never fit.
+            QueueFullError: Too many requests wait.
             ShuttingDownError: The engine is draining.
             EngineDeadError: The engine has failed for good.
         """

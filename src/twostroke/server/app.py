@@ -19,6 +19,7 @@ from twostroke.server.health import health_router
 from twostroke.server.models import models_router
 from twostroke.server.options import ServerOptions
 from twostroke.server.serving import OwnedEngine, Serving
+from twostroke.server.tokenization import tokenization_router
 from twostroke.server.version import package_version
 
 DESCRIPTION = "OpenAI's API over the twostroke engine. Every accepted field works; any other is refused by name."
@@ -47,7 +48,7 @@ def create_app_for(serving: Serving, options: ServerOptions) -> FastAPI:
     app = FastAPI(title="twostroke", version=package_version(), description=DESCRIPTION, lifespan=lifespan)
     install_error_handlers(app)
     app.add_middleware(BodyLimit, limit=options.max_body_size)
-    for router in (chat_router, completions_router, models_router, health_router):
+    for router in (chat_router, completions_router, tokenization_router, models_router, health_router):
         app.include_router(router(serving))
     return app
 

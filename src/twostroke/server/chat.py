@@ -13,7 +13,7 @@ from twostroke.errors import InvalidRequestError, RequestTooLargeError
 from twostroke.server.errors import ERROR_RESPONSES
 from twostroke.server.generation import Generation, Sample, encode_text, new_request_id, truncate
 from twostroke.server.logprobs import chat_logprobs, prompt_logprobs
-from twostroke.server.protocol import ChatCompletionRequest, check_unicode
+from twostroke.server.protocol import ChatCompletionRequest, ChatMessage, check_unicode
 from twostroke.server.responses import (
     ChatChoice,
     ChatChunk,
@@ -21,9 +21,9 @@ from twostroke.server.responses import (
     ChatCompletion,
     ChatDelta,
     ChatLogprobs,
-    ChatMessage,
     Usage,
 )
+from twostroke.server.responses import ChatMessage as AnswerMessage
 from twostroke.server.serving import ServedModel, Serving
 from twostroke.types import PositionLogprobs, RequestOutput
 
@@ -40,7 +40,14 @@ def chat_router(serving: Serving) -> APIRouter:
         params = body.to_params(model.client.info.sampling_defaults)
         request_id = new_request_id("chatcmpl")
         try:
-            prompt = truncate(await _encode_chat(model, body), body.truncate_prompt_tokens)
+            prompt = await encode_chat(
+                model,
+                body.messages,
+                add_generation_prompt=body.add_generation_prompt,
+                continue_final_message=body.continue_final_message,
+                most=body.most_prompt_tokens(model.client.info),
+            )
+            prompt = truncate(prompt, body.truncate_prompt_tokens)
             generation = Generation(model.client, request_id, [prompt], params, body)
         except InvalidRequestError as error:
             raise _in_terms_of_chat(error, body) from error
@@ -49,18 +56,31 @@ def chat_router(serving: Serving) -> APIRouter:
     return router
 
 
-async def _encode_chat(model: ServedModel, body: ChatCompletionRequest) -> list[int]:
-    for i, message in enumerate(body.messages):
+async def encode_chat(
+    model: ServedModel,
+    messages: Sequence[ChatMessage],
+    *,
+    add_generation_prompt: bool | None,
+    continue_final_message: bool | None,
+    add_special_tokens: bool = False,
+    most: int | None = None,
+) -> list[int]:
+    """The token ids of a conversation; the assistant's turn is opened unless its last message is to go on.
+
+    Args:
+        most: See ``encode_text``.
+    """
+    for i, message in enumerate(messages):
         content, where = message.content, f"messages[{i}].content"
         check_unicode(where, [content] if isinstance(content, str) else [part.text for part in content])
-    continued = bool(body.continue_final_message)
-    opened = not continued if body.add_generation_prompt is None else body.add_generation_prompt
+    continued = bool(continue_final_message)
+    opened = not continued if add_generation_prompt is None else add_generation_prompt
     text = model.chat_template.render(
-        [message.model_dump(exclude_none=True) for message in body.messages],
+        [message.model_dump(exclude_none=True) for message in messages],
         add_generation_prompt=opened,
         continue_final_message=continued,
     )
-    return await encode_text(model.client, text, body, add_special_tokens=False)
+    return await encode_text(model.client.tokenizer, text, add_special_tokens=add_special_tokens, most=most)
 
 
 def _in_terms_of_chat(error: InvalidRequestError, body: ChatCompletionRequest) -> InvalidRequestError:
@@ -117,7 +137,7 @@ class ChatShape:
         choices = [
             ChatChoice(
                 index=index,
-                message=ChatMessage(sample.text),
+                message=AnswerMessage(sample.text),
                 logprobs=self._shape_logprobs(sample.logprobs) if self._logprobs else None,
                 finish_reason=sample.finish_reason,
                 stop_reason=sample.stop_reason,

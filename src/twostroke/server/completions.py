@@ -49,7 +49,12 @@ async def _encode_prompt(model: ServedModel, body: CompletionRequest, prompt: st
     tokenizer = model.client.tokenizer
     if isinstance(prompt, str):
         special = body.add_special_tokens is not False
-        tokens = await encode_text(model.client, prompt, body, add_special_tokens=special)
+        tokens = await encode_text(
+            model.client.tokenizer,
+            prompt,
+            add_special_tokens=special,
+            most=body.most_prompt_tokens(model.client.info),
+        )
     else:
         tokens = prompt
     kept = truncate(tokens, body.truncate_prompt_tokens)

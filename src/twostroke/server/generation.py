@@ -19,7 +19,7 @@ from twostroke.server.errors import encode_error
 from twostroke.server.protocol import GenerationFields
 from twostroke.server.responses import PromptTokensDetails, Usage
 from twostroke.server.sse import EventStream, encode, event, run_while_connected
-from twostroke.text.tokenizer import LONG_TEXT
+from twostroke.text.tokenizer import LONG_TEXT, Tokenizer
 from twostroke.types import FinishReason, PositionLogprobs, RequestOutput
 
 logger = logging.getLogger(__name__)
@@ -159,23 +159,23 @@ class Generation:
 
 
 async def encode_text(
-    client: EngineClient, text: str, fields: GenerationFields, *, add_special_tokens: bool
+    tokenizer: Tokenizer, text: str, *, add_special_tokens: bool, most: int | None = None
 ) -> list[int]:
     """Token ids of a text of any length, without blocking the event loop for long (10 ms).
 
+    Args:
+        most: More tokens than this are of no use; a text that must have more is refused before the work.
+
     Raises:
-        RequestTooLargeError: The text cannot fit, whatever its tokens are, and is not to be truncated.
+        RequestTooLargeError: The text has more tokens than ``most``, whatever they are.
     """
-    tokenizer, available = client.tokenizer, client.info.max_model_len
     if len(text) <= LONG_TEXT:
         return tokenizer.encode(text, add_special_tokens)
     longest = tokenizer.max_chars_per_token
-    if longest is not None and fields.truncate_prompt_tokens is None and len(text) > available * longest:
+    if longest is not None and most is not None and len(text) > most * longest:
         needed = -(-len(text) // longest)
-        message = f"the prompt of {len(text)} characters has at least {needed} tokens, the model's context {available}"
-        raise RequestTooLargeError(
-            message, needed=needed, available=available, param="prompt", hint="shorten the prompt"
-        )
+        message = f"the prompt of {len(text)} characters has at least {needed} tokens, the model's context {most}"
+        raise RequestTooLargeError(message, needed=needed, available=most, param="prompt", hint="shorten the prompt")
     return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
 
 

@@ -29,6 +29,8 @@ class ServerOptions:
     """Seconds that running requests may go on after SIGTERM before they are aborted."""
     max_body_size: int = 32 * 2**20
     """Largest accepted request body in bytes (accepts 512KiB, 32MiB)."""
+    max_queued_requests: int = 1024
+    """Most requests that wait to be run; while that many do, further ones get a 429."""
     log_level: LogLevel = "info"
     """Least severe messages that are logged (to stderr)."""
     access_log: bool = False
@@ -40,3 +42,4 @@ class ServerOptions:
         _require(all(self.served_model_name), "--served-model-name", self.served_model_name, "not empty")
         _require(0 <= self.shutdown_timeout < 1e6, "--shutdown-timeout", self.shutdown_timeout, "0 or more seconds")
         _require(self.max_body_size >= 1024, "--max-body-size", self.max_body_size, "at least 1KiB")
+        _require(self.max_queued_requests >= 1, "--max-queued-requests", self.max_queued_requests, "at least 1")

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from twostroke.engine.executor import ExecutorInfo
 from twostroke.errors import InvalidRequestError
 from twostroke.sampling_params import SamplingParams
 
@@ -109,6 +110,10 @@ class GenerationFields(StrictModel):
     @property
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    def most_prompt_tokens(self, info: ExecutorInfo) -> int | None:
+        """How many tokens of a prompt can be of use; ``None`` where all but the last are cut off anyway."""
+        return info.max_model_len if self.truncate_prompt_tokens is None else None
 
     def check_together(self) -> None:
         """Refuse combinations that have no meaning, and text that is none."""

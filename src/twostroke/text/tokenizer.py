@@ -118,6 +118,10 @@ class Tokenizer:
         shrinks = 1 if self.backend.normalizer is None else 4
         return shrinks * max(map(len, self.backend.get_vocab(with_added_tokens=True)), default=1)
 
+    def piece(self, token_id: int) -> str:
+        """The token as the vocabulary spells it (``Ġthe``, ``▁the``); empty outside the vocabulary."""
+        return self.backend.id_to_token(token_id) or ""
+
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for: possibly a part of a character; empty outside the vocabulary.
 

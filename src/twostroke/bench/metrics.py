@@ -1,0 +1,108 @@
+"""From what clients saw to latencies, throughput and goodput, defined as in `vllm bench serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+PERCENTILES = (50, 90, 99)
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """What one client saw; times in seconds after its request was sent.
+
+    Attributes:
+        sent: When, in seconds after the start of the run.
+        ttft: Time to the first event with a choice.
+        itls: Gaps between successive events with a choice. A server may put several tokens into one event.
+        e2el: Time to the last such event.
+        error: Why it failed; its other fields then mean nothing.
+    """
+
+    sent: float = 0.0
+    input_len: int = 0
+    output_len: int = 0
+    ttft: float = 0.0
+    itls: list[float] = field(default_factory=list)
+    e2el: float = 0.0
+    error: str | None = None
+
+    @property
+    def tpot(self) -> float:
+        """Mean time per output token after the first; 0 if there is no second."""
+        return (self.e2el - self.ttft) / (self.output_len - 1) if self.output_len > 1 else 0.0
+
+    def meets(self, targets: Mapping[str, float]) -> bool:
+        """Whether no target (``ttft``, ``tpot``, ``e2el``: seconds) is exceeded."""
+        return all(float(getattr(self, name)) <= limit for name, limit in targets.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Mean and percentiles, in the unit of what was measured; all 0 of nothing."""
+
+    mean: float
+    percentiles: dict[int, float]
+
+    @classmethod
+    def of(cls, values: Sequence[float], percentiles: Sequence[int] = PERCENTILES) -> Distribution:
+        ordered = sorted(values)
+        return cls(fmean(ordered) if ordered else 0.0, {p: percentile(ordered, p) for p in percentiles})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeMetrics:
+    """One run. Latencies in seconds, of the requests that succeeded; throughput per second of ``duration``."""
+
+    duration: float
+    completed: int
+    failed: int
+    input_tokens: int
+    output_tokens: int
+    goodput: float | None
+    ttft: Distribution
+    tpot: Distribution
+    itl: Distribution
+    e2el: Distribution
+
+    @property
+    def request_throughput(self) -> float:
+        return self.completed / self.duration
+
+    @property
+    def output_throughput(self) -> float:
+        return self.output_tokens / self.duration
+
+    @property
+    def total_token_throughput(self) -> float:
+        return (self.input_tokens + self.output_tokens) / self.duration
+
+
+def summarize(records: Sequence[RequestRecord], duration: float, targets: Mapping[str, float]) -> ServeMetrics:
+    """The metrics of a run that took ``duration`` seconds; goodput only where there are ``targets``."""
+    good = [record for record in records if record.error is None]
+    return ServeMetrics(
+        duration=duration,
+        completed=len(good),
+        failed=len(records) - len(good),
+        input_tokens=sum(record.input_len for record in good),
+        output_tokens=sum(record.output_len for record in good),
+        goodput=sum(record.meets(targets) for record in good) / duration if targets else None,
+        ttft=Distribution.of([record.ttft for record in good]),
+        # A single token has no time per further token.
+        tpot=Distribution.of([record.tpot for record in good if record.output_len > 1]),
+        itl=Distribution.of([gap for record in good for gap in record.itls]),
+        e2el=Distribution.of([record.e2el for record in good]),
+    )
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Of values in ascending order, interpolated linearly as numpy does; 0 of nothing."""
+    if not ordered:
+        return 0.0
+    position = (len(ordered) - 1) * percent / 100
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

@@ -1,0 +1,88 @@
+"""The engine alone: no HTTP, no event loop, no second thread. Whoever calls this runs the loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from twostroke.bench.options import OfflineBenchOptions
+from twostroke.bench.workload import draw_prompt
+from twostroke.engine.client import GenerationRequest
+from twostroke.engine.engine import Engine
+from twostroke.sampling_params import SamplingParams
+
+
+@dataclass(slots=True)
+class OfflineResult:
+    """Counts, and the seconds that each step took.
+
+    Attributes:
+        prefill_steps: Those that computed prompt tokens, be it beside others that decoded.
+        decode_steps: Those in which every request decoded.
+    """
+
+    num_requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    duration: float = 0.0
+    prefill_steps: list[float] = field(default_factory=list)
+    decode_steps: list[float] = field(default_factory=list)
+
+
+def run_offline(
+    engine: Engine, options: OfflineBenchOptions, seed: int, done: Callable[[], None] = lambda: None
+) -> OfflineResult:
+    """Run ``options.num_prompts`` random prompts, of which ``batch_size`` at once are in the engine, after a warm-up.
+
+    Args:
+        done: Called as each request ends.
+
+    Raises:
+        InvalidRequestError: The lengths do not fit the model.
+        EngineError: A request failed.
+    """
+    random = Random(f"{seed} offline")
+    # Greedy, so that the run repeats; the end token is ignored, so that its length does.
+    params = SamplingParams(temperature=0, max_tokens=options.output_len, ignore_eos=True)
+    calls = [
+        GenerationRequest(
+            request_id=f"bench-{i}",
+            prompt_token_ids=draw_prompt(random, options.input_len, engine.info.vocab_size),
+            params=params,
+        )
+        for i in range(options.num_prompts + 1)
+    ]
+    _run(engine, calls[:1], 1, lambda: None)
+    return _run(engine, calls[1:], options.batch_size or options.num_prompts, done)
+
+
+def _run(engine: Engine, calls: Sequence[GenerationRequest], most: int, done: Callable[[], None]) -> OfflineResult:
+    result = OfflineResult(num_requests=len(calls), input_tokens=sum(len(call.prompt_token_ids) for call in calls))
+    waiting = iter(calls)
+    under_way, step = 0, -1
+    began = time.perf_counter()
+    while True:
+        while under_way < most and (call := next(waiting, None)) is not None:
+            engine.submit(call)
+            under_way += 1
+        if not under_way:
+            break
+        started = time.perf_counter()
+        outputs = engine.step()
+        seconds = time.perf_counter() - started
+        # The latest only: copying all of them each time would cost more and more.
+        event = engine.recorder.events(step)[-1]
+        step = event.step
+        prefill = any(share.num_prompt_tokens for share in event.scheduled)
+        (result.prefill_steps if prefill else result.decode_steps).append(seconds)
+        for output in outputs:
+            if output.error is not None:
+                raise output.error
+            result.output_tokens += len(output.token_ids)
+            if output.finished:
+                under_way -= 1
+                done()
+    result.duration = time.perf_counter() - began
+    return result

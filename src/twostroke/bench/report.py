@@ -1,0 +1,142 @@
+"""Results as a table for people and as JSON for programs, under the names of `vllm bench serve`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from twostroke.bench.metrics import Distribution, RequestRecord, ServeMetrics
+from twostroke.bench.offline import OfflineResult
+
+LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
+# Kinds of failures that are told apart on the terminal; the JSON has them all.
+MAX_ERRORS = 5
+
+
+def print_serve_report(metrics: ServeMetrics, stream: TextIO) -> None:
+    """Two tables: counts and throughput, then latencies."""
+    counts: list[tuple[str, str]] = [
+        ("Successful requests", f"{metrics.completed}"),
+        ("Failed requests", f"{metrics.failed}"),
+        ("Benchmark duration (s)", f"{metrics.duration:.2f}"),
+        ("Total input tokens", f"{metrics.input_tokens}"),
+        ("Total generated tokens", f"{metrics.output_tokens}"),
+        ("Request throughput (req/s)", f"{metrics.request_throughput:.2f}"),
+        ("Output token throughput (tok/s)", f"{metrics.output_throughput:.2f}"),
+        ("Total token throughput (tok/s)", f"{metrics.total_token_throughput:.2f}"),
+    ]
+    if metrics.goodput is not None:
+        counts.insert(6, ("Request goodput (req/s)", f"{metrics.goodput:.2f}"))
+    print_table(("", ""), counts, stream)
+    print_table(*latency_rows({name: getattr(metrics, key) for key, name in LATENCIES.items()}), stream)
+
+
+def print_offline_report(result: OfflineResult, stream: TextIO) -> None:
+    """Counts and throughput, then how long steps took."""
+    counts = [
+        ("Requests", f"{result.num_requests}"),
+        ("Duration (s)", f"{result.duration:.2f}"),
+        ("Total input tokens", f"{result.input_tokens}"),
+        ("Total generated tokens", f"{result.output_tokens}"),
+        ("Request throughput (req/s)", f"{result.num_requests / result.duration:.2f}"),
+        ("Output token throughput (tok/s)", f"{result.output_tokens / result.duration:.2f}"),
+        ("Total token throughput (tok/s)", f"{(result.input_tokens + result.output_tokens) / result.duration:.2f}"),
+        ("Steps with prompt tokens", f"{len(result.prefill_steps)}"),
+        ("Steps that only decode", f"{len(result.decode_steps)}"),
+    ]
+    print_table(("", ""), counts, stream)
+    print_table(*latency_rows({name: Distribution.of(steps) for name, steps in _steps(result).items()}), stream)
+
+
+def offline_report(result: OfflineResult, setting: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything, for a file: the setting, the metrics (step times in ms), and each step (seconds)."""
+    report: dict[str, Any] = {
+        **setting,
+        "num_requests": result.num_requests,
+        "duration": result.duration,
+        "total_input_tokens": result.input_tokens,
+        "total_output_tokens": result.output_tokens,
+        "output_throughput": result.output_tokens / result.duration,
+        "total_token_throughput": (result.input_tokens + result.output_tokens) / result.duration,
+    }
+    for name, steps in _steps(result).items():
+        report |= latency_fields(name.replace(" ", "_"), Distribution.of(steps))
+    return report | {"prefill_steps": result.prefill_steps, "decode_steps": result.decode_steps}
+
+
+def _steps(result: OfflineResult) -> dict[str, list[float]]:
+    every = result.prefill_steps + result.decode_steps
+    return {"step": every, "prefill step": result.prefill_steps, "decode step": result.decode_steps}
+
+
+def latency_rows(named: Mapping[str, Distribution]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and rows, in milliseconds."""
+    percentiles = list(next(iter(named.values())).percentiles)
+    header = ("ms", "mean", *("median" if p == 50 else f"p{p}" for p in percentiles))
+    return header, [
+        (name, *(f"{1000 * value:.2f}" for value in (of.mean, *of.percentiles.values()))) for name, of in named.items()
+    ]
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
+    """Names left, numbers right."""
+    table = Table(box=box.SIMPLE_HEAD, show_header=any(header), pad_edge=False)
+    for at, name in enumerate(header):
+        table.add_column(name, justify="right" if at else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console(file=stream).print(table)
+
+
+def describe_failures(records: Sequence[RequestRecord]) -> list[str]:
+    """``3 x HTTP 429: ...``, the most frequent first."""
+    counts = Counter(record.error for record in records if record.error is not None)
+    return [f"{count} x {error}" for error, count in counts.most_common(MAX_ERRORS)]
+
+
+def serve_report(metrics: ServeMetrics, records: Sequence[RequestRecord], setting: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything, for a file: the setting, the metrics (latencies in ms), and each request (seconds)."""
+    report: dict[str, Any] = {
+        **setting,
+        "duration": metrics.duration,
+        "completed": metrics.completed,
+        "failed": metrics.failed,
+        "total_input_tokens": metrics.input_tokens,
+        "total_output_tokens": metrics.output_tokens,
+        "request_throughput": metrics.request_throughput,
+        "request_goodput": metrics.goodput,
+        "output_throughput": metrics.output_throughput,
+        "total_token_throughput": metrics.total_token_throughput,
+    }
+    for key in LATENCIES:
+        report |= latency_fields(key, getattr(metrics, key))
+    return report | {
+        "start_times": [record.sent for record in records],
+        "input_lens": [record.input_len for record in records],
+        "output_lens": [record.output_len for record in records],
+        "ttfts": [record.ttft for record in records],
+        "itls": [record.itls for record in records],
+        "e2els": [record.e2el for record in records],
+        "errors": [record.error for record in records],
+    }
+
+
+def latency_fields(key: str, of: Distribution) -> dict[str, float]:
+    """``mean_ttft_ms``, ``median_ttft_ms``, ``p99_ttft_ms`` ..."""
+    fields = {f"mean_{key}_ms": 1000 * of.mean}
+    for percent, value in of.percentiles.items():
+        fields[f"{'median' if percent == 50 else f'p{percent}'}_{key}_ms"] = 1000 * value
+    return fields
+
+
+def write_json(path: Path, report: Mapping[str, Any]) -> None:
+    """One object. Infinity, as a request rate, is written as text: JSON has none."""
+    safe = {key: str(value) if value == float("inf") else value for key, value in report.items()}
+    path.write_text(json.dumps(safe, indent=1, default=str) + "\n", encoding="utf-8")

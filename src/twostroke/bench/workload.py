@@ -1,0 +1,130 @@
+"""Requests to send: prompts as token ids of exact length, output lengths, and times. A function of the seed alone."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+from twostroke.bench.options import WorkloadOptions
+from twostroke.errors import ConfigError
+
+# Ids below are special tokens or padding in many vocabularies.
+FIRST_TOKEN = 10
+TRACE_COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class LognormalLength:
+    """Lengths with a given mean, long-tailed, from 1 to ``most``."""
+
+    mean: float
+    sigma: float
+    most: int
+
+    def draw(self, random: Random) -> int:
+        mu = math.log(self.mean) - self.sigma**2 / 2
+        return min(max(round(random.lognormvariate(mu, self.sigma)), 1), self.most)
+
+
+# Means of ShareGPT as in the vLLM paper (arXiv:2309.06180, figure 11); the spread and the ends are ours.
+SHAREGPT_INPUT = LognormalLength(161, 1.2, 1024)
+SHAREGPT_OUTPUT = LognormalLength(338, 0.9, 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkItem:
+    """One request: when it is sent (seconds after the start), what, and how long the answer may be."""
+
+    arrival: float
+    prompt: list[int]
+    output_len: int
+
+
+def make_workload(options: WorkloadOptions) -> list[WorkItem]:
+    """The requests in order of arrival, the first at time 0.
+
+    Raises:
+        ConfigError: The trace cannot be read.
+    """
+    # One generator each, so that another rate leaves the prompts as they are.
+    lengths, tokens, gaps = (Random(f"{options.seed} {use}") for use in ("lengths", "tokens", "gaps"))
+    if options.dataset_name == "trace":
+        assert options.trace_path is not None
+        rows = list(islice(read_trace(options.trace_path), options.num_prompts))
+        if not rows:
+            raise ConfigError(f"{options.trace_path} holds no requests", hint="give a trace with at least one row")
+        begin = min(arrival for arrival, _, _ in rows)
+        timed = sorted((arrival - begin, prompt, output) for arrival, prompt, output in rows)
+    else:
+        pairs = [_draw_lengths(options, lengths) for _ in range(options.num_prompts)]
+        timed = [(arrival, *pair) for arrival, pair in zip(_arrivals(options, gaps), pairs)]
+    prefix = draw_prompt(tokens, options.random_prefix_len, options.vocab_size)
+    return [
+        WorkItem(arrival, prefix + draw_prompt(tokens, input_len, options.vocab_size), output_len)
+        for arrival, input_len, output_len in timed
+    ]
+
+
+def draw_prompt(random: Random, length: int, vocab_size: int) -> list[int]:
+    """Token ids that any vocabulary of at least ``vocab_size`` has."""
+    return [random.randrange(FIRST_TOKEN, vocab_size) for _ in range(length)]
+
+
+def read_trace(path: Path) -> Iterator[tuple[float, int, int]]:
+    """Arrival in seconds, prompt length and output length of each row of a CSV file with a header.
+
+    Raises:
+        ConfigError: The file cannot be read, lacks a column, or holds what is no number.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if missing := [name for name in TRACE_COLUMNS if name not in (reader.fieldnames or ())]:
+                raise ConfigError(f"{path} has no column {missing[0]}", hint=f"it needs {', '.join(TRACE_COLUMNS)}")
+            for row in reader:
+                yield _trace_row(path, reader.line_num, row)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"cannot read the trace {path}: {error}", hint="give another --trace-path") from error
+
+
+def _trace_row(path: Path, line: int, row: dict[str, str | None]) -> tuple[float, int, int]:
+    arrived_at, prefill, decode = (row[name] or "" for name in TRACE_COLUMNS)
+    try:
+        arrival, lengths = float(arrived_at), (int(prefill), int(decode))
+        if not math.isfinite(arrival) or min(lengths) < 1:
+            raise ValueError("times are finite, lengths at least 1")
+    except ValueError as error:
+        raise ConfigError(f"{path}, line {line}: {error}", hint="mend or remove the line") from error
+    return arrival, *lengths
+
+
+def _draw_lengths(options: WorkloadOptions, random: Random) -> tuple[int, int]:
+    if options.dataset_name == "sharegpt-like":
+        return SHAREGPT_INPUT.draw(random), SHAREGPT_OUTPUT.draw(random)
+    ratio = options.random_range_ratio
+
+    def around(length: int) -> int:
+        return random.randint(max(math.floor(length * (1 - ratio)), 1), math.ceil(length * (1 + ratio)))
+
+    return around(options.random_input_len), around(options.random_output_len)
+
+
+def _arrivals(options: WorkloadOptions, random: Random) -> Iterator[float]:
+    """Endless; gaps are gamma distributed with mean ``1 / request_rate``."""
+    now = 0.0
+    while True:
+        yield now
+        if options.request_rate != math.inf:
+            now += random.gammavariate(options.burstiness, 1 / (options.request_rate * options.burstiness))
+
+
+def make_warmups(options: WorkloadOptions, like: WorkItem, count: int) -> list[WorkItem]:
+    """Requests as long as ``like``, of other tokens: they leave nothing in a prefix cache that the run would find."""
+    random = Random(f"{options.seed} warm-up")
+    length = len(like.prompt)
+    return [WorkItem(0.0, draw_prompt(random, length, options.vocab_size), like.output_len) for _ in range(count)]

@@ -1,0 +1,126 @@
+"""``twostroke bench serve`` and ``twostroke bench offline``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Group, Parameter
+
+from twostroke.bench.options import OfflineBenchOptions, ServeBenchOptions, WorkloadOptions
+from twostroke.cli.flags import CacheFlags, ModelFlags, SchedulerFlags, engine_config
+from twostroke.errors import EngineError
+
+if TYPE_CHECKING:
+    from twostroke.bench.metrics import RequestRecord
+    from twostroke.bench.workload import WorkItem
+
+WorkloadFlags = Annotated[
+    WorkloadOptions, Parameter(name="*", group=Group("Workload", sort_key=1), negative_iterable=(), negative_bool=())
+]
+ServeBenchFlags = Annotated[
+    ServeBenchOptions,
+    Parameter(name="*", group=Group("Run", sort_key=2), negative_iterable=(), negative_bool=(), consume_multiple=True),
+]
+OfflineBenchFlags = Annotated[
+    OfflineBenchOptions, Parameter(name="*", group=Group("Run", sort_key=0), negative_iterable=())
+]
+
+
+def bench_app() -> App:
+    """The group of benchmarks."""
+    app = App(name="bench", help="Measure a server, or the engine alone.", help_format="plaintext")
+    app.command(serve)
+    app.command(offline)
+    return app
+
+
+def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None = None) -> None:
+    """Send a workload to an OpenAI-compatible server and report latencies, throughput and goodput.
+
+    Prompts are token ids, so their lengths are exact. Flags and definitions are those of `vllm bench serve`.
+    The report goes to stdout, progress and failures to stderr.
+    """
+    import asyncio
+
+    from twostroke.bench.metrics import summarize
+    from twostroke.bench.report import describe_failures, print_serve_report, serve_report, write_json
+    from twostroke.bench.workload import make_warmups, make_workload
+
+    workload, run = workload or WorkloadOptions(), run or ServeBenchOptions()
+    items = make_workload(workload)
+    began = datetime.now(UTC)
+    model, records, duration = asyncio.run(measure(items, make_warmups(workload, items[0], run.num_warmups), run))
+    metrics = summarize(records, duration, run.goodput_targets())
+    failures = describe_failures(records)
+    if run.output_json is not None:
+        setting = {**asdict(workload), **asdict(run), "model_id": model, "date": began.isoformat(timespec="seconds")}
+        write_json(run.output_json, serve_report(metrics, records, setting))
+    if not metrics.completed:
+        raise EngineError(f"all {metrics.failed} requests failed: {failures[0]}", hint="see the server's log")
+    print_serve_report(metrics, sys.stdout)
+    for line in failures:
+        print(f"failed: {line}", file=sys.stderr)
+
+
+async def measure(
+    items: list[WorkItem], warmups: list[WorkItem], options: ServeBenchOptions
+) -> tuple[str, list[RequestRecord], float]:
+    """The model's name, a record of each request, and the duration; a progress bar on stderr meanwhile."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    from twostroke.bench.client import Bench
+
+    async with Bench(options) as bench:
+        model = await bench.model()
+        await bench.warm_up(warmups)
+        console = Console(stderr=True)
+        # Drawn twice a second: it shares the event loop's interpreter lock with what is timed.
+        columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=2) as progress:
+            task = progress.add_task(model, total=len(items))
+            records, duration = await bench.run(items, lambda _: progress.advance(task))
+    return model, records, duration
+
+
+def offline(
+    model: str | None = None,
+    /,
+    *,
+    run: OfflineBenchFlags | None = None,
+    model_options: ModelFlags | None = None,
+    cache: CacheFlags | None = None,
+    scheduler: SchedulerFlags | None = None,
+) -> None:
+    """Measure the engine alone, without HTTP: tokens per second, and how long steps take.
+
+    The report goes to stdout, progress to stderr.
+
+    Args:
+        model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same as --model.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from twostroke.bench.offline import run_offline
+    from twostroke.bench.report import offline_report, print_offline_report, write_json
+    from twostroke.startup import load_engine
+
+    run = run or OfflineBenchOptions()
+    config = engine_config(model, model_options, cache, scheduler)
+    began = datetime.now(UTC)
+    engine = load_engine(config)
+    console = Console(stderr=True)
+    try:
+        with Progress(console=console, disable=not console.is_terminal, refresh_per_second=2) as progress:
+            task = progress.add_task(config.model.model, total=run.num_prompts)
+            result = run_offline(engine, run, config.model.seed or 0, lambda: progress.advance(task))
+    finally:
+        engine.close()
+    if run.output_json is not None:
+        setting = {**asdict(run), **asdict(config), "date": began.isoformat(timespec="seconds")}
+        write_json(run.output_json, offline_report(result, setting))
+    print_offline_report(result, sys.stdout)

@@ -1,0 +1,115 @@
+"""``POST /tokenize`` and ``POST /detokenize``, as vLLM has them: what the model sees of a text, and back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from fastapi import APIRouter
+from msgspec import Struct
+from pydantic import Field
+from starlette.responses import Response
+
+from twostroke.errors import InvalidRequestError
+from twostroke.server.chat import encode_chat
+from twostroke.server.errors import ERROR_RESPONSES
+from twostroke.server.generation import encode_text
+from twostroke.server.protocol import ChatMessage, StrictModel
+from twostroke.server.serving import ServedModel, Serving
+from twostroke.server.sse import encode
+
+RESPONSES = {status: rule for status, rule in ERROR_RESPONSES.items() if status != 429}
+
+
+class TokenizeRequest(StrictModel):
+    """Body of ``POST /tokenize``: a text, or a conversation."""
+
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "tools": ([],), "chat_template": (), "chat_template_kwargs": ({},), "mm_processor_kwargs": (),
+    }  # fmt: skip
+
+    model: str | None = Field(None, description="A name that /v1/models lists; by default the only one.")
+    prompt: str | None = Field(None, description="Either this or messages.")
+    messages: list[ChatMessage] | None = Field(None, description="Either this or prompt.", min_length=1)
+    add_special_tokens: bool | None = Field(
+        None, description="Add the model's BOS; by default to a prompt, not to messages, whose template writes it."
+    )
+    add_generation_prompt: bool | None = Field(None, description="Of messages: open the assistant's turn; by default.")
+    continue_final_message: bool | None = Field(None, description="Of messages: leave the last one open.")
+    return_token_strs: bool | None = Field(None, description="Return the tokens as the vocabulary spells them, too.")
+
+    def check(self) -> None:
+        """Refuse combinations that have no meaning."""
+        if (self.prompt is None) == (self.messages is None):
+            what = "neither prompt nor messages is there" if self.prompt is None else "prompt and messages are there"
+            raise InvalidRequestError(what, param="prompt", hint="send one of the two")
+        for name in ("add_generation_prompt", "continue_final_message"):
+            if self.prompt is not None and getattr(self, name) is not None:
+                raise InvalidRequestError(f"{name} needs messages", param=name)
+
+
+class DetokenizeRequest(StrictModel):
+    """Body of ``POST /detokenize``."""
+
+    model: str | None = Field(None, description="A name that /v1/models lists; by default the only one.")
+    tokens: list[int]
+
+
+class Tokenized(Struct, kw_only=True):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenized(Struct):
+    prompt: str
+
+
+def tokenization_router(serving: Serving) -> APIRouter:
+    """The routes that turn text into tokens and back. They are open while the server drains: nothing is generated."""
+    router = APIRouter(tags=["tokenization"])
+
+    @router.post("/tokenize", responses=RESPONSES)
+    async def tokenize(body: TokenizeRequest) -> Response:
+        """The token ids of a prompt or of a conversation, and how many of them the model's context holds."""
+        model = serving.loaded()
+        model.check_name(body.model)
+        body.check()
+        tokens = await _encode(model, body)
+        tokenizer = model.client.tokenizer
+        strings = [tokenizer.piece(token) for token in tokens] if body.return_token_strs else None
+        longest = model.client.info.max_model_len
+        return _json(Tokenized(count=len(tokens), max_model_len=longest, tokens=tokens, token_strs=strings))
+
+    @router.post("/detokenize", responses=RESPONSES)
+    async def detokenize(body: DetokenizeRequest) -> Response:
+        """The text of token ids, special tokens written out."""
+        model = serving.loaded()
+        model.check_name(body.model)
+        vocab = model.client.info.vocab_size
+        if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < vocab:
+            raise InvalidRequestError(f"tokens holds ids outside [0, {vocab})", param="tokens")
+        # On a thread: a body may hold millions of them.
+        text = await asyncio.to_thread(model.client.tokenizer.decode, body.tokens, skip_special_tokens=False)
+        return _json(Detokenized(text))
+
+    return router
+
+
+async def _encode(model: ServedModel, body: TokenizeRequest) -> list[int]:
+    if body.prompt is not None:
+        specials = body.add_special_tokens is not False
+        return await encode_text(model.client.tokenizer, body.prompt, add_special_tokens=specials)
+    return await encode_chat(
+        model,
+        body.messages or [],
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        add_special_tokens=bool(body.add_special_tokens),
+    )
+
+
+def _json(value: object) -> Response:
+    return Response(encode(value), media_type="application/json")

@@ -1,0 +1,64 @@
+"""`twostroke bench offline`: counts are exact, whatever the batch size, and steps are told apart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes import FakeExecutor
+from tests.text.tiny_tokenizers import byte_level
+from twostroke.bench.offline import run_offline
+from twostroke.bench.options import OfflineBenchOptions
+from twostroke.cli.main import run
+from twostroke.engine.engine import Engine
+from twostroke.errors import ConfigError, RequestFailedError, RequestTooLargeError
+from twostroke.text.tokenizer import Tokenizer
+
+
+def options(**fields: Any) -> OfflineBenchOptions:
+    return OfflineBenchOptions(**{"num_prompts": 6, "input_len": 8, "output_len": 5, **fields})
+
+
+def make_engine() -> Engine:
+    return Engine(FakeExecutor(), Tokenizer(byte_level()))
+
+
+@pytest.mark.parametrize(("batch_size", "prefills"), [(None, 1), (2, 3), (1, 6)])
+def test_counts(batch_size: int | None, prefills: int) -> None:
+    ended: list[None] = []
+    engine = make_engine()
+    result = run_offline(engine, options(batch_size=batch_size), 0, lambda: ended.append(None))
+    assert (result.num_requests, result.input_tokens, result.output_tokens, len(ended)) == (6, 48, 30, 6)
+    # Equal lengths: batches begin and end together, with one step for all prompts and four to decode.
+    assert (len(result.prefill_steps), len(result.decode_steps)) == (prefills, 4 * prefills)
+    assert 0 < sum(result.prefill_steps + result.decode_steps) <= result.duration
+    assert not engine.has_work()
+
+
+def test_what_does_not_fit_or_fails_is_raised() -> None:
+    with pytest.raises(RequestTooLargeError):
+        run_offline(make_engine(), options(input_len=500), 0)
+    executor = FakeExecutor()
+    executor.raise_next = RuntimeError("boom")
+    with pytest.raises(RequestFailedError, match="boom"):
+        run_offline(Engine(executor, Tokenizer(byte_level())), options(), 0)
+    with pytest.raises(ConfigError, match="--batch-size"):
+        options(batch_size=0)
+
+
+def test_the_command(monkeypatch: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("twostroke.startup.load_engine", lambda _: make_engine())
+    path = tmp_path / "result.json"
+    flags = ["--num-prompts", "4", "--batch-size", "2", "--input-len", "8", "--output-len", "3"]
+    assert run(["bench", "offline", *flags, "--output-json", str(path)]) == 0
+    captured = capsys.readouterr()
+    assert "Output token throughput (tok/s)" in captured.out
+    assert "decode step" in captured.out
+    assert captured.err == ""
+    report = json.loads(path.read_text())
+    assert (report["total_input_tokens"], report["total_output_tokens"]) == (32, 12)
+    assert report["median_decode_step_ms"] > 0
+    assert report["model"]["model"] == "pilot"
