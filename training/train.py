@@ -228,7 +228,7 @@ def main() -> None:
     """Trains, from the last checkpoint if there is one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=sorted(SIZES), default="pilot")
-    parser.add_argument("--minutes", type=float, default=45.0)
+    parser.add_argument("--minutes", type=float, default=50.0)
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="muon")
     parser.add_argument("--lr", type=float, default=None, help="peak learning rate")
     parser.add_argument("--tokens", type=int, default=3072, help="padded tokens per batch")
