@@ -24,7 +24,7 @@ TINY = {
 }
 CLAIMS: dict[str, Callable[[Workbench], Claim]] = {
     "continuous_batching": lambda bench: continuous_batching.measure(
-        bench, continuous_batching.Workload(num_requests=6, max_num_seqs=2, prompt=(3, 5), output=(2, 9)), None
+        bench, continuous_batching.Workload(num_requests=6, max_num_seqs=2, prompt=(3, 5), output=(2, 9))
     ),
     "kv_cache": lambda bench: kv_cache.measure(bench, kv_cache.Workload(context=40, cached=3, recomputed=1)),
     "prefix_caching": lambda bench: prefix_caching.measure(bench, prefix_caching.Workload(shared=64, requests=2)),
