@@ -24,7 +24,7 @@ import cyclopts
 import httpx
 
 from benchmarks import make_checkpoint
-from benchmarks.claims.report import environment, environment_text
+from benchmarks.claims.report import Others, environment, environment_text
 
 RESULTS = Path(__file__).parent / "results"
 TARGETS = {"pilot": 4.0, "350m": 8.0}
@@ -56,6 +56,7 @@ def main(*models: str, runs: int = 5, out: Path = RESULTS) -> None:
         out: Folder for the record.
     """
     found: dict[str, list[Start]] = {}
+    others = Others()
     with tempfile.TemporaryDirectory(prefix="twostroke-startup-") as folder:
         for name in models or TARGETS:
             model = name
@@ -71,7 +72,7 @@ def main(*models: str, runs: int = 5, out: Path = RESULTS) -> None:
             found[name] = starts[1:]
             print(describe(name, found[name]), flush=True)
     command = shlex.join(["python", "-m", "benchmarks.startup", *sys.argv[1:]])
-    _write(found, environment(command), out)
+    _write(found, environment(command, others.share()), out)
 
 
 def start_once(model: str, log: Path) -> Start:

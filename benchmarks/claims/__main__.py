@@ -9,12 +9,13 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import cyclopts
 
 from benchmarks.claims import chunked_prefill, continuous_batching, kv_cache, kv_waste, prefix_caching
-from benchmarks.claims.report import ROOT, Claim, environment, write_claims
+from benchmarks.claims.report import ROOT, Claim, Others, environment, write_claims
 from benchmarks.claims.workbench import Workbench, default_model
 
 MEASURES: dict[str, Callable[[Workbench], Claim]] = {
@@ -45,17 +46,21 @@ def main(*names: str, model: str | None = None, data: Path = TRACES, rounds: int
     def say(text: str) -> None:
         print(f"[{time.perf_counter() - began:4.0f} s] {text}", file=sys.stderr, flush=True)
 
+    all_along = Others()
     claims: list[Claim] = []
     with default_model(model) as (source, name):
         bench = Workbench(source, name, rounds, data, say)
         for chosen in names or MEASURES:
-            claims.append(MEASURES[chosen](bench))
-            print(claims[-1].line(), flush=True)
+            others = Others()
+            claim = MEASURES[chosen](bench)
+            claims.append(replace(claim, figures={**claim.figures, "others_cpu_share": others.share()}))
+            print(claim.line(), flush=True)
     if names:
         say("done; nothing recorded, since only a run of all claims is")
         return
-    write_claims(claims, environment(shlex.join(["python", "-m", "benchmarks.claims", *sys.argv[1:]])), out)
-    say(f"recorded in {out}")
+    share = all_along.share()
+    write_claims(claims, environment(shlex.join(["python", "-m", "benchmarks.claims", *sys.argv[1:]]), share), out)
+    say(f"recorded in {out}" + (f"; others took {share:.1%} of the CPU time" if share is not None else ""))
 
 
 if __name__ == "__main__":

@@ -47,8 +47,24 @@ class Claim:
         return f"; target {self.target}: {word}"
 
 
-def environment(command: str) -> dict[str, Any]:
-    """Where and with what the numbers were made."""
+class Others:
+    """How much of the machine's CPU time everybody else takes (and a hypervisor steals) while something is measured.
+
+    A ratio of two timings means little if a third program ran beside one of them.
+    """
+
+    def __init__(self) -> None:
+        self._busy, self._total = _cpu_seconds()
+        self._own = _own_seconds()
+
+    def share(self) -> float | None:
+        """Of the CPU time since the start, in [0, 1]; children count as ours once they have ended. Linux only."""
+        busy, total = (now - then for now, then in zip(_cpu_seconds(), (self._busy, self._total), strict=True))
+        return round(min(1.0, max(0.0, busy - (_own_seconds() - self._own)) / total), 3) if total else None
+
+
+def environment(command: str, others: float | None) -> dict[str, Any]:
+    """Where and with what the numbers were made; ``others`` is the share of the CPU that went elsewhere meanwhile."""
     import torch
 
     return {
@@ -57,7 +73,7 @@ def environment(command: str) -> dict[str, Any]:
         "commit": _commit(),
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "load_average_at_end": [round(load, 2) for load in os.getloadavg()],
+        "others_cpu_share": others,
         "threads": torch.get_num_threads(),
         "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "default"),
         "torch": torch.__version__,
@@ -68,9 +84,11 @@ def environment(command: str) -> dict[str, Any]:
 
 def environment_text(where: dict[str, Any]) -> str:
     """The same as Markdown."""
-    load = ", ".join(map(str, where["load_average_at_end"]))
+    others = where["others_cpu_share"]
+    share = "an unknown share" if others is None else f"{others:.1%}"
     return (
-        f"- machine: {where['cores']} cores, {where['cpu']}; {where['system']}; load average at the end {load}\n"
+        f"- machine: {where['cores']} cores, {where['cpu']}; {where['system']}; others took {share} of its "
+        f"CPU time meanwhile\n"
         f"- commit: {where['commit']}; torch {where['torch']} with {where['threads']} threads "
         f"(OMP_WAIT_POLICY {where['omp_wait_policy']}), Python {where['python']}\n"
         f"- date: {where['date']}\n"
@@ -86,6 +104,22 @@ def write_claims(claims: Sequence[Claim], where: dict[str, Any], folder: Path) -
     rows = [f"| {c.claim} | {c.measured}{c.verdict()} | {c.conditions} |" for c in claims]
     table = "\n".join(("| claim | measured | conditions |", "|---|---|---|", *rows))
     (folder / "claims.md").write_text(f"# Claims, measured\n\n{environment_text(where)}\n{table}\n")
+
+
+def _cpu_seconds() -> tuple[float, float]:
+    """CPU time of all cores since boot: spent, and passed; zeros where there is no /proc."""
+    try:
+        first = Path("/proc/stat").read_text().splitlines()[0]
+    except OSError:
+        return 0.0, 0.0
+    # user, nice, system, idle, iowait, irq, softirq, steal; guests' time is in user's already.
+    ticks = [int(field) / os.sysconf("SC_CLK_TCK") for field in first.split()[1:9]]
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+
+
+def _own_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _commit() -> str:

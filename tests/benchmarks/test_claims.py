@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import make_checkpoint
 from benchmarks.claims import chunked_prefill, continuous_batching, kv_cache, kv_waste, prefix_caching
-from benchmarks.claims.report import Claim, environment, write_claims
+from benchmarks.claims.report import Claim, Others, environment, write_claims
 from benchmarks.claims.workbench import Workbench, default_model
 from twostroke.errors import ModelLoadError
 
@@ -71,11 +71,11 @@ def test_absent_traces_are_skipped_and_named(bench: Workbench) -> None:
 
 def test_the_record_says_where_and_with_what(tmp_path: Path) -> None:
     claim = Claim(name="x", claim="X", measured="2x", conditions="none", target="2x or more", met=True)
-    where = environment("python -m benchmarks.claims")
+    where = environment("python -m benchmarks.claims", Others().share())
     write_claims([claim], where, tmp_path)
     record = json.loads((tmp_path / "claims.json").read_text())
     assert record["claims"][0]["met"] is True
-    assert {"cpu", "cores", "commit", "torch", "date", "command"} <= record.keys()
+    assert {"cpu", "cores", "commit", "torch", "date", "command", "others_cpu_share"} <= record.keys()
     text = (tmp_path / "claims.md").read_text()
     assert "| X | 2x; target 2x or more: met | none |" in text and record["commit"] in text
 
