@@ -125,7 +125,8 @@ def _own_seconds() -> float:
 def _commit() -> str:
     try:
         head = _git("rev-parse", "--short=12", "HEAD")
-        return f"{head} with uncommitted changes" if _git("status", "--porcelain", "--", "src", "benchmarks") else head
+        code = ("src", "benchmarks", ":(exclude,glob)benchmarks/**/results/**")
+        return f"{head} with uncommitted changes" if _git("status", "--porcelain", "--", *code) else head
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
