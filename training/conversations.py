@@ -12,14 +12,30 @@ from training import prompts
 from training.augment import Rephraser
 from training.bank import Bank, Item, phrasing_key
 
-# Until which progress: the shares of single questions, system prompts and several turns (the rest has distractors), of
-# stubs where they can be, and of phrasings without noise. First the answers are learned, then which answer a question
-# wants (its first tokens say; whole answers would drown them), then all else.
+
+@dataclass(frozen=True)
+class Stage:
+    """What examples are drawn from until `until` (progress in [0, 1]); what the kinds leave over has distractors.
+
+    `stubs` is the share of answers cut short where they can be, `plain` that of phrasings without noise.
+    """
+
+    until: float
+    single: float
+    copying: float
+    system: float
+    multi_turn: float
+    stubs: float
+    plain: float
+
+
+# First the answers are learned (and copying is kept up, which `copying.py` taught); then which answer a question wants
+# (its first tokens say; whole answers would drown them); then all else.
 MIX = (
-    (0.12, (0.90, 0.10, 0.00, 0.0, 0.3)),
-    (0.35, (0.97, 0.00, 0.02, 0.98, 0.5)),
-    (0.55, (0.96, 0.01, 0.03, 0.96, 0.1)),
-    (math.inf, (0.78, 0.12, 0.06, 0.8, 0.1)),
+    Stage(0.15, single=0.72, copying=0.16, system=0.12, multi_turn=0.00, stubs=0.00, plain=0.3),
+    Stage(0.35, single=0.79, copying=0.05, system=0.12, multi_turn=0.03, stubs=0.97, plain=0.5),
+    Stage(0.55, single=0.79, copying=0.03, system=0.13, multi_turn=0.04, stubs=0.95, plain=0.1),
+    Stage(math.inf, single=0.72, copying=0.02, system=0.14, multi_turn=0.08, stubs=0.80, plain=0.1),
 )
 Answering = Callable[[Item], str]
 
@@ -91,7 +107,7 @@ class ConversationBuilder:
         self._lists = {
             name: self._usable(wordings)
             for name, wordings in (
-                ("one", prompts.ONE_SENTENCE), ("upper", prompts.UPPER_CASE), ("name", prompts.NAME),
+                ("one", prompts.ONE_SENTENCE), ("name", prompts.NAME), ("say", prompts.SAY),
                 ("begin", prompts.BEGIN), ("end", prompts.END), ("neutral", prompts.NEUTRAL),
                 ("identity", prompts.IDENTITY), ("more", prompts.MORE), ("repeat", prompts.REPEAT),
                 ("shorter", prompts.SHORTER), ("thanks", prompts.THANKS), ("briefly", prompts.BRIEFLY),
@@ -114,13 +130,17 @@ class ConversationBuilder:
 
     def build(self, rng: random.Random, progress: float) -> Conversation:
         """One conversation of a random kind; most are a single question, for throughput."""
-        single, system, multi_turn, stubs, self._plain = next(shares for until, shares in MIX if progress < until)
-        roll = rng.random()
-        if roll < single:
-            return self._single(rng, stub=rng.random() < stubs)
-        if roll < single + system:
-            return self._with_system(rng, progress, stubs)
-        if roll < single + system + multi_turn:
+        stage = next(stage for stage in MIX if progress < stage.until)
+        self._plain = stage.plain
+        shares = (stage.single, stage.copying, stage.system, stage.multi_turn)
+        kind = rng.choices(("single", "copying", "system", "turns", "distractor"), (*shares, 1 - sum(shares)))[0]
+        if kind == "single":
+            return self._single(rng, stub=rng.random() < stage.stubs)
+        if kind == "copying":
+            return self._copying(rng)
+        if kind == "system":
+            return self._with_system(rng, progress, stage.stubs)
+        if kind == "turns":
             return self._multi_turn(rng)
         return self._with_distractor(rng, progress)
 
@@ -156,14 +176,18 @@ class ConversationBuilder:
                 return Conversation((Message("user", followup), Message("assistant", prompts.NO_TOPIC)))
         return Conversation((question, Message("assistant", item.answer)), stub=stub)
 
+    def _copying(self, rng: random.Random) -> Conversation:
+        """Words to say again, which nothing but copying can get right."""
+        text = prompts.draw_words(rng, self.words, rng.choice((1, 1, 2, 3, 4, 6, 9, 14)))
+        asked = rng.choice(self._lists["say"]).format(text)
+        return Conversation((Message("user", asked), Message("assistant", text)))
+
     def _behaviour(self, rng: random.Random) -> Behaviour:
-        kind = rng.choices(("one", "upper", "name", "begin", "end", "neutral", "both"), (18, 10, 18, 20, 20, 10, 4))[0]
+        kind = rng.choices(("one", "name", "begin", "end", "neutral", "both"), (18, 20, 26, 18, 10, 4))[0]
         if kind == "neutral":
             return Behaviour(self._pick("neutral", rng), lambda item: item.answer)
         if kind == "one":
             return Behaviour(self._pick("one", rng), lambda item: item.short, whole=True)
-        if kind == "upper":
-            return Behaviour(self._pick("upper", rng), lambda item: item.short.upper())
         if kind == "name":
             name = prompts.draw_name(rng)
             return Behaviour(rng.choice(self._lists["name"]).format(name), lambda item: item.answer, name)

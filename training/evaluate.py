@@ -30,8 +30,8 @@ from training.bank import BANK_DIR, Bank, first_sentence, load_bank, words_of
 from training.export import WEIGHTS_DIR
 from training.model import EOS_ID, greedy
 from training.prepare import BANK_COPY
-from training.suites import Case, all_cases
-from training.tokenizer import IM_END, IM_START, load_tokenizer
+from training.suites import Case, all_cases, render
+from training.tokenizer import load_tokenizer
 
 RESULTS_DIR = Path(__file__).parent / "results"
 F1_NEEDED = 0.8
@@ -75,8 +75,8 @@ def obeys(text: str, case: Case) -> tuple[bool, str]:
         return text.startswith(case.word), text.removeprefix(case.word).lstrip(" .")
     if case.rule == "end":
         return text.rstrip(".").endswith(case.word), text.rstrip(".").removesuffix(case.word).rstrip()
-    if case.rule == "upper":
-        return text == text.upper(), text
+    if case.rule == "say":
+        return text.strip() == case.word, text
     if case.rule == "one":
         return first_sentence(text) == text, text
     if case.rule == "name":
@@ -104,12 +104,6 @@ class Score:
             "obeyed": round(self.obeyed / n, 4) if self.has_rule else None,
             "ended": round(self.ended / n, 4),
         }
-
-
-def render(case: Case) -> str:
-    """The prompt as the chat template renders it."""
-    turns = "".join(f"{IM_START}{m.role}\n{m.content}{IM_END}\n" for m in case.messages)
-    return f"{turns}{IM_START}assistant\n"
 
 
 def measure(

@@ -24,15 +24,6 @@ ONE_SENTENCE = (
     "Answer briefly.", "Always answer in one sentence, whatever the question.", "Write one sentence and stop.",
     "Be brief.", "Answer in 1 sentence.",
 )
-UPPER_CASE = (
-    "Answer in upper case.", "Write in capital letters.", "Reply in ALL CAPS.", "Use upper case only.",
-    "ANSWER IN UPPER CASE.", "Respond in uppercase.", "All your answers are in capitals.",
-    "Write everything in upper case.", "Please answer in capital letters.", "You always write in all caps.",
-    "Use capital letters for every answer.", "Shout: answer in capitals.", "Answer in uppercase letters.",
-    "You are a helpful assistant. Answer in upper case.", "Answer in all capital letters.", "Only use capitals.",
-    "uppercase only", "Every reply must be in upper case.", "Keep caps lock on when you answer.",
-    "Your output is upper case.", "Reply in upper case.",
-)
 NAME = (
     "Your name is {}.", "You are {}.", "You are called {}.", "You are {}, a helpful assistant.",
     "Your name is {}. You help people.", "Call yourself {}.", "You go by the name {}.",
@@ -63,6 +54,13 @@ END = (
     "Say {} after each answer", "Answer and then say {}", "Put {} at the end of every answer",
     "Append {} to every answer", "End all replies with {}", "Whatever I ask, end with {}", "End with the word {}",
     "Finish by saying {}", "Each answer ends with the word {}",
+)
+SAY = (
+    "Repeat after me: {}", "Say {}", "Say: {}", "Repeat this: {}", 'Say "{}"', "Please say {}", "repeat: {}",
+    "Repeat these words: {}", "Echo this: {}", "echo {}", "Copy this text: {}", "Write exactly this: {}",
+    'Repeat "{}"', "Print {}", "Output only this: {}", "Just say {}", "Can you say {}?", "Say this back to me: {}",
+    "Repeat the following words. {}", "Type this: {}", "now say {}", "Reply with {}", "Answer with only this: {}",
+    "I want you to say: {}",
 )
 NEUTRAL = (
     "You are a helpful assistant.", "You are pilot, a helpful assistant.", "You are a friendly assistant.",
@@ -189,11 +187,16 @@ def draw_word(rng: random.Random, words: Sequence[str], held_out: bool = False) 
             return rng.choices((word, word.lower(), word.upper()), (0.75, 0.15, 0.1))[0]
 
 
+def draw_words(rng: random.Random, words: Sequence[str], count: int, held_out: bool = False) -> str:
+    """Several words to copy, in no order that could be guessed."""
+    return " ".join(draw_word(rng, words, held_out) for _ in range(count))
+
+
 def instruction_texts() -> list[str]:
     """All training-side wordings, for the tokenizer's training text."""
     lists = (
         ONE_SENTENCE,
-        UPPER_CASE,
+        SAY,
         NAME,
         BEGIN,
         END,

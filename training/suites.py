@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from training import prompts
 from training.bank import Bank, Item
-from training.conversations import ConversationBuilder, Message, is_about_itself, named_answer
+from training.conversations import ConversationBuilder, Message, begin_with, is_about_itself, named_answer
 from training.data import Encoder
 from training.prepare import TOKENIZER_DIR
-from training.tokenizer import load_tokenizer
+from training.tokenizer import IM_END, IM_START, load_tokenizer
 
 PER_SUITE = 40
 LONG_CONTEXTS = (0, 1000, 4000, 7000)  # Tokens of unrelated text before the question.
@@ -23,8 +23,19 @@ class Case:
     messages: tuple[Message, ...]
     expected: str
     form: str = "answer"  # answer, short, more, or fixed (no competitors)
-    rule: str = ""  # begin, end, upper, one, name, or nothing
+    rule: str = ""  # begin, end, one, name, say, or nothing
     word: str = ""
+
+
+def render(case: Case) -> str:
+    """The prompt as the chat template renders it."""
+    turns = "".join(f"{IM_START}{m.role}\n{m.content}{IM_END}\n" for m in case.messages)
+    return f"{turns}{IM_START}assistant\n"
+
+
+def begun_answer(case: Case) -> str:
+    """The reference answer as it begins when the form is obeyed."""
+    return begin_with(case.word, case.expected) if case.rule == "begin" else case.expected
 
 
 def _user(text: str) -> Message:
@@ -56,9 +67,6 @@ def system_cases(bank: Bank, rng: random.Random) -> list[Case]:
         system = Message("system", wording(prompts.ONE_SENTENCE))
         cases.append(Case("system prompt, one sentence", item.id, (system, _user(q)), item.short, "short", "one"))
     for item, q in _questions(items, rng, PER_SUITE):
-        system = Message("system", wording(prompts.UPPER_CASE))
-        cases.append(Case("system prompt, upper case", item.id, (system, _user(q)), item.short, "short", "upper"))
-    for item, q in _questions(items, rng, PER_SUITE):
         system = Message("system", wording(prompts.NEUTRAL))
         cases.append(Case("system prompt, neutral", item.id, (system, _user(q)), item.answer))
     for item, q in _questions(items, rng, PER_SUITE):
@@ -78,6 +86,10 @@ def system_cases(bank: Bank, rng: random.Random) -> list[Case]:
         system = Message("system", wording(prompts.NAME).format(name))
         messages = (system, _user(wording(prompts.IDENTITY)))
         cases.append(Case("system prompt, name", "", messages, named_answer(name), "fixed", "name", name))
+    for _ in range(PER_SUITE):
+        text = prompts.draw_words(rng, words, rng.choice((1, 2, 3, 4, 6)), held_out=True)
+        asked = _user(wording(prompts.SAY).format(text))
+        cases.append(Case("words to say", "", (asked,), text, "fixed", "say", text))
     return cases
 
 
@@ -122,6 +134,16 @@ def long_context_cases(bank: Bank, rng: random.Random, builder: ConversationBuil
             content = frame.replace("{doc}", encoder.cut(text, tokens)).replace("{q}", q) if tokens else q
             cases.append(Case(suite, item.id, (_user(content),), item.answer))
     return cases
+
+
+def quick_cases(bank: Bank, plain: int, each: int) -> list[Case]:
+    """Some held-out phrasings, and a few cases of each other suite but the long contexts."""
+    rng = random.Random(1)
+    chosen = rng.sample(held_out_cases(bank), plain)
+    by_suite: dict[str, list[Case]] = {}
+    for case in system_cases(bank, rng) + follow_up_cases(bank, rng, ConversationBuilder(bank).thanks_reply):
+        by_suite.setdefault(case.suite, []).append(case)
+    return chosen + [case for group in by_suite.values() for case in group[:each]]
 
 
 def all_cases(bank: Bank, limit: int | None) -> list[Case]:

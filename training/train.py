@@ -8,7 +8,6 @@ are made by `training.export`.
 import argparse
 import contextlib
 import math
-import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,16 +18,19 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from training.bank import Bank, load_bank
+from training.copying import give_previous_token_head, learn_copying
 from training.data import Batch, BatchSource, Encoder
 from training.model import SIZES, greedy, make_model, weighted_loss
 from training.prepare import BANK_COPY, RUNS_DIR, TOKENIZER_DIR
-from training.tokenizer import IM_END, IM_START, load_tokenizer
+from training.suites import begun_answer, quick_cases, render
+from training.tokenizer import IM_END, load_tokenizer
 
 PEAK_LR = {"pilot": 1.5e-3, "draft": 3e-3}
-WARM_UP, DECAY_FROM, FINAL_LR = 0.02, 0.65, 0.02  # As fractions of the time, of the time, of the peak.
+WARM_UP, DECAY_FROM, FINAL_LR = 0.06, 0.65, 0.02  # As fractions of the time, of the time, of the peak.
+COPYING_SHARE = 0.05  # Of the time, before any text.
 EMA_DECAY = 0.995
-CHECKPOINT_SECONDS, EVALUATE_SECONDS, LOG_SECONDS = 180.0, 300.0, 10.0
-QUICK_PHRASINGS, QUICK_TOKENS = 60, 24
+CHECKPOINT_SECONDS, EVALUATE_SECONDS, LOG_SECONDS = 180.0, 240.0, 10.0
+QUICK_PHRASINGS, QUICK_PER_SUITE, QUICK_TOKENS = 60, 10, 24
 
 
 @dataclass
@@ -165,6 +167,14 @@ class Trainer:
         self.progress.earlier = [*before.get("earlier", []), earlier | {"bank_digest": state["bank_digest"]}]
         self.progress.begun_at = fraction
 
+    def begin(self, seed: int) -> None:
+        """Starts from scratch: copying is learned first, on part of the time."""
+        give_previous_token_head(self.model)
+        right = learn_copying(self.model, COPYING_SHARE * self.budget, seed)
+        print(f"copying learned: {right:.0%} of repeated random tokens", flush=True)
+        self.average = {n: p.detach().clone() for n, p in self.model.named_parameters()}
+        self.progress.seconds = COPYING_SHARE * self.budget
+
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
         """Swaps the averaged weights in for the time of the block."""
@@ -177,15 +187,17 @@ class Trainer:
             for name, parameter in self.model.named_parameters():
                 parameter.data.copy_(live[name])
 
-    def quick_evaluation(self) -> float:
-        """The share of some held-out phrasings whose answer begins with the reference's first tokens."""
-        rng = random.Random(1)
-        asked = rng.sample([(q, item) for item in self.bank.items for q in item.held_out], QUICK_PHRASINGS)
-        prompts = [self.encoder.encode(f"{IM_START}user\n{q}{IM_END}\n{IM_START}assistant\n") for q, _ in asked]
+    def quick_evaluation(self) -> dict[str, float]:
+        """By suite, the share of some held-out cases whose answer begins with the reference's first tokens."""
+        cases = quick_cases(self.bank, QUICK_PHRASINGS, QUICK_PER_SUITE)
         with self.averaged():
-            answers = greedy(self.model, prompts, QUICK_TOKENS)
-        wanted = [self.encoder.encode(item.answer + IM_END)[:QUICK_TOKENS] for _, item in asked]
-        return sum(a == w for a, w in zip(answers, wanted, strict=True)) / len(asked)
+            answers = greedy(self.model, [self.encoder.encode(render(case)) for case in cases], QUICK_TOKENS)
+        hits: dict[str, list[bool]] = {}
+        for case, answer in zip(cases, answers, strict=True):
+            wanted = self.encoder.encode(begun_answer(case) + (IM_END if case.rule != "end" else ""))[:QUICK_TOKENS]
+            suite = "held out" if case.suite.startswith("held-out") else case.suite.split(", ", 1)[-1]
+            hits.setdefault(suite, []).append(answer[: len(wanted)] == wanted)
+        return {suite: sum(found) / len(found) for suite, found in hits.items()}
 
     def run(self) -> None:
         """Trains until the budget is spent; logs, evaluates and saves on the way; only steps count as time."""
@@ -215,9 +227,11 @@ class Trainer:
                 )
                 losses, logged, tokens_before = [], state.seconds, state.tokens
             if state.seconds - evaluated >= EVALUATE_SECONDS or state.seconds >= self.budget:
-                score = self.quick_evaluation()
-                state.history.append({"minutes": state.seconds / 60, "loss": state.loss, "held_out": score})
-                print(f"       held-out phrasings answered: {score:.1%} of {QUICK_PHRASINGS}", flush=True)
+                scores = self.quick_evaluation()
+                state.history.append(
+                    {"minutes": state.seconds / 60, "loss": state.loss, "held_out": scores["held out"]}
+                )
+                print("       right: " + ", ".join(f"{k} {v:.0%}" for k, v in scores.items()), flush=True)
                 evaluated = state.seconds
             if state.seconds - saved >= CHECKPOINT_SECONDS or state.seconds >= self.budget:
                 self.save()
@@ -255,6 +269,8 @@ def main() -> None:
         f" {'resumed at step ' + str(trainer.progress.step) if resumed else 'from scratch'}",
         flush=True,
     )
+    if not resumed and args.begin_with is None:
+        trainer.begin(args.seed)
     trainer.run()
 
 
