@@ -56,8 +56,8 @@ def give_copying_heads(model: LlamaForCausalLM, seed: int) -> None:
     second.v_proj.weight[:head_dim], second.o_proj.weight[:, :head_dim] = COPY * own, COPY * own.T
 
 
-def learn_copying(model: LlamaForCausalLM, seconds: float, seed: int) -> float:
-    """Trains attention and norms on random tokens that repeat, for so long at most.
+def learn_copying(model: LlamaForCausalLM, max_steps: int, seed: int) -> float:
+    """Trains attention and norms on random tokens that repeat, for so many steps at most.
 
     Returns the share of repetitions predicted at last. The period differs from step to step: if it did not, a head
     could copy from a fixed distance, which is of no use later.
@@ -67,9 +67,9 @@ def learn_copying(model: LlamaForCausalLM, seconds: float, seed: int) -> float:
     trained = [p for name, p in model.named_parameters() if "self_attn" in name or "norm" in name]
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(trained, lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
-    begun = logged = time.perf_counter()
+    logged = time.perf_counter()
     step, right = 0, 0.0
-    while time.perf_counter() - begun < seconds and right < ENOUGH:
+    while step < max_steps and right < ENOUGH:
         optimizer.param_groups[0]["lr"] = PEAK_LR * min(1.0, (step + 1) / WARM_UP_STEPS)
         period = rng.randint(*PERIODS)
         once = torch.randint(FIRST_ID, model.config.vocab_size, (ROWS, period), generator=generator)

@@ -1,8 +1,8 @@
-"""Trains pilot or its draft within a time budget. Run as `python -m training.train --size pilot --minutes 50`.
+"""Trains pilot or its draft on a number of tokens. Run as `python -m training.train --size pilot`.
 
-The schedule follows elapsed training time (kept in the checkpoint), so a run ends on time on any machine; a stopped
-run goes on from its last checkpoint with the same batches. Checkpoints go to training/runs/<size>/, weights for use
-are made by `training.export`.
+The schedule follows the tokens seen (kept in the checkpoint), so a run gives the same on a quiet machine and on a busy
+one; a stopped run goes on from its last checkpoint with the same batches. Checkpoints go to training/runs/<size>/,
+weights for use are made by `training.export`.
 """
 
 import argparse
@@ -26,8 +26,9 @@ from training.suites import begun_answer, quick_cases, render
 from training.tokenizer import IM_END, load_tokenizer
 
 PEAK_LR = {"pilot": 1.5e-3, "draft": 3e-3}
-WARM_UP, DECAY_FROM, FINAL_LR = 0.03, 0.65, 0.02  # As fractions of the time, of the time, of the peak.
-COPYING_SHARE = 0.05  # Of the time at most, before any text.
+MILLION_TOKENS = {"pilot": 13.5, "draft": 9.0}  # On 2 cores about 45 and 8 minutes, if nothing else runs there.
+WARM_UP, DECAY_FROM, FINAL_LR = 0.03, 0.65, 0.02  # As fractions of the tokens, of the tokens, of the peak.
+COPYING_STEPS = 300  # At most, before any text.
 EMA_DECAY = 0.995
 CHECKPOINT_SECONDS, EVALUATE_SECONDS, LOG_SECONDS = 180.0, 240.0, 10.0
 QUICK_PHRASINGS, QUICK_PER_SUITE, QUICK_TOKENS = 60, 10, 24
@@ -45,13 +46,13 @@ class Progress:
     begun_at: float = 0.0  # The fraction of the schedule at which this run began: 0 from scratch.
     earlier: list[dict[str, float | str]] = field(default_factory=list)  # Runs whose weights this one began with.
 
-    def fraction(self, budget: float) -> float:
-        """How far the schedule has come, in [0, 1]."""
-        return self.begun_at + (1 - self.begun_at) * min(1.0, self.seconds / budget)
+    def fraction(self, total: float) -> float:
+        """How far the schedule of `total` tokens has come, in [0, 1]."""
+        return self.begun_at + (1 - self.begun_at) * min(1.0, self.tokens / total)
 
 
 def learning_rate(fraction: float, peak: float) -> float:
-    """Warm-up, constant, then a linear fall to nearly nothing, over the fraction of the time budget."""
+    """Warm-up, constant, then a linear fall to nearly nothing, over the fraction of the schedule."""
     if fraction < WARM_UP:
         return peak * (0.02 + 0.98 * fraction / WARM_UP)
     if fraction < DECAY_FROM:
@@ -81,13 +82,13 @@ class Trainer:
         size: str,
         bank: Bank,
         run_dir: Path,
-        minutes: float,
+        million_tokens: float,
         seed: int,
         token_budget: int,
         peak: float,
         optimizer: str,
     ) -> None:
-        self.size, self.bank, self.budget, self.peak = size, bank, minutes * 60, peak
+        self.size, self.bank, self.total, self.peak = size, bank, million_tokens * 1e6, peak
         self.path = run_dir / "checkpoint.pt"
         run_dir.mkdir(parents=True, exist_ok=True)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -101,7 +102,7 @@ class Trainer:
 
     def step(self) -> tuple[float, int]:
         """One optimiser step; returns the answers' loss in nats per token and the number of padded tokens."""
-        fraction = self.progress.fraction(self.budget)
+        fraction = self.progress.fraction(self.total)
         for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
             group["lr"] = learning_rate(fraction, self.peak)
         batch = self.source.next(fraction)
@@ -129,7 +130,7 @@ class Trainer:
             "optimizers": [o.state_dict() for o in self.optimizers],
             "source": self.source.state(),
             "progress": vars(self.progress),
-            "minutes": self.budget / 60,
+            "million_tokens": self.total / 1e6,
             "torch_rng": torch.get_rng_state(),
         }
         temporary = self.path.with_suffix(".tmp")
@@ -168,9 +169,9 @@ class Trainer:
         self.progress.begun_at = fraction
 
     def begin(self, seed: int) -> None:
-        """Starts from scratch: copying is learned first, on part of the time."""
+        """Starts from scratch: copying is learned first, in a few steps."""
         begun = time.perf_counter()
-        right = learn_copying(self.model, COPYING_SHARE * self.budget, seed)
+        right = learn_copying(self.model, COPYING_STEPS, seed)
         print(f"copying learned: {right:.0%} of repeated random tokens", flush=True)
         self.average = {n: p.detach().clone() for n, p in self.model.named_parameters()}
         self.progress.seconds = time.perf_counter() - begun
@@ -200,12 +201,12 @@ class Trainer:
         return {suite: sum(found) / len(found) for suite, found in hits.items()}
 
     def run(self) -> None:
-        """Trains until the budget is spent; logs, evaluates and saves on the way; only steps count as time."""
+        """Trains until the tokens are seen; logs, evaluates and saves on the way; only steps count as time."""
         state = self.progress
         logged = saved = evaluated = state.seconds
         losses: list[float] = []
         tokens_before = state.tokens
-        while state.seconds < self.budget:
+        while state.tokens < self.total:
             begun = time.perf_counter()
             loss, tokens = self.step()
             state.seconds += time.perf_counter() - begun
@@ -214,10 +215,10 @@ class Trainer:
             losses.append(loss)
             if not math.isfinite(loss):
                 raise SystemExit("error: the loss is not finite\n\nhint: lower --lr and train again from the start")
-            if state.seconds - logged >= LOG_SECONDS or state.seconds >= self.budget:
+            if state.seconds - logged >= LOG_SECONDS or state.tokens >= self.total:
                 speed = (state.tokens - tokens_before) / max(1e-9, state.seconds - logged)
                 state.loss = sum(losses) / len(losses)
-                left = (self.budget - state.seconds) / 60
+                left = (self.total - state.tokens) / max(1.0, speed) / 60
                 rate = self.optimizers[0].param_groups[0]["lr"]
                 print(
                     f"step {state.step:6d}  {state.seconds / 60:5.1f} min  loss {state.loss:.4f}  lr {rate:.2e}"
@@ -226,14 +227,14 @@ class Trainer:
                     flush=True,
                 )
                 losses, logged, tokens_before = [], state.seconds, state.tokens
-            if state.seconds - evaluated >= EVALUATE_SECONDS or state.seconds >= self.budget:
+            if state.seconds - evaluated >= EVALUATE_SECONDS or state.tokens >= self.total:
                 scores = self.quick_evaluation()
                 state.history.append(
                     {"minutes": state.seconds / 60, "loss": state.loss, "held_out": scores["held out"]}
                 )
                 print("       right: " + ", ".join(f"{k} {v:.0%}" for k, v in scores.items()), flush=True)
                 evaluated = state.seconds
-            if state.seconds - saved >= CHECKPOINT_SECONDS or state.seconds >= self.budget:
+            if state.seconds - saved >= CHECKPOINT_SECONDS or state.tokens >= self.total:
                 self.save()
                 saved = state.seconds
 
@@ -242,7 +243,7 @@ def main() -> None:
     """Trains, from the last checkpoint if there is one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=sorted(SIZES), default="pilot")
-    parser.add_argument("--minutes", type=float, default=50.0)
+    parser.add_argument("--million-tokens", type=float, default=None, help="padded tokens in all, in millions")
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="muon")
     parser.add_argument("--lr", type=float, default=None, help="peak learning rate")
     parser.add_argument("--tokens", type=int, default=3072, help="padded tokens per batch")
@@ -256,15 +257,14 @@ def main() -> None:
     args = parser.parse_args()
     run_dir = args.run or RUNS_DIR / args.size
     peak = args.lr or PEAK_LR[args.size]
-    trainer = Trainer(
-        args.size, load_bank(args.bank), run_dir, args.minutes, args.seed, args.tokens, peak, args.optimizer
-    )
+    million = args.million_tokens or MILLION_TOKENS[args.size]
+    trainer = Trainer(args.size, load_bank(args.bank), run_dir, million, args.seed, args.tokens, peak, args.optimizer)
     resumed = trainer.resume()
     if args.begin_with is not None and not resumed:
         trainer.begin_with(args.begin_with, args.begin_at)
     parameters = sum(p.numel() for p in trainer.model.parameters())
     print(
-        f"{args.size}: {parameters / 1e6:.2f} M parameters on {trainer.device}, {args.minutes:g} min,"
+        f"{args.size}: {parameters / 1e6:.2f} M parameters on {trainer.device}, {million:g} M tokens,"
         f" {torch.get_num_threads()} threads,"
         f" {'resumed at step ' + str(trainer.progress.step) if resumed else 'from scratch'}",
         flush=True,

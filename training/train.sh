@@ -6,9 +6,9 @@ cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 export OMP_WAIT_POLICY=PASSIVE PYTHONUNBUFFERED=1
 [ -d training/runs/bank ] || "$python" -m training.prepare
-"$python" -m training.train --size pilot --minutes "${PILOT_MINUTES:-50}"
+"$python" -m training.train --size pilot
 "$python" -m training.export --size pilot
-"$python" -m training.train --size draft --minutes "${DRAFT_MINUTES:-8}"
+"$python" -m training.train --size draft
 "$python" -m training.export --size draft
 "$python" -m training.evaluate
 "$python" -m training.evaluate --model src/twostroke/pilot/weights/pilot-draft
