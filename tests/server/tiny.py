@@ -28,10 +28,10 @@ def checkpoint() -> Path:
     return write_checkpoint(Path(mkdtemp()) / "tiny", raw)
 
 
-def make_engine(**scheduler: Any) -> Engine:
+def make_engine(max_model_len: int = CONTEXT, **scheduler: Any) -> Engine:
     """In float32, so that an answer does not depend on what shares its steps."""
     config = EngineConfig(
-        model=ModelOptions(model="tiny", dtype="float32"),
+        model=ModelOptions(model="tiny", dtype="float32", max_model_len=max_model_len),
         cache=CacheConfig(block_size=4, kv_cache_memory=2**20),
         scheduler=SchedulerConfig(**{"max_num_seqs": 8, **scheduler}),
     )
@@ -41,9 +41,9 @@ def make_engine(**scheduler: Any) -> Engine:
 
 
 @contextmanager
-def tiny_engine(**scheduler: Any) -> Iterator[AsyncEngine]:
+def tiny_engine(max_model_len: int = CONTEXT, **scheduler: Any) -> Iterator[AsyncEngine]:
     """The engine on its thread; every block must be free again at the end."""
-    engine = make_engine(**scheduler)
+    engine = make_engine(max_model_len, **scheduler)
     running = AsyncEngine(engine)
     try:
         yield running

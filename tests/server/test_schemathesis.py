@@ -1,0 +1,62 @@
+"""Whatever fits the API document, and whatever does not: no 5xx, no hang, no answer that the document does not show.
+
+By hand, with many more: ``TWOSTROKE_SCHEMATHESIS_EXAMPLES=2000 pytest tests/server/test_schemathesis.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import Case, GenerationMode
+from schemathesis.schemas import BaseSchema
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from tests.server.running import running_server, wait_until
+from tests.server.tiny import tiny_engine
+from twostroke.engine.async_engine import AsyncEngine
+
+EXAMPLES = int(os.environ.get("TWOSTROKE_SCHEMATHESIS_EXAMPLES", "12"))
+SECONDS = 10  # after which a request hangs
+WITH_BODY = ["POST /v1/chat/completions", "POST /v1/completions", "POST /tokenize", "POST /detokenize"]
+WITHOUT = ["GET /v1/models", "GET /v1/models/{name}", "GET /health", "GET /metrics", "GET /version"]
+# A request may fit the schema and not the model (too long), or contradict itself (top_logprobs without logprobs).
+EXCLUDED = [positive_data_acceptance]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[AsyncEngine]:
+    with tiny_engine(max_model_len=48, max_num_seqs=64) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def document(engine: AsyncEngine) -> Iterator[BaseSchema]:
+    with running_server(engine, served_model_name=("tiny",)) as url:
+        yield schemathesis.openapi.from_url(f"{url}/openapi.json")
+
+
+def test_every_operation_is_tried(document: BaseSchema) -> None:
+    assert [found.ok().label for found in document.get_all_operations()] == WITH_BODY + WITHOUT
+
+
+@pytest.mark.parametrize("label", WITH_BODY + WITHOUT)
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_operation(document: BaseSchema, engine: AsyncEngine, label: str, mode: GenerationMode) -> None:
+    operation = document.find_operation_by_label(label)
+    assert operation is not None
+    if mode is GenerationMode.NEGATIVE and label in WITHOUT:
+        pytest.skip("takes nothing that could be wrong")
+
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    def answers_as_documented(case: Case) -> None:
+        case.call_and_validate(timeout=SECONDS, excluded_checks=EXCLUDED)
+
+    answers_as_documented()
+    wait_until(lambda: engine.stats().num_running + engine.stats().num_waiting == 0)
+    assert engine.unhealthy_reason() is None
+    assert engine.stats().free_blocks == engine.info.num_blocks
