@@ -1,4 +1,4 @@
-"""What is too large is refused by name, and what is just large enough is served; the API document has the same limits."""
+"""Too large is refused by name, just large enough is served; the API document has the same limits."""
 
 from __future__ import annotations
 

@@ -101,7 +101,9 @@ def test_logprobs(api: openai.OpenAI) -> None:
     for entry in chat.choices[0].logprobs.content:
         assert entry.logprob == entry.top_logprobs[0].logprob  # greedy: the likeliest was taken
         assert bytes(entry.bytes or ()).decode(errors="replace") == entry.token
-        assert sorted((top.logprob for top in entry.top_logprobs), reverse=True) == [t.logprob for t in entry.top_logprobs]
+        assert sorted((top.logprob for top in entry.top_logprobs), reverse=True) == [
+            t.logprob for t in entry.top_logprobs
+        ]
     text = api.completions.create(**TEXT, logprobs=2, echo=True)
     logprobs = text.choices[0].logprobs
     assert logprobs is not None and logprobs.tokens and logprobs.text_offset and logprobs.token_logprobs

@@ -1,4 +1,4 @@
-"""Limits of what clients may send, in one place: the API document shows them, ``SamplingParams`` and the routes check."""
+"""Limits of what clients may send: `SamplingParams` and the routes check them, the API document shows them."""
 
 from __future__ import annotations
 

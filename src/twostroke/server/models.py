@@ -41,9 +41,7 @@ def models_router(serving: Serving) -> APIRouter:
         model = serving.loaded()
         return _json(ModelList(data=[_card(model, name) for name in model.names]))
 
-    @router.get(
-        "/v1/models/{name:path}", response_class=Response, responses=answers(ModelCard, "One name.") | errors
-    )
+    @router.get("/v1/models/{name:path}", response_class=Response, responses=answers(ModelCard, "One name.") | errors)
     async def show_model(name: str) -> Response:
         """One of them."""
         model = serving.loaded()

@@ -25,9 +25,19 @@ def answers(answer: type[msgspec.Struct], description: str, *, stream: type[msgs
     """The 200 of a route whose body is ``answer``, or with ``stream`` also server-sent events of that type."""
     content: dict[str, Any] = {"application/json": {"schema": _reference(answer)}}
     if stream is not None:
-        events = f"With stream=true: events `data: JSON`, each a {stream.__name__} or an ErrorEnvelope; then [DONE]."
-        content["text/event-stream"] = {"schema": {"type": "string", "description": events}}
+        content["text/event-stream"] = {"schema": _event(stream)}
     return {200: {"description": description, "content": content}}
+
+
+def _event(chunk: type[msgspec.Struct]) -> dict[str, Any]:
+    pieces = {"anyOf": [_reference(chunk), _reference(ErrorEnvelope)]}
+    json = {"type": "string", "contentMediaType": "application/json", "contentSchema": pieces}
+    data = {
+        "anyOf": [{"const": "[DONE]"}, json],
+        "description": "A piece, an error after which none comes, or the end.",
+    }
+    description = "With stream=true: server-sent events of this form."
+    return {"type": "object", "properties": {"data": data}, "required": ["data"], "description": description}
 
 
 def error(description: str, *, retry: bool = False) -> dict[str, Any]:
@@ -54,9 +64,7 @@ def document_api(app: FastAPI, types: Sequence[type[msgspec.Struct]]) -> None:
 
     def make() -> dict[str, Any]:
         if app.openapi_schema is None:
-            document = get_openapi(
-                title=app.title, version=app.version, description=app.description, routes=app.routes
-            )
+            document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             _forget_validation_errors(document)
             _, components = msgspec.json.schema_components([*types, ErrorEnvelope], ref_template=_PLACE)
             document["components"]["schemas"] |= components

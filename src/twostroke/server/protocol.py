@@ -51,7 +51,10 @@ class StrictModel(BaseModel):
             if name in properties:
                 properties[name] |= limit
         for name, neutral in cls.refused.items():
-            properties[name] = {"enum": [None, *neutral], "description": "Not supported: may be there, but say nothing."}
+            properties[name] = {
+                "enum": [None, *neutral],
+                "description": "Not supported: may be there, but say nothing.",
+            }
         return schema
 
 

@@ -19,6 +19,7 @@ from twostroke.server.protocol import ChatMessage, StrictModel
 from twostroke.server.serving import ServedModel, Serving
 from twostroke.server.sse import encode
 
+
 class TokenizeRequest(StrictModel):
     """Body of ``POST /tokenize``: a text, or a conversation."""
 
