@@ -4,36 +4,59 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from random import Random
+from statistics import NormalDist
 
 from twostroke.bench.options import WorkloadOptions
 from twostroke.errors import ConfigError
 
 # Ids below are special tokens or padding in many vocabularies.
 FIRST_TOKEN = 10
+COMMON_WORDS = (
+    "the of and to in is that it for was on are as with they at be this from have or by one had not but what all were "
+    "when we there can an your which their said if do will each about how up out them then she many some so these "
+    "would other into has more her two like him see time could no make than first been its who now people my made "
+    "over did down only way find use may water long little very after words called just where most know"
+)
+WORDS = tuple(COMMON_WORDS.split())
 TRACE_COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, which leave no place for what is computed once
 class LognormalLength:
-    """Lengths with a given mean, long-tailed, from 1 to ``most``."""
+    """Lengths with a given mean, long-tailed, from 1 to ``most``: what would be longer is cut, so ``mean`` is met."""
 
     mean: float
     sigma: float
     most: int
 
+    @cached_property
+    def mu(self) -> float:
+        """Of the lognormal distribution before the cut; found by bisection."""
+        low, high = math.log(self.mean) - self.sigma**2 / 2, math.log(self.most)
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._mean_after_cut(middle) < self.mean else (low, middle)
+        return low
+
     def draw(self, random: Random) -> int:
-        mu = math.log(self.mean) - self.sigma**2 / 2
-        return min(max(round(random.lognormvariate(mu, self.sigma)), 1), self.most)
+        return min(max(round(random.lognormvariate(self.mu, self.sigma)), 1), self.most)
+
+    def _mean_after_cut(self, mu: float) -> float:
+        """Mean of min(X, most), X lognormal: its partial expectation below the cut, and the cut for the rest."""
+        normal, cut = NormalDist(), (math.log(self.most) - mu) / self.sigma
+        below = math.exp(mu + self.sigma**2 / 2) * normal.cdf(cut - self.sigma)
+        return below + self.most * (1 - normal.cdf(cut))
 
 
-# Means of ShareGPT as in the vLLM paper (arXiv:2309.06180, figure 11); the spread and the ends are ours.
-SHAREGPT_INPUT = LognormalLength(161, 1.2, 1024)
-SHAREGPT_OUTPUT = LognormalLength(338, 0.9, 1024)
+# Means of ShareGPT: Kwon et al., PagedAttention, SOSP 2023 (arXiv:2309.06180), figure 11a. Spread and ends are ours.
+SHAREGPT_INPUT = LognormalLength(161.31, 1.2, 1024)
+SHAREGPT_OUTPUT = LognormalLength(337.99, 0.9, 1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +96,11 @@ def make_workload(options: WorkloadOptions) -> list[WorkItem]:
 def draw_prompt(random: Random, length: int, vocab_size: int) -> list[int]:
     """Token ids that any vocabulary of at least ``vocab_size`` has."""
     return [random.randrange(FIRST_TOKEN, vocab_size) for _ in range(length)]
+
+
+def words(prompt: Sequence[int]) -> str:
+    """A word for each token id, for routes that take text; most vocabularies have each of them as one token."""
+    return " ".join(WORDS[token % len(WORDS)] for token in prompt)
 
 
 def read_trace(path: Path) -> Iterator[tuple[float, int, int]]:
