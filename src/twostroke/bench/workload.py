@@ -6,7 +6,6 @@ import csv
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -27,36 +26,38 @@ WORDS = tuple(COMMON_WORDS.split())
 TRACE_COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
 
 
-@dataclass(frozen=True)  # without slots, which leave no place for what is computed once
+@dataclass(frozen=True, slots=True)
 class LognormalLength:
-    """Lengths with a given mean, long-tailed, from 1 to ``most``: what would be longer is cut, so ``mean`` is met."""
+    """Long-tailed lengths from 1 to ``most``; ``mean`` is that before what would be longer is cut to ``most``."""
 
     mean: float
     sigma: float
     most: int
 
-    @cached_property
-    def mu(self) -> float:
-        """Of the lognormal distribution before the cut; found by bisection."""
-        low, high = math.log(self.mean) - self.sigma**2 / 2, math.log(self.most)
-        for _ in range(50):
+    @classmethod
+    def with_mean_after_cut(cls, mean: float, sigma: float, most: int) -> LognormalLength:
+        """Lengths whose mean is ``mean`` with the cut; found by bisection."""
+        low, high = mean, mean * 1000
+        for _ in range(60):
             middle = (low + high) / 2
-            low, high = (middle, high) if self._mean_after_cut(middle) < self.mean else (low, middle)
-        return low
+            low, high = (middle, high) if cls(middle, sigma, most).mean_after_cut() < mean else (low, middle)
+        return cls(low, sigma, most)
+
+    def mean_after_cut(self) -> float:
+        """Of min(X, most), X lognormal: the partial expectation below the cut, and the cut for all above it."""
+        normal, cut = NormalDist(), (math.log(self.most) - self._mu()) / self.sigma
+        return self.mean * normal.cdf(cut - self.sigma) + self.most * (1 - normal.cdf(cut))
 
     def draw(self, random: Random) -> int:
-        return min(max(round(random.lognormvariate(self.mu, self.sigma)), 1), self.most)
+        return min(max(round(random.lognormvariate(self._mu(), self.sigma)), 1), self.most)
 
-    def _mean_after_cut(self, mu: float) -> float:
-        """Mean of min(X, most), X lognormal: its partial expectation below the cut, and the cut for the rest."""
-        normal, cut = NormalDist(), (math.log(self.most) - mu) / self.sigma
-        below = math.exp(mu + self.sigma**2 / 2) * normal.cdf(cut - self.sigma)
-        return below + self.most * (1 - normal.cdf(cut))
+    def _mu(self) -> float:
+        return math.log(self.mean) - self.sigma**2 / 2
 
 
 # Means of ShareGPT: Kwon et al., PagedAttention, SOSP 2023 (arXiv:2309.06180), figure 11a. Spread and ends are ours.
-SHAREGPT_INPUT = LognormalLength(161.31, 1.2, 1024)
-SHAREGPT_OUTPUT = LognormalLength(337.99, 0.9, 1024)
+SHAREGPT_INPUT = LognormalLength.with_mean_after_cut(161.31, 1.2, 1024)
+SHAREGPT_OUTPUT = LognormalLength.with_mean_after_cut(337.99, 0.9, 1024)
 
 
 @dataclass(frozen=True, slots=True)
