@@ -104,7 +104,10 @@ async def test_cutting_to_what_fits() -> None:
     """``truncate_prompt_tokens=-1`` leaves room for the answer."""
     engine = ScriptedEngine()
     fields = {"max_tokens": 30, "truncate_prompt_tokens": -1}
-    bodies = {"completions": {"prompt": LONG}, "chat/completions": {"messages": [{"role": "user", "content": LONG}]}}
+    bodies: dict[str, dict[str, Any]] = {
+        "completions": {"prompt": LONG},
+        "chat/completions": {"messages": [{"role": "user", "content": LONG}]},
+    }
     for path, body in bodies.items():
         response = await post(engine, path, {**body, **fields})
         assert response.status_code == 200, response.text

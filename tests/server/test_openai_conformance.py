@@ -114,7 +114,7 @@ def test_logprobs(api: openai.OpenAI) -> None:
 
 def test_stops(api: openai.OpenAI) -> None:
     whole = api.completions.create(**TEXT, extra_body={**ON, "return_token_ids": True}).choices[0]
-    tokens: list[int] = whole.token_ids  # type: ignore[attr-defined]
+    tokens: list[int] = whole.token_ids
     by_text = api.completions.create(**TEXT, stop=[whole.text[2:4]], extra_body=ON).choices[0]
     assert (by_text.finish_reason, by_text.text) == ("stop", whole.text[: whole.text.index(whole.text[2:4])])
     by_token: Any = api.completions.create(**TEXT, extra_body={**ON, "stop_token_ids": [tokens[3]]}).choices[0]

@@ -13,7 +13,8 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from schemathesis import Case, GenerationMode
+from schemathesis import Case, CheckFunction, GenerationMode
+from schemathesis.core.result import Ok
 from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
@@ -27,7 +28,7 @@ SECONDS = 10  # after which a request hangs
 WITH_BODY = ["POST /v1/chat/completions", "POST /v1/completions", "POST /tokenize", "POST /detokenize"]
 WITHOUT = ["GET /v1/models", "GET /v1/models/{name}", "GET /health", "GET /metrics", "GET /version"]
 # A request may fit the schema and not the model (too long), or contradict itself (top_logprobs without logprobs).
-EXCLUDED = [positive_data_acceptance]
+EXCLUDED: list[CheckFunction] = [positive_data_acceptance]
 # What the schema cannot know: this model's name, tokens and length. Half of the positive examples are given them.
 TAME: dict[str, Any] = {
     "model": "tiny",
@@ -51,7 +52,7 @@ def document(engine: AsyncEngine) -> Iterator[BaseSchema]:
 
 
 def test_every_operation_is_tried(document: BaseSchema) -> None:
-    assert [found.ok().label for found in document.get_all_operations()] == WITH_BODY + WITHOUT
+    assert [found.ok().label for found in document.get_all_operations() if isinstance(found, Ok)] == WITH_BODY + WITHOUT
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_operation(document: BaseSchema, engine: AsyncEngine, label: str, mode: 
         database=None,
         derandomize=not MORE,
     )
-    def answers_as_documented(case: Case, tame: bool) -> None:
+    def answers_as_documented(case: Case[Any], tame: bool) -> None:
         if tame and mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
             case.body |= {name: value for name, value in TAME.items() if name in case.body}
         statuses.add(case.call_and_validate(timeout=SECONDS, excluded_checks=EXCLUDED).status_code)

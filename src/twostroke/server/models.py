@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from msgspec import Struct
 from starlette.responses import Response
 
-from twostroke.server.openapi import ERROR_RESPONSES, answers
+from twostroke.server.openapi import ERROR_RESPONSES, Responses, answers
 from twostroke.server.serving import ServedModel, Serving
 from twostroke.server.sse import encode
 
@@ -31,7 +31,7 @@ class ModelList(Struct, kw_only=True):
 def models_router(serving: Serving) -> APIRouter:
     """The routes that list the served models and show one."""
     router = APIRouter(tags=["models"])
-    errors = {status: ERROR_RESPONSES[status] for status in (404, 503)}
+    errors: Responses = {status: ERROR_RESPONSES[status] for status in (404, 503)}
     listed = answers(ModelList, "All names of the model.") | {503: errors[503]}
 
     @router.head("/v1/models", include_in_schema=False)
