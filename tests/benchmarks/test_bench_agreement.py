@@ -14,9 +14,15 @@ from benchmarks.bench_agreement import ClientFailedError, Workload
 
 WORKLOAD = Workload(requests=10, concurrency=2, input_len=100, output_len=20)
 OURS: dict[str, Any] = {
-    **{"completed": 10, "total_input_tokens": 1000, "total_output_tokens": 200},
-    **{"mean_ttft_ms": 10.0, "median_ttft_ms": 9.0, "mean_tpot_ms": 2.0, "median_tpot_ms": 2.0},
-    **{"output_throughput": 400.0, "request_throughput": 20.0},
+    "completed": 10,
+    "total_input_tokens": 1000,
+    "total_output_tokens": 200,
+    "mean_ttft_ms": 10.0,
+    "median_ttft_ms": 9.0,
+    "mean_tpot_ms": 2.0,
+    "median_tpot_ms": 2.0,
+    "output_throughput": 400.0,
+    "request_throughput": 20.0,
 }
 THEIRS: dict[str, Any] = {
     "request_count": {"avg": 10.0},
