@@ -7,7 +7,7 @@ PORT ?= 8000
 MODEL ?= pilot
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format train claims clean
+.PHONY: help serve test check format train claims soak clean
 
 help: ## Show the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -33,6 +33,9 @@ train: $(VENV)/.installed-dev ## Train pilot and pilot-draft anew and measure th
 
 claims: $(VENV)/.installed-dev ## Measure what the README claims
 	$(BIN)/python -m benchmarks.claims
+
+soak: $(VENV)/.installed-dev ## Treat a server badly for 20 minutes and see whether it stays as it was
+	$(BIN)/python -m benchmarks.soak
 
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,13 +23,10 @@ import httpx
 
 from benchmarks import make_checkpoint
 from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.server import DEADLINE, ServerFailedError, running_server
 
 RESULTS = Path(__file__).parent / "results"
 TARGETS = {"pilot": 4.0, "350m": 8.0}
-DEADLINE = 120.0
-# Asking more often would take time from the server that is loading.
-POLL_SECONDS = 0.025
-STOP_SECONDS = 15.0
 PROMPT = "A language model answers in two strokes."
 
 
@@ -41,10 +36,6 @@ class Start:
 
     healthy: float
     first_token: float
-
-
-class ServerFailedError(RuntimeError):
-    """The server ended, or was not ready in time; carries the end of its log."""
 
 
 def main(*models: str, runs: int = 5, out: Path = RESULTS) -> None:
@@ -77,33 +68,10 @@ def main(*models: str, runs: int = 5, out: Path = RESULTS) -> None:
 
 def start_once(model: str, log: Path) -> Start:
     """Start a server, wait for its first token, and end it."""
-    port = _free_port()
-    arguments = [sys.executable, "-m", "twostroke", "serve", model, "--port", str(port)]
-    with log.open("wb") as output:
+    with running_server(model, log) as server:
         began = time.perf_counter()
-        process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            url = f"http://127.0.0.1:{port}"
-            _wait_until_healthy(process, url, began, log)
-            healthy = time.perf_counter() - began
-            _wait_for_token(url)
-            return Start(healthy, time.perf_counter() - began)
-        finally:
-            _end(process)
-
-
-def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, began: float, log: Path) -> None:
-    with httpx.Client(trust_env=False, timeout=DEADLINE) as client:
-        while time.perf_counter() - began < DEADLINE:
-            if process.poll() is not None:
-                raise ServerFailedError(f"the server ended with {process.returncode}:\n{_tail(log)}")
-            try:
-                if client.get(f"{url}/health").status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass  # it does not listen yet
-            time.sleep(POLL_SECONDS)
-    raise ServerFailedError(f"the server was not healthy after {DEADLINE:g} s:\n{_tail(log)}")
+        _wait_for_token(server.url)
+        return Start(server.ready_seconds, server.ready_seconds + time.perf_counter() - began)
 
 
 def _wait_for_token(url: str) -> None:
@@ -122,24 +90,6 @@ def _texts(lines: Iterator[str]) -> Iterator[str]:
     for line in lines:
         if line.startswith("data: {"):
             yield "".join(choice["text"] for choice in json.loads(line.removeprefix("data: "))["choices"])
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
 
 
 def _summary(values: list[float]) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from twostroke.config import EngineConfig
 from twostroke.engine.async_engine import AsyncEngine
 from twostroke.engine.engine import Engine
 from twostroke.model_files import resolve_model
+from twostroke.observability.process import age_of_process
 from twostroke.text.tokenizer import Tokenizer
 
 
@@ -20,17 +22,27 @@ def load_engine(config: EngineConfig) -> Engine:
         ConfigError, ModelLoadError, InsufficientMemoryError: With a hint that says what to change.
     """
     _let_idle_threads_sleep()
+    seconds = {"process": age_of_process()}
     folder = resolve_model(config.model.model, config.model.revision)
     with ThreadPoolExecutor(max_workers=1) as pool:
-        tokenizer = pool.submit(Tokenizer.from_folder, folder)
+        tokenizer = pool.submit(_load_tokenizer, folder, seconds)
         began = time.perf_counter()
         from twostroke.runtime.torch_executor import TorchExecutor
 
-        import_seconds = time.perf_counter() - began
+        seconds["import"] = time.perf_counter() - began
         loaded_tokenizer = tokenizer.result()  # before the weights: what is wrong with it should be said in seconds
         executor = TorchExecutor.load(config, folder)
-        executor.info.load_seconds["import"] = import_seconds
+        seconds["ready"] = age_of_process()
+        executor.info.load_seconds.update(seconds)
         return Engine(executor, loaded_tokenizer, config)
+
+
+def _load_tokenizer(folder: Path, seconds: dict[str, float]) -> Tokenizer:
+    """Beside the import of torch, so its seconds are part of those."""
+    began = time.perf_counter()
+    tokenizer = Tokenizer.from_folder(folder)
+    seconds["tokenizer"] = time.perf_counter() - began
+    return tokenizer
 
 
 def _let_idle_threads_sleep() -> None:

@@ -53,6 +53,21 @@ def test_a_run_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert all(call.params.ignore_eos and call.params.temperature == 0 for call in engine.submitted)
 
 
+def test_chats(tmp_path: Path) -> None:
+    """`--backend openai-chat`: the event that says who speaks is no token; lengths are the server's."""
+    engine = ScriptedEngine(Script(seconds_per_step=0.01, finish_reason=FinishReason.LENGTH))
+    path = tmp_path / "result.json"
+    with running_server(engine) as url:
+        assert bench(url, "--backend", "openai-chat", "--ignore-eos", "--output-json", str(path)) == 0
+    report = json.loads(path.read_text())
+    assert (report["completed"], report["backend"]) == (6, "openai-chat")
+    assert all(len(gaps) == 3 for gaps in report["itls"])
+    prompt = engine.tokenizer.decode(engine.submitted[1].prompt_token_ids)
+    assert prompt.startswith("user: ") and len(prompt.split()) == 1 + 12 + 1
+    assert report["input_lens"][0] == len(engine.submitted[1].prompt_token_ids)
+    assert {call.params.max_tokens for call in engine.submitted} == {4}
+
+
 def test_failures_are_counted_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
     engine = ScriptedEngine(Script(error=EngineError("boom"), error_at=2))
     with running_server(engine) as url:
@@ -143,6 +158,9 @@ def ask(body: bytes, status: int = 200) -> RequestRecord:
     return asyncio.run(send())
 
 
+ROLE = b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": null}]}\n\n'
+SAID = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
+LAST = b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n'
 TOKEN = b'data: {"choices": [{"text": "a"}], "extra": 1}\r\n\r\n'
 USAGE = b'data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}\n\n'
 
@@ -150,6 +168,13 @@ USAGE = b'data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens
 def test_a_stream_with_comments_and_carriage_returns() -> None:
     record = ask(b": ping\n\n" + TOKEN + TOKEN + USAGE + b"data: [DONE]\n\n")
     assert (record.error, record.input_len, record.output_len, len(record.itls)) == (None, 3, 2, 1)
+
+
+def test_what_counts_as_a_token_of_a_chat() -> None:
+    """Not the role, but the end, which had a token of its own."""
+    record = ask(ROLE + SAID + SAID + LAST + USAGE + b"data: [DONE]\n\n")
+    assert (record.error, len(record.itls)) == (None, 2)
+    assert ask(ROLE + USAGE + b"data: [DONE]\n\n").error == "the server sent no token"
 
 
 @pytest.mark.parametrize(

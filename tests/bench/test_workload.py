@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from statistics import fmean, pstdev
 from typing import Any
 
 import pytest
 
 from twostroke.bench.options import ServeBenchOptions, WorkloadOptions
-from twostroke.bench.workload import SHAREGPT_INPUT, make_warmups, make_workload
+from twostroke.bench.workload import SHAREGPT_INPUT, SHAREGPT_OUTPUT, make_warmups, make_workload, words
 from twostroke.errors import ConfigError
 
 
@@ -58,11 +59,20 @@ def test_gaps_have_the_asked_mean_and_spread(burstiness: float) -> None:
     assert pstdev(gaps) / fmean(gaps) == pytest.approx(burstiness**-0.5, rel=0.1)
 
 
-def test_sharegpt_like_lengths() -> None:
-    items = make_workload(options(dataset_name="sharegpt-like", num_prompts=2000))
-    lengths = sorted(len(item.prompt) for item in items)
-    assert lengths[0] >= 1 and lengths[-1] <= SHAREGPT_INPUT.most
-    assert lengths[1000] < fmean(lengths) < SHAREGPT_INPUT.mean * 1.2
+def test_sharegpt_like_lengths_have_the_published_means() -> None:
+    """Those of figure 11a of the PagedAttention paper (arXiv:2309.06180): 161.31 tokens in, 337.99 out."""
+    random = Random(0)
+    for length, mean in ((SHAREGPT_INPUT, 161.31), (SHAREGPT_OUTPUT, 337.99)):
+        drawn = sorted(length.draw(random) for _ in range(40_000))
+        assert fmean(drawn) == pytest.approx(mean, rel=0.02)
+        assert drawn[0] >= 1 and drawn[-1] == length.most == 1024
+        assert drawn[20_000] < 0.8 * mean  # half of them are much shorter: the tail is long
+
+
+def test_sharegpt_like_workload() -> None:
+    items = make_workload(options(dataset_name="sharegpt-like", num_prompts=300))
+    assert 100 < fmean(len(item.prompt) for item in items) < 230
+    assert 260 < fmean(item.output_len for item in items) < 420
 
 
 def test_a_trace_gives_times_and_lengths(tmp_path: Path) -> None:
@@ -71,6 +81,12 @@ def test_a_trace_gives_times_and_lengths(tmp_path: Path) -> None:
     items = make_workload(options(dataset_name="trace", trace_path=path))
     assert [(item.arrival, len(item.prompt), item.output_len) for item in items] == [(0, 6, 1), (0.5, 4, 2), (2, 5, 9)]
     assert len(make_workload(options(dataset_name="trace", trace_path=path, num_prompts=2))) == 2
+
+
+def test_words_for_routes_that_take_text() -> None:
+    (item, other) = make_workload(options(num_prompts=2))
+    assert len(words(item.prompt).split(" ")) == 8
+    assert words(item.prompt) == words(list(item.prompt)) != words(other.prompt)
 
 
 @pytest.mark.parametrize(

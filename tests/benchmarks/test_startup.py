@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import make_checkpoint, startup
+from benchmarks.server import DEADLINE, ServerFailedError
 from tests.benchmarks.test_claims import TINY
 
 
@@ -12,11 +13,11 @@ def test_a_server_is_started_timed_and_ended(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setitem(make_checkpoint.SIZES, "10m", {**make_checkpoint.SIZES["10m"], **TINY})
     make_checkpoint.main("10m", str(tmp_path / "model"))
     start = startup.start_once(str(tmp_path / "model"), tmp_path / "log")
-    assert 0 < start.healthy < start.first_token < startup.DEADLINE
+    assert 0 < start.healthy < start.first_token < DEADLINE
 
 
 def test_a_server_that_ends_is_an_error_with_its_log(tmp_path: Path) -> None:
-    with pytest.raises(startup.ServerFailedError, match="no folder"):
+    with pytest.raises(ServerFailedError, match="no folder"):
         startup.start_once(str(tmp_path / "not there"), tmp_path / "log")
 
 

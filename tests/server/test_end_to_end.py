@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -40,6 +41,16 @@ def running_requests(url: str) -> float:
 def test_banner(server: ServerProcess) -> None:
     assert "serves pilot on " in server.stderr
     assert "of maximum length (8,192)" in server.stderr
+
+
+def test_start_up_by_phase(server: ServerProcess) -> None:
+    """Phases in the order in which they are over; they add up to what it took until the engine was ready."""
+    lines = httpx.get(server.url() + "/metrics").text.splitlines()
+    found = [line for line in lines if line.startswith("twostroke:startup_seconds{")]
+    seconds = {re.findall(r'phase="(\w+)"', line)[0]: float(line.split()[-1]) for line in found}
+    one_after_the_other = ("process", "import", "config", "weights", "kv_cache")
+    assert seconds.keys() == {*one_after_the_other, "tokenizer", "ready"}
+    assert 0.8 * seconds["ready"] < sum(seconds[phase] for phase in one_after_the_other) < seconds["ready"] + 0.1
 
 
 def test_streamed_text_is_the_whole_answer(api: openai.OpenAI) -> None:

@@ -1,4 +1,4 @@
-"""Sends a workload to a server's ``/v1/completions`` as streams, and notes when what came back."""
+"""Sends a workload to a server as streams, and notes when what came back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 
 from twostroke.bench.metrics import RequestRecord
 from twostroke.bench.options import ServeBenchOptions
-from twostroke.bench.workload import WorkItem
+from twostroke.bench.workload import WorkItem, words
 from twostroke.errors import ConfigError, EngineError
 
 CONNECT_SECONDS = 60.0
@@ -28,10 +28,26 @@ class ServerError(msgspec.Struct):
     message: str = ""
 
 
-class Chunk(msgspec.Struct):
-    """What matters here of one event; a body that is an error is read the same way."""
+class Delta(msgspec.Struct):
+    role: str | None = None
+    content: str | None = None
 
-    choices: list[msgspec.Raw] = []
+
+class Choice(msgspec.Struct):
+    delta: Delta | None = None
+    finish_reason: str | None = None
+
+    @property
+    def opens(self) -> bool:
+        """A chat's first event says who speaks, and may come before anything is said."""
+        delta = self.delta
+        return delta is not None and delta.role is not None and not delta.content and self.finish_reason is None
+
+
+class Chunk(msgspec.Struct):
+    """What matters here of one event, of either route; a body that is an error is read the same way."""
+
+    choices: list[Choice] = []
     usage: Usage | None = None
     error: ServerError | str | None = None
 
@@ -52,6 +68,7 @@ class Bench:
 
     def __init__(self, options: ServeBenchOptions, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._options = options
+        self._route = "/chat/completions" if options.backend == "openai-chat" else "/completions"
         self._url = options.base_url.rstrip("/").removesuffix("/v1") + "/v1"
         _check_url(self._url)
         self._model = options.model
@@ -139,7 +156,7 @@ class Bench:
         began = time.perf_counter()
         record.sent = began - start
         try:
-            async with self._http.stream("POST", f"{self._url}/completions", content=body) as response:
+            async with self._http.stream("POST", self._url + self._route, content=body) as response:
                 if response.status_code != 200:
                     record.error = self._refusal(response.status_code, await response.aread())
                 else:
@@ -153,12 +170,15 @@ class Bench:
     def _body(self, item: WorkItem, model: str) -> bytes:
         body: dict[str, object] = {
             "model": model,
-            "prompt": item.prompt,
-            "max_tokens": item.output_len,
             "temperature": self._options.temperature,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+        if self._options.backend == "openai-chat":
+            body["messages"] = [{"role": "user", "content": words(item.prompt)}]
+            body["max_completion_tokens"] = item.output_len
+        else:
+            body["prompt"], body["max_tokens"] = item.prompt, item.output_len
         if self._options.ignore_eos:
             body["ignore_eos"] = True
         return msgspec.json.encode(body)
@@ -175,7 +195,7 @@ class Bench:
                 record.error = f"in mid-stream: {chunk.error_text}"
                 return
             usage = chunk.usage or usage
-            if chunk.choices:
+            if chunk.choices and not all(choice.opens for choice in chunk.choices):
                 _note_token(record, at - began)
         if not ended:
             record.error = "the stream ended without [DONE]"

@@ -10,6 +10,7 @@ from typing import Literal
 from twostroke.errors import ConfigError
 
 DatasetName = Literal["random", "sharegpt-like", "trace"]
+Backend = Literal["openai", "openai-chat"]
 
 
 def require(condition: bool, flag: str, value: object, allowed: str) -> None:
@@ -73,6 +74,8 @@ class ServeBenchOptions:
 
     base_url: str = "http://127.0.0.1:8000"
     """The server, with or without /v1; the key comes from OPENAI_API_KEY."""
+    backend: Backend = "openai"
+    """openai: /v1/completions, prompts of exact length; openai-chat: /v1/chat/completions, that many words each."""
     model: str | None = None
     """Name of the model there; by default the first that the server lists."""
     max_concurrency: int | None = None

@@ -4,36 +4,60 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
+from statistics import NormalDist
 
 from twostroke.bench.options import WorkloadOptions
 from twostroke.errors import ConfigError
 
 # Ids below are special tokens or padding in many vocabularies.
 FIRST_TOKEN = 10
+COMMON_WORDS = (
+    "the of and to in is that it for was on are as with they at be this from have or by one had not but what all were "
+    "when we there can an your which their said if do will each about how up out them then she many some so these "
+    "would other into has more her two like him see time could no make than first been its who now people my made "
+    "over did down only way find use may water long little very after words called just where most know"
+)
+WORDS = tuple(COMMON_WORDS.split())
 TRACE_COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class LognormalLength:
-    """Lengths with a given mean, long-tailed, from 1 to ``most``."""
+    """Long-tailed lengths from 1 to ``most``; ``mean`` is that before what would be longer is cut to ``most``."""
 
     mean: float
     sigma: float
     most: int
 
+    @classmethod
+    def with_mean_after_cut(cls, mean: float, sigma: float, most: int) -> LognormalLength:
+        """Lengths whose mean is ``mean`` with the cut; found by bisection."""
+        low, high = mean, mean * 1000
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if cls(middle, sigma, most).mean_after_cut() < mean else (low, middle)
+        return cls(low, sigma, most)
+
+    def mean_after_cut(self) -> float:
+        """Of min(X, most), X lognormal: the partial expectation below the cut, and the cut for all above it."""
+        normal, cut = NormalDist(), (math.log(self.most) - self._mu()) / self.sigma
+        return self.mean * normal.cdf(cut - self.sigma) + self.most * (1 - normal.cdf(cut))
+
     def draw(self, random: Random) -> int:
-        mu = math.log(self.mean) - self.sigma**2 / 2
-        return min(max(round(random.lognormvariate(mu, self.sigma)), 1), self.most)
+        return min(max(round(random.lognormvariate(self._mu(), self.sigma)), 1), self.most)
+
+    def _mu(self) -> float:
+        return math.log(self.mean) - self.sigma**2 / 2
 
 
-# Means of ShareGPT as in the vLLM paper (arXiv:2309.06180, figure 11); the spread and the ends are ours.
-SHAREGPT_INPUT = LognormalLength(161, 1.2, 1024)
-SHAREGPT_OUTPUT = LognormalLength(338, 0.9, 1024)
+# Means of ShareGPT: Kwon et al., PagedAttention, SOSP 2023 (arXiv:2309.06180), figure 11a. Spread and ends are ours.
+SHAREGPT_INPUT = LognormalLength.with_mean_after_cut(161.31, 1.2, 1024)
+SHAREGPT_OUTPUT = LognormalLength.with_mean_after_cut(337.99, 0.9, 1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +97,11 @@ def make_workload(options: WorkloadOptions) -> list[WorkItem]:
 def draw_prompt(random: Random, length: int, vocab_size: int) -> list[int]:
     """Token ids that any vocabulary of at least ``vocab_size`` has."""
     return [random.randrange(FIRST_TOKEN, vocab_size) for _ in range(length)]
+
+
+def words(prompt: Sequence[int]) -> str:
+    """A word for each token id, for routes that take text; most vocabularies have each of them as one token."""
+    return " ".join(WORDS[token % len(WORDS)] for token in prompt)
 
 
 def read_trace(path: Path) -> Iterator[tuple[float, int, int]]:

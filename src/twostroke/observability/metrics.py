@@ -45,13 +45,17 @@ class EngineMetrics:
         self._make_request_metrics()
         self._startup = Gauge(
             "twostroke:startup_seconds",
-            "Seconds of start-up, by phase.",
+            "Seconds of start-up, by phase; process and ready count from the start of the process.",
             ["model_name", "phase"],
             registry=self.registry,
         )
 
     def observe_startup(self, seconds: Mapping[str, float]) -> None:
-        """Set the start-up time of each phase ("import", "weights" ...)."""
+        """Set the start-up time of each phase.
+
+        ``process`` is all before loading began (interpreter, command line), ``ready`` all until the engine could take
+        requests; between them lie ``import`` (with ``tokenizer`` beside it), ``config``, ``weights`` and ``kv_cache``.
+        """
         for phase, value in seconds.items():
             self._startup.labels(self._model_name, phase).set(value)
 

@@ -15,13 +15,16 @@ from twostroke.engine.client import EngineClient
 from twostroke.server.chat import chat_router
 from twostroke.server.completions import completions_router
 from twostroke.server.errors import BodyTooLargeError, error_response, install_error_handlers
-from twostroke.server.health import health_router
-from twostroke.server.models import models_router
+from twostroke.server.health import Health, Version, health_router
+from twostroke.server.models import ModelCard, ModelList, models_router
+from twostroke.server.openapi import document_api
 from twostroke.server.options import ServerOptions
+from twostroke.server.responses import ChatChunk, ChatCompletion, Completion
 from twostroke.server.serving import OwnedEngine, Serving
-from twostroke.server.tokenization import tokenization_router
+from twostroke.server.tokenization import Detokenized, Tokenized, tokenization_router
 from twostroke.server.version import package_version
 
+ANSWERS = (ChatCompletion, ChatChunk, Completion, ModelList, ModelCard, Tokenized, Detokenized, Health, Version)
 DESCRIPTION = "OpenAI's API over the twostroke engine. Every accepted field works; any other is refused by name."
 
 
@@ -50,6 +53,7 @@ def create_app_for(serving: Serving, options: ServerOptions) -> FastAPI:
     app.add_middleware(BodyLimit, limit=options.max_body_size)
     for router in (chat_router, completions_router, tokenization_router, models_router, health_router):
         app.include_router(router(serving))
+    document_api(app, ANSWERS)
     return app
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
-
-import psutil
 
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.observability.process import age_of_process
 from twostroke.server.serving import ServedModel
 from twostroke.server.version import package_version
 
@@ -62,12 +60,6 @@ def curl_line(model: ServedModel, url: str) -> str:
         body.update(prompt="The two strokes of inference are", max_tokens=64)
     data = shlex.quote(json.dumps(body))
     return f"curl -N {shlex.quote(f'{url}/v1/{path}')} -H 'Content-Type: application/json' -d {data}"
-
-
-def age_of_process() -> float:
-    """Seconds since this process began, interpreter start-up included."""
-    began: float = psutil.Process().create_time()
-    return time.time() - began
 
 
 def format_size(size: float) -> str:

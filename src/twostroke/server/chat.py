@@ -6,15 +6,16 @@ import time
 from collections.abc import Sequence
 
 from fastapi import APIRouter, Request
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from starlette.responses import Response
 
 from twostroke.errors import InvalidRequestError, RequestTooLargeError
-from twostroke.server.errors import ERROR_RESPONSES
-from twostroke.server.generation import Generation, Sample, encode_text, new_request_id, truncate
+from twostroke.server.generation import Generation, RunningUsage, Sample, encode_text, new_request_id, truncate
 from twostroke.server.logprobs import chat_logprobs, prompt_logprobs
+from twostroke.server.openapi import ERROR_RESPONSES, answers
 from twostroke.server.protocol import ChatCompletionRequest, ChatMessage, check_unicode
 from twostroke.server.responses import (
+    AnswerMessage,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -23,7 +24,6 @@ from twostroke.server.responses import (
     ChatLogprobs,
     Usage,
 )
-from twostroke.server.responses import ChatMessage as AnswerMessage
 from twostroke.server.serving import ServedModel, Serving
 from twostroke.types import PositionLogprobs, RequestOutput
 
@@ -32,7 +32,9 @@ def chat_router(serving: Serving) -> APIRouter:
     """The route of chat completions."""
     router = APIRouter(tags=["chat"])
 
-    @router.post("/v1/chat/completions", responses=ERROR_RESPONSES)
+    responses = answers(ChatCompletion, "The answer; or, streamed, its pieces, then [DONE].", stream=ChatChunk)
+
+    @router.post("/v1/chat/completions", response_class=Response, responses=responses | ERROR_RESPONSES)
     async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
         """The model's answer to a conversation."""
         model = serving.accepting()
@@ -45,9 +47,10 @@ def chat_router(serving: Serving) -> APIRouter:
                 body.messages,
                 add_generation_prompt=body.add_generation_prompt,
                 continue_final_message=body.continue_final_message,
+                add_special_tokens=bool(body.add_special_tokens),
                 most=body.most_prompt_tokens(model.client.info),
             )
-            prompt = truncate(prompt, body.truncate_prompt_tokens)
+            prompt = truncate(prompt, body.kept_prompt_tokens(model.client.info, params))
             generation = Generation(model.client, request_id, [prompt], params, body)
         except InvalidRequestError as error:
             raise _in_terms_of_chat(error, body) from error
@@ -108,14 +111,12 @@ class ChatShape:
         self._logprobs = bool(body.logprobs)
         self._token_ids = bool(body.return_token_ids)
         self._prompt = prompt
-        # Where usage comes at the end, OpenAI writes null into the chunks before it.
-        self._no_usage: UnsetType | None = None if body.include_usage else UNSET
 
-    def chunk(self, index: int, output: RequestOutput, *, first: bool) -> list[object]:
+    def chunk(self, index: int, output: RequestOutput, usage: RunningUsage, *, first: bool) -> list[object]:
         """The role first, then what there is to say: nothing while text is held back."""
         events: list[object] = []
         if first:
-            opening = self._chunk([ChatChunkChoice(index=index, delta=ChatDelta("assistant", ""))])
+            opening = self._chunk([ChatChunkChoice(index=index, delta=ChatDelta("assistant", ""))], usage)
             if self._token_ids:
                 opening.prompt_token_ids = self._prompt
             events.append(opening)
@@ -127,7 +128,7 @@ class ChatShape:
                 choice.finish_reason, choice.stop_reason = output.finish_reason.value, output.stop_reason
             if self._token_ids:
                 choice.token_ids = output.token_ids
-            events.append(self._chunk([choice]))
+            events.append(self._chunk([choice], usage))
         return events
 
     def usage_chunk(self, usage: Usage) -> object:
@@ -159,5 +160,5 @@ class ChatShape:
     def _shape_logprobs(self, positions: Sequence[PositionLogprobs]) -> ChatLogprobs:
         return chat_logprobs(positions, self._tokenizer, self._top)
 
-    def _chunk(self, choices: list[ChatChunkChoice]) -> ChatChunk:
-        return ChatChunk(id=self._id, created=self._created, model=self._name, choices=choices, usage=self._no_usage)
+    def _chunk(self, choices: list[ChatChunkChoice], usage: RunningUsage) -> ChatChunk:
+        return ChatChunk(id=self._id, created=self._created, model=self._name, choices=choices, usage=usage)

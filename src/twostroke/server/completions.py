@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from starlette.responses import Response
 
-from twostroke.server.errors import ERROR_RESPONSES
-from twostroke.server.generation import Generation, Sample, encode_text, new_request_id, truncate
+from twostroke.sampling_params import SamplingParams
+from twostroke.server.generation import Generation, RunningUsage, Sample, encode_text, new_request_id, truncate
 from twostroke.server.logprobs import completion_logprobs, prompt_logprobs
+from twostroke.server.openapi import ERROR_RESPONSES, answers
 from twostroke.server.protocol import CompletionRequest
 from twostroke.server.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
 from twostroke.server.serving import ServedModel, Serving
@@ -31,13 +32,15 @@ def completions_router(serving: Serving) -> APIRouter:
     """The route of text completions."""
     router = APIRouter(tags=["completions"])
 
-    @router.post("/v1/completions", responses=ERROR_RESPONSES)
+    responses = answers(Completion, "The answers; or, streamed, their pieces, then [DONE].", stream=Completion)
+
+    @router.post("/v1/completions", response_class=Response, responses=responses | ERROR_RESPONSES)
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
         """What the model writes after a text, or after each of several."""
         model = serving.accepting()
         model.check_name(body.model)
         params = body.to_params(model.client.info.sampling_defaults)
-        prompts = [await _encode_prompt(model, body, prompt) for prompt in body.prompts()]
+        prompts = [await _encode_prompt(model, body, params, prompt) for prompt in body.prompts()]
         request_id = new_request_id("cmpl")
         generation = Generation(model.client, request_id, [p.token_ids for p in prompts], params, body)
         return await generation.respond(CompletionShape(request_id, model, body, prompts), body, request)
@@ -45,7 +48,9 @@ def completions_router(serving: Serving) -> APIRouter:
     return router
 
 
-async def _encode_prompt(model: ServedModel, body: CompletionRequest, prompt: str | list[int]) -> Prompt:
+async def _encode_prompt(
+    model: ServedModel, body: CompletionRequest, params: SamplingParams, prompt: str | list[int]
+) -> Prompt:
     tokenizer = model.client.tokenizer
     if isinstance(prompt, str):
         special = body.add_special_tokens is not False
@@ -57,7 +62,7 @@ async def _encode_prompt(model: ServedModel, body: CompletionRequest, prompt: st
         )
     else:
         tokens = prompt
-    kept = truncate(tokens, body.truncate_prompt_tokens)
+    kept = truncate(tokens, body.kept_prompt_tokens(model.client.info, params))
     if not body.echo:
         return Prompt(kept, "")
     whole = isinstance(prompt, str) and len(kept) == len(tokens)
@@ -80,9 +85,8 @@ class CompletionShape:
         self._prompts = prompts
         self._n = body.n or 1
         self._lengths: dict[int, int] = {}  # of the text before each choice's next token, for text_offset
-        self._no_usage: UnsetType | None = None if body.include_usage else UNSET
 
-    def chunk(self, index: int, output: RequestOutput, *, first: bool) -> list[object]:
+    def chunk(self, index: int, output: RequestOutput, usage: RunningUsage, *, first: bool) -> list[object]:
         """One event, or none while text is held back; an echoed prompt comes with the first."""
         prompt = self._prompts[index // self._n]
         text = "" if self._scores_only else output.text
@@ -103,7 +107,7 @@ class CompletionShape:
             choice.token_ids = [] if self._scores_only else output.token_ids
             if first:
                 choice.prompt_token_ids = prompt.token_ids
-        return [self._completion([choice], self._no_usage)]
+        return [self._completion([choice], self._count(usage) if isinstance(usage, Usage) else usage)]
 
     def usage_chunk(self, usage: Usage) -> object:
         return self._completion([], self._count(usage))
@@ -149,5 +153,5 @@ class CompletionShape:
             usage.completion_tokens, usage.total_tokens = 0, usage.prompt_tokens
         return usage
 
-    def _completion(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> Completion:
+    def _completion(self, choices: list[CompletionChoice], usage: RunningUsage) -> Completion:
         return Completion(id=self._id, created=self._created, model=self._name, choices=choices, usage=usage)

@@ -78,29 +78,6 @@ class ErrorEnvelope(msgspec.Struct):
     error: ErrorBody
 
 
-def _documented(description: str) -> dict[str, Any]:
-    text = {"type": "string"}
-    properties = {name: text if name in ("message", "type") else {"type": ["string", "null"]} for name in _FIELDS}
-    error = {"type": "object", "properties": properties, "required": list(_FIELDS)}
-    schema = {"type": "object", "properties": {"error": error}, "required": ["error"]}
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
-
-
-_FIELDS = ErrorBody.__struct_fields__
-
-# For the OpenAPI document: what a route that generates may answer instead of an answer.
-ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
-    400: _documented("A field is malformed, out of range or not supported; or the request does not fit."),
-    404: _documented("There is no such model."),
-    413: _documented("The body is larger than --max-body-size."),
-    # FastAPI documents its own 422 unless told otherwise; this server answers 400 instead.
-    422: _documented("Never sent."),
-    429: _documented("Too many requests wait; retry after the time in Retry-After."),
-    500: _documented("The request failed inside the engine."),
-    503: _documented("The model is loading, the server is shutting down, or the engine has failed."),
-}
-
-
 def error_rule(error: BaseException) -> ErrorRule:
     """The rule of the nearest ancestor of ``error`` in the table."""
     return next(ERROR_RULES[cls] for cls in type(error).__mro__ if cls in ERROR_RULES)

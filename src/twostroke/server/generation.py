@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fastapi import Request
+from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from twostroke.engine.client import EngineClient, GenerationRequest, OutputStream
@@ -23,6 +24,9 @@ from twostroke.text.tokenizer import LONG_TEXT, Tokenizer
 from twostroke.types import FinishReason, PositionLogprobs, RequestOutput
 
 logger = logging.getLogger(__name__)
+
+# Of a chunk: OpenAI leaves it out, or writes null where usage comes at the end; vLLM can give it with every chunk.
+RunningUsage = Usage | UnsetType | None
 
 
 @dataclass(slots=True)
@@ -49,7 +53,7 @@ class Sample:
 class Shape(Protocol):
     """How outputs become what one route promises. Choices are numbered over all prompts: ``prompt * n + sample``."""
 
-    def chunk(self, index: int, output: RequestOutput, *, first: bool) -> list[object]:
+    def chunk(self, index: int, output: RequestOutput, usage: RunningUsage, *, first: bool) -> list[object]:
         """The events for what a step added to a choice (``first``: it has had none yet)."""
 
     def usage_chunk(self, usage: Usage) -> object:
@@ -114,7 +118,7 @@ class Generation:
         """The response, streamed or whole, that ends the generation when its client leaves."""
         headers = {"x-request-id": self.request_id}
         if fields.stream:
-            return EventStream(self._frames(shape, fields.include_usage), self.abort, headers)
+            return EventStream(self._frames(shape, fields), self.abort, headers)
         body = await run_while_connected(self._complete(shape), request.receive, self.abort)
         # Nobody reads the answer to a client that has left; 499 is what nginx calls it in logs.
         return Response(body, 200 if body else 499, headers, "application/json")
@@ -125,14 +129,17 @@ class Generation:
             samples[index].add(output)
         return encode(shape.complete(samples, self._usage()))
 
-    async def _frames(self, shape: Shape, include_usage: bool) -> AsyncIterator[bytes]:
+    async def _frames(self, shape: Shape, fields: GenerationFields) -> AsyncIterator[bytes]:
         begun: set[int] = set()
+        usage: RunningUsage = None if fields.include_usage else UNSET
         try:
             async for index, output in self._outputs():
-                if events := shape.chunk(index, output, first=index not in begun):
+                if fields.continuous_usage:
+                    usage = self._usage()
+                if events := shape.chunk(index, output, usage, first=index not in begun):
                     begun.add(index)
                     yield b"".join(map(event, events))
-            if include_usage:
+            if fields.include_usage:
                 yield event(shape.usage_chunk(self._usage()))
         except Exception as error:
             # Before the first event the response has not started, and the error gets its status.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter
 from msgspec import Struct
 from starlette.responses import Response
 
-from twostroke.server.errors import ERROR_RESPONSES
+from twostroke.server.openapi import ERROR_RESPONSES, Responses, answers
 from twostroke.server.serving import ServedModel, Serving
 from twostroke.server.sse import encode
 
@@ -33,16 +31,17 @@ class ModelList(Struct, kw_only=True):
 def models_router(serving: Serving) -> APIRouter:
     """The routes that list the served models and show one."""
     router = APIRouter(tags=["models"])
-    responses: dict[int | str, dict[str, Any]] = {503: ERROR_RESPONSES[503]}
+    errors: Responses = {status: ERROR_RESPONSES[status] for status in (404, 503)}
+    listed = answers(ModelList, "All names of the model.") | {503: errors[503]}
 
     @router.head("/v1/models", include_in_schema=False)
-    @router.get("/v1/models", responses=responses)
+    @router.get("/v1/models", response_class=Response, responses=listed)
     async def list_models() -> Response:
         """The names under which requests reach the model."""
         model = serving.loaded()
         return _json(ModelList(data=[_card(model, name) for name in model.names]))
 
-    @router.get("/v1/models/{name:path}", responses={404: ERROR_RESPONSES[404], **responses})
+    @router.get("/v1/models/{name:path}", response_class=Response, responses=answers(ModelCard, "One name.") | errors)
     async def show_model(name: str) -> Response:
         """One of them."""
         model = serving.loaded()

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.errors import InvalidRequestError
 from twostroke.sampling_params import SamplingParams
-
-MAX_PROMPTS = 256
-MAX_CHOICES = 1024
+from twostroke.server.limits import LIMITS, MAX_CHOICES, MAX_PROMPTS
 
 
 class StrictModel(BaseModel):
@@ -43,6 +42,21 @@ class StrictModel(BaseModel):
                 raise PydanticCustomError("unsupported_field", "not supported", {"field": name})
         return {name: value for name, value in data.items() if name not in cls.refused}
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The document tells of limits, and of refused fields the values that pass."""
+        schema = handler(core)
+        properties = handler.resolve_ref_schema(schema)["properties"]
+        for name, limit in LIMITS.items():
+            if name in properties:
+                properties[name] |= limit
+        for name, neutral in cls.refused.items():
+            properties[name] = {
+                "enum": [None, *neutral],
+                "description": "Not supported: may be there, but say nothing.",
+            }
+        return schema
+
 
 MODEL_DEFAULT = "By default the model's own (generation_config.json)"
 
@@ -50,9 +64,12 @@ MODEL_DEFAULT = "By default the model's own (generation_config.json)"
 class StreamOptions(StrictModel):
     """What a streamed answer carries besides its text."""
 
-    refused = {"include_obfuscation": (False,), "continuous_usage_stats": (False,)}
+    refused = {"include_obfuscation": (False,)}
 
     include_usage: bool | None = Field(None, description="Send a last chunk with the usage.")
+    continuous_usage_stats: bool | None = Field(
+        None, description="With include_usage: every chunk carries the usage so far, over all choices."
+    )
 
 
 # Fields of a request that are SamplingParams' own, under the same name.
@@ -90,7 +107,9 @@ class GenerationFields(StrictModel):
     include_stop_str_in_output: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    truncate_prompt_tokens: int | None = Field(None, description="Keep only the last this many tokens of the prompt.")
+    truncate_prompt_tokens: int | None = Field(
+        None, description="Keep only the last this many tokens of the prompt; -1: as many as fit beside max_tokens."
+    )
     return_token_ids: bool | None = Field(None, description="Return the token ids of prompt and answer.")
     priority: int | None = Field(None, description="Lower runs first under --policy priority.")
     cache_salt: str | None = Field(None, description="Cached prefixes are shared only between equal salts.")
@@ -111,6 +130,16 @@ class GenerationFields(StrictModel):
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
+    @property
+    def continuous_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+    def kept_prompt_tokens(self, info: ExecutorInfo, params: SamplingParams) -> int | None:
+        """How many tokens a prompt is cut to, if it has more; ``None``: it is not cut."""
+        if self.truncate_prompt_tokens != -1:
+            return self.truncate_prompt_tokens
+        return max(1, info.max_model_len - (params.max_tokens or 1))
+
     def most_prompt_tokens(self, info: ExecutorInfo) -> int | None:
         """How many tokens of a prompt can be of use; ``None`` where all but the last are cut off anyway."""
         return info.max_model_len if self.truncate_prompt_tokens is None else None
@@ -122,10 +151,14 @@ class GenerationFields(StrictModel):
             check_unicode(param, [words] if isinstance(words, str) else words)
         if self.stream_options is not None and not self.stream:
             raise InvalidRequestError("stream_options needs stream=true", param="stream_options")
+        if self.continuous_usage and not self.include_usage:
+            param = "stream_options.continuous_usage_stats"
+            raise InvalidRequestError(f"{param} needs include_usage=true", param=param)
         if self.stream and self.prompt_logprobs is not None:
             raise InvalidRequestError("prompt_logprobs cannot be streamed", param="prompt_logprobs")
-        if self.truncate_prompt_tokens is not None and self.truncate_prompt_tokens < 1:
-            raise InvalidRequestError("truncate_prompt_tokens must be at least 1", param="truncate_prompt_tokens")
+        kept = self.truncate_prompt_tokens
+        if kept is not None and kept != -1 and kept < 1:
+            raise InvalidRequestError("truncate_prompt_tokens must be -1 or at least 1", param="truncate_prompt_tokens")
 
     def sampling_params(self, defaults: Mapping[str, float], **overrides: Any) -> SamplingParams:
         """The sampling fields that were given, over the model's ``defaults``, validated; ``overrides`` win."""
@@ -162,7 +195,7 @@ class ChatCompletionRequest(GenerationFields):
         "function_call": ("none", "auto"), "response_format": ({"type": "text"},), "audio": (),
         "modalities": (["text"],), "prediction": (), "reasoning_effort": (), "service_tier": ("auto", "default"),
         "store": (False,), "metadata": ({},), "web_search_options": (), "verbosity": (),
-        "prompt_cache_retention": (), "moderation": (), "best_of": (1,), "echo": (False,),
+        "prompt_cache_options": (), "prompt_cache_retention": (), "moderation": (), "best_of": (1,), "echo": (False,),
         "use_beam_search": (False,), "length_penalty": (1.0, 1), "guided_json": (), "guided_regex": (),
         "guided_choice": (), "guided_grammar": (), "structured_outputs": (), "chat_template": (),
         "chat_template_kwargs": ({},), "documents": ([],), "mm_processor_kwargs": (),
@@ -174,6 +207,7 @@ class ChatCompletionRequest(GenerationFields):
     top_logprobs: int | None = Field(None, description="Needs logprobs.")
     add_generation_prompt: bool | None = Field(None, description="Open the assistant's turn; true by default.")
     continue_final_message: bool | None = Field(None, description="Go on with the last message instead of a new one.")
+    add_special_tokens: bool | None = Field(None, description="Add the model's BOS; false by default: templates do.")
 
     def to_params(self, defaults: Mapping[str, float]) -> SamplingParams:
         """Sampling parameters of a chat; without ``max_tokens`` the answer may fill the context."""

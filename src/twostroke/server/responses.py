@@ -69,7 +69,7 @@ class ChatChunk(Struct, kw_only=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class ChatMessage(Struct):
+class AnswerMessage(Struct):
     content: str
     role: str = "assistant"
     refusal: None = None
@@ -77,7 +77,7 @@ class ChatMessage(Struct):
 
 class ChatChoice(Struct, kw_only=True):
     index: int
-    message: ChatMessage
+    message: AnswerMessage
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None
     stop_reason: str | int | None = None

@@ -13,13 +13,11 @@ from starlette.responses import Response
 
 from twostroke.errors import InvalidRequestError
 from twostroke.server.chat import encode_chat
-from twostroke.server.errors import ERROR_RESPONSES
 from twostroke.server.generation import encode_text
+from twostroke.server.openapi import ERROR_RESPONSES, answers
 from twostroke.server.protocol import ChatMessage, StrictModel
 from twostroke.server.serving import ServedModel, Serving
 from twostroke.server.sse import encode
-
-RESPONSES = {status: rule for status, rule in ERROR_RESPONSES.items() if status != 429}
 
 
 class TokenizeRequest(StrictModel):
@@ -70,8 +68,9 @@ class Detokenized(Struct):
 def tokenization_router(serving: Serving) -> APIRouter:
     """The routes that turn text into tokens and back. They are open while the server drains: nothing is generated."""
     router = APIRouter(tags=["tokenization"])
+    errors = {status: response for status, response in ERROR_RESPONSES.items() if status != 429}
 
-    @router.post("/tokenize", responses=RESPONSES)
+    @router.post("/tokenize", response_class=Response, responses=answers(Tokenized, "The tokens.") | errors)
     async def tokenize(body: TokenizeRequest) -> Response:
         """The token ids of a prompt or of a conversation, and how many of them the model's context holds."""
         model = serving.loaded()
@@ -83,7 +82,7 @@ def tokenization_router(serving: Serving) -> APIRouter:
         longest = model.client.info.max_model_len
         return _json(Tokenized(count=len(tokens), max_model_len=longest, tokens=tokens, token_strs=strings))
 
-    @router.post("/detokenize", responses=RESPONSES)
+    @router.post("/detokenize", response_class=Response, responses=answers(Detokenized, "The text.") | errors)
     async def detokenize(body: DetokenizeRequest) -> Response:
         """The text of token ids, special tokens written out."""
         model = serving.loaded()

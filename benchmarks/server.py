@@ -1,0 +1,90 @@
+"""``twostroke serve`` as a process of its own, for benchmarks that talk to it over HTTP."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+DEADLINE = 120.0
+# Asking more often would take time from the server that is loading.
+POLL_SECONDS = 0.025
+STOP_SECONDS = 15.0
+
+
+class ServerFailedError(RuntimeError):
+    """The server ended, or was not ready in time; carries the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProcess:
+    """A server that is ready: where it listens, its process, and how long it took from its start, in seconds."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    ready_seconds: float
+
+
+@contextmanager
+def running_server(model: str, log: Path, *flags: str) -> Iterator[ServerProcess]:
+    """Start a server on a free port of loopback, wait until it is healthy, and end it.
+
+    Args:
+        log: File for what it writes.
+        flags: Of ``twostroke serve``.
+
+    Raises:
+        ServerFailedError: It ended, or was not healthy within ``DEADLINE`` seconds.
+    """
+    port = free_port()
+    command = [sys.executable, "-m", "twostroke", "serve", model, "--port", str(port), *flags]
+    with log.open("wb") as output:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _wait_until_healthy(process, url, began, log)
+            yield ServerProcess(url, process, time.perf_counter() - began)
+        finally:
+            _end(process)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on at this moment."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, began: float, log: Path) -> None:
+    with httpx.Client(trust_env=False, timeout=DEADLINE) as client:
+        while time.perf_counter() - began < DEADLINE:
+            if process.poll() is not None:
+                raise ServerFailedError(f"the server ended with {process.returncode}:\n{tail(log)}")
+            try:
+                if client.get(f"{url}/health").status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass  # it does not listen yet
+            time.sleep(POLL_SECONDS)
+    raise ServerFailedError(f"the server was not healthy after {DEADLINE:g} s:\n{tail(log)}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])

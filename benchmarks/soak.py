@@ -1,0 +1,238 @@
+"""Does a server that is treated badly for a long time stay as it was? ``python -m benchmarks.soak --minutes 20``.
+
+Starts ``twostroke serve`` on loopback and sends it good requests beside aborts, dropped connections, malformed bodies
+and oversized prompts. At the end: every block is free, resident memory and file descriptors are what they were after
+the warm-up, and no good request failed. The exit code says whether all of that held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import cyclopts
+import httpx
+import psutil
+
+from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.server import ServerProcess, running_server, tail
+from benchmarks.visitors import Tally, Visitor
+
+RESULTS = Path(__file__).parent / "results"
+# What grows to a fixed size and then stays is small enough to be full when the warm-up ends.
+FLAGS = {
+    "--kv-cache-memory": "32MiB",
+    "--step-events": "256",
+    "--max-num-seqs": "32",
+    "--max-body-size": "1MiB",
+    "--dtype": "float32",
+}
+MAX_BODY = 2**20
+WARM_UP_SHARE = 0.4
+MEMORY_TOLERANCE = 0.02
+SAMPLE_SECONDS = 0.5
+IDLE_SECONDS = 30.0  # within which a server that nobody visits any more must be idle
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The server at one moment: seconds since the first visit, bytes, descriptors."""
+
+    seconds: float
+    resident: int
+    descriptors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that must hold at the end."""
+
+    name: str
+    found: str
+    asked: str
+    held: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """All that was seen. Blocks in use and requests are read from ``/metrics`` after the last visitor has left."""
+
+    seconds: float
+    tally: Tally
+    samples: list[Sample]
+    descriptors_before: int
+    descriptors_after: int
+    usage_after: float
+    requests_after: float
+    alive: bool
+    log: str
+
+
+def main(*, minutes: float = 20.0, concurrency: int = 32, seed: int = 0, out: Path = RESULTS) -> int:
+    """Soak a server, print one table, and record it.
+
+    Args:
+        minutes: How long visitors come, the warm-up (the first 40 %) included.
+        concurrency: Visitors at a time.
+        seed: Decides what each of them does, though not when the server is how far with it.
+        out: Folder for the record.
+
+    Returns:
+        0 if all checks held.
+    """
+    others = Others()
+    with tempfile.TemporaryDirectory(prefix="twostroke-soak-") as folder:
+        log = Path(folder) / "server.log"
+        flags = [part for pair in FLAGS.items() for part in pair]
+        with running_server("pilot", log, *flags) as server:
+            run = asyncio.run(soak(server, log, minutes * 60, concurrency, seed))
+    checks = judge(run)
+    text = table(run, checks)
+    print(text, flush=True)
+    for error in run.tally.errors:
+        print(f"failed: {error}", file=sys.stderr)
+    command = shlex.join(["python", "-m", "benchmarks.soak", *sys.argv[1:]])
+    write(run, checks, text, environment(command, others.share()), out)
+    return 0 if all(check.held for check in checks) else 1
+
+
+async def soak(server: ServerProcess, log: Path, seconds: float, concurrency: int, seed: int) -> Run:
+    """Visit ``server`` for a while, then wait until it is idle."""
+    process = psutil.Process(server.process.pid)
+    async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=30) as client:
+        context = (await client.get("/v1/models")).json()["data"][0]["max_model_len"]
+        await client.post("/v1/completions", json={"prompt": "x", "max_tokens": 4})
+        before = process.num_fds()
+        tally, samples = Tally(), list[Sample]()
+        began = time.perf_counter()
+
+        async def visit(number: int) -> None:
+            visitor = Visitor(server.url, f"{seed} {number}", tally, max_model_len=context, max_body_size=MAX_BODY)
+            try:
+                while time.perf_counter() - began < seconds:
+                    await visitor.visit()
+            finally:
+                await visitor.close()
+
+        watching = asyncio.ensure_future(watch(process, samples, began))
+        await asyncio.gather(*(visit(number) for number in range(concurrency)))
+        watching.cancel()
+        lasted = time.perf_counter() - began
+        usage, requests = await become_idle(client)
+        return Run(
+            seconds=lasted,
+            tally=tally,
+            samples=samples,
+            descriptors_before=before,
+            descriptors_after=await settle(process, before),
+            usage_after=usage,
+            requests_after=requests,
+            alive=server.process.poll() is None,
+            log=tail(log),
+        )
+
+
+async def watch(process: psutil.Process, samples: list[Sample], began: float) -> None:
+    """Look at the server's process now and then, until cancelled."""
+    while True:
+        samples.append(Sample(time.perf_counter() - began, process.memory_info().rss, process.num_fds()))
+        await asyncio.sleep(SAMPLE_SECONDS)
+
+
+async def become_idle(client: httpx.AsyncClient) -> tuple[float, float]:
+    """Share of the blocks in use, and requests that run or wait: once both are zero, or when time is up."""
+    deadline = time.perf_counter() + IDLE_SECONDS
+    while True:
+        metrics = (await client.get("/metrics")).text
+        requests = metric(metrics, "vllm:num_requests_running") + metric(metrics, "vllm:num_requests_waiting")
+        usage = metric(metrics, "vllm:kv_cache_usage_perc")
+        if not requests + usage or time.perf_counter() > deadline:
+            return usage, requests
+        await asyncio.sleep(0.1)
+
+
+async def settle(process: psutil.Process, before: int) -> int:
+    """Descriptors, once closed connections are gone or have had five seconds for it."""
+    for _ in range(50):
+        if process.num_fds() <= before:
+            break
+        await asyncio.sleep(0.1)
+    return process.num_fds()
+
+
+def metric(text: str, name: str) -> float:
+    """One gauge of a Prometheus exposition."""
+    return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + "{"))
+
+
+def judge(run: Run) -> list[Check]:
+    """What must hold."""
+    first, last = resident(run.samples, run.seconds)
+    growth = last / first - 1
+    bad = sum(run.tally.failed.values())
+    good = sum(run.tally.visits.values()) - bad
+    leaked = run.descriptors_after - run.descriptors_before
+    return [
+        Check("visits not answered as they should be", f"{bad} of {good + bad}", "0", bad == 0 and good > 0),
+        Check("KV blocks in use at the end", f"{run.usage_after:.1%}", "0 %", run.usage_after == 0),
+        Check("requests in the engine at the end", f"{run.requests_after:g}", "0", run.requests_after == 0),
+        Check(
+            "resident memory, end against end of warm-up",
+            f"{growth:+.1%} ({first / 2**20:.1f} to {last / 2**20:.1f} MiB)",
+            f"within {MEMORY_TOLERANCE:.0%}",
+            growth <= MEMORY_TOLERANCE,
+        ),
+        Check("file descriptors left over", f"{leaked} (of {run.descriptors_before})", "0", leaked <= 0),
+        Check("the server's process", "alive" if run.alive else "ended", "alive", run.alive),
+    ]
+
+
+def resident(samples: Sequence[Sample], seconds: float) -> tuple[float, float]:
+    """Median bytes just after the warm-up, and at the end: each over a tenth of the run."""
+    tenth = seconds / 10
+    windows = [(WARM_UP_SHARE * seconds, WARM_UP_SHARE * seconds + tenth), (seconds - tenth, seconds + 1)]
+    first, last = (
+        statistics.median(sample.resident for sample in samples if begin <= sample.seconds <= end)
+        for begin, end in windows
+    )
+    return first, last
+
+
+def table(run: Run, checks: Sequence[Check]) -> str:
+    """Markdown: what was sent, then what held."""
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(run.tally.visits.items()))
+    most = max(sample.descriptors for sample in run.samples)
+    lines = [
+        f"{run.seconds / 60:.1f} minutes, the first {WARM_UP_SHARE:.0%} of them warm-up: "
+        f"{sum(run.tally.visits.values())} visits ({kinds}), {run.tally.tokens} tokens to good ones, "
+        f"at most {most} file descriptors",
+        "",
+        "| | found | asked | |",
+        "|---|---|---|---|",
+        *(f"| {c.name} | {c.found} | {c.asked} | {'held' if c.held else 'MISSED'} |" for c in checks),
+    ]
+    return "\n".join(lines)
+
+
+def write(run: Run, checks: Sequence[Check], text: str, where: dict[str, Any], folder: Path) -> None:
+    """``soak.json`` with every sample, ``soak.md`` to read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = asdict(run) | {"samples": [list(asdict(sample).values()) for sample in run.samples]}
+    results = {**where, "server_flags": FLAGS, "checks": [asdict(check) for check in checks], **found}
+    (folder / "soak.json").write_text(json.dumps(results, indent=1) + "\n")
+    flags = " ".join(f"{name} {value}" for name, value in FLAGS.items())
+    served = f"- server: `twostroke serve pilot {flags}`\n"
+    (folder / "soak.md").write_text(f"# Soak\n\n{environment_text(where)}{served}\n{text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(cyclopts.run(main))

@@ -1,0 +1,59 @@
+"""Limits of what clients may send: `SamplingParams` and the routes check them, the API document shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from twostroke.sampling_params import (
+    MAX_BAD_WORDS,
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROBS,
+    MAX_SAMPLES,
+    MAX_SEED,
+    MAX_STOP_STRING_LENGTH,
+    MAX_STOP_STRINGS,
+)
+
+MAX_PROMPTS = 256
+MAX_CHOICES = 1024
+
+_TOKENS: dict[str, Any] = {"items": {"type": "integer", "minimum": 0}}
+
+# Field name to JSON schema keywords, which say nothing about values of another type (null, say).
+LIMITS: Mapping[str, Mapping[str, Any]] = {
+    "n": {"minimum": 1, "maximum": MAX_SAMPLES},
+    "temperature": {"minimum": 0, "maximum": 100},
+    "top_k": {"minimum": -1},
+    "top_p": {"exclusiveMinimum": 0, "maximum": 1},
+    "min_p": {"minimum": 0, "maximum": 1},
+    "repetition_penalty": {"exclusiveMinimum": 0, "maximum": 100},
+    "presence_penalty": {"minimum": -2, "maximum": 2},
+    "frequency_penalty": {"minimum": -2, "maximum": 2},
+    "seed": {"minimum": -(2**63), "maximum": MAX_SEED},
+    "max_tokens": {"minimum": 0},
+    "max_completion_tokens": {"minimum": 1},
+    "min_tokens": {"minimum": 0},
+    "logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},
+    "top_logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},
+    "prompt_logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},
+    "truncate_prompt_tokens": {"minimum": -1},
+    "stop": {
+        "minLength": 1,
+        "maxLength": MAX_STOP_STRING_LENGTH,
+        "maxItems": MAX_STOP_STRINGS,
+        "items": {"type": "string", "minLength": 1, "maxLength": MAX_STOP_STRING_LENGTH},
+    },
+    "bad_words": {
+        "maxItems": MAX_BAD_WORDS,
+        "items": {"type": "string", "minLength": 1, "maxLength": MAX_STOP_STRING_LENGTH},
+    },
+    "logit_bias": {
+        "maxProperties": MAX_LOGIT_BIAS,
+        "propertyNames": {"pattern": "^[0-9]{1,9}$"},
+        "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+    },
+    "stop_token_ids": _TOKENS,
+    "banned_token_ids": _TOKENS,
+    "allowed_token_ids": {"minItems": 1, **_TOKENS},
+}

@@ -1,0 +1,83 @@
+"""The API document: what each route may answer, with the schemas that the answers are encoded from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from twostroke.server.errors import ErrorEnvelope
+
+Responses = dict[int | str, dict[str, Any]]
+
+_PLACE = "#/components/schemas/{name}"
+_RETRY_AFTER = {"Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}}
+
+
+def _reference(of: type[msgspec.Struct]) -> dict[str, str]:
+    return {"$ref": _PLACE.format(name=of.__name__)}
+
+
+def answers(answer: type[msgspec.Struct], description: str, *, stream: type[msgspec.Struct] | None = None) -> Responses:
+    """The 200 of a route whose body is ``answer``, or with ``stream`` also server-sent events of that type."""
+    content: dict[str, Any] = {"application/json": {"schema": _reference(answer)}}
+    if stream is not None:
+        content["text/event-stream"] = {"schema": _event(stream)}
+    return {200: {"description": description, "content": content}}
+
+
+def _event(chunk: type[msgspec.Struct]) -> dict[str, Any]:
+    pieces = {"anyOf": [_reference(chunk), _reference(ErrorEnvelope)]}
+    json = {"type": "string", "contentMediaType": "application/json", "contentSchema": pieces}
+    data = {
+        "anyOf": [{"const": "[DONE]"}, json],
+        "description": "A piece, an error after which none comes, or the end.",
+    }
+    description = "With stream=true: server-sent events of this form."
+    return {"type": "object", "properties": {"data": data}, "required": ["data"], "description": description}
+
+
+def error(description: str, *, retry: bool = False) -> dict[str, Any]:
+    """A response that is an error in OpenAI's shape."""
+    document: dict[str, Any] = {"description": description}
+    if retry:
+        document["headers"] = _RETRY_AFTER
+    return document | {"content": {"application/json": {"schema": _reference(ErrorEnvelope)}}}
+
+
+# What a route that generates may answer instead of an answer.
+ERROR_RESPONSES: Responses = {
+    400: error("A field is malformed, out of range or not supported; or the request does not fit."),
+    404: error("There is no such model."),
+    413: error("The body is larger than --max-body-size."),
+    429: error("Too many requests wait.", retry=True),
+    500: error("The request failed inside the engine."),
+    503: error("The model is loading, the server is shutting down, or the engine has failed.", retry=True),
+}
+
+
+def document_api(app: FastAPI, types: Sequence[type[msgspec.Struct]]) -> None:
+    """Replace the document that FastAPI makes: ``types`` are what the routes answer with, errors beside."""
+
+    def make() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            _forget_validation_errors(document)
+            _, components = msgspec.json.schema_components([*types, ErrorEnvelope], ref_template=_PLACE)
+            document["components"]["schemas"] |= components
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = make  # type: ignore[method-assign]  # the way that FastAPI documents
+
+
+def _forget_validation_errors(document: dict[str, Any]) -> None:
+    # FastAPI documents a 422 of its own with every route that reads anything; here that is a 400.
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)

@@ -1,0 +1,68 @@
+"""Every field that OpenAI's own client knows is served or refused by name: none is ignored in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase as ChatParams
+from openai.types.completion_create_params import CompletionCreateParamsBase as TextParams
+
+from tests.server.http import USER, post
+from tests.server.scripted import ScriptedEngine
+from twostroke.server.protocol import SAMPLING_FIELDS, ChatCompletionRequest, CompletionRequest
+
+# What asks for something, where a number would be no answer to that.
+VALUES: dict[str, Any] = {
+    "model": "scripted",
+    "prompt": "the dog",
+    "messages": USER,
+    "user": "joe",
+    "safety_identifier": "joe",
+    "prompt_cache_key": "joe",
+    "logit_bias": {"1": 1},
+    "stop": "x",
+    "echo": True,
+    "stream_options": {"include_usage": True},
+}
+# Fields that only say who asks: there is nothing here that they would have to change.
+HARMLESS = {"user", "safety_identifier", "prompt_cache_key"}
+BODIES: dict[str, dict[str, Any]] = {"chat/completions": {"messages": USER}, "completions": {"prompt": "the dog"}}
+ROUTES = [("chat/completions", name) for name in sorted(ChatParams.__annotations__)]
+ROUTES += [("completions", name) for name in sorted(TextParams.__annotations__)]
+
+
+def body_with(path: str, field: str) -> dict[str, Any]:
+    value: Any = VALUES.get(field, 1)
+    if path == "chat/completions" and field in ("logprobs", "top_logprobs"):
+        return {**BODIES[path], "logprobs": True, field: True if field == "logprobs" else 1}
+    if field in ("functions", "tools", "modalities"):
+        value = [{"type": "function"}]
+    if field in ("best_of", "n"):
+        value = 2
+    return {**BODIES[path], field: value, "stream": field == "stream_options"}
+
+
+@pytest.mark.parametrize(("path", "field"), ROUTES)
+async def test_a_field_works_or_is_refused_by_name(path: str, field: str) -> None:
+    model = ChatCompletionRequest if path == "chat/completions" else CompletionRequest
+    response = await post(ScriptedEngine(), path, body_with(path, field), served_model_name=("scripted",))
+    if field in model.model_fields:
+        assert response.status_code == 200, response.text
+    else:
+        assert response.status_code == 400, response.text
+        error = response.json()["error"]
+        assert error["param"] == field
+        assert "is not supported by this server" in error["message"]
+
+
+@pytest.mark.parametrize("model", [ChatCompletionRequest, CompletionRequest])
+def test_every_accepted_field_is_read(model: type[ChatCompletionRequest] | type[CompletionRequest]) -> None:
+    """By name, somewhere in the server: a field that nothing reads would be ignored."""
+    import inspect
+
+    from twostroke.server import chat, completions, generation, protocol
+
+    source = "".join(map(inspect.getsource, (chat, completions, generation, protocol)))
+    for name in model.model_fields.keys() - HARMLESS - set(SAMPLING_FIELDS):
+        assert f"body.{name}" in source or f"fields.{name}" in source or f"self.{name}" in source, name

@@ -1,0 +1,86 @@
+"""Whatever fits the API document, and whatever does not: no 5xx, no hang, no answer that the document does not show.
+
+By hand, with many more: ``TWOSTROKE_SCHEMATHESIS_EXAMPLES=2000 pytest tests/server/test_schemathesis.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case, CheckFunction, GenerationMode
+from schemathesis.core.result import Ok
+from schemathesis.schemas import BaseSchema
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from tests.server.running import running_server, wait_until
+from tests.server.tiny import tiny_engine
+from twostroke.engine.async_engine import AsyncEngine
+
+MORE = os.environ.get("TWOSTROKE_SCHEMATHESIS_EXAMPLES")
+EXAMPLES = int(MORE or "15")
+SECONDS = 10  # after which a request hangs
+WITH_BODY = ["POST /v1/chat/completions", "POST /v1/completions", "POST /tokenize", "POST /detokenize"]
+WITHOUT = ["GET /v1/models", "GET /v1/models/{name}", "GET /health", "GET /metrics", "GET /version"]
+# A request may fit the schema and not the model (too long), or contradict itself (top_logprobs without logprobs).
+EXCLUDED: list[CheckFunction] = [positive_data_acceptance]
+# What the schema cannot know: this model's name, tokens and length. Half of the positive examples are given them.
+TAME: dict[str, Any] = {
+    "model": "tiny",
+    "prompt": [5, 6, 7],
+    "tokens": [5, 6, 7],
+    "messages": [{"role": "user", "content": "x"}],
+}
+CONTEXT = 48
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[AsyncEngine]:
+    with tiny_engine(max_model_len=CONTEXT, max_num_seqs=64) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def document(engine: AsyncEngine) -> Iterator[BaseSchema]:
+    with running_server(engine, served_model_name=("tiny",)) as url:
+        yield schemathesis.openapi.from_url(f"{url}/openapi.json")
+
+
+def test_every_operation_is_tried(document: BaseSchema) -> None:
+    assert [found.ok().label for found in document.get_all_operations() if isinstance(found, Ok)] == WITH_BODY + WITHOUT
+
+
+@pytest.mark.parametrize(
+    ("label", "mode"),
+    # What takes nothing can be asked nothing wrong.
+    [(label, mode) for label in WITH_BODY for mode in GenerationMode] + [(i, GenerationMode.POSITIVE) for i in WITHOUT],
+)
+def test_operation(document: BaseSchema, engine: AsyncEngine, label: str, mode: GenerationMode) -> None:
+    operation = document.find_operation_by_label(label)
+    assert operation is not None
+    statuses = set()
+
+    # Without the variable, the same examples each time: the suite repeats, exploring is done by hand.
+    @given(case=operation.as_strategy(generation_mode=mode), tame=st.booleans())
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+        derandomize=not MORE,
+    )
+    def answers_as_documented(case: Case[Any], tame: bool) -> None:
+        if tame and mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
+            case.body |= {name: value for name, value in TAME.items() if name in case.body}
+        statuses.add(case.call_and_validate(timeout=SECONDS, excluded_checks=EXCLUDED).status_code)
+
+    answers_as_documented()
+    assert mode is GenerationMode.NEGATIVE or "{name}" in label or 200 in statuses
+    wait_until(lambda: engine.stats().num_running + engine.stats().num_waiting == 0)
+    assert engine.unhealthy_reason() is None
+    assert engine.stats().free_blocks == engine.info.num_blocks
