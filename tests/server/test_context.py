@@ -104,7 +104,8 @@ async def test_continuing_the_last_message() -> None:
 
 async def test_without_documents_and_context_nothing_changes() -> None:
     """vLLM's clients may send them empty; what is too long is refused, and usage has no new key."""
-    for fields in ({}, {"documents": []}, {"documents": None, "context": None}):
+    empty: list[dict[str, Any]] = [{}, {"documents": []}, {"documents": None, "context": None}]
+    for fields in empty:
         engine = ScriptedEngine()
         answer = await chat(engine, messages=[SYSTEM, *USER], **fields)
         assert prompt_of(engine) == "system: be brief\nuser: the dog\nassistant: "

@@ -28,7 +28,7 @@ def checked_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     return [message.model_dump(exclude_none=True) for message in messages]
 
 
-def rendering_options(add_generation_prompt: bool | None, continue_final_message: bool | None) -> dict[str, bool]:
+def rendering_options(add_generation_prompt: bool | None, continue_final_message: bool | None) -> dict[str, Any]:
     """For ``ChatTemplate.render``: the assistant's turn is opened unless the last message is to go on."""
     continued = bool(continue_final_message)
     opened = not continued if add_generation_prompt is None else add_generation_prompt
@@ -46,7 +46,7 @@ async def assemble_chat(model: ServedModel, body: ChatCompletionRequest, max_tok
     """
     body.check_context()
     info = model.client.info
-    fields = body.context or ContextFields()
+    fields = body.context or ContextFields.model_validate({})
     # Where the KV cache holds less than the model's context, a request can be no longer than the cache.
     longest = min(info.max_model_len, info.num_blocks * info.block_size)
     most = longest - (max_tokens or 1)

@@ -146,7 +146,8 @@ def assemble(
     return Assembly(prompt, material.report(choice, len(prompt), budget))
 
 
-class _Piece(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Piece:
     """What stays or goes as a whole."""
 
     kind: Literal["turn", "document"]
@@ -244,10 +245,9 @@ class _Material:
 
     def report(self, choice: _Choice, prompt_tokens: int, budget: int) -> ContextReport:
         kept = dict(choice.documents)
-        whole = [i for i, document in kept.items() if document is self.documents[i]]
-        cut = [i for i in kept if i not in whole]
-        counts = dict(zip(cut, self.tokenizer.count([kept[i].written() for i in cut]), strict=True))
-        counts |= {i: self._document_counts[i] for i in whole}
+        counts = {i: self._document_counts[i] for i in kept}
+        cut = [i for i, document in kept.items() if document is not self.documents[i]]
+        counts |= zip(cut, self.tokenizer.count([kept[i].written() for i in cut]), strict=True)
         turns = [self.turn(i).tokens for i in range(len(self._turns))]
         kept_turns = sum(turns[i] for i in choice.turns)
         return ContextReport(
@@ -287,20 +287,15 @@ def _turns(roles: Sequence[str]) -> tuple[list[int], list[list[int]]]:
 
 def _fit(material: _Material, least: list[int], budget: int) -> tuple[_Choice, list[int]]:
     """What stays, and the prompt."""
-    frame = material.estimate_frame(len(least))
-
-    def cost(piece: _Piece) -> float:
-        return piece.tokens + (frame * material.messages_in(piece.index) if piece.kind == "turn" else 0)
-
     everything = material.everything()
     pieces = [*map(material.turn, everything.turns), *(material.document(i) for i, _ in everything.documents)]
-    wanted = len(least) + sum(map(cost, pieces))
+    wanted = len(least) + sum(piece.tokens for piece in pieces)
     if material.options.strategy == "error":
-        return everything, _whole(material, everything, int(wanted), budget)
+        return everything, _whole(material, everything, wanted, budget)
     if wanted <= budget and len(prompt := material.prompt(everything)) <= budget:
         return everything, prompt
     order = material.removal_order()
-    gone, prompt = _fewest_gone(material, order, [cost(piece) for piece in order], least, budget)
+    gone, prompt = _fewest_gone(material, order, least, budget)
     choice = material.without(order[:gone])
     last = order[gone - 1] if gone else None
     if material.options.strategy == "truncate_documents" and last is not None and last.kind == "document":
@@ -324,13 +319,13 @@ def _whole(material: _Material, everything: _Choice, wanted: int, budget: int) -
     return prompt
 
 
-def _fewest_gone(
-    material: _Material, order: Sequence[_Piece], costs: Sequence[float], least: list[int], budget: int
-) -> tuple[int, list[int]]:
+def _fewest_gone(material: _Material, order: Sequence[_Piece], least: list[int], budget: int) -> tuple[int, list[int]]:
     """How many pieces must go, in order, for the rest to fit; and the prompt of that rest."""
+    frame = material.estimate_frame(len(least))
     estimates = [float(len(least))]
-    for cost in reversed(costs):
-        estimates.append(estimates[-1] + cost)
+    for piece in reversed(order):
+        around = frame * material.messages_in(piece.index) if piece.kind == "turn" else 0
+        estimates.append(estimates[-1] + piece.tokens + around)
     estimates.reverse()  # estimates[k]: tokens once k pieces are gone
     too_few, enough, prompt = -1, len(order), least
     error, tries = 0.0, 0
