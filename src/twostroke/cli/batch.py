@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 from twostroke.batch.options import BatchOptions
-from twostroke.cli.flags import CacheFlags, ModelFlags, SchedulerFlags, engine_config
+from twostroke.cli.flags import BatchFlags, CacheFlags, ModelFlags, SchedulerFlags, engine_config
 from twostroke.config import EngineConfig, ModelOptions
 from twostroke.errors import ConfigError
 
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from twostroke.batch.results import ResultsFile
     from twostroke.batch.runner import BatchRunner
     from twostroke.server.serving import OwnedEngine
-
-BatchFlags = Annotated[
-    BatchOptions, Parameter(name="*", group=Group("Batch", sort_key=0), negative_bool=(), negative_iterable=())
-]
 
 EXIT_FAILURES = 1
 # Seconds for which a server that is busy or away is asked again; one in this process is not away.
@@ -95,7 +91,7 @@ class _Run:
         self._wanted = wanted
         self._results = results
         self._options = options
-        self._began = time.monotonic()
+        self._began = 0.0
         self._num_before = self.num_finished
         self._runner: BatchRunner | None = None
 
@@ -139,6 +135,7 @@ class _Run:
         with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=2) as progress:
             task = progress.add_task(self._source.name, total=len(self._wanted), completed=self._num_before)
             done = partial(progress.advance, task)
+            self._began = time.monotonic()
             self._runner = BatchRunner(http, self._results, patience=patience, done=done)
             await self._runner.run(self._left(), self._options.max_concurrency)
 
@@ -157,16 +154,17 @@ class _Run:
 
     def summarize(self) -> int:
         """The last line, and the exit code."""
-        failed = sum(not self._results.finished[key].succeeded for key in self._wanted)
+        finished = self._results.finished
+        # A line that was taken out of the input meanwhile has no answer.
+        failed = sum(key not in finished or not finished[key].succeeded for key in self._wanted)
         parts = [f"{len(self._wanted)} requests: {len(self._wanted) - failed} answered, {failed} failed"]
         if self._num_before:
             parts.append(f"{self._num_before} done before")
         if self._runner is not None:
             totals, seconds = self._runner.totals, time.monotonic() - self._began
-            parts.append(f"{totals.prompt_tokens} tokens in, {totals.completion_tokens} out")
-            parts.append(f"{seconds:.1f} s")
+            parts.append(f"{totals.prompt_tokens} tokens in, {totals.completion_tokens} out, {seconds:.1f} s")
         print(f"{'; '.join(parts)}; written to {self._target}", file=sys.stderr)
-        if strangers := len(self._results.finished.keys() - self._wanted.keys()):
+        if strangers := len(finished.keys() - self._wanted.keys()):
             print(f"{self._target} also holds {strangers} answers to other requests", file=sys.stderr)
         return EXIT_FAILURES if failed else 0
 
