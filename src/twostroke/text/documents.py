@@ -89,15 +89,15 @@ def _with_block(messages: Sequence[Mapping[str, Any]], block: str, writes_system
 
 
 def bm25_scores(question: str, texts: Sequence[str]) -> list[float]:
-    """How well each text fits the question: BM25 with Lucene's idf, k1 = 1.5 and b = 0.75; 0 where no word is shared.
+    """How well each text fits the question: BM25 as Lucene has it (k1 1.5, b 0.75); 0 if no word is shared.
 
     Source: Robertson et al., Okapi at TREC-3 (1994), as computed by the library ``bm25s``.
     """
-    asked = list(dict.fromkeys(_words(question)))
-    words = [_words(text) for text in texts]
-    known = set().union(*words)
-    asked = [word for word in asked if word in known]
-    if not asked:
+    asked = set(_words(question))
+    # Words that nobody asked for count for a text's length alone: one of them stands for all.
+    words = [[word if word in asked else "" for word in _words(text)] for text in texts]
+    shared = sorted(asked & set().union(*words))
+    if not shared:
         return [0.0] * len(texts)
     import bm25s  # 0.1 s, for those alone who rank
 
@@ -105,7 +105,7 @@ def bm25_scores(question: str, texts: Sequence[str]) -> list[float]:
     logging.getLogger("bm25s").setLevel(logging.WARNING)
     index = bm25s.BM25()
     index.index(words, show_progress=False)
-    return [float(score) for score in index.get_scores(asked)]
+    return [float(score) for score in index.get_scores(shared)]
 
 
 def _words(text: str) -> list[str]:
