@@ -108,6 +108,35 @@ def test_cached_tokens_are_reported(api: openai.OpenAI) -> None:
     assert usages[1].prompt_tokens_details.cached_tokens > usages[1].prompt_tokens - 32
 
 
+def test_a_long_chat_with_documents_is_put_together(api: openai.OpenAI) -> None:
+    turns: list[Any] = [
+        {"role": role, "content": f"{role} {i} speaks"} for i in range(300) for role in ("user", "assistant")
+    ]
+    documents = [
+        "Decode writes one token per pass.",
+        "A fox jumps over a dog. " * 200,
+        "The KV cache holds keys and values.",
+    ]
+    fields: dict[str, Any] = {"model": "pilot", "messages": [*turns, *QUESTION], "max_tokens": 8, "temperature": 0}
+    extra: dict[str, Any] = {"documents": documents, "context": {"max_tokens": 500, "strategy": "drop_oldest"}}
+    whole: Any = api.chat.completions.create(**fields, extra_body=extra)
+    context = whole.usage.context
+    assert sum(context["kept"].values()) == whole.usage.prompt_tokens <= 500
+    assert context["turns"] == {"kept": 0, "dropped": 300}  # all of them, before any document
+    assert [use["kept_tokens"] > 0 for use in context["documents"]] == [True, False, True]
+    options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+    *_, last = api.chat.completions.create(**fields, **options, extra_body=extra)
+    assert last.usage.context == context
+    extra["context"]["strategy"] = "drop_documents"
+    kept: Any = api.chat.completions.create(**fields, extra_body=extra)
+    assert kept.usage.context["kept"]["documents"] == 0 < kept.usage.context["turns"]["kept"] < 300
+    with pytest.raises(openai.BadRequestError) as caught:
+        api.chat.completions.create(
+            **{**fields, "messages": [{"role": "user", "content": "Why? " * 9000}]}, extra_body=extra
+        )
+    assert caught.value.code == "context_length_exceeded"
+
+
 def test_errors(api: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         api.chat.completions.create(model="pilot", messages=QUESTION, max_completion_tokens=100_000)

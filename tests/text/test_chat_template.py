@@ -176,3 +176,21 @@ def test_same_text_as_transformers(source: str, options: dict[str, bool]) -> Non
         [CHAT], chat_template=source, bos_token="<s>", eos_token="</s>", **options
     )
     assert render(source, CHAT, **options) == expected[0][0]
+
+
+def test_documents_and_who_writes_them() -> None:
+    own = "{% for d in documents %}{{ d.title }}: {{ d.text }}{% endfor %}"
+    documents = [{"title": "A", "text": "b"}]
+    assert render(own, documents=documents) == "A: b"
+    assert ChatTemplate(own).writes_documents
+    assert not ChatTemplate("{% set documents = 1 %}{{ documents }}").writes_documents
+    named = ChatTemplate({"default": "plain", "rag": own, "tool_use": "tools"})
+    assert named.writes_documents and not ChatTemplate({"default": "plain", "tool_use": own}).writes_documents
+    assert (named.render(USER), named.render(USER, documents=documents)) == ("plain", "A: b")
+    assert named.render(USER, documents=documents, tools=[{}]) == "tools"
+
+
+def test_who_takes_a_system_message() -> None:
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}" + CHATML
+    ignores = "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}"
+    assert [ChatTemplate(source).writes_system for source in (CHATML, refuses, ignores)] == [True, False, False]

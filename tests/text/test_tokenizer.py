@@ -164,3 +164,30 @@ def test_errors_carry_hints(tmp_path: Path) -> None:
 def test_text_must_be_a_string() -> None:
     with pytest.raises(InvalidRequestError, match="must be a string"):
         BYTE_LEVEL.encode(5)  # type: ignore[arg-type]
+
+
+@given(texts=st.lists(st.text(max_size=30), max_size=5))
+@settings(deadline=None)
+def test_counts_are_those_of_the_texts_by_themselves(texts: list[str]) -> None:
+    assert BYTE_LEVEL.count(texts) == [len(BYTE_LEVEL.encode(text, add_special_tokens=False)) for text in texts]
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "byte_fallback", "metaspace"])
+@given(text=st.text(alphabet=st.sampled_from("the dog 你é🙂\n"), max_size=60), number=st.integers(-1, 70))
+@settings(deadline=None)
+def test_a_prefix_is_what_its_tokens_stand_for(kind: str, text: str, number: int) -> None:
+    tokenizer = Tokenizer(KINDS[kind]())
+    total, prefix = tokenizer.count([text])[0], tokenizer.prefix(text, number)
+    assert text.startswith(prefix)
+    if number >= total:
+        assert prefix == text
+    elif kind == "byte_level":
+        # A character that the last token begins is there as a whole: up to three bytes more.
+        assert number <= tokenizer.count([prefix])[0] <= number + 3 or number < 1
+        assert (prefix == "") == (number < 1)
+
+
+def test_a_prefix_of_a_long_text() -> None:
+    tokenizer, text = Tokenizer(byte_level()), "the dog " * 100_000
+    assert tokenizer.max_chars_per_token is not None
+    assert tokenizer.prefix(text, 10).rstrip() == ("the dog " * 5).rstrip()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
+from twostroke.batch.options import BatchOptions
 from twostroke.config import (
     CacheConfig,
     EngineConfig,
@@ -38,6 +39,16 @@ ServerFlags = Annotated[ServerOptions, _section("Server", 2)]
 SchedulerFlags = Annotated[SchedulerConfig, _section("Scheduling", 3)]
 CacheFlags = Annotated[CacheConfig, _section("KV cache", 4)]
 ObservabilityFlags = Annotated[ObservabilityConfig, _section("Observability", 5)]
+BatchFlags = Annotated[
+    BatchOptions,
+    Parameter(
+        name="*",
+        group=Group("Batch", sort_key=0),
+        negative_bool=(),
+        negative_iterable=(),
+        show_default=_shown_default,
+    ),
+]
 
 # Flags whose value is a number of bytes, and so may carry a unit.
 SIZE_FLAGS = frozenset({"--kv-cache-memory", "--max-body-size"})

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
+from twostroke.cli.batch import batch
 from twostroke.cli.bench import bench_app
 from twostroke.cli.chat import chat
 from twostroke.cli.flags import expand_sizes, show_help
@@ -37,6 +38,7 @@ def build_app() -> App:
     app.command(serve, usage="Usage: twostroke serve [MODEL] [OPTIONS]")
     app.command(chat, usage="Usage: twostroke chat [MODEL] [OPTIONS]")
     app.command(generate, usage="Usage: twostroke generate PROMPT [OPTIONS]")
+    app.command(batch, usage="Usage: twostroke batch IN.jsonl -o OUT.jsonl [OPTIONS]", alias="run-batch")
     app.command(trace, usage="Usage: twostroke trace RECORDING [OPTIONS]")
     app.command(bench_app())
     return app
@@ -54,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
         print_error(error.message, error.hint)
         return EXIT_USAGE
     try:
-        command(*bound.args, **bound.kwargs)
+        code = command(*bound.args, **bound.kwargs)
     except TwostrokeError as error:
         print_error(error.message, error.hint)
         return EXIT_ERROR
@@ -64,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
         # Whoever read our output has seen enough; flushing at exit must not complain about it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERROR
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def main() -> None:

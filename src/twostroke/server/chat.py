@@ -10,10 +10,11 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from twostroke.errors import InvalidRequestError, RequestTooLargeError
+from twostroke.server.context import assemble_chat, checked_messages, context_usage, rendering_options
 from twostroke.server.generation import Generation, RunningUsage, Sample, encode_text, new_request_id, truncate
 from twostroke.server.logprobs import chat_logprobs, prompt_logprobs
 from twostroke.server.openapi import ERROR_RESPONSES, answers
-from twostroke.server.protocol import ChatCompletionRequest, ChatMessage, check_unicode
+from twostroke.server.protocol import ChatCompletionRequest, ChatMessage
 from twostroke.server.responses import (
     AnswerMessage,
     ChatChoice,
@@ -25,6 +26,7 @@ from twostroke.server.responses import (
     Usage,
 )
 from twostroke.server.serving import ServedModel, Serving
+from twostroke.text.context import ContextReport
 from twostroke.types import PositionLogprobs, RequestOutput
 
 
@@ -42,19 +44,23 @@ def chat_router(serving: Serving) -> APIRouter:
         params = body.to_params(model.client.info.sampling_defaults)
         request_id = new_request_id("chatcmpl")
         try:
-            prompt = await encode_chat(
-                model,
-                body.messages,
-                add_generation_prompt=body.add_generation_prompt,
-                continue_final_message=body.continue_final_message,
-                add_special_tokens=bool(body.add_special_tokens),
-                most=body.most_prompt_tokens(model.client.info),
-            )
-            prompt = truncate(prompt, body.kept_prompt_tokens(model.client.info, params))
+            report = None
+            if body.is_assembled:
+                prompt, report = await assemble_chat(model, body, params.max_tokens)
+            else:
+                prompt = await encode_chat(
+                    model,
+                    body.messages,
+                    add_generation_prompt=body.add_generation_prompt,
+                    continue_final_message=body.continue_final_message,
+                    add_special_tokens=bool(body.add_special_tokens),
+                    most=body.most_prompt_tokens(model.client.info),
+                )
+                prompt = truncate(prompt, body.kept_prompt_tokens(model.client.info, params))
             generation = Generation(model.client, request_id, [prompt], params, body)
         except InvalidRequestError as error:
             raise _in_terms_of_chat(error, body) from error
-        return await generation.respond(ChatShape(request_id, model, body, prompt), body, request)
+        return await generation.respond(ChatShape(request_id, model, body, prompt, report), body, request)
 
     return router
 
@@ -73,15 +79,8 @@ async def encode_chat(
     Args:
         most: See ``encode_text``.
     """
-    for i, message in enumerate(messages):
-        content, where = message.content, f"messages[{i}].content"
-        check_unicode(where, [content] if isinstance(content, str) else [part.text for part in content])
-    continued = bool(continue_final_message)
-    opened = not continued if add_generation_prompt is None else add_generation_prompt
     text = model.chat_template.render(
-        [message.model_dump(exclude_none=True) for message in messages],
-        add_generation_prompt=opened,
-        continue_final_message=continued,
+        checked_messages(messages), **rendering_options(add_generation_prompt, continue_final_message)
     )
     return await encode_text(model.client.tokenizer, text, add_special_tokens=add_special_tokens, most=most)
 
@@ -102,7 +101,15 @@ def _in_terms_of_chat(error: InvalidRequestError, body: ChatCompletionRequest) -
 class ChatShape:
     """Implements ``Shape`` for chat completions."""
 
-    def __init__(self, request_id: str, model: ServedModel, body: ChatCompletionRequest, prompt: list[int]) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        model: ServedModel,
+        body: ChatCompletionRequest,
+        prompt: list[int],
+        report: ContextReport | None = None,
+    ) -> None:
+        self._context = UNSET if report is None else context_usage(report)
         self._id = request_id
         self._created = int(time.time())
         self._name = model.name
@@ -132,6 +139,7 @@ class ChatShape:
         return events
 
     def usage_chunk(self, usage: Usage) -> object:
+        usage.context = self._context
         return ChatChunk(id=self._id, created=self._created, model=self._name, choices=[], usage=usage)
 
     def complete(self, samples: Sequence[Sample], usage: Usage) -> object:
@@ -147,6 +155,7 @@ class ChatShape:
             for index, sample in enumerate(samples)
         ]
         prompt = samples[0].prompt_logprobs
+        usage.context = self._context
         return ChatCompletion(
             id=self._id,
             created=self._created,

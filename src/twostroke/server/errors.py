@@ -162,7 +162,8 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
         return InvalidRequestError(f"{param} is empty", param=param, hint="send at least one")
     texts = dict.fromkeys(e["msg"] for e in same_field if _field_name(e["loc"]) == param)
     message = f"{param}: " + " or ".join(text[0].lower() + text[1:] for text in texts)
-    return InvalidRequestError(message, param=param, hint=TEXT_ONLY if error["type"] == "literal_error" else None)
+    text_only = error["type"] == "literal_error" and param.startswith("messages")
+    return InvalidRequestError(message, param=param, hint=TEXT_ONLY if text_only else None)
 
 
 def _field_name(loc: Sequence[str | int]) -> str:
@@ -176,7 +177,7 @@ def _field_name(loc: Sequence[str | int]) -> str:
     return name
 
 
-# The only fields with a fixed set of values are the types of parts and the roles of messages.
+# In messages, only the types of parts and the roles have a fixed set of values.
 TEXT_ONLY = "this server takes text only: no images, audio, files or tools"
 UNREADABLE = "the body is not valid JSON in UTF-8, is nested too deeply, or holds a number that is too long"
 _UNION_TAGS = frozenset({"str", "int", "float", "bool", "dict", "list"})

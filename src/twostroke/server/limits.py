@@ -17,6 +17,9 @@ from twostroke.sampling_params import (
 
 MAX_PROMPTS = 256
 MAX_CHOICES = 1024
+MAX_DOCUMENTS = 1024
+# Characters of the messages and documents that one prompt is put together from: seconds of a tokenizer's work.
+MAX_CONTEXT_CHARS = 4_000_000
 
 _TOKENS: dict[str, Any] = {"items": {"type": "integer", "minimum": 0}}
 

@@ -16,7 +16,8 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.errors import InvalidRequestError
 from twostroke.sampling_params import SamplingParams
-from twostroke.server.limits import LIMITS, MAX_CHOICES, MAX_PROMPTS
+from twostroke.server.limits import LIMITS, MAX_CHOICES, MAX_CONTEXT_CHARS, MAX_DOCUMENTS, MAX_PROMPTS
+from twostroke.text.context import DocumentOrder, Strategy
 
 
 class StrictModel(BaseModel):
@@ -187,6 +188,32 @@ class ChatMessage(StrictModel):
     content: str | list[ContentPart]
 
 
+class DocumentFields(StrictModel):
+    """Something retrieved for the model to read; a string is a document with that text."""
+
+    text: str = Field(min_length=1)
+    id: str | int | None = Field(None, description="How prompt and usage call it; by default its place, from 1.")
+    title: str | None = None
+    score: float | None = Field(
+        None, allow_inf_nan=False, description="More is better. All documents have one, or BM25 ranks them."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, data: Any) -> Any:
+        return {"text": data} if isinstance(data, str) else data
+
+
+class ContextFields(StrictModel):
+    """How the prompt is put together when not everything fits."""
+
+    max_tokens: int | None = Field(
+        None, ge=1, description="Most tokens of the prompt; by default the model's context less max_tokens."
+    )
+    strategy: Strategy | None = Field(None, description="What goes first; by default drop_oldest.")
+    document_order: DocumentOrder | None = Field(None, description="By default given: as in the request.")
+
+
 class ChatCompletionRequest(GenerationFields):
     """Body of ``POST /v1/chat/completions``."""
 
@@ -198,7 +225,7 @@ class ChatCompletionRequest(GenerationFields):
         "prompt_cache_options": (), "prompt_cache_retention": (), "moderation": (), "best_of": (1,), "echo": (False,),
         "use_beam_search": (False,), "length_penalty": (1.0, 1), "guided_json": (), "guided_regex": (),
         "guided_choice": (), "guided_grammar": (), "structured_outputs": (), "chat_template": (),
-        "chat_template_kwargs": ({},), "documents": ([],), "mm_processor_kwargs": (),
+        "chat_template_kwargs": ({},), "mm_processor_kwargs": (),
     }  # fmt: skip
 
     messages: list[ChatMessage] = Field(min_length=1)
@@ -208,6 +235,42 @@ class ChatCompletionRequest(GenerationFields):
     add_generation_prompt: bool | None = Field(None, description="Open the assistant's turn; true by default.")
     continue_final_message: bool | None = Field(None, description="Go on with the last message instead of a new one.")
     add_special_tokens: bool | None = Field(None, description="Add the model's BOS; false by default: templates do.")
+    documents: list[DocumentFields] | None = Field(
+        None,
+        max_length=MAX_DOCUMENTS,
+        description="Texts or objects, written behind the system prompt or where the template has them.",
+    )
+    context: ContextFields | None = Field(None, description="Shorten the prompt to fit; else what is too long fails.")
+
+    @property
+    def is_assembled(self) -> bool:
+        """Whether the prompt is put together to fit, rather than refused where it does not."""
+        return bool(self.documents) or self.context is not None
+
+    def check_context(self) -> None:
+        """Refuse what cannot be put together."""
+        documents = self.documents or []
+        if self.truncate_prompt_tokens is not None:
+            message = "truncate_prompt_tokens cuts blindly and excludes documents and context"
+            raise InvalidRequestError(message, param="truncate_prompt_tokens", hint="use context.max_tokens")
+        if self.add_special_tokens:
+            message = "add_special_tokens is not supported together with documents or context"
+            raise InvalidRequestError(message, param="add_special_tokens", hint="leave it out; templates write BOS")
+        for i, document in enumerate(documents):
+            check_unicode(f"documents[{i}].text", [document.text])
+            check_unicode(f"documents[{i}].title", [document.title or ""])
+            check_unicode(f"documents[{i}].id", [str(document.id)])
+            if (document.score is None) != (documents[0].score is None):
+                missing = i if document.score is None else 0
+                message = f"documents[{missing}].score is missing, while other documents have one"
+                raise InvalidRequestError(message, param=f"documents[{missing}].score", hint="score all or none")
+        contents = [message.content for message in self.messages]
+        texts = [part.text for content in contents if not isinstance(content, str) for part in content]
+        texts += [content for content in contents if isinstance(content, str)]
+        size = sum(map(len, texts)) + sum(len(document.text) + len(document.title or "") for document in documents)
+        if size > MAX_CONTEXT_CHARS:
+            message = f"messages and documents hold {size} characters, at most {MAX_CONTEXT_CHARS} are put together"
+            raise InvalidRequestError(message, param="documents" if documents else "messages", hint="send fewer")
 
     def to_params(self, defaults: Mapping[str, float]) -> SamplingParams:
         """Sampling parameters of a chat; without ``max_tokens`` the answer may fill the context."""

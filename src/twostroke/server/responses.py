@@ -11,13 +11,66 @@ class PromptTokensDetails(Struct):
     cached_tokens: int
 
 
+class KeptTokens(Struct):
+    """They add up to the prompt's; ``template`` is what the chat template adds, less what it leaves out."""
+
+    system: int
+    documents: int
+    history: int
+    last_message: int
+    template: int
+
+
+class CutTokens(Struct):
+    """Missing at the end of documents that are there in part."""
+
+    documents: int
+
+
+class DroppedTokens(Struct):
+    documents: int
+    history: int
+
+
+class TurnCounts(Struct):
+    kept: int
+    dropped: int
+
+
+class ContextDocument(Struct):
+    """One of the request's documents; ``kept_tokens`` is 0 if it was left out, ``score`` null if none was needed."""
+
+    index: int
+    id: str
+    score: float | None
+    tokens: int
+    kept_tokens: int
+
+
+class ContextUsage(Struct):
+    """How a prompt was put together; all counts but those of turns are tokens."""
+
+    strategy: str
+    max_tokens: int
+    kept: KeptTokens
+    cut: CutTokens
+    dropped: DroppedTokens
+    turns: TurnCounts
+    documents: list[ContextDocument]
+
+
 class Usage(Struct):
-    """Tokens of one call, over all prompts and samples; a prompt counts once, whatever ``n``."""
+    """Tokens of one call, over all prompts and samples; a prompt counts once, whatever ``n``.
+
+    Attributes:
+        context: Of a chat that brought ``documents`` or ``context``.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    context: ContextUsage | UnsetType = UNSET
 
 
 class ChatTokenLogprob(Struct):

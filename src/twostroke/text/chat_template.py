@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
-from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes
+from jinja2 import Template, TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -31,7 +32,8 @@ class ChatTemplate:
     """The chat template of one model.
 
     Args:
-        sources: One Jinja source, or several by name; `tool_use` is taken for requests with tools, else `default`.
+        sources: One Jinja source, or several by name; `tool_use` is taken for requests with tools, `rag` for those
+            with documents, else `default`.
         special_tokens: Available to the template under their names (`bos_token` ...).
         now: The time that `strftime_now` formats.
 
@@ -49,6 +51,7 @@ class ChatTemplate:
         named = {"default": sources} if isinstance(sources, str) else dict(sources or {})
         self._special_tokens = dict(special_tokens or {})
         self._environment = _environment(now)
+        self._sources = named
         self._templates = {name: self._compile(name, source) for name, source in named.items()}
         # OpenAI renamed "system"; templates older than that would write the new name out as an unknown role.
         self._renames_developer = not any("developer" in source for source in named.values())
@@ -94,18 +97,34 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
             "range": _BoundedRange(),
         }
-        text = _render(self._choose(bool(tools)), context)
+        text = _render(self._templates[self._choose(bool(tools), bool(context["documents"]))], context)
         return _cut_at_mark(text, final_text) if continue_final_message else text
 
-    def _choose(self, with_tools: bool) -> Template:
-        name = "tool_use" if with_tools and "tool_use" in self._templates else "default"
+    @cached_property
+    def writes_documents(self) -> bool:
+        """Whether the template has a place of its own for `documents`."""
+        source = self._sources.get(self._choose(with_tools=False, with_documents=True), "")
+        return "documents" in meta.find_undeclared_variables(self._environment.parse(source))
+
+    @cached_property
+    def writes_system(self) -> bool:
+        """Whether the template takes a system message; some refuse it, some leave it out."""
+        probe = [{"role": "system", "content": "PROBE"}, {"role": "user", "content": "x"}]
+        try:
+            return "PROBE" in self.render(probe)
+        except InvalidRequestError:
+            return False
+
+    def _choose(self, with_tools: bool, with_documents: bool) -> str:
+        wanted = ["tool_use"] * with_tools + ["rag"] * with_documents
+        name = next((name for name in wanted if name in self._templates), "default")
         if name not in self._templates:
             raise InvalidRequestError(
                 "this model has no chat template",
                 param="messages",
                 hint="use the completions endpoint, or start the server with a chat template",
             )
-        return self._templates[name]
+        return name
 
     def _compile(self, name: str, source: str) -> Template:
         try:

@@ -49,6 +49,7 @@ class Tokenizer:
         self.chat_templates: dict[str, str] = dict(chat_templates or {})
         added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
         self.special_ids: frozenset[int] = frozenset(i for i, token in added.items() if token.special)
+        self.special_texts: frozenset[str] = frozenset(token.content for token in added.values() if token.special)
         # The count is too low where the added tokens leave gaps behind the model's vocabulary.
         self.vocab_size: int = max(backend.get_vocab_size(with_added_tokens=True), *(i + 1 for i in added), 0)
         self.bos_token_id: int | None = self._special_id("bos_token")
@@ -103,6 +104,20 @@ class Tokenizer:
         except (TypeError, UnicodeEncodeError) as error:
             raise _not_unicode(text) from error
         return ids
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens each text has by itself, without the model's BOS; all cores count, none holds the GIL."""
+        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [len(encoding.ids) for encoding in encodings]
+
+    def prefix(self, text: str, num_tokens: int) -> str:
+        """What the first `num_tokens` tokens of a text stand for; a character that they would split stays whole."""
+        if num_tokens < 1:
+            return ""
+        if self.max_chars_per_token is not None:
+            text = text[: num_tokens * self.max_chars_per_token]  # what lies behind need not be encoded
+        offsets = self.backend.encode_batch([text], add_special_tokens=False)[0].offsets  # [tokens] of (start, end)
+        return text if num_tokens >= len(offsets) else text[: offsets[num_tokens - 1][1]]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of `ids`; bytes that are no UTF-8 become U+FFFD, ids outside the vocabulary become nothing."""

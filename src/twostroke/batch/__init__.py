@@ -1,0 +1,1 @@
+"""Files of requests: OpenAI's batch lines in, its output lines out, resumable."""
