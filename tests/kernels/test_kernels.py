@@ -15,7 +15,7 @@ from twostroke.kernels.library import Library, load_library
 from twostroke.layers.activation import silu_mul
 from twostroke.layers.linear import PackedLinear
 from twostroke.layers.norm import RMSNorm
-from twostroke.layers.packing import pack, quantize_int4, quantize_int8, unpack
+from twostroke.layers.packing import pack, quantize_int4, quantize_int8, rows_of, unpack
 from twostroke.layers.rotary import CompiledRotation, RotaryTable
 from twostroke.model_config import RopeConfig
 
@@ -127,7 +127,10 @@ def test_rounding_keeps_within_half_a_step() -> None:
 
 def test_packing_loses_nothing_but_precision() -> None:
     weight = _random(50, 96)
-    assert torch.equal(unpack(pack(weight, "bfloat16")), weight)
+    packed = pack(weight, "bfloat16")
+    assert torch.equal(unpack(packed), weight)
+    indices = torch.tensor([49, 0, 17, 17])
+    assert torch.equal(rows_of(packed, indices), weight[indices])
     for format, tolerance in (("int8", 0.02), ("int4", 0.4)):
         assert (unpack(pack(weight, format)) - weight.float()).abs().max() < tolerance
     zeros = torch.zeros(16, 32, dtype=torch.bfloat16)

@@ -76,6 +76,11 @@ def unpack(packed: PackedWeight) -> Tensor:
     return rows[: packed.outputs]
 
 
+def rows_of(packed: PackedWeight, indices: Tensor) -> Tensor:
+    """Rows ``indices`` [rows] of a bfloat16 weight, ``[rows, inputs]``: an embedding that shares the head's weight."""
+    return packed.data[indices // LANES, :, indices % LANES].view(len(indices), packed.inputs)
+
+
 def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
     """``[outputs, inputs]`` to int8 of the same shape and float32 scales ``[outputs]``; ``w ~ q * scale``."""
     wide = weight.float()

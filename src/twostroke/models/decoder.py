@@ -16,8 +16,9 @@ from torch.nn import functional as F
 from twostroke.kernels.library import Library, load_library
 from twostroke.layers.activation import silu_mul
 from twostroke.layers.attention.base import Attention
-from twostroke.layers.linear import Linear, TorchLinear, make_linear
+from twostroke.layers.linear import Linear, PackedLinear, TorchLinear, make_linear
 from twostroke.layers.norm import RMSNorm
+from twostroke.layers.packing import rows_of
 from twostroke.layers.rotary import RotaryTable, Rotation
 from twostroke.model_config import ModelConfig
 
@@ -66,13 +67,14 @@ class Decoder:
         compiled: bool = True,
     ) -> None:
         self.config = config
-        self._embedding = parameters.pop("embed")  # [vocab, hidden]
-        kernels = load_library() if compiled and _has_kernels(self._embedding) else None
-        tied = config.tie_word_embeddings
-        if tied and quantization is None:
-            self._head: Linear = TorchLinear(self._embedding)  # a packed copy would be one more
-        else:
-            self._head = make_linear(self._embedding if tied else parameters.pop("head"), None, quantization, kernels)
+        embedding = parameters.pop("embed")  # [vocab, hidden]
+        self.device, self.dtype = embedding.device, embedding.dtype
+        kernels = load_library() if compiled and _has_kernels(embedding) else None
+        head = embedding if config.tie_word_embeddings else parameters.pop("head")
+        self._head = make_linear(head, None, quantization, kernels)
+        # Tied and packed, one copy serves both.
+        shared = config.tie_word_embeddings and quantization is None and isinstance(self._head, PackedLinear)
+        self._embedding: Tensor | None = None if shared else embedding
         self._norm = RMSNorm(parameters.pop("norm"), config.rms_norm_eps, kernels)
         self._layers = [
             DecoderLayer(index, config, parameters, quantization, kernels) for index in range(config.num_layers)
@@ -82,17 +84,9 @@ class Decoder:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the matrices as they are kept; norms and biases are too small to count."""
-        layers = sum(layer.weight_bytes for layer in self._layers)
-        own_head = 0 if isinstance(self._head, TorchLinear) and self.config.tie_word_embeddings else self._head.nbytes
-        return self._embedding.nbytes + own_head + layers
-
-    @property
-    def device(self) -> torch.device:
-        return self._embedding.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._embedding.dtype
+        own_head = not (self.config.tie_word_embeddings and isinstance(self._head, TorchLinear))
+        ends = (self._head.nbytes if own_head else 0) + (0 if self._embedding is None else self._embedding.nbytes)
+        return ends + sum(layer.weight_bytes for layer in self._layers)
 
     def forward(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """Run ``token_ids`` [tokens] at ``positions`` [tokens] (int64); returns normed hidden states [tokens, hidden].
@@ -100,10 +94,16 @@ class Decoder:
         Tokens of many requests may be mixed; only ``attention`` knows which belong together.
         """
         rotation = self._rotary.rotation(positions)
-        x = F.embedding(token_ids, self._embedding)  # [tokens, hidden]
+        x = self._embed(token_ids)  # [tokens, hidden]
         for layer in self._layers:
             x = layer(x, rotation, attention)
         return self._norm(x)
+
+    def _embed(self, token_ids: Tensor) -> Tensor:
+        if self._embedding is not None:
+            return F.embedding(token_ids, self._embedding)
+        assert isinstance(self._head, PackedLinear)
+        return rows_of(self._head.packed, token_ids)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of every token of the vocabulary: ``[rows, hidden]`` to float32 ``[rows, vocab]``."""
