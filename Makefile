@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+KERNELS := hatch_build.py $(wildcard src/twostroke/kernels/cpp/*)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PORT ?= 8000
 MODEL ?= pilot
@@ -46,7 +47,7 @@ $(VENV)/.made:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); printf 'error: cannot make %s\n\nhint: on Debian or Ubuntu, install python3-venv\n' $(VENV) >&2; exit 1; }
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt $(KERNELS)
 	$(PIP) install --constraint constraints.txt --editable .
 	@touch $@
 

@@ -15,6 +15,7 @@ from twostroke.errors import ConfigError
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 PolicyName = Literal["fcfs", "priority"]
+Quantization = Literal["int8", "int4"]
 Batching = Literal["continuous", "static"]
 GenerationConfigSource = Literal["auto", "vllm"]
 
@@ -53,6 +54,8 @@ class ModelOptions:
     """Branch, tag or commit of a Hub model."""
     dtype: Dtype = "auto"
     """Precision of weights and activations; `auto` takes the checkpoint's."""
+    quantization: Quantization | None = None
+    """Round the weights of linear layers while loading: `int8` or `int4`. On a CPU; half or a third of the bytes."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` ...; `auto` takes a GPU where there is one."""
     max_model_len: int | None = None
@@ -69,6 +72,9 @@ class ModelOptions:
         _require(ok, "--revision", self.revision, "a branch, tag or commit")
         _require(self.seed is None or type(self.seed) is int, "--seed", self.seed, "an integer")
         _require(self.dtype in get_args(Dtype), "--dtype", self.dtype, "one of " + ", ".join(get_args(Dtype)))
+        formats = get_args(Quantization)
+        ok = self.quantization is None or self.quantization in formats
+        _require(ok, "--quantization", self.quantization, "one of " + ", ".join(formats))
         sources = get_args(GenerationConfigSource)
         ok = self.generation_config in sources
         _require(ok, "--generation-config", self.generation_config, "one of " + ", ".join(sources))

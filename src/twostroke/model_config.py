@@ -186,9 +186,17 @@ class ModelConfig:
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
         return self.num_layers * layer + embeddings + self.hidden_size
 
-    def weight_bytes(self, dtype_bytes: int) -> int:
-        """Bytes of all weights at ``dtype_bytes`` each."""
-        return self.num_parameters * dtype_bytes
+    def weight_bytes(self, dtype_bytes: int, quantization: str | None = None) -> int:
+        """Bytes of all weights at ``dtype_bytes`` each, or with those of the linear layers in int8 or int4.
+
+        int4 has a float32 scale per 32 weights. With tied embeddings the head is a rounded copy.
+        """
+        if quantization is None:
+            return self.num_parameters * dtype_bytes
+        table = self.vocab_size * self.hidden_size
+        linear = self.num_parameters - table + (table if self.tie_word_embeddings else 0)
+        bits = {"int8": 8, "int4": 5}[quantization]
+        return table * dtype_bytes + linear * bits // 8
 
     def kv_bytes_per_token(self, dtype_bytes: int) -> int:
         """Bytes of one token's keys and values over all layers."""

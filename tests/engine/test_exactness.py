@@ -29,7 +29,7 @@ from twostroke.types import FinishReason
 VOCAB = 96
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"rope_scaling": LLAMA3_ROPE},
-    "mistral": {"sliding_window": 9},
+    "mistral": {"sliding_window": 9, "head_dim": 16},  # 16 and up: the compiled attention takes part
     "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
 }
 

@@ -83,6 +83,6 @@ def test_a_broken_file_is_refused(tmp_path: Path) -> None:
 def test_too_little_memory_is_noticed_before_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_checkpoint(tmp_path, RAW)
     monkeypatch.setattr(weights, "free_memory", lambda device: 50_000)
-    monkeypatch.setattr(weights, "_read", lambda *args: pytest.fail("read weights"))
+    monkeypatch.setattr(weights._Parameters, "pop", lambda *args: pytest.fail("read weights"))
     with pytest.raises(InsufficientMemoryError, match=r"the weights need .* KiB, but cpu has 48\.8 KiB free"):
         load(folder)

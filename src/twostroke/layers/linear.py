@@ -1,13 +1,50 @@
-"""Linear layers over weights that already exist. One class, so that a faster kernel has one place to go."""
+"""Linear layers over weights that already exist: PyTorch's, and on a CPU compiled ones over packed weights."""
 
 from __future__ import annotations
 
+import ctypes
+from typing import Protocol
+
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from twostroke.kernels.library import FORMATS, Library, LinearCall
+from twostroke.layers.packing import PackedWeight, can_pack, pack
 
-class Linear:
+
+class Linear(Protocol):
     """``x @ weight.T + bias``. No ``nn.Module``: nothing is trained, and its call overhead shows in small models."""
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Map ``[rows, in]`` to ``[rows, out]``, rounded to x's dtype; then add ``residual`` ``[rows, out]``."""
+        ...
+
+    def wide(self, x: Tensor) -> Tensor:
+        """Map ``[rows, in]`` to float32 ``[rows, out]``."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weight."""
+        ...
+
+
+def make_linear(weight: Tensor, bias: Tensor | None, quantization: str | None, library: Library | None) -> Linear:
+    """The fastest layer for this weight ``[out, in]``, in place of which it may keep a packed copy.
+
+    Args:
+        quantization: ``int8`` or ``int4`` (needs the kernels), ``None`` for the weight's own precision.
+        library: The compiled kernels, if they are to be used.
+    """
+    format = quantization or "bfloat16"
+    if library is not None and can_pack(weight, format):
+        return PackedLinear(pack(weight, format), bias, library)
+    return TorchLinear(weight, bias)
+
+
+class TorchLinear:
+    """PyTorch's own: any device, any dtype."""
 
     __slots__ = ("bias", "weight")
 
@@ -15,6 +52,54 @@ class Linear:
         self.weight = weight  # [out, in]
         self.bias = bias  # [out]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map ``[..., in]`` to ``[..., out]``."""
-        return F.linear(x, self.weight, self.bias)
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        out = F.linear(x, self.weight, self.bias)
+        return out if residual is None else residual + out
+
+    def wide(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias).float()
+
+    @property
+    def nbytes(self) -> int:
+        return self.weight.nbytes
+
+
+class PackedLinear:
+    """The compiled kernel over packed weights, bfloat16 activations on a CPU.
+
+    Every output is the sum of its products in the same order, whatever the number of rows: a request's numbers do not
+    depend on who else is in the batch.
+    """
+
+    def __init__(self, packed: PackedWeight, bias: Tensor | None, library: Library) -> None:
+        self.packed = packed
+        self._bias = bias  # keeps alive what the call points to
+        self._library = library
+        self._call = LinearCall(
+            weight=packed.data.data_ptr(),
+            scales=None if packed.scales is None else packed.scales.data_ptr(),
+            bias=None if bias is None else bias.data_ptr(),
+            inputs=packed.inputs,
+            outputs=packed.outputs,
+            format=FORMATS[packed.format],
+        )
+        self._reference = ctypes.byref(self._call)
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        return self._run(x, torch.empty(len(x), self.packed.outputs, dtype=torch.bfloat16), residual)
+
+    def wide(self, x: Tensor) -> Tensor:
+        return self._run(x, torch.empty(len(x), self.packed.outputs), None)
+
+    @property
+    def nbytes(self) -> int:
+        return self.packed.nbytes
+
+    def _run(self, x: Tensor, out: Tensor, residual: Tensor | None) -> Tensor:
+        rows, stride = x.shape[0], x.stride(0)
+        call = self._call
+        call.x, call.x_stride, call.rows = x.data_ptr(), stride, rows
+        call.out, call.float_out = out.data_ptr(), out.dtype is torch.float32
+        call.residual = None if residual is None else residual.data_ptr()
+        self._library.linear(self._reference)
+        return out

@@ -3,42 +3,82 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from twostroke.kernels.library import Library
 from twostroke.model_config import RopeConfig
 
 
-class Rotation(NamedTuple):
-    """Angles of one step's tokens, ready to be applied in every layer: both float32 ``[tokens, 1, head_dim]``."""
+class Rotation(Protocol):
+    """Angles of one step's tokens, ready to be applied in every layer."""
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Rotate heads ``[tokens, heads, head_dim]``, pairing element i with i + head_dim / 2 as Hugging Face does.
+
+        Returns x itself, changed, or a new tensor.
+        """
+        ...
+
+
+class TorchRotation(NamedTuple):
+    """PyTorch's operators: both tables float32 ``[tokens, 1, head_dim]``."""
 
     cos: Tensor
     signed_sin: Tensor
 
     def apply(self, x: Tensor) -> Tensor:
-        """Rotate heads ``[tokens, heads, head_dim]``, pairing element i with i + head_dim / 2 as Hugging Face does."""
         half = x.shape[-1] // 2
         swapped = torch.roll(x, half, -1)
         return torch.addcmul(x * self.cos, swapped, self.signed_sin).to(x.dtype)
 
 
+class CompiledRotation(NamedTuple):
+    """The compiled kernel, in place: bfloat16 on a CPU. Tables are float32 ``[max_length, head_dim / 2]``."""
+
+    positions: Tensor
+    cos: Tensor
+    sin: Tensor
+    library: Library
+
+    def apply(self, x: Tensor) -> Tensor:
+        tokens, heads, head_dim = x.shape
+        tables = (self.positions.data_ptr(), self.cos.data_ptr(), self.sin.data_ptr())
+        self.library.rotate(x.data_ptr(), x.stride(0), tokens, heads, head_dim, *tables)
+        return x
+
+
 class RotaryTable:
-    """Cosines and sines of every position up to ``max_length``, float32, ``[max_length, head_dim / 2]`` each."""
+    """Cosines and sines of every position up to ``max_length``, float32, ``[max_length, head_dim / 2]`` each.
 
-    __slots__ = ("_cos", "_sin")
+    Args:
+        library: The compiled kernels, if they are to be used: bfloat16 heads on a CPU.
+    """
 
-    def __init__(self, config: RopeConfig, head_dim: int, max_length: int, device: torch.device) -> None:
+    __slots__ = ("_cos", "_library", "_sin")
+
+    def __init__(
+        self,
+        config: RopeConfig,
+        head_dim: int,
+        max_length: int,
+        device: torch.device,
+        library: Library | None = None,
+    ) -> None:
         frequencies, scale = rope_frequencies(config, head_dim)
         angles = torch.arange(max_length, dtype=torch.float32)[:, None] * frequencies  # [positions, head_dim / 2]
         self._cos = (angles.cos() * scale).to(device)
         self._sin = (angles.sin() * scale).to(device)
+        self._library = library
 
     def rotation(self, positions: Tensor) -> Rotation:
-        """Look up the angles of ``positions`` ``[tokens]``, once per step."""
+        """The angles of ``positions`` ``[tokens]`` (int64), once per step."""
+        if self._library is not None:
+            return CompiledRotation(positions, self._cos, self._sin, self._library)
         cos, sin = self._cos[positions], self._sin[positions]  # [tokens, head_dim / 2]
-        return Rotation(torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1))
+        return TorchRotation(torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1))
 
 
 def rope_frequencies(config: RopeConfig, head_dim: int) -> tuple[Tensor, float]:

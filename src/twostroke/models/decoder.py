@@ -6,16 +6,19 @@ The subclasses, one file per ``model_type``, say in what they differ; the differ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from twostroke.kernels.library import Library, load_library
+from twostroke.layers.activation import silu_mul
 from twostroke.layers.attention.base import Attention
-from twostroke.layers.linear import Linear
+from twostroke.layers.linear import Linear, PackedLinear, TorchLinear, make_linear
 from twostroke.layers.norm import RMSNorm
+from twostroke.layers.packing import rows_of
 from twostroke.layers.rotary import RotaryTable, Rotation
 from twostroke.model_config import ModelConfig
 
@@ -33,33 +36,57 @@ class Parameter:
         return (rows, *self.parts[0][1][1:])
 
 
+class ParameterSource(Protocol):
+    """Where a model takes its parameters from, each once; a dictionary of tensors is one."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def pop(self, name: str) -> Tensor: ...
+
+
 class Decoder:
     """A decoder-only language model.
 
     Args:
         config: Its architecture.
-        parameters: The tensors that ``parameters_of(config)`` lists, all of one dtype and on one device.
+        parameters: The tensors that ``parameters_of(config)`` lists, all of one dtype and on one device. They are
+            taken out one by one, since a layer may keep another form of its weight, and two would not fit.
         max_length: Positions lie in ``[0, max_length)``.
+        quantization: ``int8`` or ``int4`` rounds the weights of linear layers; bfloat16 on a CPU only.
+        compiled: Use the compiled kernels where they apply and are there.
     """
 
     model_type = ""
 
-    def __init__(self, config: ModelConfig, parameters: Mapping[str, Tensor], max_length: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        parameters: ParameterSource,
+        max_length: int,
+        quantization: str | None = None,
+        compiled: bool = True,
+    ) -> None:
         self.config = config
-        self._embedding = parameters["embed"]  # [vocab, hidden]
-        head = self._embedding if config.tie_word_embeddings else parameters["head"]
-        self._head = Linear(head)
-        self._norm = RMSNorm(parameters["norm"], config.rms_norm_eps)
-        self._layers = [DecoderLayer(index, config, parameters) for index in range(config.num_layers)]
-        self._rotary = RotaryTable(config.rope, config.head_dim, max_length, self.device)
+        embedding = parameters.pop("embed")  # [vocab, hidden]
+        self.device, self.dtype = embedding.device, embedding.dtype
+        kernels = load_library() if compiled and _has_kernels(embedding) else None
+        head = embedding if config.tie_word_embeddings else parameters.pop("head")
+        self._head = make_linear(head, None, quantization, kernels)
+        # Tied and packed, one copy serves both.
+        shared = config.tie_word_embeddings and quantization is None and isinstance(self._head, PackedLinear)
+        self._embedding: Tensor | None = None if shared else embedding
+        self._norm = RMSNorm(parameters.pop("norm"), config.rms_norm_eps, kernels)
+        self._layers = [
+            DecoderLayer(index, config, parameters, quantization, kernels) for index in range(config.num_layers)
+        ]
+        self._rotary = RotaryTable(config.rope, config.head_dim, max_length, self.device, kernels)
 
     @property
-    def device(self) -> torch.device:
-        return self._embedding.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._embedding.dtype
+    def weight_bytes(self) -> int:
+        """Bytes of the matrices as they are kept; norms and biases are too small to count."""
+        own_head = not (self.config.tie_word_embeddings and isinstance(self._head, TorchLinear))
+        ends = (self._head.nbytes if own_head else 0) + (0 if self._embedding is None else self._embedding.nbytes)
+        return ends + sum(layer.weight_bytes for layer in self._layers)
 
     def forward(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """Run ``token_ids`` [tokens] at ``positions`` [tokens] (int64); returns normed hidden states [tokens, hidden].
@@ -67,14 +94,20 @@ class Decoder:
         Tokens of many requests may be mixed; only ``attention`` knows which belong together.
         """
         rotation = self._rotary.rotation(positions)
-        x = F.embedding(token_ids, self._embedding)  # [tokens, hidden]
+        x = self._embed(token_ids)  # [tokens, hidden]
         for layer in self._layers:
             x = layer(x, rotation, attention)
         return self._norm(x)
 
+    def _embed(self, token_ids: Tensor) -> Tensor:
+        if self._embedding is not None:
+            return F.embedding(token_ids, self._embedding)
+        assert isinstance(self._head, PackedLinear)
+        return rows_of(self._head.packed, token_ids)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of every token of the vocabulary: ``[rows, hidden]`` to float32 ``[rows, vocab]``."""
-        return self._head(hidden).float()
+        return self._head.wide(hidden)
 
     @classmethod
     def parameters_of(cls, config: ModelConfig) -> list[Parameter]:
@@ -92,28 +125,45 @@ class Decoder:
 class DecoderLayer:
     """``x + attention(norm(x))``, then ``x + mlp(norm(x))``."""
 
-    def __init__(self, index: int, config: ModelConfig, parameters: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self,
+        index: int,
+        config: ModelConfig,
+        parameters: ParameterSource,
+        quantization: str | None,
+        kernels: Library | None,
+    ) -> None:
         def linear(name: str) -> Linear:
-            return Linear(parameters[f"{index}.{name}.weight"], parameters.get(f"{index}.{name}.bias"))
+            weight = parameters.pop(f"{index}.{name}.weight")
+            bias = parameters.pop(f"{index}.{name}.bias") if f"{index}.{name}.bias" in parameters else None
+            return make_linear(weight, bias, quantization, kernels)
+
+        def norm(name: str) -> RMSNorm:
+            return RMSNorm(parameters.pop(f"{index}.{name}"), config.rms_norm_eps, kernels)
 
         self._index = index
+        self._kernels = kernels
         self._heads, self._kv_heads = config.num_heads, config.num_kv_heads
         self._head_dim = config.head_dim
-        self._input_norm = RMSNorm(parameters[f"{index}.input_norm"], config.rms_norm_eps)
+        self._input_norm = norm("input_norm")
         self._qkv, self._output = linear("qkv"), linear("output")
-        self._mlp_norm = RMSNorm(parameters[f"{index}.mlp_norm"], config.rms_norm_eps)
+        self._mlp_norm = norm("mlp_norm")
         self._gate_up, self._down = linear("gate_up"), linear("down")
         self._qk_norm: RMSNorm | None = None
         if config.qk_norm:
             # One row per head, so that queries and keys are normalized, and later rotated, in one go.
-            q_row, k_row = parameters[f"{index}.q_norm"], parameters[f"{index}.k_norm"]  # [head_dim]
+            q_row, k_row = parameters.pop(f"{index}.q_norm"), parameters.pop(f"{index}.k_norm")  # [head_dim]
             rows = torch.cat((q_row.expand(self._heads, -1), k_row.expand(self._kv_heads, -1)))
             self._qk_norm = RMSNorm(rows, config.rms_norm_eps)
 
+    @property
+    def weight_bytes(self) -> int:
+        return sum(linear.nbytes for linear in (self._qkv, self._output, self._gate_up, self._down))
+
     def __call__(self, x: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
-        x = x + self._attend(self._input_norm(x), rotation, attention)
-        gate, up = self._gate_up(self._mlp_norm(x)).chunk(2, dim=-1)  # [tokens, intermediate]
-        return x + self._down(F.silu(gate) * up)
+        x = self._output(self._attend(self._input_norm(x), rotation, attention), residual=x)
+        gate_up = self._gate_up(self._mlp_norm(x))  # [tokens, 2 * intermediate]
+        return self._down(silu_mul(gate_up, self._kernels), residual=x)
 
     def _attend(self, x: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
         tokens, rotated = x.shape[0], self._heads + self._kv_heads
@@ -123,7 +173,11 @@ class DecoderLayer:
             qk = self._qk_norm(qk)
         qk = rotation.apply(qk)
         out = attention(self._index, qk[:, : self._heads], qk[:, self._heads :], heads[:, rotated:])
-        return self._output(out.reshape(tokens, -1))
+        return out.reshape(tokens, -1)
+
+
+def _has_kernels(weight: Tensor) -> bool:
+    return weight.device.type == "cpu" and weight.dtype == torch.bfloat16
 
 
 def _layer_parameters(config: ModelConfig, layer: int) -> list[Parameter]:

@@ -13,7 +13,9 @@ from torch import Tensor
 from twostroke.config import EngineConfig
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.errors import ConfigError, NonFiniteLogitsError
+from twostroke.kernels.library import load_library
 from twostroke.layers.attention.base import AttentionBackend
+from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.model_config import ModelConfig
 from twostroke.model_files import resolve_model, weight_files
@@ -41,9 +43,7 @@ class TorchExecutor:
         self.kv = kv
         self.inputs = InputBatch(max_num_seqs, -(-info.max_model_len // kv.block_size), kv.block_size, model.device)
         self._info = info
-        self.backend: AttentionBackend = SdpaBackend(
-            kv.keys, kv.values, model.config.num_heads, model.config.sliding_windows
-        )
+        self.backend = _attention_backend(model, kv)
         self._sampler = Sampler(info.vocab_size, model.device)
 
     @classmethod
@@ -65,8 +65,11 @@ class TorchExecutor:
         recommended = config.model.generation_config == "auto"
         sampling_defaults = ModelConfig.sampling_defaults(folder) if recommended else {}
         max_model_len = _max_model_len(config.model.max_model_len, model_config)
+        quantization = config.model.quantization
+        if device.type == "cpu" and (library := load_library()) is not None:
+            library.set_num_threads(torch.get_num_threads())
         clock.mark("config")
-        model = load_model(folder, model_config, config.model.dtype, device, max_model_len)
+        model = load_model(folder, model_config, config.model.dtype, device, max_model_len, quantization)
         release_cached_memory()  # what loading used for a moment counts as taken otherwise
         clock.mark("weights")
         dtype_bytes = model.dtype.itemsize
@@ -82,13 +85,13 @@ class TorchExecutor:
         kv = KVTensors(model_config, num_blocks, config.cache.block_size, model.dtype, device)
         clock.mark("kv_cache")
         info = ExecutorInfo(
-            model_id=_model_id(folder, model.dtype),
+            model_id=_model_id(folder, f"{model.dtype} {quantization}"),
             vocab_size=model_config.vocab_size,
             max_model_len=max_model_len,
             num_blocks=num_blocks,
             block_size=config.cache.block_size,
             kv_bytes_per_token=bytes_per_token,
-            weight_bytes=model_config.weight_bytes(dtype_bytes),
+            weight_bytes=model.weight_bytes,
             eos_token_ids=frozenset(model_config.eos_token_ids),
             sampling_defaults=sampling_defaults,
             device=str(device),
@@ -223,6 +226,13 @@ class _PhaseClock:
         return time.perf_counter() - self._start
 
 
+def _attention_backend(model: Decoder, kv: KVTensors) -> AttentionBackend:
+    heads, windows = model.config.num_heads, model.config.sliding_windows
+    if CompiledBackend.supports(kv.keys[0]) and (library := load_library()) is not None:
+        return CompiledBackend(kv.keys, kv.values, heads, windows, library)
+    return SdpaBackend(kv.keys, kv.values, heads, windows)
+
+
 def _rows(hidden: Tensor, rows: list[int]) -> Tensor:
     if len(rows) == len(hidden):
         return hidden  # every request decodes: nothing to select
@@ -240,9 +250,9 @@ def _max_model_len(wanted: int | None, model: ModelConfig) -> int:
     return wanted
 
 
-def _model_id(folder: Path, dtype: torch.dtype) -> str:
+def _model_id(folder: Path, precision: str) -> str:
     """Name and fingerprint: paths, sizes and times of the files, and the precision. Hashing weights would be slow."""
-    digest = hashlib.sha256(str(dtype).encode())
+    digest = hashlib.sha256(precision.encode())
     for path in (folder / "config.json", *weight_files(folder)):
         stat = path.stat()
         digest.update(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())

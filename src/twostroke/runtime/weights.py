@@ -14,7 +14,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from twostroke.errors import InsufficientMemoryError, ModelLoadError
+from twostroke.errors import ConfigError, InsufficientMemoryError, ModelLoadError
+from twostroke.kernels.library import load_library
 from twostroke.model_config import ModelConfig
 from twostroke.model_files import weight_files
 from twostroke.models.decoder import Decoder, Parameter
@@ -32,13 +33,21 @@ class Progress(Protocol):
     def __call__(self, count: int) -> None: ...
 
 
-def load_model(folder: Path, config: ModelConfig, dtype: str, device: torch.device, max_length: int) -> Decoder:
+def load_model(
+    folder: Path,
+    config: ModelConfig,
+    dtype: str,
+    device: torch.device,
+    max_length: int,
+    quantization: str | None = None,
+) -> Decoder:
     """Load a checkpoint folder.
 
     Args:
         folder: Holds ``*.safetensors``, sharded or not.
         dtype: ``auto`` keeps the checkpoint's precision.
         max_length: Longest request in tokens; sizes the rotary table.
+        quantization: ``int8`` or ``int4`` rounds the weights of linear layers while they are read.
 
     Raises:
         ModelLoadError: Tensors are missing, unexpected or of the wrong shape; a file is broken; pickles only.
@@ -50,10 +59,12 @@ def load_model(folder: Path, config: ModelConfig, dtype: str, device: torch.devi
         files = _TensorFiles(weight_files(folder), stack)
         files.check(expected, config.tie_word_embeddings)
         torch_dtype = _DTYPES[dtype if dtype != "auto" else config.dtype or files.stored_dtype(expected)]
-        _check_memory(config.weight_bytes(torch_dtype.itemsize), device)
+        if quantization is not None:
+            _check_quantization(torch_dtype, device)
+        _check_memory(config.weight_bytes(torch_dtype.itemsize, quantization), device)
         with _progress_bar(config.weight_bytes(torch_dtype.itemsize)) as progress:
-            parameters = _read(expected, files, torch_dtype, device, progress)
-    return found(config, parameters, max_length)
+            parameters = _Parameters(expected, files, torch_dtype, device, progress)
+            return found(config, parameters, max_length, quantization)
 
 
 class _TensorFiles:
@@ -107,19 +118,32 @@ class _TensorFiles:
         return tensor
 
 
-def _read(
-    expected: list[Parameter], files: _TensorFiles, dtype: torch.dtype, device: torch.device, progress: Progress
-) -> dict[str, Tensor]:
-    parameters = {}
-    for parameter in expected:
-        target = torch.empty(parameter.shape, dtype=dtype, device=device)
+class _Parameters:
+    """The model's parameters, each read when it is taken: a layer that keeps another form needs no room for both."""
+
+    def __init__(
+        self,
+        expected: list[Parameter],
+        files: _TensorFiles,
+        dtype: torch.dtype,
+        device: torch.device,
+        progress: Progress,
+    ) -> None:
+        self._expected = {parameter.name: parameter for parameter in expected}
+        self._files, self._dtype, self._device, self._progress = files, dtype, device, progress
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._expected
+
+    def pop(self, name: str) -> Tensor:
+        parameter = self._expected.pop(name)
+        target = torch.empty(parameter.shape, dtype=self._dtype, device=self._device)
         row = 0
-        for name, shape in parameter.parts:
-            _copy(target[row : row + shape[0]], files.get(name))
+        for part, shape in parameter.parts:
+            _copy(target[row : row + shape[0]], self._files.get(part))
             row += shape[0]
-        parameters[parameter.name] = target
-        progress(target.nbytes)
-    return parameters
+        self._progress(target.nbytes)
+        return target
 
 
 def _copy(target: Tensor, source: Tensor) -> None:
@@ -129,6 +153,20 @@ def _copy(target: Tensor, source: Tensor) -> None:
         np.copyto(target.view(torch.uint8).numpy(), source.view(torch.uint8).numpy())
     else:
         target.copy_(source)
+
+
+def _check_quantization(dtype: torch.dtype, device: torch.device) -> None:
+    if device.type != "cpu" or dtype != torch.bfloat16:
+        name = str(dtype).removeprefix("torch.")
+        raise ConfigError(
+            f"--quantization works in bfloat16 on a CPU, this is {name} on {device}",
+            hint="give --dtype bfloat16 --device cpu, or leave --quantization out",
+        )
+    if load_library() is None:
+        raise ConfigError(
+            "--quantization needs the compiled kernels, which are not there",
+            hint="install a C++ compiler (g++ or clang++) and install twostroke again",
+        )
 
 
 def _check_memory(needed: int, device: torch.device) -> None:

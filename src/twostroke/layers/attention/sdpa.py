@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from twostroke.layers.attention.base import AttentionMetadata, IntArray
 
 # Up to this many query tokens a request joins a padded batch.
-_FEW_TOKENS = 8
+FEW_TOKENS = 8
 # Contexts up to 2**5 blocks share one batch; longer ones are paired by powers of two, so padding at most doubles work.
 _MIN_BUCKET = 5
 
@@ -43,8 +43,16 @@ class SdpaBackend:
 
     def prepare(self, metadata: AttentionMetadata) -> SdpaAttention:
         """Batch the step's requests and make the gather indices and masks that all its layers share."""
+        return self._prepare(metadata, _batch_requests(metadata, self._block_size))
+
+    def prepare_long(self, metadata: AttentionMetadata) -> SdpaAttention:
+        """The same for those requests only that have more than ``FEW_TOKENS`` query tokens."""
+        batched = _batch_requests(metadata, self._block_size)
+        return self._prepare(metadata, [(found, length) for found, length in batched if length > FEW_TOKENS])
+
+    def _prepare(self, metadata: AttentionMetadata, batched: list[tuple[IntArray, int]]) -> SdpaAttention:
         batches = []
-        for requests, query_len in _batch_requests(metadata, self._block_size):
+        for requests, query_len in batched:
             batch = _Batch(_token_rows(metadata, requests, query_len), len(requests), query_len)
             for window in dict.fromkeys(self._windows):
                 batch.contexts[window] = self._context(metadata, requests, query_len, window)
@@ -74,7 +82,7 @@ class SdpaBackend:
         if window is not None:
             hidden |= key_position <= query_position[:, :, None] - window
         mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
-        if 1 < query_len <= _FEW_TOKENS:
+        if 1 < query_len <= FEW_TOKENS:
             mask = mask.repeat_interleave(self._group, dim=1)
         return _Context(blocks_on_device, num_keys, mask[:, None])
 
@@ -124,10 +132,15 @@ class SdpaAttention:
         if len(self._batches) == 1 and isinstance(self._batches[0].rows, slice):
             return self._attend(layer, self._batches[0], window, query, key, value)
         out = torch.empty_like(query)
+        self.attend_into(out, layer, query, key, value)
+        return out
+
+    def attend_into(self, out: Tensor, layer: int, query: Tensor, key: Tensor, value: Tensor) -> None:
+        """Write the rows of the batches' requests, whose keys and values are in the cache, into ``out``."""
+        window = self._windows[layer]
         for batch in self._batches:
             rows = batch.rows
             out[rows] = self._attend(layer, batch, window, query[rows], key[rows], value[rows])
-        return out
 
     def _attend(
         self, layer: int, batch: _Batch, window: int | None, query: Tensor, key: Tensor, value: Tensor
@@ -141,7 +154,7 @@ class SdpaAttention:
             F.embedding(context.blocks, cache).view(batch.num_requests, -1, kv_heads, head_dim)[:, : context.num_keys]
             for cache in self._block_views[layer]
         ]  # [requests, keys, kv_heads, head_dim]
-        if batch.query_len > _FEW_TOKENS:
+        if batch.query_len > FEW_TOKENS:
             return _attend_chunk(query, gathered[0][0], gathered[1][0], context.mask, is_causal=False)
         return _attend_few(query, gathered[0], gathered[1], context.mask, batch.query_len)
 
@@ -177,7 +190,7 @@ def _batch_requests(metadata: AttentionMetadata, block_size: int) -> list[tuple[
     few: dict[tuple[int, int], list[int]] = {}
     batches: list[tuple[IntArray, int]] = []
     for request, (length, context) in enumerate(zip(metadata.query_lens.tolist(), metadata.context_lens.tolist())):
-        if length > _FEW_TOKENS:
+        if length > FEW_TOKENS:
             batches.append((np.array([request]), length))
         else:
             bucket = max((context // block_size).bit_length(), _MIN_BUCKET)

@@ -1,0 +1,1 @@
+"""Compiled kernels for CPUs: linear layers over packed weights, paged attention, and the small steps between."""

@@ -1,0 +1,63 @@
+// What each instruction set's build of kernels.inc offers, as one table of functions. Row-major everywhere.
+#pragma once
+
+#include <cstdint>
+
+namespace twostroke {
+
+using bf16 = uint16_t;
+
+constexpr int kLanes = 16;      // Output columns of a block of packed weights.
+constexpr int kGroup = 32;      // Input columns that share a scale in 4-bit weights.
+
+enum WeightFormat : int32_t { kBf16 = 0, kInt8 = 1, kInt4 = 2 };
+
+// y = x W^T + bias, over packed weights (see pack_* in kernels.inc).
+struct Linear {
+    const bf16* x;          // [rows, inputs], rows `x_stride` apart
+    int64_t x_stride;
+    const void* weight;     // packed, [blocks of 16 outputs][...]
+    const float* scales;    // int8: [outputs]; int4: [blocks][groups][16]; else null
+    const bf16* bias;       // [outputs] or null
+    const bf16* residual;   // [rows, outputs], added after rounding, or null
+    void* out;              // [rows, outputs], bf16 or float
+    int64_t rows, inputs, outputs;
+    int32_t format;
+    int32_t float_out;      // 1: float, not rounded
+};
+
+// Attention of few new tokens per request over the paged cache, after writing nothing: the cache is complete.
+struct Attention {
+    const void* query;            // [tokens, heads, head_dim], tokens `query_stride` elements apart
+    int64_t query_stride;
+    const void* keys;             // [blocks, block_size, kv_heads, head_dim]
+    const void* values;
+    const int32_t* block_table;   // [requests, table_stride]
+    int64_t table_stride;
+    const int64_t* query_start;   // [requests + 1]
+    const int64_t* context_lens;  // [requests]
+    const int64_t* requests;      // [num_requests]: which of them to compute
+    void* out;                    // [tokens, heads, head_dim]
+    int64_t num_requests, heads, kv_heads, head_dim, block_size;
+    int64_t window;               // how many of the latest tokens a token sees, 0: all
+    float scale;
+    int32_t is_float;             // 1: float32 queries, cache and output, else bf16
+};
+
+struct Kernels {
+    const char* name;
+    void (*linear)(const Linear&);
+    void (*attention)(const Attention&);
+    void (*rms_norm)(const bf16* x, const bf16* weight, bf16* out, int64_t rows, int64_t size, float eps);
+    // qk: [tokens, heads, head_dim] in place, tokens `stride` elements apart; tables: [positions, head_dim / 2].
+    void (*rotate)(bf16* qk, int64_t stride, int64_t tokens, int64_t heads, int64_t head_dim, const int64_t* positions,
+                   const float* cos, const float* sin);
+    // gate_up: [rows, 2 * size] -> out [rows, size]
+    void (*silu_mul)(const bf16* gate_up, bf16* out, int64_t rows, int64_t size);
+};
+
+const Kernels* generic_kernels();
+const Kernels* avx2_kernels();    // null where not built
+const Kernels* avx512_kernels();  // needs avx512_bf16 and avx512_vnni
+
+}  // namespace twostroke

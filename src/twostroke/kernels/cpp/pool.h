@@ -1,0 +1,26 @@
+// A pool of threads for loops of a few microseconds to a few milliseconds.
+//
+// Work is cut into more tasks than there are threads, and threads take the next one from a shared counter. The caller
+// works too and waits only for tasks that others have begun: on a machine that runs something else, a thread that is
+// not given a core holds up nobody. Idle threads spin briefly, since the next loop follows at once, then sleep.
+#pragma once
+
+#include <cstdint>
+
+namespace twostroke {
+
+using Task = void (*)(void* context, int64_t index);
+
+// Sets how many threads run loops, the caller's included. Not while a loop runs.
+void set_num_threads(int count);
+
+// Calls task(context, i) for every i in [0, count), each once, in any order, and returns when all have returned. One
+// loop at a time: the engine has one thread that computes.
+void run_tasks(int64_t count, Task task, void* context);
+
+template <typename Body>
+void parallel_for(int64_t count, Body& body) {
+    run_tasks(count, [](void* context, int64_t index) { (*static_cast<Body*>(context))(index); }, &body);
+}
+
+}  // namespace twostroke

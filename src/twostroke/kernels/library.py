@@ -1,0 +1,115 @@
+"""Loads the compiled kernels (``cpp/``) and declares their C interface. No torch: addresses go in, nothing comes out.
+
+The build of the package compiles them (``hatch_build.py``). Without them, or on a processor that they do not support,
+everything runs on PyTorch's own operators.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import warnings
+from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
+from pathlib import Path
+from typing import ClassVar
+
+LIBRARY_PATH = Path(__file__).parent / "_kernels.so"
+
+LANES = 16  # Outputs in a block of packed weights.
+GROUP = 32  # Inputs that share a scale in 4-bit weights.
+FORMATS = {"bfloat16": 0, "int8": 1, "int4": 2}
+MAX_HEAD_DIM = 256
+
+
+class LinearCall(ctypes.Structure):
+    """Arguments of one linear layer, see ``Linear`` in ``cpp/kernels.h``."""
+
+    _fields_: ClassVar = [
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("weight", c_void_p),
+        ("scales", c_void_p),
+        ("bias", c_void_p),
+        ("residual", c_void_p),
+        ("out", c_void_p),
+        ("rows", c_int64),
+        ("inputs", c_int64),
+        ("outputs", c_int64),
+        ("format", c_int32),
+        ("float_out", c_int32),
+    ]
+
+
+class AttentionCall(ctypes.Structure):
+    """Arguments of one layer's attention, see ``Attention`` in ``cpp/kernels.h``."""
+
+    _fields_: ClassVar = [
+        ("query", c_void_p),
+        ("query_stride", c_int64),
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("block_table", c_void_p),
+        ("table_stride", c_int64),
+        ("query_start", c_void_p),
+        ("context_lens", c_void_p),
+        ("requests", c_void_p),
+        ("out", c_void_p),
+        ("num_requests", c_int64),
+        ("heads", c_int64),
+        ("kv_heads", c_int64),
+        ("head_dim", c_int64),
+        ("block_size", c_int64),
+        ("window", c_int64),
+        ("scale", c_float),
+        ("is_float", c_int32),
+    ]
+
+
+class Library:
+    """The compiled kernels. Calls release the GIL; one thread at a time may be inside."""
+
+    def __init__(self, path: Path = LIBRARY_PATH) -> None:
+        loaded = ctypes.CDLL(str(path))
+        self.linear = loaded.twostroke_linear
+        self.linear.argtypes, self.linear.restype = [POINTER(LinearCall)], None
+        self.attention = loaded.twostroke_attention
+        self.attention.argtypes, self.attention.restype = [POINTER(AttentionCall)], None
+        self.rms_norm = loaded.twostroke_rms_norm
+        self.rms_norm.argtypes, self.rms_norm.restype = [c_void_p] * 3 + [c_int64] * 2 + [c_float], None
+        self.rotate = loaded.twostroke_rotate
+        self.rotate.argtypes, self.rotate.restype = [c_void_p] + [c_int64] * 4 + [c_void_p] * 3, None
+        self.silu_mul = loaded.twostroke_silu_mul
+        self.silu_mul.argtypes, self.silu_mul.restype = [c_void_p] * 2 + [c_int64] * 2, None
+        self._select = loaded.twostroke_select
+        self._select.argtypes = [c_char_p]
+        self._selected = loaded.twostroke_selected
+        self._selected.restype = c_char_p
+        self._set_num_threads = loaded.twostroke_set_num_threads
+
+    @property
+    def instruction_set(self) -> str:
+        """Which build of the kernels runs: ``avx512``, ``avx2`` or ``generic``."""
+        name: bytes = self._selected()
+        return name.decode()
+
+    def select(self, instruction_set: str) -> bool:
+        """Run another build from now on; false if this processor cannot."""
+        return bool(self._select(instruction_set.encode()))
+
+    def set_num_threads(self, count: int) -> None:
+        """How many threads compute, the caller's included. Not while a kernel runs."""
+        self._set_num_threads(count)
+
+
+@functools.cache
+def load_library() -> Library | None:
+    """The kernels, or ``None`` with one warning where the package was built without a compiler."""
+    try:
+        return Library()
+    except OSError as error:
+        warnings.warn(
+            f"the compiled CPU kernels are not there ({error}); decoding will be about half as fast. "
+            "Install a C++ compiler (g++ or clang++) and install twostroke again",
+            stacklevel=2,
+        )
+        return None

@@ -1,0 +1,20 @@
+"""The gated activation of SwiGLU (Shazeer 2020)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from twostroke.kernels.library import Library
+
+
+def silu_mul(gate_up: Tensor, library: Library | None) -> Tensor:
+    """``silu(gate) * up`` of ``[rows, 2 * size]``, gates first; returns ``[rows, size]``."""
+    if library is None:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate) * up
+    rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+    out = torch.empty(rows, size, dtype=torch.bfloat16)
+    library.silu_mul(gate_up.data_ptr(), out.data_ptr(), rows, size)
+    return out

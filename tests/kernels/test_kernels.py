@@ -1,0 +1,161 @@
+"""Protects: every instruction set's kernels compute what plain PyTorch computes, at sizes that fill no block evenly."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from twostroke.kernels.library import Library, load_library
+from twostroke.layers.activation import silu_mul
+from twostroke.layers.linear import PackedLinear
+from twostroke.layers.norm import RMSNorm
+from twostroke.layers.packing import pack, quantize_int4, quantize_int8, rows_of, unpack
+from twostroke.layers.rotary import CompiledRotation, RotaryTable
+from twostroke.model_config import RopeConfig
+
+
+def _load() -> Library:
+    found = load_library()
+    assert found is not None, "the kernels were not compiled: python hatch_build.py says why"
+    return found
+
+
+@pytest.fixture(params=["avx512", "avx2", "generic"])
+def library(request: pytest.FixtureRequest) -> Iterator[Library]:
+    found = _load()
+    before = found.instruction_set
+    if not found.select(request.param):
+        pytest.skip(f"this processor has no {request.param}")
+    found.set_num_threads(2)
+    yield found
+    found.select(before)
+
+
+def _random(*shape: int, scale: float = 1.0) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return (torch.randn(*shape, generator=generator) * scale).bfloat16()
+
+
+SHAPES = [(1, 64, 32), (2, 17, 64), (3, 100, 320), (5, 50, 64), (7, 40, 96), (16, 1030, 256), (37, 129, 64)]
+
+
+@pytest.mark.parametrize(("rows", "outputs", "inputs"), SHAPES)
+def test_linear_equals_pytorch_up_to_rounding(library: Library, rows: int, outputs: int, inputs: int) -> None:
+    weight, x = _random(outputs, inputs, scale=inputs**-0.5), _random(rows, inputs)
+    bias, residual = _random(outputs), _random(rows, outputs)
+    layer = PackedLinear(pack(weight, "bfloat16"), bias, library)
+    exact = x.double() @ weight.double().T + bias.double()
+    torch.testing.assert_close(layer.wide(x).double(), exact, atol=1e-5, rtol=1e-5)
+    rounded = exact.bfloat16()
+    torch.testing.assert_close(layer(x), rounded, atol=1e-2, rtol=8e-3)  # one unit in the last place of bfloat16
+    torch.testing.assert_close(layer(x, residual), residual + rounded, atol=2e-2, rtol=1.6e-2)
+
+
+@pytest.mark.parametrize("format", ["int8", "int4"])
+@pytest.mark.parametrize(("rows", "outputs", "inputs"), SHAPES)
+def test_quantized_linear_is_exact_for_rounded_operands(
+    library: Library, format: str, rows: int, outputs: int, inputs: int
+) -> None:
+    packed = pack(_random(outputs, inputs, scale=inputs**-0.5), format)
+    x = _random(rows, inputs)
+    scale = x.float().abs().amax(1, keepdim=True) / 127
+    scaled = x.float() * (127 / x.float().abs().amax(1, keepdim=True))
+    rounded = torch.where(scaled < 0, (scaled - 0.5).ceil(), (scaled + 0.5).floor())
+    wanted = (rounded.double() * scale.double()) @ unpack(packed).double().T
+    found = PackedLinear(packed, None, library).wide(x).double()
+    # A product on the edge between two integers may round either way, by one unit of the activation's scale.
+    slack = float(scale.max()) * float(unpack(packed).abs().max()) * 1.01
+    torch.testing.assert_close(found, wanted, atol=slack, rtol=1e-4)
+    assert (found - wanted).abs().mean() < slack / 20
+
+
+@pytest.mark.parametrize("format", ["bfloat16", "int8", "int4"])
+def test_a_row_does_not_depend_on_its_company(library: Library, format: str) -> None:
+    layer = PackedLinear(pack(_random(200, 128), format), None, library)
+    x = _random(40, 128)
+    together = layer.wide(x)
+    for rows in (1, 2, 5, 8, 13):
+        assert torch.equal(layer.wide(x[:rows]), together[:rows])
+
+
+def test_rows_may_lie_apart(library: Library) -> None:
+    layer = PackedLinear(pack(_random(48, 64), "bfloat16"), None, library)
+    wide = _random(6, 96)
+    assert torch.equal(layer(wide[:, :64]), layer(wide[:, :64].contiguous()))
+
+
+def test_nan_comes_out_again(library: Library) -> None:
+    for format in ("bfloat16", "int8", "int4"):
+        x = _random(3, 64)
+        x[1, 5] = float("nan")
+        out = PackedLinear(pack(_random(32, 64), format), None, library).wide(x)
+        assert out[1].isnan().all()
+        assert out[[0, 2]].isfinite().all()
+
+
+def test_norm_rotation_and_activation_equal_pytorch(library: Library) -> None:
+    x, weight = _random(7, 330), _random(330)
+    torch.testing.assert_close(RMSNorm(weight, 1e-5, library)(x), RMSNorm(weight, 1e-5)(x), atol=0, rtol=8e-3)
+    gate_up = _random(5, 2 * 100, scale=4.0)
+    torch.testing.assert_close(silu_mul(gate_up, library), silu_mul(gate_up, None), atol=0, rtol=8e-3)
+    positions = torch.tensor([0, 3, 40])
+    heads = _random(3, 5, 32)
+    table = RotaryTable(RopeConfig(), 32, 64, torch.device("cpu"))
+    compiled = RotaryTable(RopeConfig(), 32, 64, torch.device("cpu"), library).rotation(positions)
+    assert isinstance(compiled, CompiledRotation)
+    wanted = table.rotation(positions).apply(heads)
+    torch.testing.assert_close(compiled.apply(heads[:, :4]), wanted[:, :4], atol=1e-2, rtol=8e-3)
+    assert torch.equal(heads[:, 4], _random(3, 5, 32)[:, 4])  # what is beside the rotated heads stays
+
+
+def test_rounding_keeps_within_half_a_step() -> None:
+    weight = _random(33, 64)
+    q, scales = quantize_int8(weight)
+    assert ((q * scales[:, None] - weight.float()).abs() <= scales[:, None] * 0.501).all()
+    q, scales = quantize_int4(weight)
+    steps = scales.abs().repeat_interleave(32, dim=1)
+    error = (q * scales.repeat_interleave(32, dim=1) - weight.float()).abs()
+    assert (error <= steps * 1.001).all()  # a value of the other sign and nearly the same size is cut from 8 to 7
+    assert error.square().mean() < steps.square().mean() / 8
+
+
+def test_packing_loses_nothing_but_precision() -> None:
+    weight = _random(50, 96)
+    packed = pack(weight, "bfloat16")
+    assert torch.equal(unpack(packed), weight)
+    indices = torch.tensor([49, 0, 17, 17])
+    assert torch.equal(rows_of(packed, indices), weight[indices])
+    for format, tolerance in (("int8", 0.02), ("int4", 0.4)):
+        assert (unpack(pack(weight, format)) - weight.float()).abs().max() < tolerance
+    zeros = torch.zeros(16, 32, dtype=torch.bfloat16)
+    for format in ("int8", "int4"):
+        assert torch.equal(unpack(pack(zeros, format)), zeros.float())
+
+
+def test_threads_come_and_go() -> None:
+    library = _load()
+    layer = PackedLinear(pack(_random(512, 256), "bfloat16"), None, library)
+    x = _random(30, 256)
+    wanted = F.linear(x.double(), unpack(layer.packed).double())
+    for threads in (1, 4, 2, 3, 1, 2):
+        library.set_num_threads(threads)
+        for _ in range(20):
+            torch.testing.assert_close(layer.wide(x).double(), wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_without_the_library_there_is_one_warning_and_no_failure(tmp_path: object) -> None:
+    code = (
+        "import warnings, twostroke.kernels.library as l\n"
+        "l.Library = lambda: (_ for _ in ()).throw(OSError('no such file'))\n"
+        "with warnings.catch_warnings(record=True) as seen:\n"
+        "    warnings.simplefilter('always')\n"
+        "    assert l.load_library() is None and l.load_library() is None\n"
+        "assert len(seen) == 1 and 'C++ compiler' in str(seen[0].message), seen\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,91 @@
+"""Protects: the compiled attention equals the plain reference, for every instruction set, mix of lengths and window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from twostroke.kernels.library import Library, load_library
+from twostroke.layers.attention.base import AttentionMetadata
+from twostroke.layers.attention.compiled import CompiledBackend
+from twostroke.layers.attention.sdpa import SdpaBackend
+
+BLOCK_SIZE = 16
+
+
+@pytest.fixture(params=["avx512", "avx2", "generic"])
+def library(request: pytest.FixtureRequest) -> Iterator[Library]:
+    found = load_library()
+    assert found is not None
+    before = found.instruction_set
+    if not found.select(request.param):
+        pytest.skip(f"this processor has no {request.param}")
+    yield found
+    found.select(before)
+
+
+def _metadata(query_lens: list[int], context_lens: list[int], num_blocks: int) -> AttentionMetadata:
+    """Blocks in random order; what lies beyond a request's own blocks does not exist."""
+    order = np.random.default_rng(0).permutation(num_blocks)
+    table = np.full((len(context_lens), 20), 2**30, dtype=np.int32)
+    slots, taken = [], 0
+    for row, (new, context) in enumerate(zip(query_lens, context_lens)):
+        count = -(-context // BLOCK_SIZE)
+        table[row, :count] = order[taken : taken + count]
+        taken += count
+        positions = np.arange(context - new, context)
+        slots.append(table[row, positions // BLOCK_SIZE].astype(np.int64) * BLOCK_SIZE + positions % BLOCK_SIZE)
+    starts = np.concatenate(([0], np.cumsum(query_lens)))
+    return AttentionMetadata(starts, np.array(context_lens), table, torch.from_numpy(np.concatenate(slots)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "window"),
+    [(4, 2, 64, None), (8, 1, 32, 5), (6, 2, 128, 40), (5, 5, 48, None), (16, 1, 16, 70), (24, 2, 64, 1)],
+)
+def test_equals_sdpa_on_any_mix(
+    library: Library, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, window: int | None
+) -> None:
+    generator = torch.Generator().manual_seed(heads)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(dtype)
+
+    num_blocks = 60
+    query_lens, context_lens = [1, 3, 1, 8, 20, 1, 30], [1, 50, 200, 130, 20, 16, 77]
+    tokens = sum(query_lens)
+    caches = [random(num_blocks, BLOCK_SIZE, kv_heads, head_dim) for _ in range(2)]
+    inputs = [random(tokens, heads, head_dim), random(tokens, kv_heads, head_dim), random(tokens, kv_heads, head_dim)]
+    found = []
+    for make in (CompiledBackend, SdpaBackend):
+        keys, values = caches[0].clone(), caches[1].clone()
+        extra = (library,) if make is CompiledBackend else ()
+        backend = make([keys], [values], heads, [window], *extra)  # type: ignore[arg-type]
+        attention = backend.prepare(_metadata(query_lens, context_lens, num_blocks))
+        found.append((attention(0, *inputs), keys, values))
+    tolerance = 2e-5 if dtype is torch.float32 else 2e-2
+    torch.testing.assert_close(found[0][0], found[1][0], atol=tolerance, rtol=tolerance)
+    assert torch.equal(found[0][1], found[1][1])
+    assert torch.equal(found[0][2], found[1][2])
+
+
+def test_a_request_does_not_depend_on_its_company(library: Library) -> None:
+    generator = torch.Generator().manual_seed(1)
+    caches = [torch.randn(60, BLOCK_SIZE, 2, 64, generator=generator).bfloat16() for _ in range(2)]
+    inputs = [torch.randn(3, h, 64, generator=generator).bfloat16() for h in (6, 2, 2)]
+    backend = CompiledBackend([caches[0]], [caches[1]], 6, [None], library)
+    together = backend.prepare(_metadata([1, 1, 1], [100, 7, 260], 60))(0, *inputs)
+    alone = backend.prepare(_metadata([1], [100], 60))(0, *(t[:1].contiguous() for t in inputs))
+    assert torch.equal(alone[0], together[0])
+
+
+def test_which_caches_it_takes() -> None:
+    shape = (4, BLOCK_SIZE, 2)
+    assert CompiledBackend.supports(torch.zeros(*shape, 64))
+    assert not CompiledBackend.supports(torch.zeros(*shape, 40))
+    assert not CompiledBackend.supports(torch.zeros(*shape, 512))
+    assert not CompiledBackend.supports(torch.zeros(*shape, 64, dtype=torch.float16))
