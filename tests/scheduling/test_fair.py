@@ -1,4 +1,4 @@
-"""Fair scheduling: tenants that wait share the engine, credit is not saved up, and a flood does not drown the others."""
+"""Fair scheduling: tenants that wait share the engine, credit is not saved up, and a flood drowns nobody."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ class SchedulingPolicy(Protocol):
     """Owns the waiting requests. A smaller rank goes first; ranks are unique.
 
     ``peek`` may answer ``None`` while requests wait (static batching holds them back). ``finished`` is called once for
-    each request that ends after it was popped. ``charge`` is told of the work that requests get, each token once: prompt
-    tokens when they are first scheduled (not those that the cache held, nor those computed again after a preemption),
-    output tokens when they are known. A rank may change with it.
+    each request that ends after it was popped. ``charge`` is told of each token once: prompt tokens when they are first
+    scheduled (not those that the cache held, nor those computed again after a preemption), output tokens when they are
+    known. A rank may change with it.
     """
 
     def rank(self, request: Request) -> Rank: ...

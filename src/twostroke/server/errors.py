@@ -15,12 +15,18 @@ from starlette.exceptions import HTTPException
 from twostroke.errors import (
     EngineDeadError,
     EngineError,
+    InvalidKeyError,
     InvalidRequestError,
+    LimitStorageError,
+    MissingKeyError,
     NonFiniteLogitsError,
     QueueFullError,
     RequestFailedError,
+    RequestRateError,
     RequestTooLargeError,
+    RevokedKeyError,
     ShuttingDownError,
+    TokenRateError,
     TwostrokeError,
 )
 
@@ -54,6 +60,13 @@ ERROR_RULES: dict[type[BaseException], ErrorRule] = {
     RequestTooLargeError: ErrorRule(400, "invalid_request_error", "context_length_exceeded"),
     ModelNotFoundError: ErrorRule(404, "invalid_request_error", "model_not_found"),
     BodyTooLargeError: ErrorRule(413, "invalid_request_error", "body_too_large"),
+    MissingKeyError: ErrorRule(401, "invalid_request_error", "missing_api_key"),
+    InvalidKeyError: ErrorRule(401, "invalid_request_error", "invalid_api_key"),
+    RevokedKeyError: ErrorRule(403, "invalid_request_error", "revoked_api_key"),
+    # OpenAI's types name what there was too much of.
+    RequestRateError: ErrorRule(429, "requests", "rate_limit_exceeded", retry_after=1),
+    TokenRateError: ErrorRule(429, "tokens", "rate_limit_exceeded", retry_after=1),
+    LimitStorageError: ErrorRule(503, "server_error", "rate_limit_storage", retry_after=5),
     QueueFullError: ErrorRule(429, "rate_limit_error", "queue_full", retry_after=1),
     ShuttingDownError: ErrorRule(503, "server_error", "shutting_down", retry_after=5),
     ModelLoadingError: ErrorRule(503, "server_error", "model_loading", retry_after=2),
@@ -91,11 +104,13 @@ _FIELDS = ErrorBody.__struct_fields__
 # For the OpenAPI document: what a route that generates may answer instead of an answer.
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     400: _documented("A field is malformed, out of range or not supported; or the request does not fit."),
+    401: _documented("The API key is missing or unknown."),
+    403: _documented("The API key has been revoked."),
     404: _documented("There is no such model."),
     413: _documented("The body is larger than --max-body-size."),
     # FastAPI documents its own 422 unless told otherwise; this server answers 400 instead.
     422: _documented("Never sent."),
-    429: _documented("Too many requests wait; retry after the time in Retry-After."),
+    429: _documented("Too many requests wait, or the key's limit is used up; retry after the time in Retry-After."),
     500: _documented("The request failed inside the engine."),
     503: _documented("The model is loading, the server is shutting down, or the engine has failed."),
 }
@@ -117,7 +132,10 @@ def encode_error(error: Exception) -> bytes:
 
 def error_response(error: Exception) -> Response:
     rule = error_rule(error)
-    return _response(encode_error(error), rule.status, rule.retry_after)
+    response = _response(encode_error(error), rule.status, getattr(error, "retry_after", rule.retry_after))
+    if rule.status == 401:
+        response.headers["www-authenticate"] = "Bearer"
+    return response
 
 
 def install_error_handlers(app: FastAPI) -> None:

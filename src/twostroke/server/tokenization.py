@@ -19,8 +19,6 @@ from twostroke.server.protocol import ChatMessage, StrictModel
 from twostroke.server.serving import ServedModel, Serving
 from twostroke.server.sse import encode
 
-RESPONSES = {status: rule for status, rule in ERROR_RESPONSES.items() if status != 429}
-
 
 class TokenizeRequest(StrictModel):
     """Body of ``POST /tokenize``: a text, or a conversation."""
@@ -71,7 +69,7 @@ def tokenization_router(serving: Serving) -> APIRouter:
     """The routes that turn text into tokens and back. They are open while the server drains: nothing is generated."""
     router = APIRouter(tags=["tokenization"])
 
-    @router.post("/tokenize", responses=RESPONSES)
+    @router.post("/tokenize", responses=ERROR_RESPONSES)
     async def tokenize(body: TokenizeRequest) -> Response:
         """The token ids of a prompt or of a conversation, and how many of them the model's context holds."""
         model = serving.loaded()
@@ -83,7 +81,7 @@ def tokenization_router(serving: Serving) -> APIRouter:
         longest = model.client.info.max_model_len
         return _json(Tokenized(count=len(tokens), max_model_len=longest, tokens=tokens, token_strs=strings))
 
-    @router.post("/detokenize", responses=RESPONSES)
+    @router.post("/detokenize", responses=ERROR_RESPONSES)
     async def detokenize(body: DetokenizeRequest) -> Response:
         """The text of token ids, special tokens written out."""
         model = serving.loaded()
