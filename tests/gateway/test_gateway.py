@@ -212,7 +212,7 @@ def test_limits_without_keys_hold_for_everybody_together() -> None:
 
 
 def test_a_storage_that_is_gone_is_a_503() -> None:
-    options = {"requests_per_minute": 1, "rate_limit_storage": "redis://127.0.0.1:9"}
+    options: dict[str, Any] = {"requests_per_minute": 1, "rate_limit_storage": "redis://127.0.0.1:9"}
     with guarded(**options) as url, client(url) as api, pytest.raises(openai.InternalServerError) as caught:
         api.completions.create(model="scripted", prompt="x")
     assert (caught.value.status_code, caught.value.code) == (503, "rate_limit_storage")

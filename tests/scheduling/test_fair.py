@@ -197,8 +197,9 @@ def test_a_shortage_of_blocks_hits_who_was_served_most() -> None:
 
 def test_within_a_tenant_the_order_is_that_of_arrival() -> None:
     orders = []
-    for policy in ("fcfs", "fair"):
-        harness = Harness(SchedulerConfig(policy=policy, max_num_seqs=2))  # type: ignore[arg-type]
+    policies: tuple[PolicyName, ...] = ("fcfs", "fair")
+    for policy in policies:
+        harness = Harness(SchedulerConfig(policy=policy, max_num_seqs=2))
         for number in range(6):
             harness.scheduler.add(make_request(str(number), [number + 1, 2, 3], number % 3 + 1))
         harness.run()

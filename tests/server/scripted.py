@@ -115,7 +115,8 @@ class ScriptedStream:
             self._end()
 
     def _end(self) -> None:
-        for tell in self._tell:
+        told, self._tell = self._tell, []
+        for tell in told:
             tell(self._usage)
 
     async def __aiter__(self) -> AsyncIterator[RequestOutput]:
@@ -125,7 +126,6 @@ class ScriptedStream:
         while step < len(pieces) or script.endless:
             await asyncio.sleep(script.seconds_per_step)
             if script.error is not None and step == script.error_at:
-                self._engine.finished.append(self._request.request_id)
                 self._end()
                 yield self._output(0, "", FinishReason.ERROR, 0)
                 return
