@@ -33,11 +33,15 @@ T = TypeVar("T")
 
 
 class Window(NamedTuple):
-    """One limit as it stood at one moment; ``resets_in`` seconds later all of it is free again."""
+    """One limit as it stood at one moment; ``resets_in`` seconds later all of it is free again.
+
+    ``length`` is that of the whole window, also in seconds.
+    """
 
     limit: int
     remaining: int
     resets_in: float
+    length: int
 
 
 class Standing:
@@ -91,10 +95,12 @@ class Standing:
             ("tokens", self._tokens, self.tokens_left()),
         ):
             if window is not None:
+                # What only runs yet opens a window when it ends.
+                reset = window.resets_in or (window.length if left != window.limit else 0)
                 found += [
                     (f"x-ratelimit-limit-{name}", str(window.limit)),
                     (f"x-ratelimit-remaining-{name}", str(left)),
-                    (f"x-ratelimit-reset-{name}", format_duration(window.resets_in)),
+                    (f"x-ratelimit-reset-{name}", format_duration(reset)),
                 ]
         return [(name.encode(), value.encode()) for name, value in found]
 
@@ -153,7 +159,7 @@ class Limits:
 
     async def _window(self, item: RateLimitItem, *names: str) -> Window:
         stats = await _answer(self._limiter.get_window_stats(item, *names))
-        return Window(item.amount, stats.remaining, max(0.0, stats.reset_time - time.time()))
+        return Window(item.amount, stats.remaining, max(0.0, stats.reset_time - time.time()), item.get_expiry())
 
 
 def format_duration(seconds: float) -> str:
