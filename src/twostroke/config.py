@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 from twostroke.errors import ConfigError
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-PolicyName = Literal["fcfs", "priority"]
+PolicyName = Literal["fcfs", "priority", "fair"]
 Quantization = Literal["int8", "int4"]
 Batching = Literal["continuous", "static"]
 GenerationConfigSource = Literal["auto", "vllm"]
@@ -128,7 +128,11 @@ class SchedulerConfig:
     max_prefill_chunk: int | None = None
     """Most prompt tokens of one request in one step; by default the whole budget."""
     policy: PolicyName = "fcfs"
-    """`fcfs`: in order of arrival; `priority`: lower `priority` first, then arrival."""
+    """`fcfs`: in order of arrival; `priority`: lower `priority` first; `fair`: the API key served least first."""
+    fair_input_weight: float = 1.0
+    """Under `--policy fair`: what a prompt token counts."""
+    fair_output_weight: float = 2.0
+    """Under `--policy fair`: what an output token counts."""
     batching: Batching = "continuous"
     """`static` starts no request before the whole running batch has ended (for comparison)."""
 
@@ -137,7 +141,12 @@ class SchedulerConfig:
             _require(_is_count(getattr(self, name)), "--" + name.replace("_", "-"), getattr(self, name), "1 or more")
         ok = self.max_prefill_chunk is None or _is_count(self.max_prefill_chunk)
         _require(ok, "--max-prefill-chunk", self.max_prefill_chunk, "1 or more")
-        _require(self.policy in ("fcfs", "priority"), "--policy", self.policy, "fcfs or priority")
+        policies = get_args(PolicyName)
+        _require(self.policy in policies, "--policy", self.policy, "one of " + ", ".join(policies))
+        for name in ("fair_input_weight", "fair_output_weight"):
+            value = getattr(self, name)
+            ok = isinstance(value, (int, float)) and 0 < value < 1e6
+            _require(ok, "--" + name.replace("_", "-"), value, "above 0 and below 1000000")
         _require(self.batching in ("continuous", "static"), "--batching", self.batching, "continuous or static")
 
 

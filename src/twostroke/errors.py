@@ -58,6 +58,42 @@ class QueueFullError(TwostrokeError):
     """The server holds as many waiting requests as it accepts; try again later."""
 
 
+class MissingKeyError(TwostrokeError):
+    """A request came without the API key that this server asks for."""
+
+
+class InvalidKeyError(TwostrokeError):
+    """A request came with an API key that this server does not know."""
+
+
+class RevokedKeyError(TwostrokeError):
+    """The API key was valid once."""
+
+
+class RateLimitError(TwostrokeError):
+    """The key has used up what it may in a minute.
+
+    Args:
+        retry_after: Whole seconds until that changes.
+    """
+
+    def __init__(self, message: str, *, retry_after: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
+
+
+class RequestRateError(RateLimitError):
+    """Too many requests in a minute."""
+
+
+class TokenRateError(RateLimitError):
+    """Too many tokens in a minute."""
+
+
+class LimitStorageError(TwostrokeError):
+    """The storage that counts requests and tokens does not answer, so that no limit can be kept."""
+
+
 class ShuttingDownError(TwostrokeError):
     """The engine is draining and takes no new work."""
 

@@ -15,8 +15,11 @@ from twostroke.observability.process import age_of_process
 from twostroke.text.tokenizer import Tokenizer
 
 
-def load_engine(config: EngineConfig) -> Engine:
+def load_engine(config: EngineConfig, *, served_model_name: str | None = None) -> Engine:
     """Load model and tokenizer side by side.
+
+    Args:
+        served_model_name: The model's name in metrics; by default as in ``config``.
 
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: With a hint that says what to change.
@@ -34,7 +37,7 @@ def load_engine(config: EngineConfig) -> Engine:
         executor = TorchExecutor.load(config, folder)
         seconds["ready"] = age_of_process()
         executor.info.load_seconds.update(seconds)
-        return Engine(executor, loaded_tokenizer, config)
+        return Engine(executor, loaded_tokenizer, config, served_model_name=served_model_name)
 
 
 def _load_tokenizer(folder: Path, seconds: dict[str, float]) -> Tokenizer:
@@ -54,6 +57,9 @@ def _let_idle_threads_sleep() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def start_async_engine(config: EngineConfig, *, max_queued_requests: int | None = None) -> AsyncEngine:
+def start_async_engine(
+    config: EngineConfig, *, max_queued_requests: int | None = None, served_model_name: str | None = None
+) -> AsyncEngine:
     """``load_engine`` on the calling thread, then the loop on a thread of its own."""
-    return AsyncEngine(load_engine(config), max_queued_requests=max_queued_requests)
+    engine = load_engine(config, served_model_name=served_model_name)
+    return AsyncEngine(engine, max_queued_requests=max_queued_requests)

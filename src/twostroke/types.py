@@ -62,12 +62,14 @@ class Request:
         priority: Lower runs first (policy ``priority``).
         sequence_number: Order of arrival; breaks ties.
         cache_salt: Requests share cached prefixes only if their salts are equal.
+        tenant: On whose behalf it runs (the name of an API key); policy ``fair`` divides the engine among tenants.
         leader: The sample whose prompt blocks this one shares, if it is one of several.
         stop_token_ids: All tokens that end it: the client's and, unless ``ignore_eos``, the model's.
         block_hashes: Prefix-cache keys of its full blocks, as far as the KV manager has computed them.
         num_scored_tokens: Prompt tokens whose log-probabilities have been delivered (a preempted request's are computed
             again).
         num_cached_tokens: Prompt tokens that did not have to be computed, at first admission.
+        num_reached_tokens: The most tokens that were ever computed or found for it; preemption does not lower it.
     """
 
     request_id: str
@@ -84,6 +86,7 @@ class Request:
     priority: int = 0
     sequence_number: int = 0
     cache_salt: str = ""
+    tenant: str = ""
     leader: Request | None = None
 
     stop_token_ids: frozenset[int] = field(init=False)
@@ -91,6 +94,7 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
+    num_reached_tokens: int = 0
     num_scored_tokens: int = 0
     num_preemptions: int = 0
     first_scheduled_time: float | None = None
@@ -119,6 +123,18 @@ class Request:
     def num_missing_tokens(self) -> int:
         """Tokens known but not in the cache: one while decoding, many for a fresh prompt."""
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def num_used_prompt_tokens(self) -> int:
+        """Prompt tokens that were computed or found so far, each counted once."""
+        return min(self.num_reached_tokens, self.num_prompt_tokens)
+
+    def reach(self, num_tokens: int) -> int:
+        """Note that the next ``num_tokens`` go through the model; how many are prompt tokens that never did before."""
+        end = self.num_computed_tokens + num_tokens
+        known = max(self.num_reached_tokens, self.num_computed_tokens)
+        self.num_reached_tokens = max(known, end)
+        return max(0, min(end, self.num_prompt_tokens) - known)
 
     @property
     def reads_prefix_cache(self) -> bool:
@@ -260,6 +276,8 @@ class RequestOutput:
         finish_reason: Set on the last output of a sample.
         stop_reason: The stop string or stop token that ended it; ``None`` for EOS.
         error: Set when ``finish_reason`` is ``ERROR``.
+        num_used_prompt_tokens: Prompt tokens computed or found in the cache by then: fewer than there are if the
+            request ended before its prompt was through.
     """
 
     request_id: str
@@ -273,6 +291,7 @@ class RequestOutput:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     error: TwostrokeError | None = None
+    num_used_prompt_tokens: int = 0
 
     @property
     def finished(self) -> bool:

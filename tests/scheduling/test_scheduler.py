@@ -30,6 +30,7 @@ def make_request(
     leader: Request | None = None,
     priority: int = 0,
     seed: int = 0,
+    tenant: str = "",
 ) -> Request:
     return Request(
         request_id=request_id,
@@ -40,6 +41,7 @@ def make_request(
         leader=leader,
         priority=priority,
         seed=seed,
+        tenant=tenant,
     )
 
 
@@ -98,7 +100,7 @@ def traces(draw: st.DrawFn) -> Trace:
         max_num_batched_tokens=draw(st.sampled_from([1, 3, 7, 16, 40])),
         max_num_seqs=draw(st.integers(1, 8)),
         max_prefill_chunk=draw(st.none() | st.integers(1, 12)),
-        policy=draw(st.sampled_from(["fcfs", "priority"])),
+        policy=draw(st.sampled_from(["fcfs", "priority", "fair"])),
         batching=draw(st.sampled_from(["continuous"] * 4 + ["static"])),
     )
     random = draw(st.randoms(use_true_random=False))
@@ -129,8 +131,15 @@ def replay(
             if at == step:
                 leader = None
                 for index in range(n):
+                    tenant = "abc"[number % 3]
                     request = make_request(
-                        f"{number}#{index}", prompt, max_tokens, leader=leader, priority=priority, seed=index
+                        f"{number}#{index}",
+                        prompt,
+                        max_tokens,
+                        leader=leader,
+                        priority=priority,
+                        seed=index,
+                        tenant=tenant,
                     )
                     harness.scheduler.add(request)
                     samples.append((request, prompt))

@@ -15,6 +15,7 @@ from pathlib import Path
 import uvicorn
 
 from twostroke.engine.client import EngineClient
+from twostroke.gateway.gateway import Gateway
 from twostroke.server.app import create_app
 from twostroke.server.options import ServerOptions
 from twostroke.server.serve import listen
@@ -23,12 +24,12 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def running_server(client: EngineClient, **options: object) -> Iterator[str]:
+def running_server(client: EngineClient, *, gateway: Gateway | None = None, **options: object) -> Iterator[str]:
     """The base URL of a server for ``client``."""
     settings = ServerOptions(**{"port": 0, "served_model_name": ("scripted",), **options})  # type: ignore[arg-type]
     listener = listen(settings)
     port = listener.getsockname()[1]
-    config = uvicorn.Config(create_app(client, settings), http="httptools", ws="none", log_config=None)
+    config = uvicorn.Config(create_app(client, settings, gateway), http="httptools", ws="none", log_config=None)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.config import SchedulerConfig
-from twostroke.engine.client import GenerationRequest
+from twostroke.engine.client import GenerationRequest, TokenUsage
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.errors import InvalidRequestError, RequestTooLargeError, TwostrokeError
 from twostroke.observability.events import SchedulerStats, StepEvent
@@ -98,11 +98,26 @@ class ScriptedStream:
     def __init__(self, engine: ScriptedEngine, request: GenerationRequest) -> None:
         self._engine = engine
         self._request = request
+        self._usage = TokenUsage(0, 0)
+        self._tell: list[Callable[[TokenUsage], None]] = []
+
+    @property
+    def usage(self) -> TokenUsage:
+        return self._usage
+
+    def when_ended(self, tell: Callable[[TokenUsage], None]) -> None:
+        self._tell.append(tell)
 
     def abort(self) -> None:
         request_id = self._request.request_id
         if request_id not in self._engine.finished and request_id not in self._engine.aborted:
             self._engine.aborted.append(request_id)
+            self._end()
+
+    def _end(self) -> None:
+        told, self._tell = self._tell, []
+        for tell in told:
+            tell(self._usage)
 
     async def __aiter__(self) -> AsyncIterator[RequestOutput]:
         script, params = self._engine.script, self._request.params
@@ -111,6 +126,7 @@ class ScriptedStream:
         while step < len(pieces) or script.endless:
             await asyncio.sleep(script.seconds_per_step)
             if script.error is not None and step == script.error_at:
+                self._end()
                 yield self._output(0, "", FinishReason.ERROR, 0)
                 return
             last = step == len(pieces) - 1 and not script.endless
@@ -119,6 +135,7 @@ class ScriptedStream:
                 yield self._output(index, text, self._reason(len(pieces)) if last else None, step)
             step += 1
         self._engine.finished.append(self._request.request_id)
+        self._end()
 
     def _reason(self, length: int) -> FinishReason:
         return self._engine.script.finish_reason if length == len(self._engine.script.pieces) else FinishReason.LENGTH
@@ -126,6 +143,7 @@ class ScriptedStream:
     def _output(self, index: int, text: str, reason: FinishReason | None, step: int) -> RequestOutput:
         script, request = self._engine.script, self._request
         tokens = self._engine.tokenizer.encode(text)[:1]
+        self._usage = TokenUsage(len(request.prompt_token_ids), self._usage.output_tokens + len(tokens))
         logprobs = request.params.logprobs
         prompt_logprobs = request.params.prompt_logprobs
         output = RequestOutput(

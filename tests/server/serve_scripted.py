@@ -9,6 +9,7 @@ import time
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.config import EngineConfig, ModelOptions
 from twostroke.errors import ModelLoadError
+from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
 from twostroke.server.serve import serve
 
@@ -16,6 +17,7 @@ from twostroke.server.serve import serve
 def main() -> None:
     options = json.loads(sys.argv[1])
     script = Script(**options.pop("script", {}))
+    gateway = GatewayOptions(**options.pop("gateway", {}))
     load_seconds, fail = options.pop("load_seconds", 0), options.pop("fail", False)
 
     def load(_: EngineConfig) -> ScriptedEngine:
@@ -24,7 +26,7 @@ def main() -> None:
             raise ModelLoadError("no weights", hint="bring some")
         return ScriptedEngine(script)
 
-    serve(EngineConfig(model=ModelOptions(model="scripted")), ServerOptions(**options), load=load)
+    serve(EngineConfig(model=ModelOptions(model="scripted")), ServerOptions(**options), load, gateway)
 
 
 if __name__ == "__main__":

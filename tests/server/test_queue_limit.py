@@ -55,7 +55,7 @@ def test_the_option_reaches_the_engine(monkeypatch: Any) -> None:
     import twostroke.server.serve
 
     loads: list[Any] = []
-    monkeypatch.setattr(twostroke.server.serve, "serve", lambda config, options, load: loads.append(load))
+    monkeypatch.setattr(twostroke.server.serve, "serve", lambda config, options, load, gateway: loads.append(load))
     assert twostroke.cli.main.run(["serve", "--max-queued-requests", "7"]) == 0
-    assert loads[0].keywords == {"max_queued_requests": 7}
+    assert loads[0].keywords["max_queued_requests"] == 7
     assert twostroke.cli.main.run(["serve", "--max-queued-requests", "0"]) == 2

@@ -17,6 +17,7 @@ from twostroke.config import (
     parse_size,
 )
 from twostroke.errors import ConfigError
+from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
 
 if TYPE_CHECKING:
@@ -36,9 +37,10 @@ def _shown_default(value: object) -> str | None:
 
 ModelFlags = Annotated[ModelOptions, _section("Model", 1)]
 ServerFlags = Annotated[ServerOptions, _section("Server", 2)]
-SchedulerFlags = Annotated[SchedulerConfig, _section("Scheduling", 3)]
-CacheFlags = Annotated[CacheConfig, _section("KV cache", 4)]
-ObservabilityFlags = Annotated[ObservabilityConfig, _section("Observability", 5)]
+GatewayFlags = Annotated[GatewayOptions, _section("Keys and limits", 3)]
+SchedulerFlags = Annotated[SchedulerConfig, _section("Scheduling", 4)]
+CacheFlags = Annotated[CacheConfig, _section("KV cache", 5)]
+ObservabilityFlags = Annotated[ObservabilityConfig, _section("Observability", 6)]
 BatchFlags = Annotated[
     BatchOptions,
     Parameter(

@@ -13,6 +13,7 @@ from twostroke.cli.bench import bench_app
 from twostroke.cli.chat import chat
 from twostroke.cli.flags import expand_sizes, show_help
 from twostroke.cli.generate import generate
+from twostroke.cli.key import key
 from twostroke.cli.serve import serve
 from twostroke.cli.terminal import print_error
 from twostroke.cli.trace import trace
@@ -40,6 +41,7 @@ def build_app() -> App:
     app.command(generate, usage="Usage: twostroke generate PROMPT [OPTIONS]")
     app.command(batch, usage="Usage: twostroke batch IN.jsonl -o OUT.jsonl [OPTIONS]", alias="run-batch")
     app.command(trace, usage="Usage: twostroke trace RECORDING [OPTIONS]")
+    app.command(key, usage="Usage: twostroke key NAME [OPTIONS]")
     app.command(bench_app())
     return app
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from twostroke.cli.flags import (
     CacheFlags,
+    GatewayFlags,
     ModelFlags,
     ObservabilityFlags,
     SchedulerFlags,
@@ -20,6 +21,7 @@ def serve(
     /,
     *,
     server: ServerFlags | None = None,
+    gateway: GatewayFlags | None = None,
     model_options: ModelFlags | None = None,
     cache: CacheFlags | None = None,
     scheduler: SchedulerFlags | None = None,
@@ -37,4 +39,6 @@ def serve(
 
     config = engine_config(model, model_options, cache, scheduler, observability)
     options = server or ServerOptions()
-    run_server(config, options, partial(start_async_engine, max_queued_requests=options.max_queued_requests))
+    name = next(iter(options.served_model_name), None)
+    load = partial(start_async_engine, max_queued_requests=options.max_queued_requests, served_model_name=name)
+    run_server(config, options, load, gateway)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
 from twostroke.config import SchedulerConfig
-from twostroke.engine.client import GenerationRequest
+from twostroke.engine.client import GenerationRequest, TokenUsage
 from twostroke.engine.engine import Engine
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.errors import EngineDeadError, InvalidRequestError, QueueFullError, ShuttingDownError, TwostrokeError
@@ -40,6 +40,8 @@ class AsyncStream:
         self._num_unread = call.params.n
         self._aborted = False
         self._abort = abort
+        self._usage = TokenUsage(0, 0)
+        self._tell: list[Callable[[TokenUsage], None]] = []
 
     async def __aiter__(self) -> AsyncIterator[RequestOutput]:
         try:
@@ -55,12 +57,28 @@ class AsyncStream:
             self._outputs.put_nowait(None)  # whoever still reads must not wait for what will not come
             self._abort()
 
+    @property
+    def usage(self) -> TokenUsage:
+        return self._usage
+
+    def when_ended(self, tell: Callable[[TokenUsage], None]) -> None:
+        if self._unfinished:
+            self._tell.append(tell)
+        else:
+            tell(self._usage)
+
     def put(self, output: RequestOutput) -> bool:
         """Append an output; tells whether the request has ended."""
+        prompt = max(self._usage.prompt_tokens, output.num_used_prompt_tokens)
+        self._usage = TokenUsage(prompt, self._usage.output_tokens + len(output.token_ids))
         if not self._aborted:
             self._outputs.put_nowait(output)
         if output.finished:
             self._unfinished.discard(output.index)
+            if not self._unfinished:
+                told, self._tell = self._tell, []
+                for tell in told:
+                    tell(self._usage)
         return not self._unfinished
 
     def fail(self, error: TwostrokeError) -> None:

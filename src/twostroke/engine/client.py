@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from twostroke.config import SchedulerConfig
 from twostroke.engine.executor import ExecutorInfo
@@ -22,6 +22,7 @@ class GenerationRequest:
         request_id: Unique among the requests in the engine.
         cache_salt: Cached prefixes are shared only between equal salts.
         priority: Lower runs first under ``--policy priority``.
+        tenant: On whose behalf: ``--policy fair`` divides the engine among tenants. Empty if nobody said.
     """
 
     request_id: str
@@ -29,6 +30,18 @@ class GenerationRequest:
     params: SamplingParams = field(default_factory=SamplingParams)
     priority: int = 0
     cache_salt: str = ""
+    tenant: str = ""
+
+
+class TokenUsage(NamedTuple):
+    """What a request made the engine do: its prompt counts once whatever ``n``, cached tokens included."""
+
+    prompt_tokens: int
+    output_tokens: int
+
+    @property
+    def total(self) -> int:
+        return self.prompt_tokens + self.output_tokens
 
 
 class OutputStream(Protocol):
@@ -41,6 +54,16 @@ class OutputStream(Protocol):
 
     def abort(self) -> None:
         """End all samples now and free what they hold; harmless after the end."""
+
+    @property
+    def usage(self) -> TokenUsage:
+        """What the request has used so far, whether or not anybody has read its outputs."""
+
+    def when_ended(self, tell: Callable[[TokenUsage], None]) -> None:
+        """Have ``tell`` called once, on the event loop's thread, when the engine has let go of the request.
+
+        That is after its last output, a failure, or an abort: what the step in flight still gave is counted.
+        """
 
 
 class EngineClient(Protocol):

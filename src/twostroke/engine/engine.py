@@ -38,6 +38,7 @@ class Engine:
         executor: Runs the model, or simulates it; owned by the engine from here on.
         tokenizer: Makes text of tokens; without one, requests must set ``detokenize=False``.
         clock: Seconds, never falling; a virtual clock under simulation.
+        served_model_name: The model's name in metrics; by default as in the configuration.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Engine:
         config: EngineConfig | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        served_model_name: str | None = None,
     ) -> None:
         config = config or EngineConfig()
         info = executor.info
@@ -63,7 +65,7 @@ class Engine:
         self.scheduler = Scheduler(config.scheduler, self.kv)
         self.intake = Intake(info, tokenizer, config.model.seed)
         self.recorder = Recorder(config.observability.step_events, config.observability.record)
-        self.metrics = EngineMetrics(config.model.model)
+        self.metrics = EngineMetrics(served_model_name or config.model.model)
         self.metrics.observe_startup(info.load_seconds)
         self.dead: EngineDeadError | None = None
         self._texts = OutputProcessor(tokenizer) if tokenizer else None
@@ -229,4 +231,5 @@ def _last_output(request: Request, reason: FinishReason, error: TwostrokeError |
         num_cached_tokens=request.num_cached_tokens,
         finish_reason=reason,
         error=error,
+        num_used_prompt_tokens=request.num_used_prompt_tokens,
     )

@@ -64,6 +64,7 @@ class Intake:
                 arrival_time=now,
                 priority=call.priority,
                 cache_salt=call.cache_salt,
+                tenant=call.tenant,
                 leader=requests[0] if requests else None,
             )
             requests.append(request)
@@ -79,6 +80,8 @@ class Intake:
             raise InvalidRequestError(f"priority must be an integer, got {call.priority!r}", param="priority")
         if not isinstance(call.cache_salt, str):
             raise InvalidRequestError(f"cache_salt must be a string, got {call.cache_salt!r}", param="cache_salt")
+        if not isinstance(call.tenant, str):
+            raise InvalidRequestError(f"tenant must be a string, got {call.tenant!r}", param="tenant")
         if not all(type(token) is int for token in call.prompt_token_ids):
             raise InvalidRequestError("the prompt's token ids must be integers", param="prompt")
 

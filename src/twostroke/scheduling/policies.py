@@ -16,7 +16,9 @@ class SchedulingPolicy(Protocol):
     """Owns the waiting requests. A smaller rank goes first; ranks are unique.
 
     ``peek`` may answer ``None`` while requests wait (static batching holds them back). ``finished`` is called once for
-    each request that ends after it was popped.
+    each request that ends after it was popped. ``charge`` is told of each token once: prompt tokens when they are first
+    scheduled (not those that the cache held, nor those computed again after a preemption), output tokens when they are
+    known. A rank may change with it.
     """
 
     def rank(self, request: Request) -> Rank: ...
@@ -30,6 +32,8 @@ class SchedulingPolicy(Protocol):
     def remove(self, request: Request) -> None: ...
 
     def finished(self, request: Request) -> None: ...
+
+    def charge(self, request: Request, *, prompt_tokens: int = 0, output_tokens: int = 0) -> None: ...
 
     def __len__(self) -> int: ...
 
@@ -72,6 +76,9 @@ class RankedPolicy:
     def finished(self, request: Request) -> None:
         """Nothing to note: the rank knows no history."""
 
+    def charge(self, request: Request, *, prompt_tokens: int = 0, output_tokens: int = 0) -> None:
+        """Nothing to note, either."""
+
     def __len__(self) -> int:
         return len(self._waiting)
 
@@ -84,6 +91,85 @@ def priority_rank(request: Request) -> Rank:
     return (request.priority, request.sequence_number)
 
 
+class FairPolicy:
+    """The tenant that has been served least goes first: virtual token counters (Sheng et al., OSDI 2024, algorithm 2).
+
+    Each tenant's counter grows with the tokens that its requests get. A tenant none of whose requests wait saves up no
+    credit: when one joins the queue, its counter is lifted to the smallest of those that wait, or else to that of the
+    tenant who left the queue last. So of two tenants that always have requests waiting, neither gets ahead of the
+    other by more than what can run at once is worth. Within a tenant the order is that of arrival.
+
+    Unlike the paper, a prompt is charged as it runs, and what the prefix cache held is not charged.
+
+    Args:
+        input_weight: What a prompt token costs.
+        output_weight: What an output token costs; decoding uses the hardware worse than prefill.
+    """
+
+    def __init__(self, input_weight: float = 1.0, output_weight: float = 2.0) -> None:
+        self.counters: dict[str, float] = {}
+        self._input_weight = input_weight
+        self._output_weight = output_weight
+        self._queues: dict[str, RankedPolicy] = {}  # of the tenants that have requests waiting
+        self._last_admission: dict[str, int] = {}
+        self._num_admitted = 0
+        self._last_to_leave: str | None = None
+
+    def rank(self, request: Request) -> Rank:
+        """Counter first; of equal ones, who was let in longest ago, so that a newcomer waits for nobody."""
+        tenant = request.tenant
+        return (self.counters.get(tenant, 0.0), self._last_admission.get(tenant, -1), request.sequence_number)
+
+    def push(self, request: Request) -> None:
+        queue = self._queues.get(request.tenant)
+        if queue is None:
+            self._lift(request.tenant)
+            queue = self._queues[request.tenant] = RankedPolicy(arrival_rank)
+        queue.push(request)
+
+    def peek(self) -> Request | None:
+        heads = (head for queue in self._queues.values() if (head := queue.peek()) is not None)
+        return min(heads, key=self.rank, default=None)
+
+    def pop(self) -> Request:
+        request = self.peek()
+        if request is None:
+            raise IndexError("pop from an empty queue")
+        self._queues[request.tenant].pop()
+        self._last_admission[request.tenant] = self._num_admitted
+        self._num_admitted += 1
+        self._close_if_empty(request.tenant)
+        return request
+
+    def remove(self, request: Request) -> None:
+        queue = self._queues.get(request.tenant)
+        if queue is not None:
+            queue.remove(request)
+            self._close_if_empty(request.tenant)
+
+    def finished(self, request: Request) -> None:
+        """Nothing to note: what it got has been charged."""
+
+    def charge(self, request: Request, *, prompt_tokens: int = 0, output_tokens: int = 0) -> None:
+        cost = self._input_weight * prompt_tokens + self._output_weight * output_tokens
+        self.counters[request.tenant] = self.counters.get(request.tenant, 0.0) + cost
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def _lift(self, tenant: str) -> None:
+        """A preempted request lifts its tenant too: else running on a little would be a way to save up credit."""
+        waiting = [self.counters[other] for other in self._queues]
+        if not waiting and self._last_to_leave is not None:
+            waiting = [self.counters[self._last_to_leave]]
+        self.counters[tenant] = max(self.counters.get(tenant, 0.0), min(waiting, default=0.0))
+
+    def _close_if_empty(self, tenant: str) -> None:
+        if not len(self._queues[tenant]):
+            del self._queues[tenant]
+            self._last_to_leave = tenant
+
+
 class StaticBatches:
     """Holds all waiting requests back until the batch that runs has ended, then lets the next batch in whole.
 
@@ -93,9 +179,11 @@ class StaticBatches:
 
     def __init__(self, queue: SchedulingPolicy, batch_size: int) -> None:
         self._queue = queue
-        self._batch = RankedPolicy(queue.rank)
+        # In the order in which they were let in: a queue whose ranks change is asked only once.
+        self._batch = RankedPolicy(lambda request: (self._members[request.request_id],))
         self._batch_size = batch_size
-        self._members: set[str] = set()
+        self._members: dict[str, int] = {}
+        self._num_let_in = 0
 
     def rank(self, request: Request) -> Rank:
         return self._queue.rank(request)
@@ -107,7 +195,8 @@ class StaticBatches:
         if not self._members:
             for _ in range(min(self._batch_size, len(self._queue))):
                 request = self._queue.pop()
-                self._members.add(request.request_id)
+                self._members[request.request_id] = self._num_let_in
+                self._num_let_in += 1
                 self._batch.push(request)
         return self._batch.peek()
 
@@ -117,18 +206,25 @@ class StaticBatches:
     def remove(self, request: Request) -> None:
         self._queue.remove(request)
         self._batch.remove(request)
-        self._members.discard(request.request_id)
+        self._members.pop(request.request_id, None)
 
     def finished(self, request: Request) -> None:
-        self._members.discard(request.request_id)
+        self._members.pop(request.request_id, None)
         self._queue.finished(request)
+
+    def charge(self, request: Request, *, prompt_tokens: int = 0, output_tokens: int = 0) -> None:
+        self._queue.charge(request, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._batch)
 
 
 def make_policy(config: SchedulerConfig) -> SchedulingPolicy:
-    queue = RankedPolicy(priority_rank if config.policy == "priority" else arrival_rank)
+    queue: SchedulingPolicy
+    if config.policy == "fair":
+        queue = FairPolicy(config.fair_input_weight, config.fair_output_weight)
+    else:
+        queue = RankedPolicy(priority_rank if config.policy == "priority" else arrival_rank)
     return StaticBatches(queue, config.max_num_seqs) if config.batching == "static" else queue
 
 

@@ -196,6 +196,7 @@ class Scheduler:
         allocation = self.kv.allocate(request, request.num_computed_tokens + num_tokens)
         plan.block_copies.extend(allocation.block_copies)
         table = self.kv.block_ids(request)
+        self.policy.charge(request, prompt_tokens=request.reach(num_tokens))
         plan.add(ScheduledRequest(request, request.num_computed_tokens, num_tokens, table, allocation.changed_from))
 
     def _preempt(self, victim: Request, plan: StepPlan, *, by: Request) -> None:
@@ -279,6 +280,7 @@ class Scheduler:
                 self.kv.commit(request)
                 self.finish(request.request_id, stop.reason, now)
                 break
+        self.policy.charge(request, output_tokens=len(output.token_ids))
         return output
 
 
@@ -301,4 +303,5 @@ def _output(request: Request, tokens: list[int]) -> RequestOutput:
         token_ids=tokens,
         num_prompt_tokens=request.num_prompt_tokens,
         num_cached_tokens=request.num_cached_tokens,
+        num_used_prompt_tokens=request.num_used_prompt_tokens,
     )

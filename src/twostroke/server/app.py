@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from twostroke.engine.client import EngineClient
+from twostroke.gateway.gateway import Gateway, GatewayMiddleware
 from twostroke.server.chat import chat_router
 from twostroke.server.completions import completions_router
 from twostroke.server.errors import BodyTooLargeError, error_response, install_error_handlers
@@ -28,18 +29,21 @@ ANSWERS = (ChatCompletion, ChatChunk, Completion, ModelList, ModelCard, Tokenize
 DESCRIPTION = "OpenAI's API over the twostroke engine. Every accepted field works; any other is refused by name."
 
 
-def create_app(source: EngineClient | Future[OwnedEngine], options: ServerOptions | None = None) -> FastAPI:
+def create_app(
+    source: EngineClient | Future[OwnedEngine], options: ServerOptions | None = None, gateway: Gateway | None = None
+) -> FastAPI:
     """An application that serves one engine.
 
     Args:
         source: The engine; or the future of one that is still loading, until when ``/health`` answers 503.
         options: Names of the model, limits and time-outs.
+        gateway: Keys and limits; by default everybody is let in.
     """
     options = options or ServerOptions()
-    return create_app_for(Serving(source, options), options)
+    return create_app_for(Serving(source, options), options, gateway)
 
 
-def create_app_for(serving: Serving, options: ServerOptions) -> FastAPI:
+def create_app_for(serving: Serving, options: ServerOptions, gateway: Gateway | None = None) -> FastAPI:
     """The same, for a caller that watches and drains ``serving`` itself."""
 
     @asynccontextmanager
@@ -47,10 +51,15 @@ def create_app_for(serving: Serving, options: ServerOptions) -> FastAPI:
         loading = asyncio.ensure_future(serving.load())
         yield
         loading.cancel()
+        if gateway is not None:
+            await gateway.close()
 
     app = FastAPI(title="twostroke", version=package_version(), description=DESCRIPTION, lifespan=lifespan)
     install_error_handlers(app)
     app.add_middleware(BodyLimit, limit=options.max_body_size)
+    if gateway is not None and gateway.needed:
+        # Added last, so it comes first: who may not ask has nothing read.
+        app.add_middleware(GatewayMiddleware, gateway=gateway, refuse=error_response)
     for router in (chat_router, completions_router, tokenization_router, models_router, health_router):
         app.include_router(router(serving))
     document_api(app, ANSWERS)

@@ -11,8 +11,8 @@ from twostroke.server.serving import ServedModel
 from twostroke.server.version import package_version
 
 
-def ready_banner(model: ServedModel, url: str) -> str:
-    """Several lines, the last of which is a command that works when pasted."""
+def ready_banner(model: ServedModel, url: str, *, keyed: bool = False) -> str:
+    """Several lines, the last of which is a command that works when pasted (if ``keyed``, with $OPENAI_API_KEY)."""
     info = model.client.info
     return "\n".join(
         [
@@ -21,7 +21,7 @@ def ready_banner(model: ServedModel, url: str) -> str:
             *sampling_summary(info),
             f"  {'API':<10} {url}/v1 (OpenAI), documented at {url}/docs",
             "",
-            curl_line(model, url),
+            curl_line(model, url, keyed=keyed),
             "",
         ]
     )
@@ -49,7 +49,7 @@ def sampling_summary(info: ExecutorInfo) -> list[str]:
     return [f"  {'sampling':<10} {listed} (from generation_config.json, where a request says nothing)"]
 
 
-def curl_line(model: ServedModel, url: str) -> str:
+def curl_line(model: ServedModel, url: str, *, keyed: bool = False) -> str:
     """A streaming request, quoted for a POSIX shell."""
     body: dict[str, object] = {"model": model.name, "stream": True}
     if model.chats:
@@ -59,7 +59,8 @@ def curl_line(model: ServedModel, url: str) -> str:
         path = "completions"
         body.update(prompt="The two strokes of inference are", max_tokens=64)
     data = shlex.quote(json.dumps(body))
-    return f"curl -N {shlex.quote(f'{url}/v1/{path}')} -H 'Content-Type: application/json' -d {data}"
+    key = ' -H "Authorization: Bearer $OPENAI_API_KEY"' if keyed else ""
+    return f"curl -N {shlex.quote(f'{url}/v1/{path}')}{key} -H 'Content-Type: application/json' -d {data}"
 
 
 def format_size(size: float) -> str:

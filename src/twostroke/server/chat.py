@@ -39,7 +39,7 @@ def chat_router(serving: Serving) -> APIRouter:
     @router.post("/v1/chat/completions", response_class=Response, responses=responses | ERROR_RESPONSES)
     async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
         """The model's answer to a conversation."""
-        model = serving.accepting()
+        model = serving.accepting(request.scope)
         model.check_name(body.model)
         params = body.to_params(model.client.info.sampling_defaults)
         request_id = new_request_id("chatcmpl")

@@ -37,7 +37,7 @@ def completions_router(serving: Serving) -> APIRouter:
     @router.post("/v1/completions", response_class=Response, responses=responses | ERROR_RESPONSES)
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
         """What the model writes after a text, or after each of several."""
-        model = serving.accepting()
+        model = serving.accepting(request.scope)
         model.check_name(body.model)
         params = body.to_params(model.client.info.sampling_defaults)
         prompts = [await _encode_prompt(model, body, params, prompt) for prompt in body.prompts()]

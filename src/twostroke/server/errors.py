@@ -15,12 +15,18 @@ from starlette.exceptions import HTTPException
 from twostroke.errors import (
     EngineDeadError,
     EngineError,
+    InvalidKeyError,
     InvalidRequestError,
+    LimitStorageError,
+    MissingKeyError,
     NonFiniteLogitsError,
     QueueFullError,
     RequestFailedError,
+    RequestRateError,
     RequestTooLargeError,
+    RevokedKeyError,
     ShuttingDownError,
+    TokenRateError,
     TwostrokeError,
 )
 
@@ -54,6 +60,13 @@ ERROR_RULES: dict[type[BaseException], ErrorRule] = {
     RequestTooLargeError: ErrorRule(400, "invalid_request_error", "context_length_exceeded"),
     ModelNotFoundError: ErrorRule(404, "invalid_request_error", "model_not_found"),
     BodyTooLargeError: ErrorRule(413, "invalid_request_error", "body_too_large"),
+    MissingKeyError: ErrorRule(401, "invalid_request_error", "missing_api_key"),
+    InvalidKeyError: ErrorRule(401, "invalid_request_error", "invalid_api_key"),
+    RevokedKeyError: ErrorRule(403, "invalid_request_error", "revoked_api_key"),
+    # OpenAI's types name what there was too much of.
+    RequestRateError: ErrorRule(429, "requests", "rate_limit_exceeded", retry_after=1),
+    TokenRateError: ErrorRule(429, "tokens", "rate_limit_exceeded", retry_after=1),
+    LimitStorageError: ErrorRule(503, "server_error", "rate_limit_storage", retry_after=5),
     QueueFullError: ErrorRule(429, "rate_limit_error", "queue_full", retry_after=1),
     ShuttingDownError: ErrorRule(503, "server_error", "shutting_down", retry_after=5),
     ModelLoadingError: ErrorRule(503, "server_error", "model_loading", retry_after=2),
@@ -94,7 +107,10 @@ def encode_error(error: Exception) -> bytes:
 
 def error_response(error: Exception) -> Response:
     rule = error_rule(error)
-    return _response(encode_error(error), rule.status, rule.retry_after)
+    response = _response(encode_error(error), rule.status, getattr(error, "retry_after", rule.retry_after))
+    if rule.status == 401:
+        response.headers["www-authenticate"] = "Bearer"
+    return response
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -11,6 +11,7 @@ from types import FrameType
 
 import uvicorn
 
+from twostroke.gateway.gateway import Gateway
 from twostroke.server.app import create_app_for
 from twostroke.server.banner import ready_banner
 from twostroke.server.options import ServerOptions
@@ -20,11 +21,13 @@ from twostroke.server.serving import OwnedEngine, Serving
 CLOSE_TIMEOUT = 5
 
 
-def run_until_signalled(loading: Future[OwnedEngine], options: ServerOptions, listener: socket.socket) -> None:
+def run_until_signalled(
+    loading: Future[OwnedEngine], options: ServerOptions, listener: socket.socket, gateway: Gateway
+) -> None:
     """Serve on ``listener`` until a signal has been obeyed; raises the error of a failed load."""
     serving = Serving(loading, options)
     config = uvicorn.Config(
-        create_app_for(serving, options),
+        create_app_for(serving, options, gateway),
         http="httptools",
         loop="uvloop",
         ws="none",
@@ -33,7 +36,7 @@ def run_until_signalled(loading: Future[OwnedEngine], options: ServerOptions, li
         timeout_graceful_shutdown=CLOSE_TIMEOUT,
         server_header=False,
     )
-    DrainingServer(config, serving, options).run(sockets=[listener])
+    DrainingServer(config, serving, options, keyed=gateway.asks_for_keys).run(sockets=[listener])
     if serving.load_error is not None:
         raise serving.load_error
     if not loading.done():
@@ -46,8 +49,9 @@ def run_until_signalled(loading: Future[OwnedEngine], options: ServerOptions, li
 class DrainingServer(uvicorn.Server):
     """Replaces uvicorn's signals, which would cut running requests and end the process by the signal itself."""
 
-    def __init__(self, config: uvicorn.Config, serving: Serving, options: ServerOptions) -> None:
+    def __init__(self, config: uvicorn.Config, serving: Serving, options: ServerOptions, *, keyed: bool) -> None:
         super().__init__(config)
+        self._keyed = keyed
         self._serving = serving
         self._options = options
         self._signalled = False
@@ -78,7 +82,7 @@ class DrainingServer(uvicorn.Server):
         if self._serving.load_error is not None:
             self.should_exit = True
         else:
-            _say(ready_banner(self._serving.loaded(), url))
+            _say(ready_banner(self._serving.loaded(), url, keyed=self._keyed))
 
     async def _drain_and_exit(self) -> None:
         running = self._serving.num_unfinished()

@@ -31,8 +31,8 @@ class ModelList(Struct, kw_only=True):
 def models_router(serving: Serving) -> APIRouter:
     """The routes that list the served models and show one."""
     router = APIRouter(tags=["models"])
-    errors: Responses = {status: ERROR_RESPONSES[status] for status in (404, 503)}
-    listed = answers(ModelList, "All names of the model.") | {503: errors[503]}
+    errors: Responses = {status: ERROR_RESPONSES[status] for status in (401, 403, 404, 503)}
+    listed = answers(ModelList, "All names of the model.") | {status: errors[status] for status in (401, 403, 503)}
 
     @router.head("/v1/models", include_in_schema=False)
     @router.get("/v1/models", response_class=Response, responses=listed)

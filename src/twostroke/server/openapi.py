@@ -51,9 +51,11 @@ def error(description: str, *, retry: bool = False) -> dict[str, Any]:
 # What a route that generates may answer instead of an answer.
 ERROR_RESPONSES: Responses = {
     400: error("A field is malformed, out of range or not supported; or the request does not fit."),
+    401: error("The API key is missing or unknown."),
+    403: error("The API key has been revoked."),
     404: error("There is no such model."),
     413: error("The body is larger than --max-body-size."),
-    429: error("Too many requests wait.", retry=True),
+    429: error("Too many requests wait, or the key's limit is used up.", retry=True),
     500: error("The request failed inside the engine."),
     503: error("The model is loading, the server is shutting down, or the engine has failed.", retry=True),
 }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from twostroke.config import EngineConfig
 from twostroke.errors import ConfigError
+from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 Loader = Callable[[EngineConfig], "OwnedEngine"]
 
 
-def serve(config: EngineConfig, options: ServerOptions, load: Loader) -> None:
+def serve(
+    config: EngineConfig, options: ServerOptions, load: Loader, gateway_options: GatewayOptions | None = None
+) -> None:
     """Serve until a signal ends it.
 
     The first SIGTERM or SIGINT drains: new work gets a 503, running requests may finish for ``shutdown_timeout``
@@ -30,11 +33,15 @@ def serve(config: EngineConfig, options: ServerOptions, load: Loader) -> None:
 
     Args:
         load: Loads the engine, on a thread of its own.
+        gateway_options: Keys and limits; by default there are none.
 
     Raises:
-        ConfigError: The address cannot be bound.
+        ConfigError: The address cannot be bound, or the file of keys not be used.
         TwostrokeError: The model cannot be loaded.
     """
+    from twostroke.gateway.gateway import Gateway
+
+    gateway = Gateway(gateway_options or GatewayOptions())
     listener = listen(options)
     configure_logging(options)
     names = options.served_model_name or (config.model.model,)
@@ -42,7 +49,7 @@ def serve(config: EngineConfig, options: ServerOptions, load: Loader) -> None:
     # Imported while the model loads on its thread; half a second in all.
     from twostroke.server.lifecycle import run_until_signalled
 
-    run_until_signalled(loading, replace(options, served_model_name=names), listener)
+    run_until_signalled(loading, replace(options, served_model_name=names), listener, gateway)
 
 
 def listen(options: ServerOptions) -> socket.socket:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import NoReturn, Protocol
 
+from starlette.types import Scope
+
 from twostroke.engine.client import EngineClient
 from twostroke.errors import ShuttingDownError, TwostrokeError
+from twostroke.gateway.caller import client_for
 from twostroke.server.errors import ModelLoadingError, ModelNotFoundError
 from twostroke.server.options import ServerOptions
 from twostroke.text.chat_template import ChatTemplate
@@ -37,6 +41,12 @@ class ServedModel:
     @property
     def chats(self) -> bool:
         return bool(self.client.tokenizer.chat_templates)
+
+    def through(self, client: EngineClient) -> ServedModel:
+        """The same model by way of another client."""
+        other = copy.copy(self)
+        other.client = client
+        return other
 
     def check_name(self, name: str | None) -> None:
         """Raise ``ModelNotFoundError`` unless ``name`` is one of ours, or not given."""
@@ -113,15 +123,16 @@ class Serving:
             self._raise_not_loaded()
         return self._model
 
-    def accepting(self) -> ServedModel:
-        """The model, to send it new work.
+    def accepting(self, scope: Scope) -> ServedModel:
+        """The model, to send it new work on behalf of whoever sent the request of this ASGI scope.
 
         Raises:
             ShuttingDownError: The server is draining.
         """
         if self._draining:
             raise ShuttingDownError("the server is shutting down and takes no new work", hint="try another server")
-        return self.loaded()
+        model = self.loaded()
+        return model.through(client_for(scope, model.client))
 
     def status(self) -> tuple[str, str | None]:
         """``ok``, ``loading``, ``draining`` or ``unhealthy``, and why it is not ok."""

@@ -68,9 +68,8 @@ class Detokenized(Struct):
 def tokenization_router(serving: Serving) -> APIRouter:
     """The routes that turn text into tokens and back. They are open while the server drains: nothing is generated."""
     router = APIRouter(tags=["tokenization"])
-    errors = {status: response for status, response in ERROR_RESPONSES.items() if status != 429}
 
-    @router.post("/tokenize", response_class=Response, responses=answers(Tokenized, "The tokens.") | errors)
+    @router.post("/tokenize", response_class=Response, responses=answers(Tokenized, "The tokens.") | ERROR_RESPONSES)
     async def tokenize(body: TokenizeRequest) -> Response:
         """The token ids of a prompt or of a conversation, and how many of them the model's context holds."""
         model = serving.loaded()
@@ -82,7 +81,7 @@ def tokenization_router(serving: Serving) -> APIRouter:
         longest = model.client.info.max_model_len
         return _json(Tokenized(count=len(tokens), max_model_len=longest, tokens=tokens, token_strs=strings))
 
-    @router.post("/detokenize", response_class=Response, responses=answers(Detokenized, "The text.") | errors)
+    @router.post("/detokenize", response_class=Response, responses=answers(Detokenized, "The text.") | ERROR_RESPONSES)
     async def detokenize(body: DetokenizeRequest) -> Response:
         """The text of token ids, special tokens written out."""
         model = serving.loaded()

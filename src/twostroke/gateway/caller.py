@@ -1,0 +1,96 @@
+"""On whose behalf a request runs: what is stamped on it on its way to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from twostroke.config import SchedulerConfig
+from twostroke.engine.client import EngineClient, GenerationRequest, OutputStream
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.observability.events import SchedulerStats, StepEvent
+from twostroke.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from twostroke.gateway.limits import Standing
+    from twostroke.gateway.tally import Tally
+
+SCOPE_KEY = "twostroke.caller"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent one HTTP request.
+
+    Attributes:
+        tenant: The name of its key; empty where there are no keys.
+        private_prefixes: Whether its cached prefixes are for its own requests alone.
+        standing: Where its limits stand, if there are any.
+        tally: What it has running, if its tokens are counted.
+    """
+
+    tenant: str
+    private_prefixes: bool
+    standing: Standing | None = None
+    tally: Tally | None = None
+
+    def salt(self, own: str) -> str:
+        """The salt of its cached prefixes; ``own`` is the one that the client gave. No two tenants can meet in it."""
+        return f"{len(self.tenant)}:{self.tenant}{own}" if self.private_prefixes else own
+
+
+def client_for(scope: MutableMapping[str, Any], client: EngineClient) -> EngineClient:
+    """``client`` on behalf of whoever sent the request of this ASGI scope; itself where no gateway stands before it."""
+    caller: Caller | None = scope.get(SCOPE_KEY)
+    return client if caller is None else CallerClient(client, caller)
+
+
+class CallerClient:
+    """Implements ``EngineClient``: the engine as one caller may use it."""
+
+    def __init__(self, client: EngineClient, caller: Caller) -> None:
+        self._client = client
+        self._caller = caller
+
+    @property
+    def info(self) -> ExecutorInfo:
+        return self._client.info
+
+    @property
+    def scheduler_config(self) -> SchedulerConfig:
+        return self._client.scheduler_config
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._client.tokenizer
+
+    def submit(self, request: GenerationRequest) -> OutputStream:
+        """As ``EngineClient.submit``, under the caller's name and salt.
+
+        Raises:
+            TokenRateError: The prompt exceeds what the caller's limit leaves.
+        """
+        caller = self._caller
+        if caller.standing is not None:
+            caller.standing.check_tokens(len(request.prompt_token_ids))
+        request = replace(request, tenant=caller.tenant, cache_salt=caller.salt(request.cache_salt))
+        stream = self._client.submit(request)
+        if caller.tally is not None:
+            caller.tally.watch(stream, len(request.prompt_token_ids))
+        return stream
+
+    def stats(self) -> SchedulerStats:
+        return self._client.stats()
+
+    def events(self, since: int = -1) -> list[StepEvent]:
+        return self._client.events(since)
+
+    def unhealthy_reason(self) -> str | None:
+        return self._client.unhealthy_reason()
+
+    def render_metrics(self) -> tuple[bytes, str]:
+        return self._client.render_metrics()
+
+    async def drain(self, timeout: float) -> None:
+        await self._client.drain(timeout)

@@ -1,0 +1,120 @@
+"""API keys: only their SHA-256 is kept, and comparing takes the same time whichever key is sent."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from twostroke.errors import ConfigError, InvalidKeyError, MissingKeyError, RevokedKeyError
+
+KEY_PREFIX = "sk-"
+KEY_BYTES = 32
+REVOKED = "revoked"
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_LINE = re.compile(rf"({_NAME.pattern}):([0-9a-fA-F]{{64}})(?::({REVOKED}))?")
+
+
+class KeyRecord(NamedTuple):
+    """One accepted key. Keys of one name are one tenant, so that a key can be replaced without a gap."""
+
+    name: str
+    digest: bytes
+    revoked: bool = False
+
+
+def new_key() -> str:
+    """A key that cannot be guessed: 256 bits from the system."""
+    return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+
+
+def digest_of(key: str) -> bytes:
+    """A fast hash suffices: keys are random, not chosen by people."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def key_line(name: str, key: str) -> str:
+    """The line of ``--api-key-file`` that accepts ``key``.
+
+    Raises:
+        ConfigError: The name would not survive in that file.
+    """
+    if not _NAME.fullmatch(name):
+        hint = "use up to 64 letters, digits, dots, hyphens and underscores"
+        raise ConfigError(f"{name!r} cannot be the name of a key", hint=hint)
+    return f"{name}:{digest_of(key).hex()}"
+
+
+def read_key_file(path: Path) -> list[KeyRecord]:
+    """The keys of a file: ``NAME:SHA256`` or ``NAME:SHA256:revoked`` per line; empty lines and ``#`` comments.
+
+    Raises:
+        ConfigError: The file cannot be read, holds no key, or a line is malformed (which is named, but not shown).
+    """
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        hint = "twostroke key NAME makes lines for it"
+        raise ConfigError(f"cannot read --api-key-file {path}: {reason}", hint=hint) from error
+    records = []
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        if not line or line.startswith("#"):
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            hint = "each line is NAME:SHA256 as twostroke key NAME prints it; the key itself does not belong there"
+            raise ConfigError(f"line {number} of {path} is not NAME:SHA256", hint=hint)
+        records.append(KeyRecord(match[1], bytes.fromhex(match[2]), match[3] is not None))
+    if not records:
+        raise ConfigError(f"--api-key-file {path} holds no key", hint="twostroke key NAME makes one")
+    return records
+
+
+def given_keys(keys: Iterable[str]) -> list[KeyRecord]:
+    """Keys from the command line, named after their hash, so that a key has the same name on every server."""
+    digests = map(digest_of, keys)
+    return [KeyRecord(f"key-{digest.hex()[:8]}", digest) for digest in digests]
+
+
+class KeyRing:
+    """The keys that open the server.
+
+    Raises:
+        ConfigError: One key has two names.
+    """
+
+    def __init__(self, records: Iterable[KeyRecord]) -> None:
+        self._records = tuple(records)
+        names: dict[bytes, str] = {}
+        for record in self._records:
+            if names.setdefault(record.digest, record.name) != record.name:
+                message = f"{names[record.digest]} and {record.name} have the same key"
+                raise ConfigError(message, hint="make one of them a key of its own: twostroke key NAME")
+
+    def holder_of(self, authorization: str | None) -> str:
+        """The name behind the value of an ``Authorization`` header.
+
+        Raises:
+            MissingKeyError: There is no bearer token in it.
+            InvalidKeyError: It is none of ours.
+            RevokedKeyError: It was.
+        """
+        scheme, _, key = (authorization or "").strip().partition(" ")
+        if scheme.lower() != "bearer" or not key.strip():
+            raise MissingKeyError("no API key was sent", hint="send the header Authorization: Bearer KEY")
+        digest = digest_of(key.strip())
+        found = None
+        for record in self._records:  # to the end: the time must not tell which one it was
+            if hmac.compare_digest(record.digest, digest) and (found is None or record.revoked):
+                found = record
+        if found is None:
+            raise InvalidKeyError("the API key is not known here", hint="check it, or ask whoever runs this server")
+        if found.revoked:
+            raise RevokedKeyError(f"the API key of {found.name} has been revoked", hint="ask for a new one")
+        return found.name

@@ -1,0 +1,213 @@
+"""Requests and tokens per minute, counted by the ``limits`` library in this process or in Redis.
+
+Windows are fixed: a minute begins with a key's first request and forgets everything at its end. Counting is one
+addition, so that servers which share a Redis cannot miss each other's requests. At the seam of two minutes a client
+can be served twice its limit.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from limits import RateLimitItem, RateLimitItemPerSecond
+from limits.aio.storage import Storage
+from limits.aio.strategies import FixedWindowRateLimiter
+from limits.errors import StorageError
+from limits.storage import storage_from_string
+
+from twostroke.errors import LimitStorageError, RateLimitError, RequestRateError, TokenRateError
+from twostroke.gateway.options import MEMORY, GatewayOptions
+from twostroke.gateway.tally import Tally
+
+if TYPE_CHECKING:
+    from redis.asyncio import BlockingConnectionPool
+
+NAMESPACE = "twostroke"
+WINDOW_SECONDS = 60
+# A storage that does not answer must not hold up a request for longer.
+STORAGE_SECONDS = 2.0
+T = TypeVar("T")
+
+
+class Window(NamedTuple):
+    """One limit as it stood at one moment; ``resets_in`` seconds later all of it is free again.
+
+    ``length`` is that of the whole window, also in seconds.
+    """
+
+    limit: int
+    remaining: int
+    resets_in: float
+    length: int
+
+
+class Standing:
+    """What its key's limits left to one HTTP request when it arrived.
+
+    Args:
+        counted: Whether the request was within the limit on requests.
+        tally: What runs already; a request that ends meanwhile moves from there into the window.
+    """
+
+    def __init__(self, requests: Window | None, counted: bool, tokens: Window | None, tally: Tally) -> None:
+        self._requests = requests
+        self._counted = counted
+        self._tokens = tokens
+        self._tally = tally
+        self._written_before = tally.written
+
+    def check(self) -> None:
+        """Raise if nothing is left.
+
+        Raises:
+            RequestRateError, TokenRateError: With the numbers, and when to try again.
+        """
+        if self._requests is not None and not self._counted:
+            limit = f"{self._requests.limit} requests per minute"
+            raise _exceeded(RequestRateError, f"the key's limit of {limit} is used up", self._requests)
+        self.check_tokens(1)
+
+    def check_tokens(self, num_tokens: int) -> None:
+        """Raise ``TokenRateError`` if fewer than ``num_tokens`` are left, those of running requests subtracted."""
+        left = self.tokens_left()
+        if self._tokens is None or left is None or num_tokens <= left:
+            return
+        used, limit = self._tokens.limit - left, self._tokens.limit
+        message = f"the key's limit is {limit} tokens per minute: {used} used or running, {num_tokens} more requested"
+        hint = f"send prompts of at most {limit} tokens" if num_tokens > limit else None
+        raise _exceeded(TokenRateError, message, self._tokens, hint)
+
+    def tokens_left(self) -> int | None:
+        """``None`` without a limit on tokens."""
+        if self._tokens is None:
+            return None
+        since = self._tally.written - self._written_before
+        return max(0, self._tokens.remaining - since - self._tally.outstanding())
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The limits under OpenAI's names, as of now."""
+        found = []
+        for name, window, left in (
+            ("requests", self._requests, self._requests and self._requests.remaining),
+            ("tokens", self._tokens, self.tokens_left()),
+        ):
+            if window is not None:
+                # What only runs yet opens a window when it ends.
+                reset = window.resets_in or (window.length if left != window.limit else 0)
+                found += [
+                    (f"x-ratelimit-limit-{name}", str(window.limit)),
+                    (f"x-ratelimit-remaining-{name}", str(left)),
+                    (f"x-ratelimit-reset-{name}", format_duration(reset)),
+                ]
+        return [(name.encode(), value.encode()) for name, value in found]
+
+
+class Limits:
+    """Counts what each tenant does.
+
+    Args:
+        window_seconds: Length of the "minute".
+
+    Raises:
+        ConfigError: See ``GatewayOptions``.
+    """
+
+    def __init__(self, options: GatewayOptions, *, window_seconds: int = WINDOW_SECONDS) -> None:
+        self._requests = _item(options.requests_per_minute, window_seconds)
+        self._tokens = _item(options.tokens_per_minute, window_seconds)
+        self._pool = _open_pool(options.rate_limit_storage)
+        self._limiter = FixedWindowRateLimiter(_open_storage(options.rate_limit_storage, self._pool))
+        self._tallies: dict[str, Tally] = {}
+
+    async def arrive(self, tenant: str) -> Standing:
+        """Count one request, refused ones too, and look at what is left.
+
+        Raises:
+            LimitStorageError: Nobody knows.
+        """
+        counted, requests, tokens = True, None, None
+        if self._requests is not None:
+            counted = await _answer(self._limiter.hit(self._requests, "requests", tenant))
+            requests = await self._window(self._requests, "requests", tenant)
+        if self._tokens is not None:
+            tokens = await self._window(self._tokens, "tokens", tenant)
+        return Standing(requests, counted, tokens, self.tally(tenant))
+
+    def tally(self, tenant: str) -> Tally:
+        """What the tenant has running in this process."""
+        if tenant not in self._tallies:
+            self._tallies[tenant] = Tally(self._writer(tenant))
+        return self._tallies[tenant]
+
+    async def close(self) -> None:
+        """Write what is on its way, and hang up."""
+        for tally in self._tallies.values():
+            await tally.flush()
+        if self._pool is not None:
+            await self._pool.disconnect()
+
+    def _writer(self, tenant: str) -> Callable[[int], Awaitable[None]]:
+        async def write(num_tokens: int) -> None:
+            # Beyond the limit, too: what was used was used, and the next request will find it.
+            if self._tokens is not None:
+                await _answer(self._limiter.hit(self._tokens, "tokens", tenant, cost=num_tokens))
+
+        return write
+
+    async def _window(self, item: RateLimitItem, *names: str) -> Window:
+        stats = await _answer(self._limiter.get_window_stats(item, *names))
+        return Window(item.amount, stats.remaining, max(0.0, stats.reset_time - time.time()), item.get_expiry())
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds as OpenAI writes them: ``850ms``, ``12s``, ``1m0s``; rounded up."""
+    milliseconds = math.ceil(seconds * 1000)
+    if milliseconds < 1000:
+        return f"{milliseconds}ms"
+    minutes, rest = divmod(math.ceil(milliseconds / 1000), 60)
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
+def _exceeded(kind: type[RateLimitError], message: str, window: Window, hint: str | None = None) -> RateLimitError:
+    seconds = max(1, math.ceil(window.resets_in))
+    return kind(message, retry_after=seconds, hint=hint or f"try again in {seconds} s")
+
+
+def _item(amount: int | None, seconds: int) -> RateLimitItem | None:
+    return None if amount is None else RateLimitItemPerSecond(amount, seconds, NAMESPACE)
+
+
+def _open_pool(url: str) -> BlockingConnectionPool | None:
+    """Connections of our own, because the library never closes those that it makes."""
+    if url == MEMORY:
+        return None
+    # Imported where it is asked for: it is an optional dependency.
+    from redis.asyncio import BlockingConnectionPool
+
+    pool: BlockingConnectionPool = BlockingConnectionPool.from_url(
+        url.replace("redis+unix://", "unix://"),
+        socket_connect_timeout=STORAGE_SECONDS,
+        socket_timeout=STORAGE_SECONDS,
+        timeout=STORAGE_SECONDS,
+    )
+    return pool
+
+
+def _open_storage(url: str, pool: BlockingConnectionPool | None) -> Storage:
+    options: dict[str, Any] = {"wrap_exceptions": True}
+    if pool is not None:
+        options |= {"implementation": "redispy", "key_prefix": NAMESPACE, "connection_pool": pool}
+    storage = storage_from_string(f"async+{url}", **options)
+    assert isinstance(storage, Storage)
+    return storage
+
+
+async def _answer(question: Awaitable[T]) -> T:
+    try:
+        return await question
+    except (StorageError, OSError) as error:
+        message = "the storage of the rate limits does not answer"
+        raise LimitStorageError(message, hint="try again; the server's --rate-limit-storage may be down") from error

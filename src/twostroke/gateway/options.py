@@ -1,0 +1,69 @@
+"""What the gateway can be told; the command line derives its flags from these fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+from twostroke.errors import ConfigError
+
+MEMORY = "memory://"
+REDIS_SCHEMES = ("redis://", "rediss://", "redis+unix://")
+
+
+def _require(condition: bool, flag: str, value: object, allowed: str) -> None:
+    if not condition:
+        raise ConfigError(f"{flag} must be {allowed}, got {value!r}", hint=f"give {flag} {allowed}, or leave it out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """API keys, limits for each of them, and what they share. Without keys, everybody is one anonymous tenant."""
+
+    api_key: tuple[str, ...] = field(default=(), repr=False)
+    """Key that a client must send as `Authorization: Bearer KEY` (repeat the flag for more)."""
+    api_key_file: str | None = None
+    """File with one `NAME:SHA256` per line, as `twostroke key NAME` makes them."""
+    metrics_without_key: bool = False
+    """Leave /metrics open; like everything but /health it asks for a key where there are keys."""
+    requests_per_minute: int | None = None
+    """Most POST requests of one key in a minute; by default there is no limit."""
+    tokens_per_minute: int | None = None
+    """Most tokens (prompt and answer) of one key in a minute; by default there is no limit."""
+    rate_limit_storage: str = field(default=MEMORY, repr=False)
+    """Where limits are counted: in this process, or for several servers together at redis://HOST:PORT/DB."""
+    share_prefix_cache: bool = False
+    """Let keys reuse each other's cached prefixes; response times then tell what others have sent."""
+
+    def __post_init__(self) -> None:
+        ok = all(key and key.isprintable() and " " not in key and key.isascii() for key in self.api_key)
+        if not ok:  # without the value: it may be in somebody's log
+            raise ConfigError(
+                "--api-key must be printable ASCII without spaces", hint="make one with twostroke key NAME"
+            )
+        for name in ("requests_per_minute", "tokens_per_minute"):
+            value = getattr(self, name)
+            ok = value is None or (type(value) is int and value >= 1)
+            _require(ok, "--" + name.replace("_", "-"), value, "1 or more")
+        self._check_storage()
+
+    @property
+    def has_keys(self) -> bool:
+        return bool(self.api_key) or self.api_key_file is not None
+
+    @property
+    def has_limits(self) -> bool:
+        return self.requests_per_minute is not None or self.tokens_per_minute is not None
+
+    def _check_storage(self) -> None:
+        if self.rate_limit_storage == MEMORY:
+            return
+        scheme, found, _ = self.rate_limit_storage.partition("://")
+        if not found or scheme + found not in REDIS_SCHEMES:  # what follows may hold a password
+            hint = f"give {MEMORY} or a URL that begins with " + ", ".join(REDIS_SCHEMES)
+            raise ConfigError(f"--rate-limit-storage knows no {scheme!r}", hint=hint)
+        if not self.has_limits:
+            hint = "add --requests-per-minute or --tokens-per-minute"
+            raise ConfigError("--rate-limit-storage means nothing without a limit", hint=hint)
+        if find_spec("redis") is None:
+            raise ConfigError("--rate-limit-storage needs the Redis client", hint="pip install 'twostroke[redis]'")

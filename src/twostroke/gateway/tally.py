@@ -1,0 +1,65 @@
+"""The tokens of one tenant that run in this process, or are on their way to where limits are counted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from twostroke.engine.client import OutputStream, TokenUsage
+from twostroke.errors import LimitStorageError
+
+logger = logging.getLogger(__name__)
+
+
+class Tally:
+    """Lives on the event loop's thread. A request's tokens are written once, when it has ended, however it did.
+
+    Until then they are ``outstanding``: its whole prompt, and what it has generated so far.
+
+    Args:
+        write: Adds tokens to the tenant's window.
+
+    Attributes:
+        written: All tokens ever written from here.
+    """
+
+    def __init__(self, write: Callable[[int], Awaitable[None]]) -> None:
+        self.written = 0
+        self._write = write
+        self._on_the_way = 0
+        self._running: dict[OutputStream, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def outstanding(self) -> int:
+        """Tokens that the window does not hold yet."""
+        return self._on_the_way + sum(
+            prompt_tokens + stream.usage.output_tokens for stream, prompt_tokens in self._running.items()
+        )
+
+    def watch(self, stream: OutputStream, prompt_tokens: int) -> None:
+        """Count a request from now on; what it has really used is written when the engine has let go of it."""
+        self._running[stream] = prompt_tokens
+        stream.when_ended(lambda usage: self._settle(stream, usage))
+
+    async def flush(self) -> None:
+        """Wait until what has ended is written."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _settle(self, stream: OutputStream, usage: TokenUsage) -> None:
+        del self._running[stream]
+        if usage.total:
+            self._on_the_way += usage.total
+            task = asyncio.ensure_future(self._send(usage.total))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, tokens: int) -> None:
+        try:
+            await self._write(tokens)
+        except LimitStorageError as error:
+            logger.error("%d tokens were not counted: %s", tokens, error)
+        finally:
+            self._on_the_way -= tokens
+            self.written += tokens
