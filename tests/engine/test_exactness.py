@@ -85,6 +85,7 @@ def calls(draw: st.DrawFn) -> list[Call]:
             params=draw(params()),
             priority=random.randrange(3),
             cache_salt=random.choice(["", "", "tenant"]),
+            tenant=random.choice(["alice", "bob"]),
         )
         abort_at = random.randrange(12) if random.random() < 0.15 else None
         made.append(Call(random.randrange(10), request, abort_at))
@@ -125,7 +126,7 @@ def run(engine: Engine, calls: list[Call]) -> dict[tuple[str, int], tuple[list[i
     max_num_seqs=st.sampled_from([1, 3, 8]),
     num_blocks=st.sampled_from([8, 9, 12, 40]),
     caching=st.booleans(),
-    policy=st.sampled_from(["fcfs", "priority"]),
+    policy=st.sampled_from(["fcfs", "priority", "fair"]),
     batching=st.sampled_from(["continuous", "continuous", "static"]),
 )
 def test_every_output_equals_the_reference_without_a_cache(
