@@ -115,7 +115,7 @@ def assemble(
 ) -> Assembly:
     """The prompt of a conversation and its documents.
 
-    Every text's tokens are counted once by themselves, and the prompt's own two or three times, to be sure.
+    Every text's tokens are counted once by themselves, and the prompt that results about twice, to be sure.
 
     Args:
         messages: As in the OpenAI API. Those of the roles system and developer are the system prompt, wherever they
