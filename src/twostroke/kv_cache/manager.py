@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -120,6 +122,55 @@ class KVCacheManager:
         table = self._tables[request.request_id]
         num_new = max(0, self.blocks_for(num_tokens) - len(table.blocks))
         return num_new + self._must_copy(request, table) - self.pool.num_free
+
+    def must_copy(self, request: Request) -> bool:
+        """Whether the block that a running request writes next is shared, so that ``allocate`` will copy it."""
+        return self._must_copy(request, self._tables[request.request_id])
+
+    def num_decode_steps(self, requests: Sequence[Request], most: int) -> int:
+        """For how many steps, at most ``most``, there are blocks if each request writes one token a step."""
+        held = [(request.num_computed_tokens, len(self._tables[request.request_id].blocks)) for request in requests]
+
+        def enough(steps: int) -> bool:
+            return sum(max(0, self.blocks_for(n + steps) - blocks) for n, blocks in held) <= self.pool.num_free
+
+        if enough(most):
+            return most
+        return bisect_left(range(most), True, key=lambda steps: not enough(steps + 1))
+
+    def decode(self, requests: Sequence[Request], steps: int) -> list[int]:
+        """What ``steps`` rounds do in which each request allocates for one token, writes it and commits it.
+
+        ``num_decode_steps`` has allowed them, no block needs a copy, and the tokens are known. The commits of the last
+        round are the caller's: requests may end between them. Returns the free blocks after each round.
+        """
+        size, count = self.block_size, len(requests)
+        tables = [self._tables[request.request_id] for request in requests]
+        due: list[int] = []  # (round, allocate or commit, which request) as one number: that is the order of events
+        for at, (request, table) in enumerate(zip(requests, tables)):
+            computed = request.num_computed_tokens
+            due += range((len(table.blocks) * size - computed) * 2 * count + at, steps * 2 * count, 2 * count * size)
+            if self._caching:
+                first = size - 1 - computed % size
+                due += range((2 * first + 1) * count + at, (steps - 1) * 2 * count, 2 * count * size)
+            request.num_computed_tokens += steps
+        due.sort()
+        taken = [0] * steps
+        for number in due:
+            turn, at = divmod(number, count)
+            table = tables[at]
+            if turn % 2:
+                index = table.num_indexed
+                if len(requests[at].block_hashes) <= index:
+                    extend_block_hashes(requests[at], index + 1, size, self._model_id)
+                self.pool.remember(table.blocks[index], requests[at].block_hashes[index])
+                table.num_indexed += 1
+            else:
+                table.blocks.append(self.pool.allocate())
+                table.num_announced = len(table.blocks)
+                taken[turn // 2] += 1
+        free = self.pool.num_free + sum(taken)
+        return [free := free - number for number in taken]
 
     def allocate(self, request: Request, num_tokens: int) -> Allocation:
         """Make the table cover ``num_tokens`` tokens and its slots writable from the first uncomputed one on.
