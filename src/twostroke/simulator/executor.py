@@ -1,0 +1,115 @@
+"""An executor that computes no tokens, only how long the hardware at hand would take for them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.simulator.clock import VirtualClock
+from twostroke.simulator.cost_model import CostModel, Estimate
+from twostroke.simulator.speculation import Speculation
+from twostroke.simulator.step_shape import StepShape
+from twostroke.types import StepPlan, StepResult
+
+# Every draw gives this token. Lengths come from the workload: requests ignore the end token.
+TOKEN = 0
+Bound = Literal["seconds", "low", "high"]
+
+
+class SimulatedExecutor:
+    """Implements ``engine.executor.Executor``. ``execute`` advances the clock by what the step would take.
+
+    Args:
+        info: The pretended model and its KV cache.
+        cost: What a step takes.
+        clock: The engine's clock.
+        bound: Which end of the estimate's interval is taken for the truth.
+        speculation: Whether decoding requests draft tokens.
+    """
+
+    def __init__(
+        self,
+        info: ExecutorInfo,
+        cost: CostModel,
+        clock: VirtualClock,
+        *,
+        bound: Bound = "seconds",
+        speculation: Speculation | None = None,
+    ) -> None:
+        self.info = info
+        self.clock = clock
+        self.speculation = speculation
+        self.last_shape = StepShape(0, 0, (), 0)
+        self.last_binding = ""
+        self._cost = cost
+        self._bound = bound
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        shape = self.last_shape = step_shape(plan, 0 if self.speculation is None else self.speculation.tokens)
+        seconds = 0.0
+        if self.speculation is not None:
+            seconds = self.speculation.draft_seconds(shape)
+            shape = self.speculation.verification(shape)
+        estimate = self._cost.step(shape)
+        seconds += self.seconds(estimate)
+        self.last_binding = estimate.binding
+        self.clock.advance(seconds)
+        return StepResult(token_ids=self._draw(plan), duration=seconds, timings={"forward": seconds})
+
+    def decode_run(self, requests: int, context: int, steps: int, until: float) -> list[Estimate]:
+        """Estimates of consecutive steps in which ``requests`` requests decode, at most ``steps`` of them.
+
+        It ends with the first step that ends at ``until`` or later, at least one. The clock stays where it is.
+
+        Args:
+            context: Tokens that the requests attend to in the first step; one more each in every further one.
+        """
+        estimates, now = [], self.clock()
+        for step in range(steps):
+            estimate = self._cost.step(StepShape(requests, context + step * requests, (), requests))
+            estimates.append(estimate)
+            now += self.seconds(estimate)
+            if now >= until:
+                break
+        return estimates
+
+    def seconds(self, estimate: Estimate) -> float:
+        """What is taken for the truth."""
+        return float(getattr(estimate, self._bound))
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _draw(self, plan: StepPlan) -> dict[str, list[int]]:
+        speculation = self.speculation
+        if speculation is None:
+            return {request_id: [TOKEN] for request_id, item in plan.scheduled.items() if item.samples}
+        drawn = {}
+        for request_id, item in plan.scheduled.items():
+            if item.samples:
+                request = item.request
+                decodes = item.start >= request.num_prompt_tokens
+                extra = speculation.num_accepted(request.sequence_number, request.num_tokens) if decodes else 0
+                drawn[request_id] = [TOKEN] * (1 + extra)
+        return drawn
+
+
+def step_shape(plan: StepPlan, drafts: int = 0) -> StepShape:
+    """What a plan computes.
+
+    Args:
+        drafts: Tokens that a decoding request may lack beyond the last. The scheduler learns of accepted drafts as of
+            any new tokens and lets the next step compute them; the time for that is part of verifying them.
+    """
+    decode_requests = decode_context = sampled = 0
+    prefill = []
+    for item in plan.scheduled.values():
+        start, count = item.start, item.num_tokens
+        samples = start + count == len(item.request.token_ids)
+        sampled += samples
+        if count == 1 or (count <= drafts + 1 and samples and start >= item.request.num_prompt_tokens):
+            decode_requests += 1
+            decode_context += start + count
+        else:
+            prefill.append((count, start))
+    return StepShape(decode_requests, decode_context, tuple(prefill), sampled)
