@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.simulator.acceptance import Acceptance
 from twostroke.simulator.clock import VirtualClock
 from twostroke.simulator.cost_model import CostModel, Estimate
-from twostroke.simulator.speculation import Speculation
 from twostroke.simulator.step_shape import StepShape
 from twostroke.types import StepPlan, StepResult
 
@@ -24,7 +24,7 @@ class SimulatedExecutor:
         cost: What a step takes.
         clock: The engine's clock.
         bound: Which end of the estimate's interval is taken for the truth.
-        speculation: Whether decoding requests draft tokens.
+        acceptance: How drafts fare under speculation, which the cost model must know of too; ``None``: there are none.
     """
 
     def __init__(
@@ -34,24 +34,20 @@ class SimulatedExecutor:
         clock: VirtualClock,
         *,
         bound: Bound = "seconds",
-        speculation: Speculation | None = None,
+        acceptance: Acceptance | None = None,
     ) -> None:
         self.info = info
         self.clock = clock
-        self.speculation = speculation
+        self.acceptance = acceptance
         self.last_shape = StepShape(0, 0, (), 0)
         self.last_binding = ""
         self._cost = cost
         self._bound = bound
 
     def execute(self, plan: StepPlan) -> StepResult:
-        shape = self.last_shape = step_shape(plan, 0 if self.speculation is None else self.speculation.tokens)
-        seconds = 0.0
-        if self.speculation is not None:
-            seconds = self.speculation.draft_seconds(shape)
-            shape = self.speculation.verification(shape)
-        estimate = self._cost.step(shape)
-        seconds += self.seconds(estimate)
+        self.last_shape = step_shape(plan, 0 if self.acceptance is None else self.acceptance.tokens)
+        estimate = self._cost.step(self.last_shape)
+        seconds = self.seconds(estimate)
         self.last_binding = estimate.binding
         self.clock.advance(seconds)
         return StepResult(token_ids=self._draw(plan), duration=seconds, timings={"forward": seconds})
@@ -81,15 +77,15 @@ class SimulatedExecutor:
         """Nothing to free."""
 
     def _draw(self, plan: StepPlan) -> dict[str, list[int]]:
-        speculation = self.speculation
-        if speculation is None:
+        acceptance = self.acceptance
+        if acceptance is None:
             return {request_id: [TOKEN] for request_id, item in plan.scheduled.items() if item.samples}
         drawn = {}
         for request_id, item in plan.scheduled.items():
             if item.samples:
                 request = item.request
                 decodes = item.start >= request.num_prompt_tokens
-                extra = speculation.num_accepted(request.sequence_number, request.num_tokens) if decodes else 0
+                extra = acceptance.num_accepted(request.sequence_number, request.num_tokens) if decodes else 0
                 drawn[request_id] = [TOKEN] * (1 + extra)
         return drawn
 

@@ -50,7 +50,7 @@ class Replica:
         )
         self.scheduler = Scheduler(config, self.kv)
         self.log = StepLog()
-        self._jump = jump and recorder is None and executor.speculation is None
+        self._jump = jump and recorder is None and executor.acceptance is None
         self._recorder = recorder
         self._stats = SchedulerStats()
         self._drew: Set[str] = frozenset()  # who got a token in the last step
@@ -142,7 +142,7 @@ class Replica:
 
     def _num_kept(self, plan: StepPlan, result: StepResult) -> int:
         """Tokens drawn and kept: drafts past a request's end are not."""
-        if self.executor.speculation is None:
+        if self.executor.acceptance is None:
             return len(result.token_ids)
         return sum(
             plan.scheduled[request_id].request.num_tokens

@@ -22,19 +22,15 @@ class SimulatedWorkloadOptions:
     """Which requests come, and when."""
 
     workload: WorkloadName = "sharegpt-like"
-    """random: lengths as given; sharegpt-like: those of chats; sessions: chats of several turns; the traces by name,
-    or any by --trace-path."""
+    """random: lengths as given; sharegpt-like: as in chats; sessions: chats of several turns; trace: --trace-path."""
     trace_path: Path | None = None
-    """The trace: CSV (arrived_at, num_prefill_tokens, num_decode_tokens), JSON lines (timestamp, input_length,
-    output_length, hash_ids), or what `twostroke serve --record` wrote. Named traces are also looked for in the folder
-    TWOSTROKE_TRACES."""
+    """Azure's CSV, Mooncake's JSON lines, or a recording (serve --record). See also TWOSTROKE_TRACES, a folder."""
     num_requests: int | None = None
     """Requests to simulate; by default 1000, of a trace all."""
     rate: float | None = None
-    """Requests per second; by default all at once, or as a trace has recorded them. A trace is stretched to it."""
+    """Requests per second; by default all at once, or as a trace has them. A trace is stretched to it."""
     arrivals: Arrivals = "auto"
-    """poisson; gamma (--burstiness); burst (--burst-size at once); closed (--concurrency at a time); recorded (of a
-    trace). auto: recorded for a trace, else poisson."""
+    """gamma has --burstiness, burst --burst-size, closed --concurrency; auto: a trace's own, else poisson (or gamma)."""
     burstiness: float = 1.0
     """Shape of the gaps' gamma distribution: 1 is Poisson, less comes in bursts, more is evener."""
     burst_size: int = 16

@@ -39,7 +39,7 @@ class MooncakeRow(msgspec.Struct):
 
 
 def find_trace(name: str, path: Path | None) -> Path | None:
-    """The file of a trace: as given, or by its name in the folder that TWOSTROKE_TRACES names; ``None`` if not there."""
+    """The file of a trace: as given, or by its name in the folder TWOSTROKE_TRACES; ``None`` if not there."""
     if path is not None:
         return path
     folder = os.environ.get(FOLDER_VARIABLE)
