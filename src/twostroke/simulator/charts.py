@@ -129,9 +129,9 @@ def _line(line: Series, colour: str, x_axis: _Axis, y_axis: _Axis, points: bool,
     parts.append(f'<path class="line {colour}" d="{_path(places_drawn)}"/>')
     if points:
         for (x, y), x_value, y_value in zip(places, line.x, line.y):
-            text = f"{line.name}: {_short(y_value)} at {_short(x_value)}"
+            text = escape(f"{line.name}: {_short(y_value)} at {_short(x_value)}")
             parts.append(
-                f'<circle class="point {colour}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{escape(text)}</title></circle>'
+                f'<circle class="point {colour}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{text}</title></circle>'
             )
     return "".join(parts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 from twostroke.config import CacheConfig, SchedulerConfig
 from twostroke.engine.executor import ExecutorInfo
@@ -76,7 +77,7 @@ def deploy(options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerC
     capacity = num_blocks * cache.block_size
     wanted = options.max_model_len or model.max_length
     if capacity < (options.max_model_len or 2):
-        _refuse(options, hardware, weights, per_token * (options.max_model_len or 2) - room, "one request's KV cache")
+        _refuse(options, hardware, model, weights, per_token * (options.max_model_len or 2) - room, "one request's KV cache")
     note = f"the KV cache holds {capacity} tokens: longer requests are refused" if capacity < wanted else None
     length = min(wanted, capacity)
     return Deployment(
@@ -140,25 +141,30 @@ def _room_for_kv(
     model: ModelSheet,
     weights: int,
 ) -> float:
-    """Bytes on one device for the KV cache. As in the live engine, weights and cache share ``gpu_memory_utilization``."""
+    """Bytes on one device for the KV cache; it and the weights share ``gpu_memory_utilization``, as in the engine."""
     usable = hardware.memory_bytes * cache.gpu_memory_utilization
     activations = 2 * ACTIVATION_WIDTHS * model.hidden_size * scheduler.max_num_batched_tokens
     logits = 4 * LOGIT_COPIES * model.vocab_size * min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
     states = model.state_bytes(options.tp) * scheduler.max_num_seqs
     free = usable - weights - RUNTIME_BYTES - activations - logits - states
     if free <= 0:
-        _refuse(options, hardware, weights, -free, "weights and activations")
+        _refuse(options, hardware, model, weights, -free, "weights and activations")
     if cache.kv_cache_memory is None:
         return free
     if cache.kv_cache_memory > free:
-        _refuse(options, hardware, weights, cache.kv_cache_memory - free, "--kv-cache-memory")
+        _refuse(options, hardware, model, weights, cache.kv_cache_memory - free, "--kv-cache-memory")
     return float(cache.kv_cache_memory)
 
 
-def _refuse(options: DeploymentOptions, hardware: HardwareSheet, weights: int, short: float, what: str) -> None:
-    devices = f"{options.tp} x {hardware.name}"
+def _refuse(
+    options: DeploymentOptions, hardware: HardwareSheet, model: ModelSheet, weights: int, short: float, what: str
+) -> NoReturn:
+    format_ = None if options.weight_dtype == "auto" else options.weight_dtype
+    room = 0.8 * hardware.memory_bytes  # something must be left beside the weights
+    more = [ranks for ranks in (2, 4, 8, 16) if ranks > options.tp and model.weight_bytes(format_, ranks) < room]
+    ways = [f"--tp {more[0]}"] if more else []
     raise InsufficientMemoryError(
-        f"{options.model} does not fit on {devices}: {what} are {short / GB:.1f} GB too much for each device's "
-        f"{hardware.memory_bytes / GB:.1f} GB ({weights / GB:.1f} GB are weights)",
-        hint=f"try --tp {options.tp * 2}, --weight-dtype fp8 or int4, or a device with more memory",
+        f"{options.model} does not fit on {options.tp} x {hardware.name}: {what} are {short / GB:.1f} GB too much for "
+        f"each device's {hardware.memory_bytes / GB:.1f} GB ({weights / GB:.1f} GB are weights)",
+        hint="try " + ", ".join([*ways, "--weight-dtype fp8 or int4", "or a device with more memory"]),
     )

@@ -73,8 +73,8 @@ def report_html(runs: Sequence[Fields]) -> str:
 
 def _heading(run: Fields) -> str:
     setting = run["setting"]
-    devices = f"{setting['replicas']} × " if setting["replicas"] > 1 else ""
-    devices += f"{setting['tp']} × {run['hardware']['title']}"
+    devices = f"{setting['replicas']} x " if setting["replicas"] > 1 else ""
+    devices += f"{setting['tp']} x {run['hardware']['title']}"
     rate = f" at {setting['rate']:g} requests/s" if setting["rate"] else ""
     notes = "".join(f'<p class="dim">Note: {escape(note)}.</p>' for note in run["notes"])
     if run["interrupted"]:
@@ -82,7 +82,8 @@ def _heading(run: Fields) -> str:
     return (
         f"<h1>{escape(setting['model'])} on {escape(devices)}</h1>"
         f'<p class="dim">Workload {escape(setting["workload"])}{rate}, seed {setting["seed"]}; simulated with the '
-        f"engine's own scheduler, {escape(setting['batching'])} batching, policy {escape(setting['policy'])}.</p>{notes}"
+        f"engine's own scheduler, {escape(setting['batching'])} batching, policy {escape(setting['policy'])}.</p>"
+        f"{notes}"
     )
 
 

@@ -127,6 +127,7 @@ class Replica:
         )
         if self._recorder is not None:
             previous, self._stats = self._stats, scheduler.stats()
+            result.timings["schedule"] = 0.0  # the live engine's own share; here it is part of the estimate
             event = build_step_event(
                 plan,
                 result,

@@ -30,7 +30,7 @@ class SimulatedWorkloadOptions:
     rate: float | None = None
     """Requests per second; by default all at once, or as a trace has them. A trace is stretched to it."""
     arrivals: Arrivals = "auto"
-    """gamma has --burstiness, burst --burst-size, closed --concurrency; auto: a trace's own, else poisson (or gamma)."""
+    """gamma has --burstiness, burst --burst-size, closed --concurrency; auto: a trace's own, else gamma."""
     burstiness: float = 1.0
     """Shape of the gaps' gamma distribution: 1 is Poisson, less comes in bursts, more is evener."""
     burst_size: int = 16
