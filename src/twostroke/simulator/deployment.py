@@ -57,7 +57,7 @@ def deploy(options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerC
     """
     hardware, model = load_hardware(options.gpu), find_model(options.model)
     draft = find_model(options.speculative_model) if options.speculative_model else None
-    speculation = Speculation(options.speculative_tokens, draft) if options.speculative_tokens else None
+    speculation = Speculation(tokens=options.speculative_tokens, draft=draft) if options.speculative_tokens else None
     cost = RooflineCostModel(
         hardware,
         model,
