@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.simulator.fleets import LinearCost, make_executor, make_fleet, specs
+from twostroke.config import CacheConfig, SchedulerConfig
 from twostroke.sampling_params import SamplingParams
 from twostroke.simulator.acceptance import Acceptance
 from twostroke.simulator.clock import VirtualClock
+from twostroke.simulator.decode_curve import Bound, DecodeCurve
+from twostroke.simulator.deployment import deploy
 from twostroke.simulator.executor import SimulatedExecutor, step_shape
+from twostroke.simulator.options import DeploymentOptions
 from twostroke.simulator.step_shape import StepShape
 from twostroke.types import Request, ScheduledRequest, StepPlan
 
@@ -50,8 +56,8 @@ def test_time_is_what_the_cost_model_says(bound: str) -> None:
     executor.clock.advance_to(5.0)
     result = executor.execute(plan_of(share(13, 12, 1)))
     expected = getattr(LinearCost().step(StepShape(1, 13, (), 1)), bound)
-    assert result.duration == expected
-    assert executor.clock() == 5.0 + expected
+    assert result.duration == pytest.approx(expected)
+    assert executor.clock() == 5.0 + result.duration
 
 
 def test_the_clock_never_falls() -> None:
@@ -64,11 +70,46 @@ def test_the_clock_never_falls() -> None:
 def test_a_run_ends_with_the_step_that_reaches_the_time() -> None:
     executor = make_executor()
     one = LinearCost().step(StepShape(2, 50, (), 2)).seconds
-    assert len(executor.decode_run(2, 50, 10, 0.0)) == 1
-    assert len(executor.decode_run(2, 50, 10, 2.5 * one)) == 3
-    assert len(executor.decode_run(2, 50, 10, 1e9)) == 10
+    for steps, until, expected in ((10, 0.0, 1), (10, 2.5 * one, 3), (10, 1e9, 10), (500, 99.5 * one, 100)):
+        times, bindings = executor.decode_run(2, 50, steps, until)
+        assert len(times) == expected + 1
+        assert sum(count for _, count in bindings) == expected
     assert executor.clock() == 0.0
-    assert executor.decode_run(2, 50, 3, 1e9)[2] == LinearCost().step(StepShape(2, 54, (), 2))
+
+
+@given(
+    st.integers(1, 9), st.integers(0, 3000), st.integers(1, 400), st.floats(0, 2), st.sampled_from(["low", "seconds"])
+)
+@settings(max_examples=100, deadline=None)
+def test_a_run_has_the_time_stamps_of_its_steps(
+    requests: int, more: int, steps: int, until: float, bound: Bound
+) -> None:
+    """Whatever pieces of the curve it crosses, and wherever it is cut short."""
+    context = requests + more
+    curve = DecodeCurve(LinearCost(), bound)
+    times, bindings = curve.run(requests, context, steps, 0.3, until)
+    now, expected, waits = 0.3, [0.3], []
+    for step in range(steps):
+        piece = curve.piece(requests, context + step * requests)
+        assert piece.start <= context + step * requests < piece.end
+        now += piece.at(context + step * requests)
+        expected.append(now)
+        waits.append(piece.binding)
+        if now >= until:
+            break
+    assert times == expected
+    assert [name for name, count in bindings for _ in range(count)] == waits
+
+
+def test_the_curve_is_the_cost_model_to_a_part_in_ten_thousand() -> None:
+    """On real hardware sheets, windows included: its straight lines are close enough not to matter."""
+    for model in ("llama-3.1-8b", "deepseek-v3"):
+        cost = deploy(DeploymentOptions(model=model, gpu="h200", tp=8), CacheConfig(), SchedulerConfig()).cost
+        curve = DecodeCurve(cost, "seconds")
+        for requests in (1, 7, 64):
+            for context in range(requests, 4000 * requests, 611 * requests + 13):
+                exact = cost.step(StepShape(requests, context, (), requests)).seconds
+                assert curve.piece(requests, context).at(context) == pytest.approx(exact, rel=1e-4)
 
 
 @pytest.mark.parametrize(("rate", "tokens"), [(0.0, 4), (0.7, 4), (0.9, 2), (1.0, 3)])

@@ -6,6 +6,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import sub
 from typing import NamedTuple
 
 from twostroke.kv_cache.block_hash import extend_block_hashes
@@ -120,8 +122,8 @@ class KVCacheManager:
     def num_blocks_short(self, request: Request, num_tokens: int) -> int:
         """How many free blocks are lacking to make the table cover ``num_tokens`` tokens (0 or less: none)."""
         table = self._tables[request.request_id]
-        num_new = max(0, self.blocks_for(num_tokens) - len(table.blocks))
-        return num_new + self._must_copy(request, table) - self.pool.num_free
+        num_new = -(-num_tokens // self.block_size) - len(table.blocks)
+        return (num_new if num_new > 0 else 0) + self._must_copy(request, table) - self.pool.num_free
 
     def must_copy(self, request: Request) -> bool:
         """Whether the block that a running request writes next is shared, so that ``allocate`` will copy it."""
@@ -129,6 +131,8 @@ class KVCacheManager:
 
     def num_decode_steps(self, requests: Sequence[Request], most: int) -> int:
         """For how many steps, at most ``most``, there are blocks if each request writes one token a step."""
+        if len(requests) * (most // self.block_size + 1) <= self.pool.num_free:
+            return most
         held = [(request.num_computed_tokens, len(self._tables[request.request_id].blocks)) for request in requests]
 
         def enough(steps: int) -> bool:
@@ -169,8 +173,7 @@ class KVCacheManager:
                 table.blocks.append(self.pool.allocate())
                 table.num_announced = len(table.blocks)
                 taken[turn // 2] += 1
-        free = self.pool.num_free + sum(taken)
-        return [free := free - number for number in taken]
+        return list(accumulate(taken, sub, initial=self.pool.num_free + sum(taken)))[1:]
 
     def allocate(self, request: Request, num_tokens: int) -> Allocation:
         """Make the table cover ``num_tokens`` tokens and its slots writable from the first uncomputed one on.
@@ -187,20 +190,23 @@ class KVCacheManager:
             self.pool.release(source)
             block_copies.append((source, target))
             table.num_announced = min(table.num_announced, first_written)
-        num_new = self.blocks_for(num_tokens) - len(table.blocks)
-        table.blocks.extend(self.pool.allocate() for _ in range(num_new))
+        num_new = -(-num_tokens // self.block_size) - len(table.blocks)
+        if num_new > 0:
+            table.blocks += [self.pool.allocate() for _ in range(num_new)]
         changed_from, table.num_announced = table.num_announced, len(table.blocks)
         return Allocation(block_copies, changed_from)
 
     def _must_copy(self, request: Request, table: BlockTable) -> bool:
-        index = request.num_computed_tokens // self.block_size
-        return index < len(table.blocks) and self.pool.holders(table.blocks[index]) > 1
+        index, blocks = request.num_computed_tokens // self.block_size, table.blocks
+        return index < len(blocks) and self.pool.holders(blocks[index]) > 1
 
     def commit(self, request: Request) -> None:
         """After a step: put the blocks that it filled into the prefix cache's index."""
+        if not self._caching:
+            return
         table = self._tables[request.request_id]
         num_full = request.num_computed_tokens // self.block_size
-        if self._caching and num_full > table.num_indexed:
+        if num_full > table.num_indexed:
             hashes = extend_block_hashes(request, num_full, self.block_size, self._model_id)
             for index in range(table.num_indexed, num_full):
                 self.pool.remember(table.blocks[index], hashes[index])

@@ -38,14 +38,17 @@ def steady_steps(scheduler: Scheduler, token: int, most: int) -> int:
     running = scheduler.running
     if not running or len(running) > scheduler.config.max_num_batched_tokens:
         return 0
-    steps = most
+    steps, copies = most, False
     for request in running.values():
-        known = len(request.token_ids)
-        computed = request.num_computed_tokens
+        known, computed = len(request.token_ids), request.num_computed_tokens
         if known - computed != 1 or computed < request.num_prompt_tokens or token in request.stop_token_ids:
             return 0
-        steps = min(steps, request.max_total_tokens - known)
-    if any(map(scheduler.kv.must_copy, running.values())):
+        left = request.max_total_tokens - known
+        if left < steps:
+            steps = left
+        copies = copies or request.leader is not None
+    # Without samples of one prompt, nobody shares a block that is not full.
+    if copies and any(map(scheduler.kv.must_copy, running.values())):
         return 0
     return _until_someone_enters(scheduler, scheduler.kv.num_decode_steps(list(running.values()), steps))
 
@@ -60,7 +63,7 @@ def advance(scheduler: Scheduler, token: int, steps: int, now: float) -> SteadyR
     finished = []
     for request in requests:
         scheduler.kv.commit(request)
-        if stop := check_stop(request):
+        if len(request.token_ids) >= request.max_total_tokens and (stop := check_stop(request)):
             scheduler.finish(request.request_id, stop.reason, now)
             finished.append(request)
     scheduler.skip_steps(steps)

@@ -12,8 +12,9 @@ from twostroke.observability.recorder import Recorder
 from twostroke.simulator.acceptance import Acceptance
 from twostroke.simulator.clock import VirtualClock
 from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel, Speculation
+from twostroke.simulator.decode_curve import Bound
 from twostroke.simulator.efficiencies import load_efficiencies
-from twostroke.simulator.executor import Bound, SimulatedExecutor
+from twostroke.simulator.executor import SimulatedExecutor
 from twostroke.simulator.hardware_sheet import HardwareSheet, load_hardware
 from twostroke.simulator.model_sheet import ModelSheet
 from twostroke.simulator.options import DeploymentOptions
@@ -77,7 +78,9 @@ def deploy(options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerC
     capacity = num_blocks * cache.block_size
     wanted = options.max_model_len or model.max_length
     if capacity < (options.max_model_len or 2):
-        _refuse(options, hardware, model, weights, per_token * (options.max_model_len or 2) - room, "one request's KV cache")
+        _refuse(
+            options, hardware, model, weights, per_token * (options.max_model_len or 2) - room, "one request's KV cache"
+        )
     note = f"the KV cache holds {capacity} tokens: longer requests are refused" if capacity < wanted else None
     length = min(wanted, capacity)
     return Deployment(

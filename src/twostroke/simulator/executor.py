@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.simulator.acceptance import Acceptance
 from twostroke.simulator.clock import VirtualClock
-from twostroke.simulator.cost_model import CostModel, Estimate
+from twostroke.simulator.cost_model import CostModel
+from twostroke.simulator.decode_curve import Bound, DecodeCurve, DecodeRun
 from twostroke.simulator.step_shape import StepShape
 from twostroke.types import StepPlan, StepResult
 
 # Every draw gives this token. Lengths come from the workload: requests ignore the end token.
 TOKEN = 0
-Bound = Literal["seconds", "low", "high"]
 
 
 class SimulatedExecutor:
@@ -43,35 +41,28 @@ class SimulatedExecutor:
         self.last_binding = ""
         self._cost = cost
         self._bound = bound
+        self._curve = DecodeCurve(cost, bound)
 
     def execute(self, plan: StepPlan) -> StepResult:
-        self.last_shape = step_shape(plan, 0 if self.acceptance is None else self.acceptance.tokens)
-        estimate = self._cost.step(self.last_shape)
-        seconds = self.seconds(estimate)
-        self.last_binding = estimate.binding
+        shape = self.last_shape = step_shape(plan, 0 if self.acceptance is None else self.acceptance.tokens)
+        if shape.prefill or shape.sampled != shape.decode_requests:
+            estimate = self._cost.step(shape)
+            seconds, self.last_binding = float(getattr(estimate, self._bound)), estimate.binding
+        else:
+            piece = self._curve.piece(shape.decode_requests, shape.decode_context)
+            seconds, self.last_binding = piece.at(shape.decode_context), piece.binding
         self.clock.advance(seconds)
         return StepResult(token_ids=self._draw(plan), duration=seconds, timings={"forward": seconds})
 
-    def decode_run(self, requests: int, context: int, steps: int, until: float) -> list[Estimate]:
-        """Estimates of consecutive steps in which ``requests`` requests decode, at most ``steps`` of them.
+    def decode_run(self, requests: int, context: int, steps: int, until: float) -> DecodeRun:
+        """Consecutive steps from now on in which ``requests`` requests decode, at most ``steps`` of them.
 
         It ends with the first step that ends at ``until`` or later, at least one. The clock stays where it is.
 
         Args:
             context: Tokens that the requests attend to in the first step; one more each in every further one.
         """
-        estimates, now = [], self.clock()
-        for step in range(steps):
-            estimate = self._cost.step(StepShape(requests, context + step * requests, (), requests))
-            estimates.append(estimate)
-            now += self.seconds(estimate)
-            if now >= until:
-                break
-        return estimates
-
-    def seconds(self, estimate: Estimate) -> float:
-        """What is taken for the truth."""
-        return float(getattr(estimate, self._bound))
+        return self._curve.run(requests, context, steps, self.clock(), until)
 
     def close(self) -> None:
         """Nothing to free."""

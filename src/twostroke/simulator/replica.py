@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from itertools import accumulate
 
 from twostroke.config import SchedulerConfig
 from twostroke.kv_cache.manager import KVCacheManager
@@ -90,13 +89,11 @@ class Replica:
     def _take_run(self, most: int, until: float) -> list[Request]:
         running = self.scheduler.running
         count = len(running)
-        context = sum(request.num_computed_tokens for request in running.values()) + count
-        estimates = self.executor.decode_run(count, context, most, until)
+        context = sum([request.num_computed_tokens for request in running.values()]) + count
         # The clock adds one duration after the other; so does this, to the last digit.
-        times = list(accumulate(map(self.executor.seconds, estimates), initial=self.clock()))
-        drew = set(running)
-        gaps = self._count_gaps(drew, times[0], times[1])
-        run = advance(self.scheduler, TOKEN, len(estimates), times[-1])
+        times, bindings = self.executor.decode_run(count, context, most, until)
+        gaps = self._count_gaps(running.keys(), times[0], times[1])
+        run = advance(self.scheduler, TOKEN, len(times) - 1, times[-1])
         self.clock.advance_to(times[-1])
         self.log.add_run(
             times,
@@ -106,7 +103,7 @@ class Replica:
             left=len(running),
             waiting=len(self.scheduler.requests) - len(running),
             free_blocks=run.free_blocks,
-            estimates=estimates,
+            bindings=bindings,
         )
         return run.finished
 

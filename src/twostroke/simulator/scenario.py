@@ -13,8 +13,8 @@ from twostroke.config import CacheConfig, SchedulerConfig
 from twostroke.errors import ConfigError
 from twostroke.observability.recorder import Recorder
 from twostroke.simulator.columns import Columns, to_columns
+from twostroke.simulator.decode_curve import Bound
 from twostroke.simulator.deployment import Deployment, deploy, make_replicas
-from twostroke.simulator.executor import Bound
 from twostroke.simulator.fleet import Fleet, FleetResult
 from twostroke.simulator.options import DeploymentOptions
 from twostroke.simulator.router import make_router

@@ -6,7 +6,6 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from twostroke.simulator.cost_model import Estimate
 from twostroke.simulator.step_shape import StepShape
 
 
@@ -91,7 +90,7 @@ class StepLog:
         left: int,
         waiting: int,
         free_blocks: Sequence[int],
-        estimates: Sequence[Estimate],
+        bindings: Sequence[tuple[str, int]],
     ) -> None:
         """Append consecutive steps in which ``requests`` requests decode.
 
@@ -117,7 +116,8 @@ class StepLog:
         self.running.append(left)
         self.waiting += array("q", [waiting]) * steps
         self.free_blocks.extend(free_blocks)
-        self.binding.extend([self._code(estimate.binding) for estimate in estimates])
+        for binding, count in bindings:
+            self.binding += array("q", [self._code(binding)]) * count
 
     def _code(self, binding: str) -> int:
         return self.bindings.setdefault(binding, len(self.bindings))
