@@ -72,7 +72,7 @@ def measure_linear(rounds: int) -> list[dict[str, float | str]]:
                 f"packed {format}",
                 rows,
                 size,
-                median_seconds(lambda x=x, layers=layers: [l(x) for l in layers], rounds),
+                median_seconds(lambda x=x, layers=layers: [layer(x) for layer in layers], rounds),
             )
     return found
 
@@ -130,8 +130,8 @@ def main() -> None:
         lines.append(f"| {row['layer']} | {row['rows']} | {row['ms']:.1f} | {row['gb_per_s']:.1f} | {flops} |")
     lines += [
         "",
-        f"Linear: {MATRICES} matrices of {SIZE} x {SIZE}, so that weights come from memory. Attention: one step's of 16 requests at 300",
-        "tokens, 24 layers, 16 heads on 8 KV heads of 64; bytes are those of keys and values.",
+        f"Linear: {MATRICES} matrices of {SIZE} x {SIZE}, so that weights come from memory. Attention: one step's of",
+        "16 requests at 300 tokens, 24 layers, 16 heads on 8 KV heads of 64; bytes are those of keys and values.",
     ]
     (RESULTS / "kernels.md").write_text("\n".join(lines) + "\n")
 

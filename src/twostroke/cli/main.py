@@ -15,6 +15,7 @@ from twostroke.cli.flags import expand_sizes, show_help
 from twostroke.cli.generate import generate
 from twostroke.cli.key import key
 from twostroke.cli.serve import serve
+from twostroke.cli.simulate import simulate
 from twostroke.cli.terminal import print_error
 from twostroke.cli.trace import trace
 from twostroke.errors import TwostrokeError
@@ -42,6 +43,7 @@ def build_app() -> App:
     app.command(batch, usage="Usage: twostroke batch IN.jsonl -o OUT.jsonl [OPTIONS]", alias="run-batch")
     app.command(trace, usage="Usage: twostroke trace RECORDING [OPTIONS]")
     app.command(key, usage="Usage: twostroke key NAME [OPTIONS]")
+    app.command(simulate, usage="Usage: twostroke simulate [MODEL] [OPTIONS]")
     app.command(bench_app())
     return app
 

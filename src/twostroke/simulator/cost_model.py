@@ -1,0 +1,335 @@
+"""How long a step takes: the seam between the simulated executor and whatever knows hardware, and the model behind it.
+
+A step is a sum over its kernels of compute and memory time (``gemm``, ``attention_cost``), their starts, communication,
+and the host's share. Everything that depends on the number of tokens alone is computed once per number and kept, so
+that a step which only decodes costs a few multiplications.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Protocol
+
+from twostroke.simulator.attention_cost import decode_time, prefill_time
+from twostroke.simulator.communication import all_gather_time, all_reduce_time
+from twostroke.simulator.efficiencies import Efficiencies
+from twostroke.simulator.gemm import gemm_time
+from twostroke.simulator.hardware_sheet import HardwareSheet
+from twostroke.simulator.kernel_time import KernelTime
+from twostroke.simulator.model_sheet import Attention, Experts, Layer, Linear, ModelSheet
+from twostroke.simulator.number_formats import cache_bytes, weight_format
+from twostroke.simulator.step_shape import StepShape
+from twostroke.simulator.tables import KernelTables
+
+ACTIVATION_BYTES = 2.0
+# Passes over a token's hidden state in one layer: two norms, each of which reads and writes it and the residual; over
+# its queries, keys and values (rotation, write to the cache); over gate and up (activation).
+NORM_PASSES, ROTATION_PASSES, ACTIVATION_PASSES = 8, 2, 1.5
+ELEMENTWISE_KERNELS, ROUTING_KERNELS, SAMPLING_KERNELS = 5, 4, 6
+# Passes over float32 logits: copy, temperature, softmax, draw.
+LOGIT_PASSES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How long a step takes, in seconds.
+
+    Attributes:
+        low: Lower end of the interval; ``high`` the upper end.
+        binding: What most of the time waits for: ``compute``, ``memory``, ``communication``, ``launch`` or ``host``.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    binding: str
+
+
+class CostModel(Protocol):
+    """The seam. ``step`` is pure: the same shape costs the same, always."""
+
+    def step(self, shape: StepShape) -> Estimate: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallel:
+    """``tensor``: how many devices share every layer."""
+
+    tensor: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dtypes:
+    """Formats of weights and KV cache; ``auto`` is what the checkpoint states, and bfloat16."""
+
+    weights: str = "auto"
+    kv_cache: str = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """Every decoding request computes ``tokens`` drafted tokens beside its own; ``draft`` makes them one by one.
+
+    Without a draft model (n-gram) drafting costs nothing here.
+    """
+
+    tokens: int
+    draft: ModelSheet | None = None
+
+
+@dataclass(slots=True)
+class _Parts:
+    """Seconds by what they wait for."""
+
+    compute: float = 0.0
+    memory: float = 0.0
+    launch: float = 0.0
+    communication: float = 0.0
+
+    def add(self, time: KernelTime, count: float = 1.0) -> None:
+        self.compute += count * time.compute
+        self.memory += count * time.memory
+        self.launch += count * time.launch
+
+    def add_parts(self, other: _Parts) -> None:
+        self.compute += other.compute
+        self.memory += other.memory
+        self.launch += other.launch
+        self.communication += other.communication
+
+    def copy(self) -> _Parts:
+        return _Parts(self.compute, self.memory, self.launch, self.communication)
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.memory + self.launch + self.communication
+
+
+class RooflineCostModel:
+    """Time of a step from data sheets and a few coefficients, or from measured tables where there are any.
+
+    Args:
+        hardware: One device; all that share the model are equal.
+        parallel: How the model is dealt out.
+        efficiencies: Coefficients (``load_efficiencies``).
+        tables: Measured kernels, used in place of the coefficients where they cover a shape's number format.
+        speculation: What every decoding request computes beside its one token.
+
+    Raises:
+        ConfigError: The devices are more than a node joins, do not divide the model, or lack its number format.
+    """
+
+    def __init__(
+        self,
+        hardware: HardwareSheet,
+        model: ModelSheet,
+        parallel: Parallel,
+        dtypes: Dtypes,
+        efficiencies: Efficiencies,
+        *,
+        tables: KernelTables | None = None,
+        speculation: Speculation | None = None,
+    ) -> None:
+        model.check_ranks(parallel.tensor)
+        self.hardware = hardware
+        self.model = model
+        self.ranks = parallel.tensor
+        self.efficiencies = efficiencies
+        self.tables = tables
+        self.weights = weight_format(model.format if dtypes.weights == "auto" else dtypes.weights)
+        self.cache_bytes = cache_bytes(dtypes.kv_cache)
+        self.link = hardware.link_bandwidth if self.ranks <= hardware.link_domain else hardware.network_bandwidth
+        self.plain_format = hardware.compute_format("fp32" if self.weights.name == "fp32" else "bf16")
+        self.plain_bytes = 4.0 if self.weights.name == "fp32" else 2.0
+        self.compute_format = hardware.compute_format(self.weights.compute)
+        self.queries = 1 + (speculation.tokens if speculation else 0)
+        self._drafts = speculation.tokens if speculation and speculation.draft else 0
+        self._draft = (
+            RooflineCostModel(hardware, speculation.draft, parallel, Dtypes(kv_cache=dtypes.kv_cache), efficiencies)
+            if speculation and speculation.draft
+            else None
+        )
+        self._layers: dict[int, _Parts] = {}
+        self._heads: dict[int, _Parts] = {}
+        self._decodes: dict[tuple[int, int], _Parts] = {}
+
+    def step(self, shape: StepShape) -> Estimate:
+        requests = shape.decode_requests
+        parts = self._fixed(requests, shape) if shape.prefill else self._decode_fixed(requests, shape.sampled)
+        parts = parts.copy()
+        if requests:
+            self._add_decode_attention(parts, requests, shape.decode_context)
+        new_tokens = 0
+        if shape.prefill:
+            new_tokens = sum(new for new, _ in shape.prefill)
+            self._add_prefill_attention(parts, shape.prefill)
+        return self._estimate(parts, requests, new_tokens, len(shape.prefill), shape.decode_context)
+
+    def _estimate(self, parts: _Parts, requests: int, new_tokens: int, chunks: int, context: int) -> Estimate:
+        e = self.efficiencies
+        share = new_tokens / (new_tokens + requests) if new_tokens else 0.0
+        device = parts.seconds * (e.step_decode + share * (e.step_prefill - e.step_decode))
+        host = e.host.step + e.host.request * (requests + chunks) + e.host.token * new_tokens
+        seconds = max(device, host) if e.host.overlap else device + host
+        if self._draft is not None and requests:
+            seconds += self._drafts * self._draft.step(StepShape(requests, context, (), requests)).seconds
+        i = e.interval
+        low = i.decode_low + share * (i.prefill_low - i.decode_low)
+        high = i.decode_high + share * (i.prefill_high - i.decode_high)
+        binding, most = "host", host
+        for name, part in (
+            ("compute", parts.compute),
+            ("memory", parts.memory),
+            ("communication", parts.communication),
+            ("launch", parts.launch),
+        ):
+            if part > most:
+                binding, most = name, part
+        return Estimate(seconds, seconds * low, seconds * high, binding)
+
+    def _decode_fixed(self, requests: int, sampled: int) -> _Parts:
+        key = (requests, sampled)
+        found = self._decodes.get(key)
+        if found is None:
+            found = self._tokens(requests * self.queries).copy()
+            found.add_parts(self._head(sampled * self.queries))
+            self._decodes[key] = found
+        return found
+
+    def _fixed(self, requests: int, shape: StepShape) -> _Parts:
+        found = self._tokens(requests * self.queries + sum(new for new, _ in shape.prefill)).copy()
+        drawing = min(requests, shape.sampled)
+        found.add_parts(self._head(drawing * self.queries + shape.sampled - drawing))
+        return found
+
+    def _tokens(self, tokens: int) -> _Parts:
+        """All layers but attention, for so many tokens, whosever they are."""
+        found = self._layers.get(tokens)
+        if found is None:
+            found = _Parts()
+            if tokens:
+                for layer in self.model.layers:
+                    self._add_layer(found, layer, tokens)
+                found.add(self._elementwise(2 * tokens * self.model.hidden_size * ACTIVATION_BYTES, 1))
+                found.communication += self._all_reduce(tokens)  # the embedding is dealt out over ranks too
+            self._layers[tokens] = found
+        return found
+
+    def _add_layer(self, parts: _Parts, layer: Layer, tokens: int) -> None:
+        for linear in layer.linears:
+            parts.add(self._linear(linear, tokens), layer.count)
+        if layer.experts:
+            parts.add(self._experts(layer.experts, tokens), layer.count)
+        if layer.recurrence:
+            state = 2 * tokens * layer.recurrence.state_bytes(self.ranks)  # at most: a chunk keeps it on chip
+            parts.add(self._elementwise(min(state, 64 * layer.recurrence.state_bytes(self.ranks)), 2), layer.count)
+        width = NORM_PASSES * self.model.hidden_size
+        width += ROTATION_PASSES * layer.linears[0].on_rank(self.ranks)[0]
+        inner = sum(linear.on_rank(self.ranks)[0] for linear in layer.linears if linear.name.endswith("gate_up"))
+        kernels = ELEMENTWISE_KERNELS
+        if layer.experts:
+            inner += layer.experts.per_token * layer.experts.linears[0].on_rank(self.ranks)[0]
+            kernels += ROUTING_KERNELS
+        width += round(ACTIVATION_PASSES * inner)
+        parts.add(self._elementwise(tokens * width * ACTIVATION_BYTES, kernels), layer.count)
+        parts.communication += layer.count * 2 * self._all_reduce(tokens)
+
+    def _linear(self, linear: Linear, rows: float) -> KernelTime:
+        outputs, inputs = linear.on_rank(self.ranks)
+        return self._gemm(rows, outputs, inputs, linear.quantised)
+
+    def _experts(self, experts: Experts, tokens: int) -> KernelTime:
+        """One grouped product over the experts that the tokens reach, each with its share of them."""
+        distinct = experts.expected_distinct(tokens)
+        rows = tokens * experts.per_token / distinct
+        times = [linear.on_rank(self.ranks) for linear in experts.linears]
+        found = [self._gemm(rows, outputs * distinct, inputs, True) for outputs, inputs in times]
+        return KernelTime(*(sum(values) for values in zip(*found)))
+
+    def _gemm(self, rows: float, outputs: float, inputs: int, quantised: bool) -> KernelTime:
+        format_ = self.compute_format if quantised else self.plain_format
+        bits = self.weights.bits if quantised else 8 * self.plain_bytes
+        time = gemm_time(
+            rows,
+            outputs,
+            inputs,
+            efficiency=self.efficiencies.gemm_for(format_),
+            flops=self.hardware.dense_flops[format_],
+            bandwidth=self.hardware.memory_bandwidth,
+            units=self.hardware.compute_units,
+            weight_bytes=bits / 8,
+        )
+        return self.tables.gemm(format_, rows, outputs, inputs, time) if self.tables else time
+
+    def _head(self, sampled: int) -> _Parts:
+        found = self._heads.get(sampled)
+        if found is None:
+            found = _Parts()
+            if sampled:
+                found.add(self._linear(self.model.head, sampled))
+                logits = sampled * self.model.vocab_size
+                found.add(self._elementwise(LOGIT_PASSES * 4 * logits, SAMPLING_KERNELS))
+                gathered = all_gather_time(
+                    logits * ACTIVATION_BYTES, self.ranks, efficiency=self.efficiencies.all_reduce, link=self.link
+                )
+                found.communication += gathered
+            self._heads[sampled] = found
+        return found
+
+    def _elementwise(self, moved: float, kernels: int) -> KernelTime:
+        e = self.efficiencies.elementwise
+        memory = moved / (e.memory * self.hardware.memory_bandwidth)
+        return KernelTime(memory + kernels * e.launch, memory=memory, launch=kernels * e.launch)
+
+    def _all_reduce(self, tokens: int) -> float:
+        size = tokens * self.model.hidden_size * ACTIVATION_BYTES
+        time = all_reduce_time(size, self.ranks, efficiency=self.efficiencies.all_reduce, link=self.link)
+        return self.tables.all_reduce(size, self.ranks, time) if self.tables else time
+
+    def _add_decode_attention(self, parts: _Parts, requests: int, context: int) -> None:
+        mean = context / requests
+        for layer in self.model.layers:
+            attention = layer.attention
+            if attention is not None:
+                seen = context if attention.window is None or mean <= attention.window else attention.window * requests
+                parts.add(self._decode_attention(attention, requests, seen), layer.count)
+
+    def _decode_attention(self, attention: Attention, requests: int, seen: float) -> KernelTime:
+        time = decode_time(
+            attention,
+            requests,
+            seen,
+            efficiency=self.efficiencies.decode,
+            flops=self.hardware.dense_flops[self.plain_format],
+            bandwidth=self.hardware.memory_bandwidth,
+            units=self.hardware.compute_units,
+            ranks=self.ranks,
+            cache_bytes=self.cache_bytes,
+            queries=self.queries,
+        )
+        if self.tables:
+            heads, kv_heads = attention.heads // self.ranks, ceil(attention.kv_heads / self.ranks)
+            return self.tables.decode(heads, kv_heads, attention.key_dim, requests, seen / requests, time)
+        return time
+
+    def _add_prefill_attention(self, parts: _Parts, chunks: tuple[tuple[int, int], ...]) -> None:
+        for layer in self.model.layers:
+            attention = layer.attention
+            if attention is None:
+                continue
+            time = prefill_time(
+                attention,
+                chunks,
+                efficiency=self.efficiencies.prefill,
+                flops=self.hardware.dense_flops[self.plain_format],
+                bandwidth=self.hardware.memory_bandwidth,
+                units=self.hardware.compute_units,
+                ranks=self.ranks,
+                cache_bytes=self.cache_bytes,
+            )
+            if self.tables:
+                heads, kv_heads = attention.heads // self.ranks, ceil(attention.kv_heads / self.ranks)
+                length = sum(new for new, _ in chunks) / len(chunks)
+                time = self.tables.prefill(heads, kv_heads, attention.key_dim, len(chunks), length, time)
+            parts.add(time, layer.count)

@@ -1,0 +1,200 @@
+"""How much of its data sheet a device reaches, kernel by kernel: a few coefficients, read from a small TOML file.
+
+The shipped files are fitted to public measurements by ``benchmarks/simulator/fit.py``; ``default.toml`` serves every
+device that has no file, and is fitted to several at once. What each coefficient does stands with the function that
+uses it. A file of one's own may hold only the tables that differ from the default.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from twostroke.errors import ConfigError
+
+FILES = Path(__file__).parent / "efficiencies"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmEfficiency:
+    """Coefficients of ``gemm.gemm_time``.
+
+    Attributes:
+        compute: Share of the peak rate that endless tiles reach; ``memory`` of the bandwidth.
+        half_tile: Elements of an output tile that reaches half of ``compute``; 0: the device computes no tiles (CPU).
+        prologue: Steps along the inner dimension that filling a tile's pipeline takes.
+        waves: 1: a last, partly filled wave of tiles costs a whole one; 0: what it holds.
+        split: Seconds to add up a product that was split along its inner dimension.
+        launch: Seconds from one kernel to the next.
+        sharpness: Exponent with which compute and memory time add: 1 is their sum, infinity their maximum.
+    """
+
+    compute: float
+    memory: float
+    half_tile: float
+    prologue: float
+    waves: float
+    split: float
+    launch: float
+    sharpness: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionEfficiency:
+    """Coefficients of ``attention_cost``.
+
+    Attributes:
+        block: Seconds of one wave of thread blocks, beyond bytes and FLOPs.
+        tile: Tokens of a query tile: the diagonal is computed to whole tiles.
+    """
+
+    compute: float
+    memory: float
+    launch: float
+    block: float
+    tile: float
+    sharpness: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduceEfficiency:
+    """Coefficients of ``communication.all_reduce_time``.
+
+    Attributes:
+        launch: Seconds of one that moves nothing, on two devices; ``rank``: for each device beyond.
+        one_shot: Share of the link that reading everybody's whole message reaches; ``two_shot``: each reduces a part.
+        sync: Seconds between the two halves of the latter.
+        ring: Share of the link that the library's own reaches above ``ring_from`` bytes, ``ring_launch`` its start.
+    """
+
+    launch: float
+    rank: float
+    one_shot: float
+    two_shot: float
+    sync: float
+    ring: float
+    ring_from: float
+    ring_launch: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementwiseEfficiency:
+    """Norms, rotations, activations, copies, sampling: ``memory`` share of the bandwidth, ``launch`` seconds each."""
+
+    memory: float
+    launch: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostEfficiency:
+    """Seconds in which the device waits for the host: a step, a request in it, a prefilled token.
+
+    Attributes:
+        overlap: Whether the host prepares the next step while the device runs: then the longer of the two counts.
+    """
+
+    step: float
+    request: float
+    token: float
+    overlap: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """Measured over estimated time at the 10th and 90th percentile of held-out rows, for decoding and prefill."""
+
+    decode_low: float
+    decode_high: float
+    prefill_low: float
+    prefill_high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiencies:
+    """All coefficients of one device (and serving stack)."""
+
+    source: str
+    gemm: Mapping[str, GemmEfficiency]  # by number format
+    decode: AttentionEfficiency
+    prefill: AttentionEfficiency
+    elementwise: ElementwiseEfficiency
+    all_reduce: AllReduceEfficiency
+    host: HostEfficiency
+    interval: Interval
+    # What whole steps take beyond the sum of their kernels, as a factor on device time.
+    step_decode: float = 1.0
+    step_prefill: float = 1.0
+
+    def gemm_for(self, format_: str) -> GemmEfficiency:
+        return self.gemm.get(format_) or self.gemm["bf16"]
+
+
+def load_efficiencies(device: str, path: Path | None = None) -> Efficiencies:
+    """Coefficients for a device: those of ``path``, or of the shipped file that names it, or the default ones.
+
+    Args:
+        device: Name of a hardware sheet.
+        path: TOML file; tables that it lacks come from what would have been taken without it.
+
+    Raises:
+        ConfigError: The file is unreadable, or names something unknown.
+    """
+    raw = _parse(FILES / "default.toml")
+    for file in sorted(FILES.glob("*.toml")):
+        found = _parse(file)
+        if device in found.get("devices", ()):
+            raw = _merge(raw, found)
+    if path is not None:
+        raw = _merge(raw, _parse(path))
+    return _build(raw, path or FILES)
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}", hint="see simulator/efficiencies for the format") from error
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged
+
+
+Table = TypeVar(
+    "Table", GemmEfficiency, AttentionEfficiency, AllReduceEfficiency, ElementwiseEfficiency, HostEfficiency, Interval
+)
+
+
+def _table(kind: type[Table], raw: Mapping[str, Any], where: str) -> Table:
+    unknown = set(raw) - {field.name for field in fields(kind)}
+    if unknown:
+        raise ConfigError(f"{where}: unknown coefficients {', '.join(sorted(unknown))}", hint="see efficiencies.py")
+    try:
+        return kind(**raw)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}", hint="see simulator/efficiencies/default.toml") from error
+
+
+def _build(raw: Mapping[str, Any], path: Path) -> Efficiencies:
+    def table(kind: type[Table], name: str) -> Table:
+        return _table(kind, raw.get(name, {}), f"{path}: [{name}]")
+
+    return Efficiencies(
+        source=str(raw.get("source", path)),
+        gemm={name: _table(GemmEfficiency, value, f"{path}: [gemm.{name}]") for name, value in raw["gemm"].items()},
+        decode=table(AttentionEfficiency, "decode"),
+        prefill=table(AttentionEfficiency, "prefill"),
+        elementwise=table(ElementwiseEfficiency, "elementwise"),
+        all_reduce=table(AllReduceEfficiency, "all_reduce"),
+        host=table(HostEfficiency, "host"),
+        interval=table(Interval, "interval"),
+        step_decode=float(raw.get("step", {}).get("decode", 1.0)),
+        step_prefill=float(raw.get("step", {}).get("prefill", 1.0)),
+    )
