@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ RESULTS = Path(__file__).parent / "results"
 # What grows to a fixed size and then stays is small enough to be full when the warm-up ends.
 FLAGS = {
     "--kv-cache-memory": "32MiB",
+    "--max-model-len": "2048",
     "--step-events": "256",
     "--max-num-seqs": "32",
     "--max-body-size": "1MiB",
@@ -226,7 +227,10 @@ def table(run: Run, checks: Sequence[Check]) -> str:
 def write(run: Run, checks: Sequence[Check], text: str, where: dict[str, Any], folder: Path) -> None:
     """``soak.json`` with every sample, ``soak.md`` to read."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = asdict(run) | {"samples": [list(asdict(sample).values()) for sample in run.samples]}
+    # Not asdict of the whole: it would count the pairs of a Counter.
+    found = {field.name: getattr(run, field.name) for field in fields(run)}
+    found["tally"] = {field.name: getattr(run.tally, field.name) for field in fields(run.tally)}
+    found["samples"] = [list(asdict(sample).values()) for sample in run.samples]
     results = {**where, "server_flags": FLAGS, "checks": [asdict(check) for check in checks], **found}
     (folder / "soak.json").write_text(json.dumps(results, indent=1) + "\n")
     flags = " ".join(f"{name} {value}" for name, value in FLAGS.items())

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import soak
+from benchmarks.claims.report import environment
 from benchmarks.soak import Run, Sample, judge
 from benchmarks.visitors import Tally
 
@@ -38,9 +39,14 @@ def missed(of: Run) -> list[str]:
     return [check.name for check in judge(of) if not check.held]
 
 
-def test_a_clean_run_holds() -> None:
+def test_a_clean_run_holds(tmp_path: Path) -> None:
     assert missed(run()) == []
-    assert "| the server's process | alive | alive | held |" in soak.table(run(), judge(run()))
+    text = soak.table(run(), judge(run()))
+    assert "| the server's process | alive | alive | held |" in text
+    soak.write(run(), judge(run()), text, environment("soak", 0.0), tmp_path)
+    record = json.loads((tmp_path / "soak.json").read_text())
+    assert (record["tally"]["visits"], record["samples"][3]) == ({"ask": 10}, [3, 103 * MIB, 20])
+    assert text in (tmp_path / "soak.md").read_text()
 
 
 def test_what_is_wrong_is_seen() -> None:
