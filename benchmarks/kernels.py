@@ -12,15 +12,17 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.claims.report import Others, environment, environment_text
 from twostroke.kernels.library import load_library
-from twostroke.layers.attention.base import AttentionMetadata
+from twostroke.layers.attention.base import Attention, AttentionBackend, AttentionMetadata
 from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.layers.linear import PackedLinear
@@ -42,6 +44,21 @@ def median_seconds(run: Callable[[], object], rounds: int) -> float:
     return statistics.median(seconds)
 
 
+def _all_torch(weights: list[Tensor], x: Tensor) -> None:
+    for weight in weights:
+        F.linear(x, weight)
+
+
+def _all_packed(layers: list[PackedLinear], x: Tensor) -> None:
+    for layer in layers:
+        layer(x)
+
+
+def _all_layers(attention: Attention, layers: int, query: Tensor, new: Tensor) -> None:
+    for layer in range(layers):
+        attention(layer, query, new, new)
+
+
 def measure_linear(rounds: int) -> list[dict[str, float | str]]:
     """One row per format and number of rows: milliseconds for all matrices, GB/s of weights, GFLOP/s."""
     library = load_library()
@@ -58,22 +75,12 @@ def measure_linear(rounds: int) -> list[dict[str, float | str]]:
               f" {rates['gflop_per_s']:6.0f} GFLOP/s", flush=True)  # fmt: skip
 
     for rows, x in inputs.items():
-        add(
-            "F.linear",
-            rows,
-            2 * SIZE * SIZE * MATRICES,
-            median_seconds(lambda x=x: [F.linear(x, w) for w in weights], rounds),
-        )
+        add("F.linear", rows, 2 * SIZE * SIZE * MATRICES, median_seconds(partial(_all_torch, weights, x), rounds))
     for format in ("bfloat16", "int8", "int4"):
-        layers = [PackedLinear(pack(w, format), None, library) for w in weights]
+        layers = [PackedLinear(pack(weight, format), None, library) for weight in weights]
         size = sum(layer.nbytes for layer in layers)
         for rows, x in inputs.items():
-            add(
-                f"packed {format}",
-                rows,
-                size,
-                median_seconds(lambda x=x, layers=layers: [layer(x) for layer in layers], rounds),
-            )
+            add(f"packed {format}", rows, size, median_seconds(partial(_all_packed, layers, x), rounds))
     return found
 
 
@@ -87,14 +94,16 @@ def measure_attention(rounds: int) -> list[dict[str, float | str]]:
     slots = torch.from_numpy(table[:, (context - 1) // 16].astype(np.int64) * 16 + (context - 1) % 16)
     metadata = AttentionMetadata(np.arange(requests + 1), np.full(requests, context), table, slots)
     query, new = torch.randn(requests, 16, 64).bfloat16(), torch.randn(requests, 8, 64).bfloat16()
-    size, found = 2 * layers * requests * context * 8 * 64 * 2, []
+    size = 2 * layers * requests * context * 8 * 64 * 2
+    found: list[dict[str, float | str]] = []
     windows: list[int | None] = [None] * layers
-    for name, backend in (
-        ("SDPA, gathered", SdpaBackend(caches[0], caches[1], 16, windows)),
-        ("compiled, paged", CompiledBackend(caches[0], caches[1], 16, windows, library)),
-    ):
+    backends: dict[str, AttentionBackend] = {
+        "SDPA, gathered": SdpaBackend(caches[0], caches[1], 16, windows),
+        "compiled, paged": CompiledBackend(caches[0], caches[1], 16, windows, library),
+    }
+    for name, backend in backends.items():
         attention = backend.prepare(metadata)
-        seconds = median_seconds(lambda a=attention: [a(layer, query, new, new) for layer in range(layers)], rounds)  # type: ignore[misc]
+        seconds = median_seconds(partial(_all_layers, attention, layers, query, new), rounds)
         found.append({"layer": name, "rows": requests, "ms": seconds * 1e3, "gb_per_s": size / seconds / 1e9})
         print(f"{name:16} {requests:4} requests {seconds * 1e3:6.1f} ms {size / seconds / 1e9:6.1f} GB/s", flush=True)
     return found

@@ -64,7 +64,7 @@ def test_equals_sdpa_on_any_mix(
     for make in (CompiledBackend, SdpaBackend):
         keys, values = caches[0].clone(), caches[1].clone()
         extra = (library,) if make is CompiledBackend else ()
-        backend = make([keys], [values], heads, [window], *extra)  # type: ignore[arg-type]
+        backend = make([keys], [values], heads, [window], *extra)
         attention = backend.prepare(_metadata(query_lens, context_lens, num_blocks))
         found.append((attention(0, *inputs), keys, values))
     tolerance = 2e-5 if dtype is torch.float32 else 2e-2
