@@ -13,6 +13,7 @@ from twostroke.cli.chat import chat
 from twostroke.cli.flags import expand_sizes, show_help
 from twostroke.cli.generate import generate
 from twostroke.cli.serve import serve
+from twostroke.cli.simulate import simulate
 from twostroke.cli.terminal import print_error
 from twostroke.cli.trace import trace
 from twostroke.errors import TwostrokeError
@@ -38,6 +39,7 @@ def build_app() -> App:
     app.command(chat, usage="Usage: twostroke chat [MODEL] [OPTIONS]")
     app.command(generate, usage="Usage: twostroke generate PROMPT [OPTIONS]")
     app.command(trace, usage="Usage: twostroke trace RECORDING [OPTIONS]")
+    app.command(simulate, usage="Usage: twostroke simulate [MODEL] [OPTIONS]")
     app.command(bench_app())
     return app
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import sub
 from typing import NamedTuple
 
 from twostroke.kv_cache.block_hash import extend_block_hashes
@@ -118,8 +122,58 @@ class KVCacheManager:
     def num_blocks_short(self, request: Request, num_tokens: int) -> int:
         """How many free blocks are lacking to make the table cover ``num_tokens`` tokens (0 or less: none)."""
         table = self._tables[request.request_id]
-        num_new = max(0, self.blocks_for(num_tokens) - len(table.blocks))
-        return num_new + self._must_copy(request, table) - self.pool.num_free
+        num_new = -(-num_tokens // self.block_size) - len(table.blocks)
+        return (num_new if num_new > 0 else 0) + self._must_copy(request, table) - self.pool.num_free
+
+    def must_copy(self, request: Request) -> bool:
+        """Whether the block that a running request writes next is shared, so that ``allocate`` will copy it."""
+        return self._must_copy(request, self._tables[request.request_id])
+
+    def num_decode_steps(self, requests: Sequence[Request], most: int) -> int:
+        """For how many steps, at most ``most``, there are blocks if each request writes one token a step."""
+        if len(requests) * (most // self.block_size + 1) <= self.pool.num_free:
+            return most
+        held = [(request.num_computed_tokens, len(self._tables[request.request_id].blocks)) for request in requests]
+
+        def enough(steps: int) -> bool:
+            return sum(max(0, self.blocks_for(n + steps) - blocks) for n, blocks in held) <= self.pool.num_free
+
+        if enough(most):
+            return most
+        return bisect_left(range(most), True, key=lambda steps: not enough(steps + 1))
+
+    def decode(self, requests: Sequence[Request], steps: int) -> list[int]:
+        """What ``steps`` rounds do in which each request allocates for one token, writes it and commits it.
+
+        ``num_decode_steps`` has allowed them, no block needs a copy, and the tokens are known. The commits of the last
+        round are the caller's: requests may end between them. Returns the free blocks after each round.
+        """
+        size, count = self.block_size, len(requests)
+        tables = [self._tables[request.request_id] for request in requests]
+        due: list[int] = []  # (round, allocate or commit, which request) as one number: that is the order of events
+        for at, (request, table) in enumerate(zip(requests, tables)):
+            computed = request.num_computed_tokens
+            due += range((len(table.blocks) * size - computed) * 2 * count + at, steps * 2 * count, 2 * count * size)
+            if self._caching:
+                first = size - 1 - computed % size
+                due += range((2 * first + 1) * count + at, (steps - 1) * 2 * count, 2 * count * size)
+            request.num_computed_tokens += steps
+        due.sort()
+        taken = [0] * steps
+        for number in due:
+            turn, at = divmod(number, count)
+            table = tables[at]
+            if turn % 2:
+                index = table.num_indexed
+                if len(requests[at].block_hashes) <= index:
+                    extend_block_hashes(requests[at], index + 1, size, self._model_id)
+                self.pool.remember(table.blocks[index], requests[at].block_hashes[index])
+                table.num_indexed += 1
+            else:
+                table.blocks.append(self.pool.allocate())
+                table.num_announced = len(table.blocks)
+                taken[turn // 2] += 1
+        return list(accumulate(taken, sub, initial=self.pool.num_free + sum(taken)))[1:]
 
     def allocate(self, request: Request, num_tokens: int) -> Allocation:
         """Make the table cover ``num_tokens`` tokens and its slots writable from the first uncomputed one on.
@@ -136,20 +190,23 @@ class KVCacheManager:
             self.pool.release(source)
             block_copies.append((source, target))
             table.num_announced = min(table.num_announced, first_written)
-        num_new = self.blocks_for(num_tokens) - len(table.blocks)
-        table.blocks.extend(self.pool.allocate() for _ in range(num_new))
+        num_new = -(-num_tokens // self.block_size) - len(table.blocks)
+        if num_new > 0:
+            table.blocks += [self.pool.allocate() for _ in range(num_new)]
         changed_from, table.num_announced = table.num_announced, len(table.blocks)
         return Allocation(block_copies, changed_from)
 
     def _must_copy(self, request: Request, table: BlockTable) -> bool:
-        index = request.num_computed_tokens // self.block_size
-        return index < len(table.blocks) and self.pool.holders(table.blocks[index]) > 1
+        index, blocks = request.num_computed_tokens // self.block_size, table.blocks
+        return index < len(blocks) and self.pool.holders(blocks[index]) > 1
 
     def commit(self, request: Request) -> None:
         """After a step: put the blocks that it filled into the prefix cache's index."""
+        if not self._caching:
+            return
         table = self._tables[request.request_id]
         num_full = request.num_computed_tokens // self.block_size
-        if self._caching and num_full > table.num_indexed:
+        if num_full > table.num_indexed:
             hashes = extend_block_hashes(request, num_full, self.block_size, self._model_id)
             for index in range(table.num_indexed, num_full):
                 self.pool.remember(table.blocks[index], hashes[index])

@@ -104,6 +104,10 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.requests)
 
+    def skip_steps(self, steps: int) -> None:
+        """Count steps that were taken without plans (``scheduling/steady.py``)."""
+        self._step += steps
+
     # ---- one step ----------------------------------------------------------------------------------------------
 
     def schedule(self, now: float) -> StepPlan:

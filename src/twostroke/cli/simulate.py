@@ -1,0 +1,129 @@
+"""``twostroke simulate``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Group, Parameter
+
+from twostroke.cli.flags import CacheFlags, SchedulerFlags
+from twostroke.config import CacheConfig, SchedulerConfig
+from twostroke.errors import ConfigError
+from twostroke.simulator.options import DeploymentOptions, OutputOptions
+from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
+
+if TYPE_CHECKING:
+    from twostroke.simulator.scenario import Run, Scenario
+
+DeploymentFlags = Annotated[
+    DeploymentOptions, Parameter(name="*", group=Group("Deployment", sort_key=0), negative_bool=())
+]
+WorkloadFlags = Annotated[
+    SimulatedWorkloadOptions, Parameter(name="*", group=Group("Workload", sort_key=1), negative_bool=())
+]
+OutputFlags = Annotated[OutputOptions, Parameter(name="*", group=Group("Output", sort_key=2), negative_iterable=())]
+
+
+def simulate(
+    model: str | None = None,
+    /,
+    *,
+    deployment: DeploymentFlags | None = None,
+    workload: WorkloadFlags | None = None,
+    output: OutputFlags | None = None,
+    scheduler: SchedulerFlags | None = None,
+    cache: CacheFlags | None = None,
+) -> None:
+    """Ask how MODEL would serve a workload on other hardware: the engine's own scheduler on a virtual clock.
+
+    The report goes to stdout, progress to stderr. Ctrl-C ends the simulation and reports what there is.
+
+    Args:
+        model: A public model by name, a config.json or its folder, or pilot; the same as --model.
+    """
+    from twostroke.simulator.report import print_comparison, print_run, read_report, run_fields
+    from twostroke.simulator.scenario import Scenario, sweep
+
+    deployment, output = deployment or DeploymentOptions(), output or OutputOptions()
+    if model is not None:
+        if deployment.model not in (model, DeploymentOptions().model):
+            raise ConfigError(f"MODEL is {model}, but --model is {deployment.model}", hint="give the model once")
+        deployment = replace(deployment, model=model)
+    scenario = Scenario(
+        deployment=deployment,
+        workload=workload or SimulatedWorkloadOptions(),
+        scheduler=scheduler or SchedulerConfig(),
+        cache=cache or CacheConfig(),
+        targets=output.targets(),
+    )
+    scenarios = sweep(scenario, output.sweep)
+    if output.record is not None and len(scenarios) > 1:
+        raise ConfigError("--record takes the steps of one run, not of a sweep", hint="leave out one of the two")
+    earlier = [run for path in output.compare for run in read_report(path)]
+    runs = run_all(scenarios, output)
+    for note in dict.fromkeys(note for run in runs for note in run.notes):
+        print(f"note: {note}", file=sys.stderr)
+    if any(run.result.interrupted for run in runs):
+        print("interrupted: this is what there is so far", file=sys.stderr)
+    fields = [*earlier, *(run_fields(run) for run in runs)]
+    if len(runs) == 1:
+        print_run(runs[0], sys.stdout)
+    if len(fields) > 1:
+        print_comparison(fields, sys.stdout)
+    write_files(runs, fields, output)
+
+
+def run_all(scenarios: list[Scenario], output: OutputOptions) -> list[Run]:
+    """One after the other, a progress bar on stderr meanwhile; an interrupted one is the last."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    from twostroke.observability.recorder import Recorder
+    from twostroke.simulator.scenario import count_requests, simulate
+
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
+    runs: list[Run] = []
+    recorder = Recorder(1, output.record) if output.record is not None else None
+    try:
+        with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=4) as progress:
+            for scenario in scenarios:
+                name = scenario.label or scenario.deployment.model
+                task = progress.add_task(name, total=count_requests(scenario, output.interval))
+                run = simulate(
+                    scenario,
+                    interval=output.interval,
+                    jump=output.jump,
+                    recorder=recorder,
+                    progress=lambda ended: progress.advance(task, ended),  # noqa: B023 - called in this turn only
+                )
+                runs.append(run)
+                if run.result.interrupted:
+                    break
+    finally:
+        if recorder is not None:
+            recorder.close()
+    return runs
+
+
+def write_files(runs: list[Run], fields: list[dict[str, object]], output: OutputOptions) -> None:
+    """What was asked for, where it was asked for."""
+    from twostroke.simulator.html import report_html
+    from twostroke.simulator.prometheus import render_metrics
+    from twostroke.simulator.report import report_json, requests_csv
+
+    own = fields[-len(runs) :]
+    texts = (
+        (output.output_json, lambda: report_json(own)),
+        (output.output_html, lambda: report_html(fields)),
+        (output.output_csv, lambda: requests_csv(runs)),
+        (output.metrics, lambda: render_metrics(runs[-1])),
+    )
+    for path, make in texts:
+        if path is not None:
+            try:
+                path.write_text(make(), encoding="utf-8")
+            except OSError as error:
+                raise ConfigError(f"cannot write {path}: {error.strerror}", hint="give another file") from error

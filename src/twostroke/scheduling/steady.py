@@ -1,0 +1,104 @@
+"""Many steps in one go, where every one of them would have the same plan but for one more token each.
+
+While nobody arrives, every running request decodes: each step gives all of them one token, allocates a block where one
+begins and puts it into the prefix cache's index where one ends. ``steady_steps`` says for how many steps that is all
+that can happen; ``advance`` leaves scheduler and KV manager exactly as that many calls of ``schedule`` and ``update``
+would have left them. The simulator jumps with it; ``tests/scheduling/test_steady.py`` compares both ways.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.scheduling.scheduler import Scheduler
+from twostroke.scheduling.stopping import check_stop
+from twostroke.types import Request
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyRun:
+    """What a run of steps did.
+
+    Attributes:
+        finished: Those that ended with its last step.
+        free_blocks: After each step.
+    """
+
+    finished: list[Request]
+    free_blocks: list[int]
+
+
+def steady_steps(scheduler: Scheduler, token: int, most: int) -> int:
+    """How many of the next steps, at most ``most``, only decode; 0 if the next one does anything else.
+
+    Requests may end in the last of them, none before. Whoever calls it knows that nobody arrives or is aborted
+    meanwhile, and that every request draws ``token`` in every step.
+    """
+    running = scheduler.running
+    if not running or len(running) > scheduler.config.max_num_batched_tokens:
+        return 0
+    steps, copies = most, False
+    for request in running.values():
+        known, computed = len(request.token_ids), request.num_computed_tokens
+        if known - computed != 1 or computed < request.num_prompt_tokens or token in request.stop_token_ids:
+            return 0
+        left = request.max_total_tokens - known
+        if left < steps:
+            steps = left
+        copies = copies or request.leader is not None
+    # Without samples of one prompt, nobody shares a block that is not full.
+    if copies and any(map(scheduler.kv.must_copy, running.values())):
+        return 0
+    return _until_someone_enters(scheduler, scheduler.kv.num_decode_steps(list(running.values()), steps))
+
+
+def advance(scheduler: Scheduler, token: int, steps: int, now: float) -> SteadyRun:
+    """Take ``steps`` steps, which ``steady_steps`` has allowed, the last of which ends at ``now``."""
+    requests = sorted(scheduler.running.values(), key=scheduler.policy.rank)
+    tokens = [token] * steps
+    for request in requests:
+        request.token_ids += tokens
+    free_blocks = scheduler.kv.decode(requests, steps)
+    finished = []
+    for request in requests:
+        scheduler.kv.commit(request)
+        if len(request.token_ids) >= request.max_total_tokens and (stop := check_stop(request)):
+            scheduler.finish(request.request_id, stop.reason, now)
+            finished.append(request)
+    scheduler.skip_steps(steps)
+    free_blocks[-1] = scheduler.kv.pool.num_free
+    return SteadyRun(finished, free_blocks)
+
+
+def _until_someone_enters(scheduler: Scheduler, steps: int) -> int:
+    """``steps``, less those in which the first waiting request might find room.
+
+    A run frees no block, so whoever lacks room goes on to lack it, unless a running request happens to write the very
+    prefix that it looks for.
+    """
+    if not steps or not len(scheduler.policy):
+        return steps
+    request = scheduler.policy.peek()
+    config, kv = scheduler.config, scheduler.kv
+    full = len(scheduler.running) >= min(config.max_num_batched_tokens, config.max_num_seqs)
+    if request is None or full:
+        return steps
+    prefix = kv.find_prefix(request)
+    if kv.has_room(request, prefix, sum(map(kv.num_blocks_missing, scheduler.running.values()))):
+        return 0
+    if prefix.looked_up:
+        for other in scheduler.running.values():
+            steps = min(steps, _steps_before_sharing(kv, request, other, len(prefix.blocks)))
+    return steps
+
+
+def _steps_before_sharing(kv: KVCacheManager, waiting: Request, running: Request, index: int) -> int:
+    """Steps until ``running`` has filled its block, if so far it has written what ``waiting`` looks for; else many."""
+    size, never = kv.block_size, running.max_total_tokens
+    written = running.num_computed_tokens // size
+    if written > index or index >= (waiting.num_tokens - 1) // size:
+        return never
+    if written and running.block_hashes[written - 1] != waiting.block_hashes[written - 1]:
+        return never
+    return (written + 1) * size - running.num_computed_tokens

@@ -1,0 +1,22 @@
+"""Time that only steps move."""
+
+from __future__ import annotations
+
+
+class VirtualClock:
+    """Seconds since the simulation began. It can stand in for the engine's ``clock``: calling it reads it."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        assert seconds >= 0
+        self._now += seconds
+
+    def advance_to(self, time: float) -> None:
+        """Go to a later time; an earlier one is ignored, since nothing can be undone."""
+        self._now = max(self._now, time)

@@ -1,0 +1,100 @@
+"""What steps that only decode take, without asking the cost model each time.
+
+For a given number of requests the time of such a step is a smooth, nearly straight function of the tokens that they
+attend to. The cost model is asked at contexts ``SPACING`` tokens per request apart, and straight lines join its
+answers. Stepping and jumping read the same lines by the same arithmetic, so both get the same digits.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import accumulate
+from typing import Literal, NamedTuple
+
+from twostroke.simulator.cost_model import CostModel
+from twostroke.simulator.step_shape import StepShape
+
+Bound = Literal["seconds", "low", "high"]
+# Tokens per request between two contexts that the cost model is asked about.
+SPACING = 64
+
+
+class Piece(NamedTuple):
+    """A straight line: ``seconds`` at context ``start``, ``slope`` more for each token, until before ``end``."""
+
+    start: int
+    end: int
+    seconds: float
+    slope: float
+    binding: str
+
+    def at(self, context: int) -> float:
+        return self.seconds + (context - self.start) * self.slope
+
+
+class DecodeRun(NamedTuple):
+    """Consecutive steps: when the first begins, then when each ends; and what how many of them wait for."""
+
+    times: list[float]
+    bindings: list[tuple[str, int]]
+
+
+class DecodeCurve:
+    """Durations of decode steps.
+
+    Args:
+        bound: Which end of the estimate's interval is taken for the truth.
+    """
+
+    def __init__(self, cost: CostModel, bound: Bound) -> None:
+        self._cost = cost
+        self._bound = bound
+        self._pieces: dict[tuple[int, int], Piece] = {}
+
+    def piece(self, requests: int, context: int) -> Piece:
+        """The line on which a step lies in which ``requests`` requests attend to ``context`` tokens together."""
+        width = requests * SPACING
+        key = requests, context // width
+        found = self._pieces.get(key)
+        if found is None:
+            end = (key[1] + 1) * width
+            start = max(end - width, requests)  # nobody attends to nothing
+            left, binding = self._ask(requests, start)
+            right, _ = self._ask(requests, end)
+            found = Piece(start, end, left, (right - left) / (end - start), binding)
+            self._pieces[key] = found
+        return found
+
+    def run(self, requests: int, context: int, steps: int, now: float, until: float) -> DecodeRun:
+        """Steps from ``now`` on, at most ``steps``, up to the first that ends at ``until`` or later; at least one.
+
+        Args:
+            context: Tokens attended to in the first step; ``requests`` more in each further one.
+        """
+        times = [now]
+        bindings: list[tuple[str, int]] = []
+        while True:
+            piece = self.piece(requests, context)
+            inside = min(steps, -(-(piece.end - context) // requests))
+            if times[-1] + 2 * piece.at(context) >= until:
+                inside = 1  # near the end: durations beyond it would be computed in vain
+            elif until - times[-1] < inside * piece.seconds:
+                inside = max(1, int((until - times[-1]) / piece.at(context + inside * requests)))
+            begin, seconds, slope = piece.start, piece.seconds, piece.slope
+            durations = [seconds + (at - begin) * slope for at in range(context, context + inside * requests, requests)]
+            times.extend(accumulate(durations, initial=times.pop()))
+            bindings.append((piece.binding, inside))
+            steps -= inside
+            context += inside * requests
+            if not steps or times[-1] >= until:
+                break
+        # Estimating how many fit may have gone past the end, within the last piece.
+        surplus = len(times) - 1 - bisect_left(times, until, 1, len(times) - 1)
+        if surplus:
+            del times[-surplus:]
+            bindings[-1] = bindings[-1][0], bindings[-1][1] - surplus
+        return DecodeRun(times, bindings)
+
+    def _ask(self, requests: int, context: int) -> tuple[float, str]:
+        estimate = self._cost.step(StepShape(requests, context, (), requests))
+        return float(getattr(estimate, self._bound)), estimate.binding

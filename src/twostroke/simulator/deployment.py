@@ -1,0 +1,173 @@
+"""From options to replicas: what fits into the memory, what a step takes, and the engines around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from twostroke.config import CacheConfig, SchedulerConfig
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.errors import InsufficientMemoryError
+from twostroke.observability.recorder import Recorder
+from twostroke.simulator.acceptance import Acceptance
+from twostroke.simulator.clock import VirtualClock
+from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel, Speculation
+from twostroke.simulator.decode_curve import Bound
+from twostroke.simulator.efficiencies import load_efficiencies
+from twostroke.simulator.executor import SimulatedExecutor
+from twostroke.simulator.hardware_sheet import HardwareSheet, load_hardware
+from twostroke.simulator.model_sheet import ModelSheet
+from twostroke.simulator.options import DeploymentOptions
+from twostroke.simulator.public_models import find_model
+from twostroke.simulator.replica import Replica
+
+GB = 1e9
+# What a device's context, libraries and communication buffers take beside weights and activations.
+RUNTIME_BYTES = 1.0e9
+# Elements per token that a layer holds at once, in hidden sizes; float32 copies of logits while sampling.
+ACTIVATION_WIDTHS, LOGIT_COPIES = 12, 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """One replica's model on its devices.
+
+    Attributes:
+        weight_bytes: On one device; ``kv_bytes`` likewise: what the KV cache takes there.
+        max_model_len: Most tokens of one request.
+        note: What had to be made smaller than asked, if anything.
+    """
+
+    hardware: HardwareSheet
+    model: ModelSheet
+    cost: RooflineCostModel
+    info: ExecutorInfo
+    weight_bytes: int
+    kv_bytes: int
+    max_model_len: int
+    note: str | None = None
+
+
+def deploy(options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerConfig) -> Deployment:
+    """Fit the model onto the devices.
+
+    Raises:
+        ConfigError: Unknown hardware or format, or devices that cannot share the model.
+        ModelLoadError: Unknown model.
+        InsufficientMemoryError: It does not fit, and by how much.
+    """
+    hardware, model = load_hardware(options.gpu), find_model(options.model)
+    draft = find_model(options.speculative_model) if options.speculative_model else None
+    speculation = Speculation(tokens=options.speculative_tokens, draft=draft) if options.speculative_tokens else None
+    cost = RooflineCostModel(
+        hardware,
+        model,
+        Parallel(tensor=options.tp),
+        Dtypes(weights=options.weight_dtype, kv_cache=options.kv_cache_dtype),
+        load_efficiencies(hardware.name, options.efficiencies),
+        speculation=speculation,
+    )
+    format_ = None if options.weight_dtype == "auto" else options.weight_dtype
+    weights = model.weight_bytes(format_, options.tp)
+    per_token = model.kv_bytes_per_token(options.kv_cache_dtype, options.tp)
+    if draft is not None:
+        weights += draft.weight_bytes(None, options.tp)
+        per_token += draft.kv_bytes_per_token(options.kv_cache_dtype, options.tp)
+    room = _room_for_kv(options, cache, scheduler, hardware, model, weights)
+    num_blocks = int(room // (per_token * cache.block_size)) if per_token else scheduler.max_num_seqs * 1024
+    capacity = num_blocks * cache.block_size
+    wanted = options.max_model_len or model.max_length
+    if capacity < (options.max_model_len or 2):
+        _refuse(
+            options, hardware, model, weights, per_token * (options.max_model_len or 2) - room, "one request's KV cache"
+        )
+    note = f"the KV cache holds {capacity} tokens: longer requests are refused" if capacity < wanted else None
+    length = min(wanted, capacity)
+    return Deployment(
+        hardware=hardware,
+        model=model,
+        cost=cost,
+        info=ExecutorInfo(
+            model_id=options.model,
+            vocab_size=model.vocab_size,
+            max_model_len=length,
+            num_blocks=num_blocks,
+            block_size=cache.block_size,
+            kv_bytes_per_token=round(per_token),
+            weight_bytes=weights,
+            device="simulated",
+        ),
+        weight_bytes=weights,
+        kv_bytes=round(num_blocks * cache.block_size * per_token),
+        max_model_len=length,
+        note=note,
+    )
+
+
+def make_replicas(
+    deployment: Deployment,
+    options: DeploymentOptions,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    *,
+    bound: Bound = "seconds",
+    jump: bool = True,
+    seed: int = 0,
+    recorder: Recorder | None = None,
+) -> list[Replica]:
+    """Fresh engines at time 0. A recorder hears of the first only: events of several would not be told apart."""
+    acceptance = None
+    if options.speculative_tokens:
+        acceptance = Acceptance(options.speculative_tokens, options.acceptance, seed)
+    replicas = []
+    for number in range(options.replicas):
+        executor = SimulatedExecutor(
+            deployment.info, deployment.cost, VirtualClock(), bound=bound, acceptance=acceptance
+        )
+        replicas.append(
+            Replica(
+                executor,
+                scheduler,
+                enable_prefix_caching=cache.enable_prefix_caching,
+                jump=jump,
+                recorder=recorder if number == 0 else None,
+            )
+        )
+    return replicas
+
+
+def _room_for_kv(
+    options: DeploymentOptions,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    hardware: HardwareSheet,
+    model: ModelSheet,
+    weights: int,
+) -> float:
+    """Bytes on one device for the KV cache; it and the weights share ``gpu_memory_utilization``, as in the engine."""
+    usable = hardware.memory_bytes * cache.gpu_memory_utilization
+    activations = 2 * ACTIVATION_WIDTHS * model.hidden_size * scheduler.max_num_batched_tokens
+    logits = 4 * LOGIT_COPIES * model.vocab_size * min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
+    states = model.state_bytes(options.tp) * scheduler.max_num_seqs
+    free = usable - weights - RUNTIME_BYTES - activations - logits - states
+    if free <= 0:
+        _refuse(options, hardware, model, weights, -free, "weights and activations")
+    if cache.kv_cache_memory is None:
+        return free
+    if cache.kv_cache_memory > free:
+        _refuse(options, hardware, model, weights, cache.kv_cache_memory - free, "--kv-cache-memory")
+    return float(cache.kv_cache_memory)
+
+
+def _refuse(
+    options: DeploymentOptions, hardware: HardwareSheet, model: ModelSheet, weights: int, short: float, what: str
+) -> NoReturn:
+    format_ = None if options.weight_dtype == "auto" else options.weight_dtype
+    room = 0.8 * hardware.memory_bytes  # something must be left beside the weights
+    more = [ranks for ranks in (2, 4, 8, 16) if ranks > options.tp and model.weight_bytes(format_, ranks) < room]
+    ways = [f"--tp {more[0]}"] if more else []
+    raise InsufficientMemoryError(
+        f"{options.model} does not fit on {options.tp} x {hardware.name}: {what} are {short / GB:.1f} GB too much for "
+        f"each device's {hardware.memory_bytes / GB:.1f} GB ({weights / GB:.1f} GB are weights)",
+        hint="try " + ", ".join([*ways, "--weight-dtype fp8 or int4", "or a device with more memory"]),
+    )

@@ -1,0 +1,35 @@
+"""Percentiles of values that come with weights: a run of steps gives one gap between tokens to many requests."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from twostroke.bench.metrics import Distribution
+
+PERCENTILES = (50, 90, 95, 99)
+
+
+def weighted(values: npt.NDArray[np.float64], weights: npt.NDArray[np.int64]) -> Distribution:
+    """What ``Distribution.of`` says of each value repeated as often as its weight says."""
+    kept = weights > 0
+    values, weights = values[kept], weights[kept]
+    total = int(weights.sum())
+    if not total:
+        return Distribution(0.0, dict.fromkeys(PERCENTILES, 0.0))
+    order = np.argsort(values, kind="stable")
+    values, ends = values[order], np.cumsum(weights[order])
+
+    def nth(index: int) -> float:
+        return float(values[np.searchsorted(ends, index, side="right")])
+
+    percentiles = {}
+    for percent in PERCENTILES:
+        position = (total - 1) * percent / 100
+        below = int(position)
+        low, high = nth(below), nth(min(below + 1, total - 1))
+        percentiles[percent] = low + (high - low) * (position - below)
+    mean = math.fsum((values * weights[order]).tolist()) / total
+    return Distribution(mean, percentiles)

@@ -1,0 +1,102 @@
+"""An executor that computes no tokens, only how long the hardware at hand would take for them."""
+
+from __future__ import annotations
+
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.simulator.acceptance import Acceptance
+from twostroke.simulator.clock import VirtualClock
+from twostroke.simulator.cost_model import CostModel
+from twostroke.simulator.decode_curve import Bound, DecodeCurve, DecodeRun
+from twostroke.simulator.step_shape import StepShape
+from twostroke.types import StepPlan, StepResult
+
+# Every draw gives this token. Lengths come from the workload: requests ignore the end token.
+TOKEN = 0
+
+
+class SimulatedExecutor:
+    """Implements ``engine.executor.Executor``. ``execute`` advances the clock by what the step would take.
+
+    Args:
+        info: The pretended model and its KV cache.
+        cost: What a step takes.
+        clock: The engine's clock.
+        bound: Which end of the estimate's interval is taken for the truth.
+        acceptance: How drafts fare under speculation, which the cost model must know of too; ``None``: there are none.
+    """
+
+    def __init__(
+        self,
+        info: ExecutorInfo,
+        cost: CostModel,
+        clock: VirtualClock,
+        *,
+        bound: Bound = "seconds",
+        acceptance: Acceptance | None = None,
+    ) -> None:
+        self.info = info
+        self.clock = clock
+        self.acceptance = acceptance
+        self.last_shape = StepShape(0, 0, (), 0)
+        self.last_binding = ""
+        self._cost = cost
+        self._bound = bound
+        self._curve = DecodeCurve(cost, bound)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        shape = self.last_shape = step_shape(plan, 0 if self.acceptance is None else self.acceptance.tokens)
+        if shape.prefill or shape.sampled != shape.decode_requests:
+            estimate = self._cost.step(shape)
+            seconds, self.last_binding = float(getattr(estimate, self._bound)), estimate.binding
+        else:
+            piece = self._curve.piece(shape.decode_requests, shape.decode_context)
+            seconds, self.last_binding = piece.at(shape.decode_context), piece.binding
+        self.clock.advance(seconds)
+        return StepResult(token_ids=self._draw(plan), duration=seconds, timings={"forward": seconds})
+
+    def decode_run(self, requests: int, context: int, steps: int, until: float) -> DecodeRun:
+        """Consecutive steps from now on in which ``requests`` requests decode, at most ``steps`` of them.
+
+        It ends with the first step that ends at ``until`` or later, at least one. The clock stays where it is.
+
+        Args:
+            context: Tokens that the requests attend to in the first step; one more each in every further one.
+        """
+        return self._curve.run(requests, context, steps, self.clock(), until)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _draw(self, plan: StepPlan) -> dict[str, list[int]]:
+        acceptance = self.acceptance
+        if acceptance is None:
+            return {request_id: [TOKEN] for request_id, item in plan.scheduled.items() if item.samples}
+        drawn = {}
+        for request_id, item in plan.scheduled.items():
+            if item.samples:
+                request = item.request
+                decodes = item.start >= request.num_prompt_tokens
+                extra = acceptance.num_accepted(request.sequence_number, request.num_tokens) if decodes else 0
+                drawn[request_id] = [TOKEN] * (1 + extra)
+        return drawn
+
+
+def step_shape(plan: StepPlan, drafts: int = 0) -> StepShape:
+    """What a plan computes.
+
+    Args:
+        drafts: Tokens that a decoding request may lack beyond the last. The scheduler learns of accepted drafts as of
+            any new tokens and lets the next step compute them; the time for that is part of verifying them.
+    """
+    decode_requests = decode_context = sampled = 0
+    prefill = []
+    for item in plan.scheduled.values():
+        start, count = item.start, item.num_tokens
+        samples = start + count == len(item.request.token_ids)
+        sampled += samples
+        if count == 1 or (count <= drafts + 1 and samples and start >= item.request.num_prompt_tokens):
+            decode_requests += 1
+            decode_context += start + count
+        else:
+            prefill.append((count, start))
+    return StepShape(decode_requests, decode_context, tuple(prefill), sampled)

@@ -1,0 +1,192 @@
+"""Runs as one page with plots. It needs no network: styles and charts are in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from twostroke.simulator.charts import Series, bar_chart, line_chart
+from twostroke.simulator.report import COMPARED
+
+Fields = Mapping[str, Any]
+LATENCY_CHARTS = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "End to end"))
+
+STYLE = """
+:root { color-scheme: light dark; --bg: #fbfbfa; --fg: #1d2129; --dim: #667085; --line: #e2e4e8; --card: #fff;
+  --c0: #2f6fd0; --c1: #c8553d; --c2: #2a8a63; --c3: #8a5bc7; --c4: #b7841f; --c5: #4c93a5; }
+@media (prefers-color-scheme: dark) { :root { --bg: #14171c; --fg: #e6e8ec; --dim: #98a1b0; --line: #2b313b;
+  --card: #1b1f26; --c0: #6ea3f2; --c1: #ee8a72; --c2: #5fc497; --c3: #b794ec; --c4: #e2b558; --c5: #7fc4d6; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 1240px; padding: 24px; background: var(--bg); color: var(--fg);
+  font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 22px; margin: 0 0 4px; } h2 { font-size: 17px; margin: 32px 0 10px; }
+p { margin: 4px 0; } .dim { color: var(--dim); }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 10px; margin-top: 16px; }
+.tile, figure { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 10px 14px; }
+.tile b { display: block; font-size: 20px; font-weight: 600; font-variant-numeric: tabular-nums; }
+.tile span { color: var(--dim); font-size: 13px; }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 480px), 1fr)); gap: 14px; }
+figure { margin: 0; } figcaption { font-weight: 600; margin-bottom: 4px; }
+svg { width: 100%; height: auto; display: block; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; background: var(--card); }
+th, td { padding: 5px 12px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+th { color: var(--dim); font-weight: 500; }
+.grid { stroke: var(--line); } .axis { stroke: var(--dim); } .tick { fill: var(--dim); font-size: 11px; }
+.label { fill: var(--dim); font-size: 12px; } .value { fill: var(--fg); font-size: 12px; }
+.line { fill: none; stroke: var(--c); stroke-width: 1.8; stroke-linejoin: round; } .point { fill: var(--c); }
+.band { fill: var(--c); opacity: .15; } .bar { fill: var(--c0); }
+.legend { display: flex; flex-wrap: wrap; gap: 4px 14px; font-size: 13px; color: var(--dim); }
+.key::before { content: ""; display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 5px;
+  background: var(--c); }
+.c0 { --c: var(--c0); } .c1 { --c: var(--c1); } .c2 { --c: var(--c2); } .c3 { --c: var(--c3); }
+.c4 { --c: var(--c4); } .c5 { --c: var(--c5); }
+details { margin: 8px 0; } summary { cursor: pointer; }
+"""
+
+
+def report_html(runs: Sequence[Fields]) -> str:
+    """The page. Runs are those of ``report.run_fields``, in the order in which they are shown."""
+    last = runs[-1]
+    parts = [_heading(last)]
+    if len(runs) == 1:
+        parts.append(_tiles(last))
+    else:
+        parts += ["<h2>Side by side</h2>", _comparison(runs), "<h2>Latency against load</h2>", _load_charts(runs)]
+    for at, run in enumerate(runs):
+        body = f'<div class="charts">{_timeline_charts(run)}</div>{_latency_table(run)}{_setting(run)}'
+        if len(runs) == 1:
+            parts += ["<h2>Timeline</h2>", body]
+        else:
+            opened = " open" if at == len(runs) - 1 else ""
+            title = escape(run["label"] or "this run")
+            parts.append(f"<details{opened}><summary>Timeline: {title}</summary>{body}</details>")
+    title = escape(f"{last['setting']['model']} on {last['hardware']['name']}")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{title}</title><style>{STYLE}</style></head>\n<body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _heading(run: Fields) -> str:
+    setting = run["setting"]
+    devices = f"{setting['replicas']} x " if setting["replicas"] > 1 else ""
+    devices += f"{setting['tp']} x {run['hardware']['title']}"
+    rate = f" at {setting['rate']:g} requests/s" if setting["rate"] else ""
+    notes = "".join(f'<p class="dim">Note: {escape(note)}.</p>' for note in run["notes"])
+    if run["interrupted"]:
+        notes += "<p><b>Interrupted: this is what there was so far.</b></p>"
+    return (
+        f"<h1>{escape(setting['model'])} on {escape(devices)}</h1>"
+        f'<p class="dim">Workload {escape(setting["workload"])}{rate}, seed {setting["seed"]}; simulated with the '
+        f"engine's own scheduler, {escape(setting['batching'])} batching, policy {escape(setting['policy'])}.</p>"
+        f"{notes}"
+    )
+
+
+def _tiles(run: Fields) -> str:
+    binding = sorted(run["binding"].items(), key=lambda item: (-item[1], item[0]))
+    tiles = [
+        ("TTFT median / p99", f"{run['median_ttft_ms']:.0f} / {run['p99_ttft_ms']:.0f} ms"),
+        ("TPOT median / p99", f"{run['median_tpot_ms']:.1f} / {run['p99_tpot_ms']:.1f} ms"),
+        ("Requests per second", f"{run['request_throughput']:.2f}"),
+        ("Output tokens per second", f"{run['output_throughput']:.0f}"),
+        ("MFU / MBU", f"{run['mfu']:.0%} / {run['mbu']:.0%}"),
+        ("KV cache mean / peak", f"{run['kv_mean']:.0%} / {run['kv_peak']:.0%}"),
+        ("Prefix cache hits", f"{run['prefix_hit_rate']:.0%}"),
+        ("Steps wait for", f"{binding[0][0]} {binding[0][1]:.0%}" if binding else "-"),
+        ("Per million tokens", f"${run['dollars_per_million_tokens']:.3f}"),
+    ]
+    if run["request_goodput"] is not None:
+        tiles.insert(2, ("Goodput", f"{run['request_goodput']:.2f} req/s"))
+    cells = (f'<div class="tile"><span>{name}</span><b>{escape(value)}</b></div>' for name, value in tiles)
+    return f'<div class="tiles">{"".join(cells)}</div>'
+
+
+def _comparison(runs: Sequence[Fields]) -> str:
+    shown = [item for item in COMPARED if any(run.get(item[0]) is not None for run in runs)]
+    rows = []
+    for run in runs:
+        cells = [f"<td>{escape(run['label'] or 'this run')}</td>"]
+        for key, _, digits in shown:
+            value = run.get(key)
+            cells.append(f"<td>{'-' if value is None else f'{value:.{digits}f}'}</td>")
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    titles = "".join(f"<th>{escape(title)}</th>" for _, title, _ in shown)
+    note = '<p class="dim">Latencies in milliseconds.</p>'
+    return f'<div class="scroll"><table><tr><th>run</th>{titles}</tr>{"".join(rows)}</table></div>{note}'
+
+
+def _load_charts(runs: Sequence[Fields]) -> str:
+    """Lines over the rate where it varies, else bars."""
+    groups: dict[str, list[Fields]] = {}
+    for run in runs:
+        others = [part for part in run["label"].split(", ") if "rate=" not in part]
+        groups.setdefault(", ".join(others), []).append(run)
+    varies = all(len({run["setting"]["rate"] for run in group}) > 1 for group in groups.values())
+    if not varies or any(run["setting"]["rate"] is None for run in runs):
+        charts = [
+            bar_chart(title, unit, [(run["label"] or "this run", run[key]) for run in runs])
+            for key, title, unit in (
+                ("p99_ttft_ms", "TTFT, 99th percentile", "ms"),
+                ("p99_tpot_ms", "TPOT, 99th percentile", "ms"),
+                ("output_throughput", "Output tokens per second", "tok/s"),
+                ("dollars_per_million_tokens", "Cost of a million tokens", "$"),
+            )
+        ]
+        return f'<div class="charts">{"".join(charts)}</div>'
+    charts = []
+    for key, title in LATENCY_CHARTS:
+        lines = [
+            _load_line(group, f"{name} {quantile}".strip(), f"{quantile}_{key}_ms")
+            for name, group in groups.items()
+            for quantile in ("median", "p99")
+        ]
+        charts.append(line_chart(f"{title} against load", "requests/s offered", "ms", lines, points=True))
+    good = [_load_line(group, name or "goodput", "request_goodput") for name, group in groups.items()]
+    done = [_load_line(group, f"{name} completed".strip(), "request_throughput") for name, group in groups.items()]
+    known = [line for line in good if all(value is not None for value in line.y)]
+    charts.append(line_chart("Requests per second", "requests/s offered", "requests/s", [*done, *known], points=True))
+    return f'<div class="charts">{"".join(charts)}</div>'
+
+
+def _load_line(group: Sequence[Fields], name: str, key: str) -> Series:
+    ordered = sorted(group, key=lambda run: run["setting"]["rate"])
+    rates = [run["setting"]["rate"] for run in ordered]
+    with_ends = all(run["interval"] for run in ordered)
+    low = [run["interval"]["low"][key] for run in ordered] if with_ends else []
+    high = [run["interval"]["high"][key] for run in ordered] if with_ends else []
+    return Series(name, rates, [run[key] for run in ordered], low, high)
+
+
+def _timeline_charts(run: Fields) -> str:
+    line = run["timeline"]
+    time = line["time"]
+    waiting = [Series("running", time, line["running"]), Series("waiting", time, line["waiting"])]
+    kv = [Series("held", time, [100 * share for share in line["kv"]])]
+    rate = [Series("tokens", time, line["tokens_per_second"])]
+    return (
+        line_chart("Requests", "seconds", "requests", waiting, step=True)
+        + line_chart("KV cache held by requests", "seconds", "% of blocks", kv, step=True)
+        + line_chart("Tokens computed (prompt and output)", "seconds", "tokens/s", rate)
+        + bar_chart("What steps wait for", "%", [(name, 100 * share) for name, share in run["binding"].items()])
+    )
+
+
+def _latency_table(run: Fields) -> str:
+    columns = ("mean", "median", "p90", "p95", "p99")
+    rows = []
+    for key, name in (*LATENCY_CHARTS[:2], ("itl", "ITL"), LATENCY_CHARTS[2], ("queue", "Queue")):
+        cells = "".join(f"<td>{run[f'{column}_{key}_ms']:.2f}</td>" for column in columns)
+        rows.append(f"<tr><td>{name}</td>{cells}</tr>")
+    head = "".join(f"<th>{column}</th>" for column in columns)
+    return f'<h2>Latencies</h2><div class="scroll"><table><tr><th>ms</th>{head}</tr>{"".join(rows)}</table></div>'
+
+
+def _setting(run: Fields) -> str:
+    values = {**run["setting"], **run["deployment"]}
+    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(str(value))}</td></tr>" for name, value in values.items())
+    return f"<details><summary>All settings</summary><table>{rows}</table></details>"

@@ -1,0 +1,164 @@
+"""One simulated engine: the live one's scheduler and KV manager around an executor that only knows durations."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from twostroke.config import SchedulerConfig
+from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.observability.events import SchedulerStats, build_step_event
+from twostroke.observability.recorder import Recorder
+from twostroke.scheduling.scheduler import Scheduler
+from twostroke.scheduling.steady import advance, steady_steps
+from twostroke.simulator.executor import TOKEN, SimulatedExecutor
+from twostroke.simulator.step_log import StepLog
+from twostroke.types import Request, StepPlan, StepResult
+
+# Longest run of steps taken in one go: bounds what is computed in vain when an arrival cuts a run short.
+MAX_RUN = 4096
+
+
+class Replica:
+    """Scheduler, KV manager, executor and log of one engine.
+
+    ``step`` is ``Engine.step`` less what a simulation has no use for: text, failures, Prometheus objects fed token by
+    token. A test runs both on the same workload and compares their step events
+    (``docs/decisions/0019-simulation-drives-the-scheduler.md``).
+
+    Args:
+        executor: Owned by the replica from here on, with its clock.
+        jump: Take runs of steady steps in one go.
+        recorder: Gets the live engine's event of every step; then nothing is jumped.
+    """
+
+    def __init__(
+        self,
+        executor: SimulatedExecutor,
+        config: SchedulerConfig,
+        *,
+        enable_prefix_caching: bool = True,
+        jump: bool = True,
+        recorder: Recorder | None = None,
+    ) -> None:
+        info = executor.info
+        self.executor = executor
+        self.clock = executor.clock
+        self.config = config
+        self.kv = KVCacheManager(
+            info.num_blocks, info.block_size, model_id=info.model_id, enable_prefix_caching=enable_prefix_caching
+        )
+        self.scheduler = Scheduler(config, self.kv)
+        self.log = StepLog()
+        self._jump = jump and recorder is None and executor.acceptance is None
+        self._recorder = recorder
+        self._stats = SchedulerStats()
+        self._drew: Set[str] = frozenset()  # who got a token in the last step
+        self._last_draw: dict[str, float] = {}  # of those who run but were left out since
+        self._finish_times: list[float] = []
+
+    def add(self, request: Request) -> None:
+        """Queue a request; if nobody was there, time goes on with its arrival."""
+        if not self.scheduler.has_work():
+            self.clock.advance_to(request.arrival_time)
+        self.scheduler.add(request)
+
+    def has_work(self) -> bool:
+        return self.scheduler.has_work()
+
+    def num_unfinished(self, now: float) -> int:
+        """Requests here at ``now``. A step that is under way then has been taken as a whole: whom it ends counts."""
+        self._finish_times = [time for time in self._finish_times if time > now]
+        return len(self.scheduler.requests) + len(self._finish_times)
+
+    def run(self, until: float) -> list[Request]:
+        """Take one step, or as many steady ones as begin before ``until``. Returns whom that has ended."""
+        if self._jump and (steps := steady_steps(self.scheduler, TOKEN, MAX_RUN)) > 1:
+            finished = self._take_run(steps, until)
+        else:
+            finished = self.step()
+        self._finish_times += [request.finish_time or 0.0 for request in finished]
+        return finished
+
+    def step(self) -> list[Request]:
+        now = self.clock()
+        plan = self.scheduler.schedule(now)
+        result = self.executor.execute(plan)
+        self.scheduler.update(plan, result, self.clock())
+        return self._observe(plan, result)
+
+    def _take_run(self, most: int, until: float) -> list[Request]:
+        running = self.scheduler.running
+        count = len(running)
+        context = sum([request.num_computed_tokens for request in running.values()]) + count
+        # The clock adds one duration after the other; so does this, to the last digit.
+        times, bindings = self.executor.decode_run(count, context, most, until)
+        gaps = self._count_gaps(running.keys(), times[0], times[1])
+        run = advance(self.scheduler, TOKEN, len(times) - 1, times[-1])
+        self.clock.advance_to(times[-1])
+        self.log.add_run(
+            times,
+            count,
+            context,
+            first_gaps=gaps,
+            left=len(running),
+            waiting=len(self.scheduler.requests) - len(running),
+            free_blocks=run.free_blocks,
+            bindings=bindings,
+        )
+        return run.finished
+
+    def _observe(self, plan: StepPlan, result: StepResult) -> list[Request]:
+        """Write down what happened; returns whom the step has ended."""
+        now, scheduler = self.clock(), self.scheduler
+        finished = [item.request for item in plan.scheduled.values() if item.request.finish_reason is not None]
+        self.log.add(
+            plan.time,
+            now,
+            self.executor.last_shape,
+            new_tokens=self._num_kept(plan, result),
+            gaps=self._count_gaps(result.token_ids.keys(), plan.time, now),
+            running=len(scheduler.running),
+            waiting=len(scheduler.requests) - len(scheduler.running),
+            free_blocks=self.kv.pool.num_free,
+            binding=self.executor.last_binding,
+        )
+        if self._recorder is not None:
+            previous, self._stats = self._stats, scheduler.stats()
+            result.timings["schedule"] = 0.0  # the live engine's own share; here it is part of the estimate
+            event = build_step_event(
+                plan,
+                result,
+                started=plan.time,
+                finished=now,
+                stats=self._stats,
+                previous=previous,
+                token_budget=self.config.max_num_batched_tokens,
+                finished_requests=[(r.request_id, r.finish_reason) for r in finished if r.finish_reason],
+            )
+            self._recorder.add(event)
+        return finished
+
+    def _num_kept(self, plan: StepPlan, result: StepResult) -> int:
+        """Tokens drawn and kept: drafts past a request's end are not."""
+        if self.executor.acceptance is None:
+            return len(result.token_ids)
+        return sum(
+            plan.scheduled[request_id].request.num_tokens
+            - plan.scheduled[request_id].start
+            - plan.scheduled[request_id].num_tokens
+            for request_id in result.token_ids
+        )
+
+    def _count_gaps(self, drew: Set[str], start: float, end: float) -> int:
+        """How many of ``drew`` also drew in the step before; what lies between two tokens of the others is logged."""
+        before, self._drew = self._drew, frozenset(drew)
+        same = len(before & drew)
+        if same < len(before):
+            for request_id in before - drew:
+                if request_id in self.scheduler.requests:
+                    self._last_draw[request_id] = start
+        if same < len(drew) and self._last_draw:
+            for request_id in sorted(drew - before):
+                if (last := self._last_draw.pop(request_id, None)) is not None:
+                    self.log.other_gaps.append(end - last)
+        return same

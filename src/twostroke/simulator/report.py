@@ -1,0 +1,230 @@
+"""Runs as tables for people, as JSON and CSV for programs. Same runs, same bytes: no dates, no durations of ours."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from twostroke.bench.report import latency_fields, latency_rows, print_table
+from twostroke.errors import ConfigError
+from twostroke.simulator.scenario import Run
+from twostroke.simulator.summary import LATENCIES, Summary, meets
+
+# Moments shown in a timeline.
+TIMELINE_POINTS = 300
+# What a comparison shows of each run: key of the JSON, title, digits.
+COMPARED = (
+    ("completed", "requests", 0),
+    ("request_throughput", "req/s", 2),
+    ("request_goodput", "goodput", 2),
+    ("output_throughput", "out tok/s", 0),
+    ("median_ttft_ms", "TTFT p50", 1),
+    ("p99_ttft_ms", "TTFT p99", 1),
+    ("median_tpot_ms", "TPOT p50", 2),
+    ("p99_tpot_ms", "TPOT p99", 2),
+    ("mfu", "MFU", 3),
+    ("mbu", "MBU", 3),
+    ("kv_peak", "KV peak", 2),
+    ("dollars_per_million_tokens", "$/M tok", 3),
+)
+# Runs that fit beside each other on a terminal, and characters of their names; of more, only these are shown.
+MAX_BESIDE, MAX_LABELS = 6, 54
+IN_ROWS = ("request_goodput", "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms")
+
+
+def summary_fields(summary: Summary) -> dict[str, Any]:
+    """The summary as plain values; names as in ``twostroke bench serve`` where the meaning is the same."""
+    use = summary.use
+    found: dict[str, Any] = {
+        "duration": summary.duration,
+        "completed": summary.completed,
+        "refused": summary.refused,
+        "unfinished": summary.unfinished,
+        "steps": summary.steps,
+        "total_input_tokens": summary.input_tokens,
+        "total_output_tokens": summary.output_tokens,
+        "request_throughput": summary.request_throughput,
+        "request_goodput": summary.goodput,
+        "good_share": summary.good_share,
+        "output_throughput": summary.output_throughput,
+        "total_token_throughput": summary.total_throughput,
+    }
+    for key in LATENCIES:
+        found |= latency_fields(key, summary.latencies[key])
+    return found | {
+        "prefix_hit_rate": summary.prefix_hit_rate,
+        "preemptions": summary.preemptions,
+        "busy": use.busy,
+        "mfu": use.mfu,
+        "mbu": use.mbu,
+        "kv_mean": use.kv_mean,
+        "kv_peak": use.kv_peak,
+        "batch_mean": use.batch_mean,
+        "binding": use.binding,
+        "dollars": summary.dollars,
+        "dollars_per_million_tokens": summary.dollars_per_million_tokens,
+        "dollars_per_million_output_tokens": summary.dollars_per_million_output_tokens,
+        "watt_hours": summary.watt_hours,
+    }
+
+
+def run_fields(run: Run) -> dict[str, Any]:
+    """One run for a file: setting, what was deployed, the summary, a timeline."""
+    deployment, hardware, model = run.deployment, run.deployment.hardware, run.deployment.model
+    return {
+        "label": run.scenario.label,
+        "setting": run.scenario.setting(),
+        "targets": dict(run.scenario.targets),
+        "notes": list(run.notes),
+        "interrupted": run.result.interrupted,
+        "hardware": {
+            "name": hardware.name,
+            "title": hardware.title,
+            "memory_bytes": hardware.memory_bytes,
+            "memory_bandwidth": hardware.memory_bandwidth,
+            "dense_flops": dict(hardware.dense_flops),
+            "price_per_hour": hardware.price_per_hour,
+        },
+        "deployment": {
+            "parameters": model.num_parameters,
+            "active_parameters": model.active_parameters,
+            "weight_bytes_per_device": deployment.weight_bytes,
+            "kv_bytes_per_device": deployment.kv_bytes,
+            "kv_bytes_per_token_and_device": deployment.info.kv_bytes_per_token,
+            "num_blocks": deployment.info.num_blocks,
+            "max_model_len": deployment.max_model_len,
+        },
+        **summary_fields(run.summary),
+        "interval": {bound: summary_fields(summary) for bound, summary in run.interval.items()},
+        "timeline": timeline(run),
+    }
+
+
+def timeline(run: Run) -> dict[str, list[float]]:
+    """The state of the whole fleet at evenly spaced moments.
+
+    ``time`` in seconds; ``running`` and ``waiting`` requests; ``kv``: share of all blocks that are held;
+    ``tokens_per_second``: prompt and output tokens computed since the moment before.
+    """
+    columns, total = run.columns, run.result.total_blocks
+    end = run.summary.duration
+    times = np.linspace(0, end, TIMELINE_POINTS + 1)[1:] if end else np.zeros(0)
+    running, waiting, held = (np.zeros(len(times)) for _ in range(3))
+    tokens = np.zeros(len(times))
+    for number in range(len(columns.first)):
+        steps = columns.replica(number)
+        ends = columns.end[steps]
+        if not len(ends) or not len(times):
+            continue
+        last = np.searchsorted(ends, times, side="right") - 1
+        begun = last >= 0
+        running += np.where(begun, columns.running[steps][last], 0)
+        waiting += np.where(begun, columns.waiting[steps][last], 0)
+        held += np.where(begun, run.deployment.info.num_blocks - columns.free_blocks[steps][last], 0)
+        computed = np.concatenate([[0], np.cumsum(columns.prefill_tokens[steps] + columns.new_tokens[steps])])
+        tokens += np.diff(computed[last + 1], prepend=0)
+    rate = tokens / (end / len(times)) if len(times) else tokens
+    return {
+        "time": times.tolist(),
+        "running": running.tolist(),
+        "waiting": waiting.tolist(),
+        "kv": (held / max(1, total)).tolist(),
+        "tokens_per_second": rate.tolist(),
+    }
+
+
+def report_json(runs: Sequence[Mapping[str, Any]]) -> str:
+    """One object with all runs."""
+    return json.dumps({"runs": list(runs)}, indent=1, allow_nan=False) + "\n"
+
+
+def read_report(path: Path) -> list[dict[str, Any]]:
+    """The runs of a report that ``--output-json`` wrote. Raises ConfigError."""
+    try:
+        runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+        found = [{**run, "label": f"{path.stem}: {run['label']}" if run["label"] else path.stem} for run in runs]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        hint = "give a file that `twostroke simulate --output-json` wrote"
+        raise ConfigError(f"{path} is no report: {error}", hint=hint) from error
+    return found
+
+
+def requests_csv(runs: Sequence[Run]) -> str:
+    """One row per finished request of each run; times in seconds."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = ("number", "replica", "arrival", "scheduled", "first_token", "finish")
+    names += ("prompt_tokens", "output_tokens", "cached_tokens", "preemptions", "ttft", "tpot", "e2el")
+    writer.writerow(("run", *names, "good"))
+    for run in runs:
+        for request in run.result.requests:
+            good = int(meets(request, run.scenario.targets))
+            writer.writerow((run.scenario.label, *(getattr(request, name) for name in names), good))
+    return text.getvalue()
+
+
+def print_run(run: Run, stream: TextIO) -> None:
+    """Counts and throughput, latencies, and what the hardware did."""
+    summary, use = run.summary, run.summary.use
+    rows = [
+        ("Completed requests", f"{summary.completed}"),
+        ("Simulated duration (s)", f"{summary.duration:.2f}"),
+        ("Total input tokens", f"{summary.input_tokens}"),
+        ("Total generated tokens", f"{summary.output_tokens}"),
+        ("Request throughput (req/s)", f"{summary.request_throughput:.2f}"),
+        ("Output token throughput (tok/s)", f"{summary.output_throughput:.2f}"),
+        ("Total token throughput (tok/s)", f"{summary.total_throughput:.2f}"),
+        ("Prefix cache hit rate", f"{summary.prefix_hit_rate:.1%}"),
+        ("Preemptions", f"{summary.preemptions}"),
+        ("Time with a step running", f"{use.busy:.1%}"),
+        ("MFU, MBU while it runs", f"{use.mfu:.1%}, {use.mbu:.1%}"),
+        ("KV cache, mean and peak", f"{use.kv_mean:.1%}, {use.kv_peak:.1%}"),
+        ("Steps wait mostly for", _binding(use.binding)),
+        ("Cost per million tokens ($)", f"{summary.dollars_per_million_tokens:.3f}"),
+    ]
+    if summary.goodput is not None:
+        rows.insert(5, ("Request goodput (req/s)", f"{summary.goodput:.2f} ({summary.good_share or 0:.1%})"))
+    for name, count in (("Refused requests (too long)", summary.refused), ("Unfinished requests", summary.unfinished)):
+        if count:
+            rows.insert(1, (name, f"{count}"))
+    print_table(("", ""), rows, stream)
+    print_table(*latency_rows({title: summary.latencies[key] for key, title in LATENCIES.items()}), stream)
+    if run.interval:
+        low, high = run.interval["low"], run.interval["high"]
+        ranges = [
+            (
+                f"{title} (ms)",
+                *(f"{1000 * end.latencies[key].percentiles[50]:.2f}" for end in (low, summary, high)),
+            )
+            for key, title in LATENCIES.items()
+        ]
+        ranges.append(("Output tok/s", *(f"{end.output_throughput:.1f}" for end in (low, summary, high))))
+        print_table(("median, by estimate of steps", "low", "point", "high"), ranges, stream)
+
+
+def print_comparison(runs: Sequence[Mapping[str, Any]], stream: TextIO) -> None:
+    """Runs side by side, latencies in milliseconds: a column each while they are few, else a row each."""
+    shown = [item for item in COMPARED if any(run.get(item[0]) is not None for run in runs)]
+    labels = [str(run["label"] or "this run") for run in runs]
+    if len(runs) <= MAX_BESIDE and sum(map(len, labels)) <= MAX_LABELS:
+        cells = [(title, *(_number(run.get(key), digits) for run in runs)) for key, title, digits in shown]
+        print_table(("", *labels), cells, stream)
+        return
+    short = [item for item in shown if item[0] in IN_ROWS]
+    rows = [(label, *(_number(run.get(key), digits) for key, _, digits in short)) for label, run in zip(labels, runs)]
+    print_table(("run", *(title for _, title, _ in short)), rows, stream)
+
+
+def _number(value: Any, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _binding(shares: Mapping[str, float]) -> str:
+    ordered = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} {share:.0%}" for name, share in ordered if share >= 0.005)

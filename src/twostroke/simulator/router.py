@@ -1,0 +1,69 @@
+"""Which replica gets a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from twostroke.simulator.replica import Replica
+from twostroke.simulator.workloads.base import RequestSpec
+
+RouterName = Literal["round-robin", "least-loaded", "prefix-affinity"]
+# Affinity yields when its replica has more than twice the requests of the least loaded one, and this many more.
+MAX_IMBALANCE = 8
+
+
+class Router(Protocol):
+    """Chooses one of ``replicas`` for a request that arrives at ``spec.arrival``. It sees what a gateway could see."""
+
+    def route(self, spec: RequestSpec, replicas: Sequence[Replica]) -> int: ...
+
+
+class RoundRobin:
+    """One after the other."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def route(self, spec: RequestSpec, replicas: Sequence[Replica]) -> int:
+        chosen, self._next = self._next, (self._next + 1) % len(replicas)
+        return chosen
+
+
+class LeastLoaded:
+    """To the replica with the fewest unfinished requests, the first of several."""
+
+    def route(self, spec: RequestSpec, replicas: Sequence[Replica]) -> int:
+        loads = [replica.num_unfinished(spec.arrival) for replica in replicas]
+        return loads.index(min(loads))
+
+
+class PrefixAffinity:
+    """To the replica that got the longest known beginning of this request last, unless it is overloaded.
+
+    The router remembers where it sent which content, not what the replicas still cache. After SGLang's cache-aware
+    router (https://docs.sglang.ai/advanced_features/router.html).
+    """
+
+    def __init__(self) -> None:
+        self._home: dict[int, int] = {}
+
+    def route(self, spec: RequestSpec, replicas: Sequence[Replica]) -> int:
+        loads = [replica.num_unfinished(spec.arrival) for replica in replicas]
+        least = min(loads)
+        chosen = loads.index(least)
+        for identity, _ in reversed(spec.segments):
+            home = self._home.get(identity)
+            if home is not None:
+                if loads[home] <= 2 * least + MAX_IMBALANCE:
+                    chosen = home
+                break
+        for identity, _ in spec.segments:
+            self._home[identity] = chosen
+        return chosen
+
+
+def make_router(name: RouterName) -> Router:
+    if name == "prefix-affinity":
+        return PrefixAffinity()
+    return LeastLoaded() if name == "least-loaded" else RoundRobin()

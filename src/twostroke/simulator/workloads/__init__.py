@@ -1,0 +1,1 @@
+"""Which requests come to a simulated fleet, and when."""

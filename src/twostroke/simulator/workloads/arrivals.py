@@ -1,0 +1,74 @@
+"""When requests come: open loops as lists of times, and the closed loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from random import Random
+
+from twostroke.simulator.workloads.base import RequestSpec
+
+
+def gamma_times(count: int, rate: float, shape: float, random: Random) -> list[float]:
+    """Times in seconds from 0 on; gaps are gamma distributed with mean ``1 / rate`` (shape 1: a Poisson process)."""
+    times, now = [], 0.0
+    for _ in range(count):
+        times.append(now)
+        now += random.gammavariate(shape, 1 / (rate * shape))
+    return times
+
+
+def burst_times(count: int, rate: float, size: int) -> list[float]:
+    """``size`` requests at once, every ``size / rate`` seconds."""
+    return [number // size * (size / rate) for number in range(count)]
+
+
+def stretch(times: Sequence[float], rate: float) -> list[float]:
+    """The same pattern, so that on average ``rate`` requests come per second."""
+    span = times[-1] - times[0]
+    if span <= 0:
+        return [0.0] * len(times)
+    factor = (len(times) - 1) / (rate * span)
+    return [(time - times[0]) * factor for time in times]
+
+
+@dataclass
+class ClosedLoop:
+    """``concurrency`` users: each sends a request, waits for the end of the answer, thinks, and sends the next.
+
+    Args:
+        specs: In order; their arrival times are ignored.
+        think_time: Seconds on average, exponentially distributed.
+    """
+
+    specs: Sequence[RequestSpec]
+    concurrency: int
+    think_time: float = 0.0
+    seed: int = 0
+    _rest: Iterator[RequestSpec] = field(init=False, repr=False)
+    _random: Random = field(init=False, repr=False)
+
+    @property
+    def total(self) -> int:
+        return len(self.specs)
+
+    @property
+    def reactive(self) -> bool:
+        return True
+
+    def arrivals(self) -> Iterator[RequestSpec]:
+        self._rest = iter(self.specs)
+        self._random = Random(f"{self.seed} thinking")
+        return (replace(spec, arrival=0.0) for spec in list(islice(self._rest, self.concurrency)))
+
+    def after(self, spec: RequestSpec, now: float) -> Sequence[RequestSpec]:
+        following = next(self._rest, None)
+        if following is None:
+            return ()
+        return (replace(following, arrival=now + thinking(self._random, self.think_time)),)
+
+
+def thinking(random: Random, mean: float) -> float:
+    """Seconds; no random number is spent where nobody thinks."""
+    return random.expovariate(1 / mean) if mean else 0.0

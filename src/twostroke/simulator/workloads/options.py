@@ -1,0 +1,89 @@
+"""What can be asked of a simulated workload; the command line derives its flags from these fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Literal, get_args
+
+from twostroke.bench.options import require
+from twostroke.errors import ConfigError
+
+WorkloadName = Literal[
+    "random", "sharegpt-like", "sessions", "azure-conv", "azure-code", "mooncake-conv", "mooncake-synthetic", "trace"
+]
+Arrivals = Literal["auto", "poisson", "gamma", "burst", "closed", "recorded"]
+TRACES = ("azure-conv", "azure-code", "mooncake-conv", "mooncake-synthetic", "trace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedWorkloadOptions:
+    """Which requests come, and when."""
+
+    workload: WorkloadName = "sharegpt-like"
+    """random: lengths as given; sharegpt-like: as in chats; sessions: chats of several turns; trace: --trace-path."""
+    trace_path: Path | None = None
+    """Azure's CSV, Mooncake's JSON lines, or a recording (serve --record). See also TWOSTROKE_TRACES, a folder."""
+    num_requests: int | None = None
+    """Requests to simulate; by default 1000, of a trace all."""
+    rate: float | None = None
+    """Requests per second; by default all at once, or as a trace has them. A trace is stretched to it."""
+    arrivals: Arrivals = "auto"
+    """gamma has --burstiness, burst --burst-size, closed --concurrency; auto: a trace's own, else gamma."""
+    burstiness: float = 1.0
+    """Shape of the gaps' gamma distribution: 1 is Poisson, less comes in bursts, more is evener."""
+    burst_size: int = 16
+    """Requests of one burst; the bursts follow each other evenly."""
+    concurrency: int = 16
+    """Requests that are under way in a closed loop."""
+    think_time: float = 0.0
+    """Seconds, on average (exponential), before a closed loop's or a session's next request."""
+    input_len: int = 1024
+    """Tokens of a random prompt; of a session: of each turn's question."""
+    output_len: int = 128
+    """Tokens of the answer to a random prompt; of a session: to each question."""
+    range_ratio: float = 0.0
+    """Random lengths spread evenly from (1 - this) to (1 + this) times the given ones."""
+    prefix_len: int = 0
+    """Tokens that all prompts begin with (random, sharegpt-like, sessions)."""
+    turns: int = 4
+    """Questions of a session, each with all before it in the prompt."""
+    seed: int = 0
+    """Same seed, same report, byte for byte."""
+
+    def __post_init__(self) -> None:
+        for name, known in (("workload", get_args(WorkloadName)), ("arrivals", get_args(Arrivals))):
+            value = getattr(self, name)
+            require(value in known, f"--{name}", value, "one of " + ", ".join(known))
+        for name in ("burst_size", "concurrency", "input_len", "output_len", "turns"):
+            require(getattr(self, name) >= 1, "--" + name.replace("_", "-"), getattr(self, name), "at least 1")
+        require(self.num_requests is None or self.num_requests >= 1, "--num-requests", self.num_requests, "at least 1")
+        require(self.rate is None or 0 < self.rate < inf, "--rate", self.rate, "a number above 0")
+        require(0 < self.burstiness < inf, "--burstiness", self.burstiness, "a number above 0")
+        require(0 <= self.think_time < inf, "--think-time", self.think_time, "0 or more")
+        require(0 <= self.range_ratio < 1, "--range-ratio", self.range_ratio, "from 0 to below 1")
+        require(self.prefix_len >= 0, "--prefix-len", self.prefix_len, "at least 0")
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if self.workload == "trace" and self.trace_path is None:
+            raise ConfigError(
+                "--workload trace needs --trace-path", hint="give both: --workload trace --trace-path FILE"
+            )
+        if self.trace_path is not None and self.workload not in TRACES:
+            raise ConfigError("--trace-path belongs to a trace", hint="give --workload trace --trace-path FILE")
+        if self.arrivals == "recorded" and self.workload not in TRACES:
+            raise ConfigError("--arrivals recorded needs a trace", hint="give --workload trace --trace-path FILE")
+        if self.arrivals in ("poisson", "gamma", "burst") and self.rate is None:
+            raise ConfigError(f"--arrivals {self.arrivals} needs --rate", hint="give --rate, in requests per second")
+        if self.arrivals == "closed" and self.rate is not None:
+            raise ConfigError("a closed loop has no rate", hint="give --concurrency instead of --rate")
+        if self.workload == "sessions" and self.arrivals in ("closed", "recorded"):
+            raise ConfigError(
+                f"sessions have no {self.arrivals} arrivals", hint="each turn follows the one before by itself"
+            )
+
+    @property
+    def is_trace(self) -> bool:
+        return self.workload in TRACES

@@ -1,0 +1,79 @@
+"""Conversations: each turn's prompt holds all before it, so that a prefix cache can find it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from twostroke.simulator.workloads.arrivals import thinking
+from twostroke.simulator.workloads.base import RequestSpec
+
+# Identity of what all sessions begin with; those of the sessions count from 0.
+SYSTEM_PROMPT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Tokens of a question, and of the answer to it."""
+
+    question: int
+    answer: int
+
+
+@dataclass
+class Sessions:
+    """Sessions begin at given times; the next question follows an answer's end after some thought.
+
+    Args:
+        sessions: The turns of each.
+        starts: Seconds, ascending, one for each session.
+        prefix_len: Tokens of the system prompt that all share.
+        think_time: Seconds on average, exponentially distributed.
+    """
+
+    sessions: Sequence[Sequence[Turn]]
+    starts: Sequence[float]
+    prefix_len: int = 0
+    think_time: float = 0.0
+    seed: int = 0
+    _first_numbers: list[int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._first_numbers = [0]
+        for turns in self.sessions:
+            self._first_numbers.append(self._first_numbers[-1] + len(turns))
+
+    @property
+    def total(self) -> int:
+        return self._first_numbers[-1]
+
+    @property
+    def reactive(self) -> bool:
+        return True
+
+    def arrivals(self) -> Iterator[RequestSpec]:
+        return (self._spec(session, 0, start) for session, start in enumerate(self.starts))
+
+    def after(self, spec: RequestSpec, now: float) -> Sequence[RequestSpec]:
+        assert spec.session is not None
+        turn = spec.number - self._first_numbers[spec.session] + 1
+        if turn == len(self.sessions[spec.session]):
+            return ()
+        # Keyed by the request, so that the order in which others end changes nothing.
+        pause = thinking(Random(f"{self.seed} {spec.number} thinking"), self.think_time)
+        return (self._spec(spec.session, turn, now + pause),)
+
+    def _spec(self, session: int, turn: int, arrival: float) -> RequestSpec:
+        turns = self.sessions[session]
+        before = sum(each.question + each.answer for each in turns[:turn])
+        own = before + turns[turn].question + turns[turn].answer
+        system = ((SYSTEM_PROMPT, self.prefix_len),) if self.prefix_len else ()
+        return RequestSpec(
+            number=self._first_numbers[session] + turn,
+            arrival=arrival,
+            prompt_tokens=self.prefix_len + before + turns[turn].question,
+            output_tokens=turns[turn].answer,
+            segments=(*system, (session, own)),
+            session=session,
+        )

@@ -1,0 +1,99 @@
+"""``twostroke simulate``: reports on stdout, all else on stderr, mistakes in one line with a hint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from twostroke.cli.main import run
+from twostroke.observability.recorder import read_jsonl
+from twostroke.simulator.fleet import Fleet
+
+FEW = ["--num-requests", "20", "--rate", "10"]
+
+
+def test_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {name: tmp_path / f"out.{name}" for name in ("json", "html", "csv")}
+    flags = [text for name, path in files.items() for text in (f"--output-{name}", str(path))]
+    flags += ["--metrics", str(tmp_path / "metrics"), "--slo", "ttft=0.5,tpot=0.05"]
+    assert run(["simulate", "llama-3.1-8b", "--gpu", "h100", *FEW, *flags]) == 0
+    captured = capsys.readouterr()
+    for words in ("Completed requests", "goodput", "TTFT", "TPOT", "ITL", "MFU", "Cost per million tokens"):
+        assert words in captured.out
+    assert captured.err == ""
+    (report,) = json.loads(files["json"].read_text())["runs"]
+    assert (report["completed"], report["setting"]["tp"], report["hardware"]["name"]) == (20, 1, "h100-sxm")
+    assert "<svg" in files["html"].read_text()
+    assert len(files["csv"].read_text().splitlines()) == 21
+    assert "vllm:time_to_first_token_seconds_count" in (tmp_path / "metrics").read_text()
+
+
+def test_a_sweep_beside_an_earlier_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "before.json"
+    assert run(["simulate", *FEW, "--output-json", str(path)]) == 0
+    capsys.readouterr()
+    assert run(["simulate", *FEW, "--sweep", "tp=1,2", "--compare", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert all(label in out for label in ("before", "tp=1", "tp=2", "TTFT p99"))
+
+
+def test_two_invocations_write_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        jump = "--jump" if name == "a" else "--no-jump"
+        assert run(["simulate", *FEW, "--interval", jump, "--output-json", str(tmp_path / name)]) == 0
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_step_events_are_recorded_and_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "steps.jsonl"
+    assert run(["simulate", *FEW, "--record", str(path)]) == 0
+    events = list(read_jsonl(path))
+    assert sum(len(event.finished) for event in events) == 20
+    first = capsys.readouterr().out
+    assert run(["simulate", "--workload", "trace", "--trace-path", str(path)]) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_ctrl_c_prints_what_there_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    turn, turns = Fleet._turn, []
+
+    def interrupted(self: Fleet, progress: object) -> bool:
+        turns.append(None)
+        if len(turns) > 60:
+            raise KeyboardInterrupt
+        return turn(self, progress)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Fleet, "_turn", interrupted)
+    assert run(["simulate", *FEW, "--sweep", "rate=1,2,3"]) == 0
+    captured = capsys.readouterr()
+    assert "interrupted" in captured.err
+    assert "Unfinished requests" in captured.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message", "hint"),
+    [
+        (["--gpu", "h10"], "unknown device 'h10'", "did you mean h100"),
+        (["--model", "llama-3.1-70b"], "GB too much", "--tp 4"),
+        (["--model", "nope"], "unknown model 'nope'", "config.json"),
+        (["--tp", "3"], "32 attention heads", "divisor"),
+        (["--slo", "ttft=x"], "--slo", "in seconds"),
+        (["--sweep", "foo=1"], "no flag 'foo'", "sweep any flag"),
+        (["--workload", "mooncake-conv"], "mooncake-conv", "--trace-path"),
+        (["--weight-dtype", "int3"], "int3", "known"),
+        (["--output-json", "/nowhere/x.json"], "/nowhere", "--output-json"),
+    ],
+)
+def test_mistakes_are_one_line_and_a_hint(
+    flags: list[str], message: str, hint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TWOSTROKE_TRACES", raising=False)
+    assert run(["simulate", *flags]) in (1, 2)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    line, blank, hint_line = captured.err.splitlines()
+    assert line.startswith("error: ") and message in line
+    assert blank == ""
+    assert hint_line.startswith("hint: ") and hint in hint_line

@@ -1,0 +1,150 @@
+"""A run of decode steps taken in one go leaves everything as the same steps one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from tests.scheduling.test_scheduler import make_request
+from twostroke.config import SchedulerConfig
+from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.scheduling.scheduler import Scheduler
+from twostroke.scheduling.steady import advance, steady_steps
+from twostroke.types import FinishReason, Request, StepResult
+
+BLOCK = 4
+TOKEN = 1
+Arrival = tuple[int, list[int], int, int, int]  # step, prompt, max_tokens, n, priority
+
+
+@dataclass
+class Run:
+    """One scheduler; ``jumps`` decides whether it takes steady steps in one go."""
+
+    config: SchedulerConfig
+    num_blocks: int
+    caching: bool
+    jumps: bool
+    requests: list[Request] = field(default_factory=list)
+    free_blocks: list[int] = field(default_factory=list)
+    finished: list[tuple[int, str]] = field(default_factory=list)
+    num_jumped: int = 0
+
+    def __post_init__(self) -> None:
+        self.kv = KVCacheManager(self.num_blocks, BLOCK, enable_prefix_caching=self.caching)
+        self.scheduler = Scheduler(self.config, self.kv)
+        self.step = 0
+
+    def until(self, step: int) -> None:
+        while self.step < step and self.scheduler.has_work():
+            steps = steady_steps(self.scheduler, TOKEN, step - self.step) if self.jumps else 0
+            if steps:
+                done = advance(self.scheduler, TOKEN, steps, float(self.step + steps))
+                self.num_jumped += steps
+                self.step += steps
+                self.free_blocks += done.free_blocks
+                self.finished += [(self.step, request.request_id) for request in done.finished]
+            else:
+                self.take_step()
+            self.kv.check_integrity()
+        self.step = max(self.step, step)
+
+    def take_step(self) -> None:
+        plan = self.scheduler.schedule(float(self.step))
+        tokens = {request_id: [TOKEN] for request_id, item in plan.scheduled.items() if item.samples}
+        self.step += 1
+        self.scheduler.update(plan, StepResult(token_ids=tokens), float(self.step))
+        self.free_blocks.append(self.kv.pool.num_free)
+        self.finished += [(self.step, i) for i, item in plan.scheduled.items() if item.request.finish_reason]
+
+    def state(self) -> dict[str, Any]:
+        """Everything that can matter later, the order of the free list and of the index included."""
+        pool = self.kv.pool
+        return {
+            "pool": (pool._holders, pool._hash_of, list(pool._block_of.items()), list(pool._free)),
+            "tables": {i: (t.blocks, t.num_indexed, t.num_announced) for i, t in self.kv._tables.items()},
+            "running": list(self.scheduler.running),
+            # A waiting request's hashes are computed when somebody asks.
+            "hashes": [request.block_hashes for request in self.scheduler.running.values()],
+            "requests": [
+                (r.token_ids, r.num_computed_tokens, r.status, r.finish_time, r.num_preemptions) for r in self.requests
+            ],
+            "step": self.scheduler._step,
+            "prefix": (self.kv.prefix_queries, self.kv.prefix_hits),
+        }
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[SchedulerConfig, int, bool, list[Arrival], dict[int, int]]:
+    config = SchedulerConfig(
+        max_num_batched_tokens=draw(st.sampled_from([2, 5, 16, 40])),
+        max_num_seqs=draw(st.integers(1, 6)),
+        max_prefill_chunk=draw(st.none() | st.integers(1, 12)),
+        policy=draw(st.sampled_from(["fcfs", "priority"])),
+        batching=draw(st.sampled_from(["continuous"] * 3 + ["static"])),
+    )
+    random = draw(st.randoms(use_true_random=False))
+    arrivals: list[Arrival] = [
+        (
+            random.randrange(40),
+            # Mostly the token that is drawn, so that prompts look for what others have generated.
+            [random.choice([TOKEN, TOKEN, TOKEN, 2]) for _ in range(random.randrange(1, 20))],
+            random.randrange(1, 25),
+            random.choice([1, 1, 1, 2]),
+            random.randrange(3),
+        )
+        for _ in range(draw(st.integers(1, 10)))
+    ]
+    aborts = {random.randrange(10): random.randrange(60) for _ in range(draw(st.integers(0, 3)))}
+    return config, draw(st.sampled_from([11, 12, 14, 20, 40])), draw(st.booleans()), arrivals, aborts
+
+
+@settings(max_examples=400, deadline=None)
+@given(runs())
+def test_jumping_is_stepping(case: tuple[SchedulerConfig, int, bool, list[Arrival], dict[int, int]]) -> None:
+    config, num_blocks, caching, arrivals, aborts = case
+    both = [Run(config, num_blocks, caching, jumps) for jumps in (False, True)]
+    for step in sorted({arrival[0] for arrival in arrivals} | set(aborts.values())):
+        for run in both:
+            run.until(step)
+            for number, (at, prompt, max_tokens, n, priority) in enumerate(arrivals):
+                leader = None
+                for index in range(n if at == step else 0):
+                    request = make_request(f"{number}#{index}", prompt, max_tokens, leader=leader, priority=priority)
+                    run.scheduler.add(request)
+                    run.requests.append(request)
+                    leader = leader or request
+                if aborts.get(number) == step:
+                    run.scheduler.finish(f"{number}#0", FinishReason.ABORT, float(step))
+        assert both[0].state() == both[1].state()
+    for run in both:
+        run.until(5000)
+        assert not run.scheduler.has_work()
+    assert both[0].state() == both[1].state()
+    assert both[0].free_blocks == both[1].free_blocks
+    assert both[0].finished == both[1].finished
+    event(f"jumped {both[1].num_jumped > 0}")
+
+
+def test_a_run_ends_with_the_first_request_that_does() -> None:
+    run = Run(SchedulerConfig(), 40, True, True)
+    for name, max_tokens in (("a", 5), ("b", 9)):
+        run.scheduler.add(make_request(name, [3, 4, 5], max_tokens))
+    assert steady_steps(run.scheduler, TOKEN, 100) == 0  # prompts come first
+    run.take_step()
+    assert steady_steps(run.scheduler, TOKEN, 100) == 4
+    assert steady_steps(run.scheduler, TOKEN, 3) == 3
+    assert [request.request_id for request in advance(run.scheduler, TOKEN, 4, 5.0).finished] == ["a"]
+    assert steady_steps(run.scheduler, TOKEN, 100) == 4
+
+
+def test_a_run_ends_before_blocks_run_out() -> None:
+    run = Run(SchedulerConfig(), 5, True, True)
+    for name in ("a", "b"):
+        run.scheduler.add(make_request(name, [3, 4, 5], 17))
+    run.take_step()
+    # Three tokens each in one block each; 5 blocks hold 12 and 8.
+    assert steady_steps(run.scheduler, TOKEN, 100) == 5

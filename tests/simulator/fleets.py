@@ -1,0 +1,76 @@
+"""Small fleets on a cost model of four coefficients, for tests that are not about hardware."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from twostroke.config import SchedulerConfig
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.observability.recorder import Recorder
+from twostroke.simulator.acceptance import Acceptance
+from twostroke.simulator.clock import VirtualClock
+from twostroke.simulator.cost_model import Estimate
+from twostroke.simulator.executor import SimulatedExecutor
+from twostroke.simulator.fleet import Fleet, FleetResult
+from twostroke.simulator.replica import Replica
+from twostroke.simulator.router import RouterName, make_router
+from twostroke.simulator.step_shape import StepShape
+from twostroke.simulator.workloads.base import OpenLoop, RequestSpec, Workload
+
+
+@dataclass
+class LinearCost:
+    """Implements ``CostModel``. The numbers are crooked, so that sums of durations round."""
+
+    start: float = 0.0071
+    request: float = 1.3e-5
+    context: float = 1.7e-8
+    token: float = 2.9e-5
+
+    def step(self, shape: StepShape) -> Estimate:
+        seconds = self.start + self.request * shape.decode_requests + self.context * shape.decode_context
+        seconds += sum(self.token * new + 1.1e-10 * new * cached for new, cached in shape.prefill)
+        binding = "compute" if shape.prefill else "memory"
+        return Estimate(seconds, 0.9 * seconds, 1.2 * seconds, binding)
+
+
+def make_executor(num_blocks: int = 64, block_size: int = 4, acceptance: Acceptance | None = None) -> SimulatedExecutor:
+    info = ExecutorInfo(
+        model_id="m", vocab_size=50, max_model_len=100_000, num_blocks=num_blocks, block_size=block_size
+    )
+    return SimulatedExecutor(info, LinearCost(), VirtualClock(), acceptance=acceptance)
+
+
+def make_fleet(
+    workload: Workload,
+    config: SchedulerConfig | None = None,
+    *,
+    replicas: int = 1,
+    router: RouterName = "round-robin",
+    jump: bool = True,
+    caching: bool = True,
+    recorder: Recorder | None = None,
+    max_model_len: int = 100_000,
+    **executor: Any,
+) -> tuple[Fleet, list[Replica]]:
+    engines = [
+        Replica(
+            make_executor(**executor),
+            config or SchedulerConfig(),
+            enable_prefix_caching=caching,
+            jump=jump,
+            recorder=recorder if number == 0 else None,
+        )
+        for number in range(replicas)
+    ]
+    return Fleet(engines, make_router(router), workload, max_model_len), engines
+
+
+def run_fleet(workload: Workload, config: SchedulerConfig | None = None, **options: Any) -> FleetResult:
+    return make_fleet(workload, config, **options)[0].run()
+
+
+def specs(*rows: tuple[float, int, int]) -> OpenLoop:
+    """Requests from (arrival, prompt, output)."""
+    return OpenLoop([RequestSpec(number, *row) for number, row in enumerate(rows)])

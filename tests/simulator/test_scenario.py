@@ -1,0 +1,238 @@
+"""Scenarios: sweeps, what-ifs by flag, what does not fit, and reports that are the same each time."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twostroke.config import CacheConfig, SchedulerConfig
+from twostroke.errors import ConfigError, InsufficientMemoryError, ModelLoadError
+from twostroke.simulator.deployment import deploy
+from twostroke.simulator.html import report_html
+from twostroke.simulator.options import DeploymentOptions, OutputOptions
+from twostroke.simulator.public_models import find_model
+from twostroke.simulator.report import read_report, report_json, requests_csv, run_fields
+from twostroke.simulator.scenario import Run, Scenario, parse_axis, simulate, sweep
+from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
+
+
+def scenario(**workload: Any) -> Scenario:
+    fields = {"num_requests": 30, "rate": 20.0, **workload}
+    return Scenario(workload=SimulatedWorkloadOptions(**fields), targets={"ttft": 0.02})
+
+
+def runs(*axes: str, **workload: Any) -> list[Run]:
+    return [simulate(each) for each in sweep(scenario(**workload), axes)]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "values"),
+    [
+        ("rate=1:16", "rate", ["1", "2", "4", "8", "16"]),
+        ("rate=3:10", "rate", ["3", "6", "10"]),
+        ("rate=1:2:3", "rate", ["1", "1.5", "2"]),
+        ("--max-num-seqs=8,16", "max_num_seqs", ["8", "16"]),
+        ("gpu=h100,l40s", "gpu", ["h100", "l40s"]),
+    ],
+)
+def test_axes(text: str, name: str, values: list[str]) -> None:
+    assert parse_axis(text) == (name, values)
+
+
+@pytest.mark.parametrize("text", ["rate", "rate=", "rate=4:1", "rate=a:b", "rate=1:2:1", "=1"])
+def test_broken_axes_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--sweep"):
+        parse_axis(text)
+
+
+def test_a_sweep_is_all_combinations_in_order() -> None:
+    found = sweep(scenario(), ("gpu=h100,l40s", "enable_prefix_caching=true,false"))
+    assert [each.label for each in found] == [
+        "gpu=h100, enable_prefix_caching=true",
+        "gpu=h100, enable_prefix_caching=false",
+        "gpu=l40s, enable_prefix_caching=true",
+        "gpu=l40s, enable_prefix_caching=false",
+    ]
+    assert (found[3].deployment.gpu, found[3].cache.enable_prefix_caching) == ("l40s", False)
+    assert sweep(scenario(), ("kv_cache_memory=1GiB,none",))[0].cache.kv_cache_memory == 2**30
+
+
+@pytest.mark.parametrize("text", ["nothing=1", "tp=x", "enable_prefix_caching=2", "policy=best", "tp=0"])
+def test_sweeps_over_what_is_not_there_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        sweep(scenario(), (text,))
+
+
+def p99(run: Run, name: str) -> float:
+    return run.summary.latencies[name].percentiles[99]
+
+
+def test_more_load_waits_longer_and_a_slower_device_is_slower() -> None:
+    slow, fast = runs("rate=2,200", num_requests=60)
+    assert p99(slow, "ttft") < p99(fast, "ttft")
+    h100, l4 = runs("gpu=h100,l4")
+    assert p99(h100, "tpot") < p99(l4, "tpot") / 3
+
+
+def mean(run: Run, name: str) -> float:
+    return run.summary.latencies[name].mean
+
+
+@pytest.mark.parametrize(
+    ("axis", "workload", "value"),
+    [
+        ("tp=4,1", {}, lambda run: mean(run, "tpot")),
+        ("weight_dtype=fp8,bf16", {}, lambda run: mean(run, "tpot")),
+        ("speculative_tokens=3,0", {"rate": 2.0}, lambda run: mean(run, "tpot")),
+        ("acceptance=0.9,0.1", {"rate": 2.0}, lambda run: mean(run, "tpot")),
+        ("batching=static,continuous", {"num_requests": 150, "rate": None}, lambda run: run.summary.output_throughput),
+        ("replicas=1,3", {"num_requests": 150, "rate": None}, lambda run: run.summary.output_throughput),
+        ("enable_prefix_caching=off,on", {"workload": "sessions"}, lambda run: run.summary.prefix_hit_rate),
+        ("kv_cache_memory=1GiB,4GiB", {"workload": "sessions"}, lambda run: run.summary.prefix_hit_rate),
+        ("kv_cache_dtype=bf16,fp8", {}, lambda run: run.deployment.info.num_blocks),
+        (
+            "max_prefill_chunk=256,none",
+            {"workload": "random", "input_len": 4000, "output_len": 50},
+            lambda run: p99(run, "itl"),
+        ),
+        (
+            "max_num_batched_tokens=512,8192",
+            {"workload": "random", "input_len": 4000, "output_len": 50},
+            lambda run: p99(run, "itl"),
+        ),
+        ("router=round-robin,prefix-affinity", {"workload": "sessions"}, lambda run: run.summary.prefix_hit_rate),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_ifs_by_flag_do_what_they_say(axis: str, workload: dict[str, Any], value: Callable[[Run], float]) -> None:
+    """The first value of each flag makes the measure smaller than the second."""
+    asked = scenario(**workload)
+    if axis.startswith("acceptance"):
+        asked = replace(asked, deployment=replace(asked.deployment, speculative_tokens=3))
+    if axis.startswith("router"):
+        asked = replace(asked, deployment=replace(asked.deployment, replicas=3))
+    first, second = (simulate(each) for each in sweep(asked, (axis,)))
+    assert value(first) < value(second)
+
+
+def test_priority_lets_the_important_go_first() -> None:
+    """Policies come from the engine; the trace's priorities reach them."""
+    fcfs, priority = (simulate(each) for each in sweep(scenario(), ("policy=fcfs,priority",)))
+    assert fcfs.summary == priority.summary  # without priorities both are the order of arrival
+
+
+def test_what_does_not_fit_says_by_how_much() -> None:
+    with pytest.raises(InsufficientMemoryError, match=r"65\.\d GB too much.*141\.1 GB are weights") as caught:
+        deploy(DeploymentOptions(model="llama-3.1-70b"), CacheConfig(), SchedulerConfig())
+    assert "--tp 4" in str(caught.value.hint)
+    with pytest.raises(InsufficientMemoryError, match="--kv-cache-memory"):
+        deploy(DeploymentOptions(), CacheConfig(kv_cache_memory=2**37), SchedulerConfig())
+    with pytest.raises(InsufficientMemoryError, match="one request"):
+        deploy(DeploymentOptions(max_model_len=100_000), CacheConfig(kv_cache_memory=2**30), SchedulerConfig())
+    small = deploy(DeploymentOptions(), CacheConfig(kv_cache_memory=2**30), SchedulerConfig())
+    assert small.max_model_len == 8192
+    assert small.note is not None and "8192" in small.note
+
+
+def test_models_are_found_by_name_hub_id_and_folder(tmp_path: Path) -> None:
+    by_name = find_model("llama-3.1-8b")
+    assert by_name == find_model("meta-llama/Llama-3.1-8B-Instruct")
+    assert by_name.num_parameters == 8_030_261_248
+    assert find_model("pilot").num_layers > 0
+    with pytest.raises(ModelLoadError, match="unknown model") as caught:
+        find_model("llama-3.1-9b")
+    assert "did you mean llama-3.1-8b" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("llama-3.1-405b", 405_853_388_800),
+        ("mixtral-8x7b", 46_702_792_704),
+        ("qwen2.5-7b", 7_615_616_512),
+        ("qwen3-30b-a3b", 30_532_122_624),
+    ],
+)
+def test_public_models_have_their_published_size(name: str, parameters: int) -> None:
+    assert find_model(name).num_parameters == parameters
+
+
+def test_the_same_seed_gives_the_same_bytes() -> None:
+    def report(jump: bool) -> tuple[str, str, str]:
+        done = [simulate(each, jump=jump, interval=True) for each in sweep(scenario(), ("rate=5,50",))]
+        fields = [run_fields(run) for run in done]
+        return report_json(fields), report_html(fields), requests_csv(done)
+
+    assert report(True) == report(True) == report(False)
+
+
+def test_interval_encloses_the_point() -> None:
+    run = simulate(scenario(), interval=True)
+    low, high = (run.interval[end].latencies["tpot"].mean for end in ("low", "high"))
+    assert low < run.summary.latencies["tpot"].mean < high
+
+
+def test_files_hold_what_happened(tmp_path: Path) -> None:
+    done = runs("rate=5,50")
+    path = tmp_path / "earlier.json"
+    path.write_text(report_json([run_fields(run) for run in done]))
+    again = read_report(path)
+    assert [run["label"] for run in again] == ["earlier: rate=5", "earlier: rate=50"]
+    assert again[0]["completed"] == 30
+    assert len(again[0]["timeline"]["time"]) == 300
+    assert json.loads(path.read_text())["runs"][1]["setting"]["rate"] == 50
+    rows = list(csv.DictReader(io.StringIO(requests_csv(done))))
+    assert len(rows) == 60
+    good = sum(int(row["good"]) for row in rows if row["run"] == "rate=5")
+    assert done[0].summary.goodput == pytest.approx(good / done[0].summary.duration)
+    (tmp_path / "no.json").write_text("{}")
+    with pytest.raises(ConfigError, match="no report"):
+        read_report(tmp_path / "no.json")
+
+
+class Page(HTMLParser):
+    """Collects what a page would load, and how many charts it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.charts = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.charts += tag == "svg"
+        self.loads += [str(value) for name, value in attrs if name in ("src", "href")]
+
+
+@pytest.mark.parametrize("axes", [(), ("rate=5,50",), ("gpu=h100,l40s",)])
+def test_the_page_has_plots_and_needs_no_network(axes: tuple[str, ...]) -> None:
+    text = report_html([run_fields(run) for run in runs(*axes)])
+    page = Page()
+    page.feed(text)
+    assert page.charts >= 4
+    assert page.loads == []
+    assert "@import" not in text and "url(" not in text
+    assert "prefers-color-scheme: dark" in text
+    assert "nan" not in text.lower().replace("finance", "")
+
+
+def test_an_empty_run_is_reported_too() -> None:
+    """Ctrl-C before anything has ended, or nothing that fits."""
+    run = simulate(scenario(workload="random", input_len=200_000, rate=None))
+    assert (run.summary.completed, run.summary.refused) == (0, 30)
+    assert report_json([run_fields(run)])
+    assert report_html([run_fields(run)])
+
+
+def test_targets() -> None:
+    assert OutputOptions(slo="ttft=0.5, tpot=0.05").targets() == {"ttft": 0.5, "tpot": 0.05}
+    for text in ("ttft", "ttft=0", "itl=1", "ttft=x"):
+        with pytest.raises(ConfigError, match="--slo"):
+            OutputOptions(slo=text)

@@ -1,0 +1,178 @@
+"""Workloads: rates, shapes, lengths, traces and what they share."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.simulator.fleets import make_fleet, specs
+from twostroke.errors import ConfigError
+from twostroke.observability.recorder import Recorder
+from twostroke.simulator.workloads.arrivals import ClosedLoop, burst_times, gamma_times, stretch
+from twostroke.simulator.workloads.base import RequestSpec, block_keys
+from twostroke.simulator.workloads.make import make_workload
+from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
+from twostroke.simulator.workloads.traces import read_specs
+
+
+def made(**options: Any) -> list[RequestSpec]:
+    return list(make_workload(SimulatedWorkloadOptions(**options)).workload.arrivals())
+
+
+@pytest.mark.parametrize("options", [{}, {"arrivals": "poisson"}, {"arrivals": "gamma", "burstiness": 0.3}])
+def test_rates_are_kept(options: dict[str, Any]) -> None:
+    times = [spec.arrival for spec in made(num_requests=4000, rate=5.0, **options)]
+    gaps = [after - before for before, after in pairwise(times)]
+    assert times[0] == 0.0
+    assert statistics.fmean(gaps) == pytest.approx(0.2, rel=0.1)
+    # The gamma distribution's squared coefficient of variation is one over its shape.
+    variation = (statistics.pstdev(gaps) / statistics.fmean(gaps)) ** 2
+    assert variation == pytest.approx(1 / options.get("burstiness", 1.0), rel=0.25)
+
+
+def test_bursts_come_at_once() -> None:
+    assert burst_times(5, 4.0, 2) == [0.0, 0.0, 0.5, 0.5, 1.0]
+
+
+def test_stretching_keeps_the_pattern() -> None:
+    times = stretch([10.0, 11.0, 15.0], 4.0)
+    assert times == [0.0, 0.1, 0.5]
+    assert stretch([3.0, 3.0], 4.0) == [0.0, 0.0]
+
+
+def test_another_rate_leaves_the_lengths_and_the_seed_decides() -> None:
+    def lengths(**options: Any) -> list[tuple[int, int]]:
+        return [(spec.prompt_tokens, spec.output_tokens) for spec in made(num_requests=50, **options)]
+
+    assert lengths(rate=1.0) == lengths(rate=9.0) == lengths()
+    assert lengths(seed=1) != lengths()
+    assert made(num_requests=50, rate=2.0, seed=4) == made(num_requests=50, rate=2.0, seed=4)
+
+
+def test_random_lengths_and_a_common_prefix() -> None:
+    found = made(workload="random", num_requests=200, input_len=100, output_len=20, range_ratio=0.5, prefix_len=32)
+    assert {spec.segments for spec in found} == {((-1, 32),)}
+    assert all(82 <= spec.prompt_tokens <= 182 and 10 <= spec.output_tokens <= 30 for spec in found)
+
+
+def test_block_keys_tell_shared_from_own() -> None:
+    one = block_keys(RequestSpec(0, 0.0, 20, 12, ((5, 8), (6, 8))), 4)
+    two = block_keys(RequestSpec(1, 0.0, 20, 12, ((5, 8), (7, 8))), 4)
+    assert len(one) == len(two) == 8
+    assert one[:2] == two[:2]
+    assert not set(one[2:]) & set(two[2:])
+    # A block counts to the segment in which it ends: the third holds tokens of both.
+    assert (
+        block_keys(RequestSpec(2, 0.0, 20, 0, ((5, 10), (6, 10))), 4)[2:]
+        == block_keys(RequestSpec(3, 0.0, 20, 0, ((6, 20),)), 4)[2:]
+    )
+
+
+def test_a_closed_loop_starts_anew_with_each_simulation() -> None:
+    loop = ClosedLoop(specs((0.0, 8, 4), (0.0, 9, 4), (0.0, 10, 4)).specs, concurrency=2, think_time=1.0)
+    for _ in range(2):
+        first = list(loop.arrivals())
+        assert [spec.number for spec in first] == [0, 1]
+        following = loop.after(first[0], 5.0)
+        assert [spec.number for spec in following] == [2]
+        assert following[0].arrival > 5.0
+        assert loop.after(first[1], 6.0) == ()
+
+
+def test_mooncake_hashes_become_shared_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    rows = [
+        {"timestamp": 2000, "input_length": 1030, "output_length": 5, "hash_ids": [1, 2, 3]},
+        {"timestamp": 1000, "input_length": 600, "output_length": 7, "hash_ids": [1, 9]},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, second = read_specs(path)
+    assert (first.arrival, first.prompt_tokens, first.segments) == (0.0, 600, ((1, 512), (9, 88)))
+    assert (second.arrival, second.segments) == (1.0, ((1, 512), (2, 512), (3, 6)))
+    shared = [a == b for a, b in zip(block_keys(first, 16), block_keys(second, 16))]
+    assert shared == [True] * 32 + [False] * 5
+
+
+def test_azure_rows_and_rates(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n5.0,10,3\n5.5,20,4\n7.0,30,5\n")
+    found = made(workload="trace", trace_path=path)
+    assert [(s.arrival, s.prompt_tokens, s.output_tokens) for s in found] == [(0.0, 10, 3), (0.5, 20, 4), (2.0, 30, 5)]
+    assert [spec.arrival for spec in made(workload="trace", trace_path=path, rate=2.0)] == [0.0, 0.25, 1.0]
+    assert [spec.arrival for spec in made(workload="azure-conv", trace_path=path, num_requests=1)] == [0.0]
+    poisson = made(workload="trace", trace_path=path, arrivals="poisson", rate=2.0)
+    assert [spec.prompt_tokens for spec in poisson] == [10, 20, 30]
+    assert [spec.arrival for spec in poisson] == gamma_times_of(3, 2.0)
+
+
+def gamma_times_of(count: int, rate: float) -> list[float]:
+    from random import Random
+
+    return gamma_times(count, rate, 1.0, Random("0 gaps"))
+
+
+def test_named_traces_are_found_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "azure_splitwise_code.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,10,3\n")
+    monkeypatch.setenv("TWOSTROKE_TRACES", str(tmp_path))
+    assert [spec.prompt_tokens for spec in made(workload="azure-code")] == [10]
+    with pytest.raises(ConfigError, match="mooncake-conv"):
+        made(workload="mooncake-conv")
+
+
+def test_azure_without_its_file_is_drawn_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TWOSTROKE_TRACES", raising=False)
+    found = make_workload(SimulatedWorkloadOptions(workload="azure-conv", num_requests=3000))
+    drawn = list(found.workload.arrivals())
+    assert found.note is not None and "drawn" in found.note
+    assert statistics.fmean(spec.prompt_tokens for spec in drawn) == pytest.approx(1155, rel=0.1)
+    assert statistics.fmean(spec.output_tokens for spec in drawn) == pytest.approx(211, rel=0.1)
+    assert drawn[-1].arrival == pytest.approx(3000 / 5.53, rel=0.1)
+
+
+def test_a_recording_is_replayed(tmp_path: Path) -> None:
+    """Arrivals, prompts and answers of recorded step events come back; what was cached is cached again."""
+    path = tmp_path / "steps.jsonl"
+    recorder = Recorder(10, path)
+    workload = specs((0.0, 30, 12), (0.05, 9, 1), (0.3, 50, 20))
+    original = make_fleet(workload, num_blocks=12, block_size=8, recorder=recorder)[0].run()
+    recorder.close()
+    assert original.num_preemptions or any(request.scheduled > request.arrival for request in original.requests)
+    replayed = read_specs(path)
+    assert [(s.arrival, s.prompt_tokens, s.output_tokens) for s in replayed] == [
+        (s.arrival, s.prompt_tokens, s.output_tokens) for s in workload.specs
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"workload": "nope"}, "--workload"),
+        ({"rate": 0.0}, "--rate"),
+        ({"workload": "trace"}, "--trace-path"),
+        ({"trace_path": Path("x")}, "--trace-path"),
+        ({"arrivals": "poisson"}, "--rate"),
+        ({"arrivals": "closed", "rate": 1.0}, "closed"),
+        ({"arrivals": "recorded"}, "recorded"),
+        ({"workload": "sessions", "arrivals": "closed"}, "sessions"),
+        ({"range_ratio": 1.0}, "--range-ratio"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        SimulatedWorkloadOptions(**options)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["", '{"timestamp": "x"}\n', "a,b\n1,2\n"])
+def test_a_broken_trace_is_one_clear_error(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="trace"):
+        read_specs(path)
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_specs(tmp_path / "none")
