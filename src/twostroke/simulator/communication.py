@@ -18,10 +18,11 @@ def all_reduce_time(size: float, ranks: int, *, efficiency: AllReduceEfficiency,
     e = efficiency
     share = 2 * (ranks - 1) / ranks * size / link
     if size >= e.ring_from:
-        return e.ring_launch * (ranks - 1) ** 0.5 + share / e.ring
+        return e.ring_launch * (ranks - 1) ** 0.5 + share / e.ring * (ranks / 2) ** e.ring_crowding
+    crowding = (ranks / 2) ** e.crowding
     start = e.launch + e.rank * (ranks - 2)
-    one_shot = (ranks - 1) * size / (e.one_shot * link)
-    two_shot = e.sync + share / e.two_shot
+    one_shot = (ranks - 1) * size / (e.one_shot * link) * crowding
+    two_shot = e.sync + share / e.two_shot * crowding
     return start + min(one_shot, two_shot)
 
 

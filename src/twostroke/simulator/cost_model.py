@@ -170,6 +170,9 @@ class RooflineCostModel:
         e = self.efficiencies
         share = new_tokens / (new_tokens + requests) if new_tokens else 0.0
         device = parts.seconds * (e.step_decode + share * (e.step_prefill - e.step_decode))
+        starts = e.host.layer * self.model.num_layers if new_tokens else 0.0
+        waits = max(starts - device, 0.0)
+        device += waits
         host = e.host.step + e.host.request * (requests + chunks) + e.host.token * new_tokens
         seconds = max(device, host) if e.host.overlap else device + host
         if self._draft is not None and requests:
@@ -177,7 +180,7 @@ class RooflineCostModel:
         i = e.interval
         low = i.decode_low + share * (i.prefill_low - i.decode_low)
         high = i.decode_high + share * (i.prefill_high - i.decode_high)
-        binding, most = "host", host
+        binding, most = "host", waits + host
         for name, part in (
             ("compute", parts.compute),
             ("memory", parts.memory),

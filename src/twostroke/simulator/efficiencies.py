@@ -68,6 +68,9 @@ class AllReduceEfficiency:
         one_shot: Share of the link that reading everybody's whole message reaches; ``two_shot``: each reduces a part.
         sync: Seconds between the two halves of the latter.
         ring: Share of the link that the library's own reaches above ``ring_from`` bytes, ``ring_launch`` its start.
+        crowding: Exponent by which half the number of devices slows down one- and two-shot: 0 where every pair has its
+            own path, more where they share the host's. ``ring_crowding``: the same for the ring; less than 0 where a
+            switch adds up.
     """
 
     launch: float
@@ -78,6 +81,8 @@ class AllReduceEfficiency:
     ring: float
     ring_from: float
     ring_launch: float
+    crowding: float = 0.0
+    ring_crowding: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,15 +95,18 @@ class ElementwiseEfficiency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostEfficiency:
-    """Seconds in which the device waits for the host: a step, a request in it, a prefilled token.
+    """What the host needs, in seconds: for a step, for each request in it, for each prefilled token.
 
     Attributes:
+        layer: For each layer of a step that prefills. Its kernels are started one by one, those of a step that only
+            decodes all at once (a CUDA graph); the device waits only where it is faster.
         overlap: Whether the host prepares the next step while the device runs: then the longer of the two counts.
     """
 
     step: float
     request: float
     token: float
+    layer: float = 0.0
     overlap: bool = False
 
 
@@ -132,12 +140,13 @@ class Efficiencies:
         return self.gemm.get(format_) or self.gemm["bf16"]
 
 
-def load_efficiencies(device: str, path: Path | None = None) -> Efficiencies:
-    """Coefficients for a device: those of ``path``, or of the shipped file that names it, or the default ones.
+def load_efficiencies(device: str, path: Path | None = None, stack: str | None = None) -> Efficiencies:
+    """Coefficients for a device: those of the shipped files that name it over the default ones.
 
     Args:
         device: Name of a hardware sheet.
-        path: TOML file; tables that it lacks come from what would have been taken without it.
+        path: TOML file of one's own; what it holds goes before everything else.
+        stack: Serving software whose host times to take (``vllm``, ``sglang``, ``trtllm``); the default's otherwise.
 
     Raises:
         ConfigError: The file is unreadable, or names something unknown.
@@ -147,9 +156,22 @@ def load_efficiencies(device: str, path: Path | None = None) -> Efficiencies:
         found = _parse(file)
         if device in found.get("devices", ()):
             raw = _merge(raw, found)
+    if stack is not None:
+        raw = _merge(raw, _parse(_stack_file(stack)))
     if path is not None:
         raw = _merge(raw, _parse(path))
     return _build(raw, path or FILES)
+
+
+def stack_names() -> list[str]:
+    """Serving software with host times of its own, sorted."""
+    return sorted(path.stem.removeprefix("stack-") for path in FILES.glob("stack-*.toml"))
+
+
+def _stack_file(stack: str) -> Path:
+    if stack not in stack_names():
+        raise ConfigError(f"unknown serving stack {stack!r}", hint="known: " + ", ".join(stack_names()))
+    return FILES / f"stack-{stack}.toml"
 
 
 def _parse(path: Path) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Curve:
 
 
 class Grid:
-    """Curves at the points of a plane or space; between them by inverse distance, in logarithms."""
+    """Curves at the points of a plane or space; between them by inverse square distance, in logarithms."""
 
     def __init__(self, curves: Mapping[tuple[float, ...], Curve], weights: Sequence[float] = ()) -> None:
         self._curves = dict(curves)
@@ -83,7 +83,7 @@ class Grid:
         ranked = sorted(
             (sum(w * abs(log(a / b)) for w, a, b in zip(weights, where, known)), known) for known in self._curves
         )[:NEIGHBOURS]
-        shares = [1.0 / (distance + 1e-9) for distance, _ in ranked]
+        shares = [1.0 / (distance**2 + 1e-9) for distance, _ in ranked]
         return [(share / sum(shares), self._curves[known]) for share, (_, known) in zip(shares, ranked)]
 
 
@@ -166,8 +166,8 @@ class KernelTables:
         for heads, kv_heads, dim, batch, points in entries:
             layer = Attention(heads, kv_heads, dim, dim)
             curve = Curve([(a, b) for a, b in points], model(layer, batch))
-            by_dim.setdefault(dim, {})[(kv_heads, heads / kv_heads, batch)] = curve
-        # Twice the requests of half the heads are nearly the same work; the group's size matters least.
+            by_dim.setdefault(dim, {})[kv_heads, heads / kv_heads, batch] = curve
+        # Twice the requests of half the heads are nearly the same work; the size of a group matters less.
         return {dim: Grid(curves, (1.0, 0.5, 1.0)) for dim, curves in by_dim.items()}
 
     def _decode_model(self, layer: Attention, batch: float) -> Callable[[float], float]:

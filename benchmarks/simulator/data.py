@@ -1,0 +1,144 @@
+"""Reads the public measurements. They are no part of the project: without them these scripts say so and end."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+# Beside the checkout, or where the environment says.
+DATA = Path(os.environ.get("TWOSTROKE_DATA", ROOT.parent / "shared" / "data")) / "measured"
+# Devices in the data, by the name of their hardware sheet.
+DEVICES = {"a100-80gb-sxm": "a100_sxm", "h100-sxm": "h100_sxm", "l40s": "l40s"}
+FORMATS = {"bfloat16": "bf16", "fp8": "fp8"}
+
+
+@dataclass(frozen=True, slots=True)
+class GemmRow:
+    format: str
+    rows: int
+    outputs: int
+    inputs: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRow:
+    """``tokens``: context length (decode) or prompt length (prefill)."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    dim: int
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceRow:
+    ranks: int
+    size: int  # bytes
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServingRow:
+    """A closed loop of ``concurrency`` clients on one server; lengths in tokens, times in seconds."""
+
+    backend: str
+    model: str
+    weights: str
+    ranks: int
+    input: int
+    output: int
+    concurrency: int
+    ttft: float
+    tpot: float
+
+
+def present(folder: Path = DATA) -> bool:
+    return (folder / "aiconfigurator").is_dir()
+
+
+@cache
+def _columns(device: str, operation: str) -> dict[str, list[object]]:
+    from pyarrow import parquet
+
+    path = DATA / "aiconfigurator" / f"{DEVICES[device]}-{operation}_perf.parquet"
+    table = parquet.read_table(path)
+    found: dict[str, list[object]] = table.to_pydict()
+    return found
+
+
+def _records(device: str, operation: str) -> Iterator[dict[str, object]]:
+    columns = _columns(device, operation)
+    for values in zip(*columns.values()):
+        yield dict(zip(columns, values))
+
+
+@cache
+def gemm_rows(device: str) -> list[GemmRow]:
+    """Products in formats that the cost model has coefficients for."""
+    return [
+        GemmRow(FORMATS[str(r["gemm_dtype"])], _int(r["m"]), _int(r["n"]), _int(r["k"]), _seconds(r))
+        for r in _records(device, "gemm")
+        if r["gemm_dtype"] in FORMATS
+    ]
+
+
+@cache
+def attention_rows(device: str, operation: str) -> list[AttentionRow]:
+    """``operation``: ``generation`` or ``context``; bfloat16, no window."""
+    return [
+        AttentionRow(
+            batch=_int(r["batch_size"]),
+            heads=_int(r["num_heads"]),
+            kv_heads=_int(r["num_key_value_heads"]),
+            dim=_int(r["head_dim"]),
+            tokens=_int(r["isl"]) + _int(r["step"]),
+            seconds=_seconds(r),
+        )
+        for r in _records(device, f"{operation}_attention")
+        if r["kv_cache_dtype"] == "bfloat16" and not r.get("window_size")
+    ]
+
+
+@cache
+def all_reduce_rows(device: str, backend: str = "vllm_graph") -> list[AllReduceRow]:
+    """Sizes in the data are elements of two bytes."""
+    return [
+        AllReduceRow(_int(r["num_gpus"]), 2 * _int(r["message_size"]), _seconds(r))
+        for r in _records(device, "custom_allreduce")
+        if r["backend"] == backend
+    ]
+
+
+@cache
+def serving_rows() -> list[ServingRow]:
+    with (DATA / "aiconfigurator" / "h100_serving_measured.csv").open(encoding="utf-8") as file:
+        return [
+            ServingRow(
+                backend=r["backend"],
+                model=r["model_path"],
+                weights="fp8" if r["precision"] == "fp8" else "bf16",
+                ranks=round(float(r["tp_size"])),
+                input=int(r["isl"]),
+                output=int(r["osl"]),
+                concurrency=round(float(r["concurrency"] or r["batch_size"])),
+                ttft=float(r["silicon_ttft_ms"]) / 1e3,
+                tpot=float(r["silicon_tpot_ms"]) / 1e3,
+            )
+            for r in csv.DictReader(file)
+        ]
+
+
+def _int(value: object) -> int:
+    return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+def _seconds(record: dict[str, object]) -> float:
+    return float(record["latency"]) / 1e3  # type: ignore[arg-type]

@@ -1,0 +1,237 @@
+"""What is judged, by which split: every pair here was estimated by coefficients or tables that it had no part in."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from benchmarks.simulator import kernels, make_tables
+from benchmarks.simulator.data import (
+    DATA,
+    AttentionRow,
+    GemmRow,
+    all_reduce_rows,
+    attention_rows,
+    gemm_rows,
+    serving_rows,
+)
+from benchmarks.simulator.fit import attention, fit_devices, products
+from benchmarks.simulator.kernels import MODELS, Pair, gemm_pair, gemm_seconds, model_shapes, of_width, usual
+from benchmarks.simulator.serving import Closed, leave_one_model_out, waiting
+from twostroke.simulator.efficiencies import AttentionEfficiency, GemmEfficiency, load_efficiencies
+from twostroke.simulator.hardware_sheet import HardwareSheet, load_hardware
+from twostroke.simulator.kernel_time import KernelTime
+from twostroke.simulator.tables import KernelTables
+
+JUDGED = ("a100-80gb-sxm", "h100-sxm")
+# Head counts of the models above on 1 to 8 devices: (query heads, KV heads), kept from the tables that are judged.
+HEADS = {(32, 8), (16, 4), (8, 2), (4, 1), (64, 8), (8, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line of the report.
+
+    Attributes:
+        statistic: ``mean`` or ``median`` of the absolute relative errors, where there is a target.
+        target: At most this; ``None`` is reported only.
+    """
+
+    name: str
+    split: str
+    pairs: list[Pair]
+    statistic: str = "median"
+    target: float | None = None
+    parts: list[tuple[str, list[Pair]]] = field(default_factory=list)
+
+    @property
+    def value(self) -> float:
+        return kernels.mean(self.pairs) if self.statistic == "mean" else kernels.median(self.pairs)
+
+
+def gemm(device: str, format_: str = "bf16") -> Iterator[Result]:
+    """Model by model: neither fit nor table has seen a product in which the model's hidden size occurs."""
+    hardware = load_hardware(device)
+    rows = [row for row in gemm_rows(device) if row.format == format_ and usual(row)]
+    by_fit: list[tuple[str, list[Pair]]] = []
+    by_table: list[tuple[str, list[Pair]]] = []
+    for name, (hidden, *_) in MODELS.items():
+        shapes = model_shapes(name)
+        test = [row for row in rows if (row.outputs, row.inputs) in shapes]
+        known = [row for row in rows if not of_width(row, hidden)]
+        if not test:
+            continue
+        efficiency = kernels.fit_gemm([(row, hardware) for row in known])
+        by_fit.append((name, [gemm_pair(row, hardware, efficiency) for row in test]))
+        by_table.append((name, _from_table(test, known, hardware, efficiency)))
+    split = "each model's hidden size kept out of the fit"
+    targets = (0.08, 0.05) if format_ == "bf16" else (None, None)
+    yield Result(f"GEMM {format_}, {device}, coefficients", split, _all(by_fit), "mean", targets[0], by_fit)
+    split = split.replace("fit", "table")
+    yield Result(f"GEMM {format_}, {device}, tables", split, _all(by_table), "median", targets[1], by_table)
+
+
+def _all(parts: Sequence[tuple[str, list[Pair]]]) -> list[Pair]:
+    return [pair for _, pairs in parts for pair in pairs]
+
+
+def _from_table(
+    test: Sequence[GemmRow], known: Sequence[GemmRow], hardware: HardwareSheet, efficiency: GemmEfficiency
+) -> list[Pair]:
+    base = load_efficiencies(hardware.name)
+    efficiencies = replace(base, gemm={**base.gemm, test[0].format: efficiency})
+    tables = KernelTables({"gemm": make_tables.gemm_entries(known)}, hardware, efficiencies)
+    found = []
+    for row in test:
+        modelled = KernelTime(gemm_seconds(row, hardware, efficiency))
+        time = tables.gemm(row.format, row.rows, row.outputs, row.inputs, modelled)
+        found.append(Pair(row.seconds, time.seconds))
+    return found
+
+
+def attention_kernels(device: str, operation: str) -> Iterator[Result]:
+    """Every second length, every second batch, and the judged models' head counts are kept out, in turn."""
+    rows = [row for row in attention_rows(device, operation) if row.dim == 128]
+    name = "decode" if operation == "generation" else "prefill"
+    lengths = sorted({row.tokens for row in rows})[1:-1:2]
+    batches = sorted({row.batch for row in rows})[1:-1:2]
+    splits: list[tuple[str, Callable[[AttentionRow], bool], float | None]] = [
+        ("every second length kept out", lambda row: row.tokens in lengths, 0.03),
+        ("every second batch size kept out", lambda row: row.batch in batches, None),
+        ("head counts of Llama-3.1 and Qwen3 kept out", lambda row: (row.heads, row.kv_heads) in HEADS, None),
+    ]
+    for split, out, target in splits:
+        known, test = [row for row in rows if not out(row)], [row for row in rows if out(row)]
+        by_fit, by_table = _attention_pairs(device, name, known, test)
+        if target is not None:
+            yield Result(f"{name} attention, {device}, coefficients", split, by_fit)
+        yield Result(f"{name} attention, {device}, tables", split, by_table, "median", target)
+
+
+def _attention_pairs(
+    device: str, name: str, known: Sequence[AttentionRow], test: Sequence[AttentionRow]
+) -> tuple[list[Pair], list[Pair]]:
+    hardware = load_hardware(device)
+    seen = [(row, hardware) for row in known]
+    efficiency = kernels.fit_decode(seen) if name == "decode" else kernels.fit_prefill(seen)
+    base = load_efficiencies(device)
+    efficiencies = replace(base, decode=efficiency) if name == "decode" else replace(base, prefill=efficiency)
+    tables = KernelTables({name: make_tables.attention_entries(known)}, hardware, efficiencies)
+    seconds = kernels.decode_seconds if name == "decode" else kernels.prefill_seconds
+    look_up = tables.decode if name == "decode" else tables.prefill
+    by_fit, by_table = [], []
+    for row in test:
+        modelled = seconds(row, hardware, efficiency)
+        by_fit.append(Pair(row.seconds, modelled))
+        time = look_up(row.heads, row.kv_heads, row.dim, row.batch, row.tokens, KernelTime(modelled))
+        by_table.append(Pair(row.seconds, time.seconds))
+    return by_fit, by_table
+
+
+def all_reduce(device: str) -> Iterator[Result]:
+    """Every second size is kept out."""
+    hardware = load_hardware(device)
+    rows = all_reduce_rows(device)
+    out = sorted({row.size for row in rows})[1:-1:2]
+    known, test = [row for row in rows if row.size not in out], [row for row in rows if row.size in out]
+    efficiency = kernels.fit_all_reduce([(row, hardware) for row in known])
+    efficiencies = replace(load_efficiencies(device), all_reduce=efficiency)
+    tables = KernelTables({"all_reduce": make_tables.all_reduce_entries(known)}, hardware, efficiencies)
+    by_fit, by_table = [], []
+    for row in test:
+        modelled = kernels.all_reduce_seconds(row, hardware, efficiency)
+        by_fit.append(Pair(row.seconds, modelled))
+        by_table.append(Pair(row.seconds, tables.all_reduce(row.size, row.ranks, modelled)))
+    target = 0.06 if device in JUDGED else None
+    split = "every second size kept out"
+    yield Result(f"all-reduce, {device}, coefficients", split, by_fit, "mean", target)
+    yield Result(f"all-reduce, {device}, tables", split, by_table, "mean", target)
+
+
+def data_sheet_alone() -> Iterator[Result]:
+    """L40S by its data sheet and coefficients fitted to A100 and H100: no measurement of it has a part."""
+    raw = fit_devices(JUDGED)
+    hardware = load_hardware("l40s")
+    split = "nothing of L40S seen; coefficients of A100 and H100 together"
+    for format_ in ("bf16", "fp8"):
+        efficiency = GemmEfficiency(**raw["gemm"][format_])
+        pairs = [gemm_pair(row, hardware, efficiency) for row, _ in products(["l40s"], format_)]
+        yield Result(f"GEMM {format_}, l40s, data sheet alone", split, pairs, "mean")
+    decode, prefill = AttentionEfficiency(**raw["decode"]), AttentionEfficiency(**raw["prefill"])
+    pairs = [
+        Pair(row.seconds, kernels.decode_seconds(row, hardware, decode)) for row, _ in attention(["l40s"], "generation")
+    ]
+    yield Result("decode attention, l40s, data sheet alone", split, pairs)
+    pairs = [
+        Pair(row.seconds, kernels.prefill_seconds(row, hardware, prefill)) for row, _ in attention(["l40s"], "context")
+    ]
+    yield Result("prefill attention, l40s, data sheet alone", split, pairs)
+
+
+def other_stack() -> Iterator[Result]:
+    """Products of three models on H100 as another project measured them, with older libraries: nothing of it seen."""
+    hardware = load_hardware("h100-sxm")
+    efficiency = load_efficiencies("h100-sxm").gemm["bf16"]
+    parts = []
+    for path in sorted((DATA / "vidur_h100").glob("*-mlp.csv")):
+        with path.open(encoding="utf-8") as file:
+            pairs = [pair for record in csv.DictReader(file) for pair in _vidur_pairs(record, hardware, efficiency)]
+        parts.append((path.stem.removesuffix("-mlp"), pairs))
+    split = "nothing of this data seen; shipped coefficients"
+    yield Result("GEMM bf16, h100-sxm, measured by Vidur", split, _all(parts), "mean", None, parts)
+
+
+def _vidur_pairs(
+    record: dict[str, str], hardware: HardwareSheet, efficiency: GemmEfficiency
+) -> Iterator[Pair]:
+    tokens, ranks = int(record["num_tokens"]), int(record["num_tensor_parallel_workers"])
+    hidden, inner = int(record["n_embd"]), int(record["n_expanded_embd"])
+    heads, kv_heads = int(record["n_head"]), int(record["n_kv_head"])
+    dim = hidden // heads
+    shapes = {
+        "attn_pre_proj": ((heads + 2 * kv_heads) * dim // ranks, hidden),
+        "attn_post_proj": (hidden, heads * dim // ranks),
+        "mlp_up_proj": (2 * inner // ranks, hidden),
+        "mlp_down_proj": (hidden, inner // ranks),
+    }
+    for name, (outputs, inputs) in shapes.items():
+        if value := record[f"time_stats.{name}.median"]:
+            row = GemmRow("bf16", tokens, outputs, inputs, float(value) / 1e3)
+            yield gemm_pair(row, hardware, efficiency)
+
+
+def serving() -> Iterator[Result]:
+    """Real servers, each model predicted by coefficients fitted to the others."""
+    rows = serving_rows()
+    closed = Closed(load_hardware("h100-sxm"), load_efficiencies("h100-sxm"))
+    found = leave_one_model_out(closed, rows)
+    groups = sorted({(row.backend, row.model, row.weights) for row in rows})
+
+    def parts(times: Callable[[int], Pair], chosen: Sequence[int]) -> list[tuple[str, list[Pair]]]:
+        named = [
+            (
+                " ".join(group),
+                [times(i) for i in chosen if (rows[i].backend, rows[i].model, rows[i].weights) == group],
+            )
+            for group in groups
+        ]
+        return [(name, pairs) for name, pairs in named if pairs]
+
+    def tpot(index: int) -> Pair:
+        return Pair(rows[index].tpot, found[index].tpot)
+
+    def ttft(index: int) -> Pair:
+        return Pair(rows[index].ttft, found[index].ttft)
+
+    every = list(range(len(rows)))
+    waits = waiting(rows)
+    free = [i for i in every if not waits[i] and not found[i].full]
+    fitting = [i for i in every if not found[i].full]
+    saturated = [i for i in every if i not in free]
+    split = "leave one model out"
+    yield Result("TPOT, H100 servers", split, [tpot(i) for i in every], "mean", 0.12, parts(tpot, every))
+    yield Result("TPOT, H100 servers", split, [tpot(i) for i in every], "median", 0.08)
+    yield Result("TTFT, H100 servers, below saturation", split, [ttft(i) for i in free], "median", 0.15, parts(ttft, free))
+    yield Result("TTFT, H100 servers, cache and front end not full", split, [ttft(i) for i in fitting])
+    yield Result("TTFT, H100 servers, saturated rows", split, [ttft(i) for i in saturated])

@@ -1,0 +1,33 @@
+"""Kernel tables from measured rows, in the form that ``twostroke.simulator.tables`` reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.simulator.data import AllReduceRow, AttentionRow, GemmRow
+
+
+def gemm_entries(rows: Sequence[GemmRow]) -> dict[str, list[Any]]:
+    found: dict[str, dict[tuple[int, int], list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        found[row.format][row.outputs, row.inputs].append((row.rows, row.seconds))
+    return {
+        format_: [[outputs, inputs, sorted(points)] for (outputs, inputs), points in shapes.items()]
+        for format_, shapes in found.items()
+    }
+
+
+def attention_entries(rows: Sequence[AttentionRow]) -> list[Any]:
+    found: dict[tuple[int, int, int, int], list[tuple[int, float]]] = defaultdict(list)
+    for row in rows:
+        found[row.heads, row.kv_heads, row.dim, row.batch].append((row.tokens, row.seconds))
+    return [[*shape, sorted(points)] for shape, points in found.items()]
+
+
+def all_reduce_entries(rows: Sequence[AllReduceRow]) -> dict[str, list[tuple[int, float]]]:
+    found: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for row in rows:
+        found[str(row.ranks)].append((row.size, row.seconds))
+    return {ranks: sorted(points) for ranks, points in found.items()}

@@ -1,0 +1,165 @@
+"""Judges the cost model on public measurements and writes docs/validation/kernels.md with its plots.
+
+    python -m benchmarks.simulator.validate
+
+Single-threaded, some minutes. Skips, and says so, where the measurements are absent.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.simulator import judge, kernels
+from benchmarks.simulator.data import DATA, DEVICES, ROOT, present
+from benchmarks.simulator.judge import Result
+from benchmarks.simulator.kernels import Pair
+
+REPORT = ROOT / "docs" / "validation"
+INTRODUCTION = """# Validation of the cost model: kernels and servers
+
+Written by `python -m benchmarks.simulator.validate`; do not edit. {environment}.
+
+Measured times are public: kernels of A100 80 GB, H100 SXM and L40S as NVIDIA's AI Configurator project recorded them
+(Apache-2.0; vLLM's kernels), serving rows of H100 from the same source, products on H100 by Microsoft's Vidur (MIT).
+None of it is in this repository. An error is `|estimated / measured - 1|`. Every number below is for rows that the
+coefficients or tables behind it had no part in; the column "kept out" says how that was done.
+"""
+NOTES = """## How to read it
+
+- **Coefficients** are eight numbers for each device and number format (products), five for attention, ten for
+  all-reduce: `simulator/efficiencies`. **Tables** interpolate in measurements (`simulator/tables.py`).
+- Products are those with at least 512 outputs and inputs; a model's are its query-key-value, output, gate-up and down
+  projections on 1, 2, 4 and 8 devices, as far as the measured grid has them. Keeping a model out removes every product
+  in which its hidden size occurs, so also those of other models of that width.
+- L40S has a cache of 96 MB, in which the benchmark's repetitions leave weights and short contexts. Such rows are left
+  out there (2.5 times the weights, or the keys and values, below the cache's size): no server finds them there.
+- **Servers**: a request in a closed loop of C clients takes `C x + O d`, with prefill x and decode step d from the cost
+  model (`benchmarks/simulator/serving.py`). Fitted on the other models' rows: host time per step, per request and per
+  layer for each stack (SGLang serves one model only, so it gets the host times of the other two), one factor on
+  decode and one on prefill, and three numbers that say how clients bunch (TTFT only). The form of the latter was
+  chosen looking at all rows. The fp8 rows of TensorRT-LLM are taken to have an fp8 KV cache.
+- **Saturated** is a row whose requests wait for something other than prefill: the KV cache holds fewer requests than
+  there are clients; the output rate is above 8,000 tokens/s, where front end and client limit (both by prediction); or
+  its TTFT is more than 1.25 times the least of the rows that differ in output length only (by measurement: an
+  output's length cannot delay its first token unless requests wait for others to end). The line "cache and front end
+  not full" has the rows that only the third rule sets apart as well.
+- The interval that an estimate carries is the 10th to 90th percentile of these servers' held-out errors.
+"""
+
+
+def main() -> int:
+    if not present():
+        print(f"skipped: no measurements at {DATA}", file=sys.stderr)
+        return 0
+    REPORT.mkdir(parents=True, exist_ok=True)
+    results = []
+    for result in judged():
+        print(f"{result.name}, {result.split}: {result.statistic} {result.value:.1%}", file=sys.stderr)
+        results.append(result)
+    plots = draw(results)
+    (REPORT / "kernels.md").write_text(report(results, plots), encoding="utf-8")
+    print(REPORT / "kernels.md")
+    return 0
+
+
+def judged() -> Iterator[Result]:
+    for device in judge.JUDGED:
+        yield from judge.gemm(device)
+    yield from judge.gemm("h100-sxm", "fp8")
+    for device in judge.JUDGED:
+        for operation in ("generation", "context"):
+            yield from judge.attention_kernels(device, operation)
+    for device in DEVICES:
+        yield from judge.all_reduce(device)
+    yield from judge.serving()
+    yield from judge.data_sheet_alone()
+    yield from judge.other_stack()
+
+
+def report(results: Sequence[Result], plots: dict[str, str]) -> str:
+    lines = [INTRODUCTION.format(environment=environment()), "## Results", ""]
+    lines += ["| what | kept out | rows | mean | median | P90 | target | |", "|---|---|---|---|---|---|---|---|"]
+    for result in results:
+        goal = f"{result.statistic} {result.target:.0%}" if result.target is not None else ""
+        verdict = "" if result.target is None else "met" if result.value <= result.target else "**missed**"
+        lines.append(f"| {result.name} | {result.split} | {_figures(result.pairs)} | {goal} | {verdict} |")
+    lines += ["", NOTES, "## By model", "", "| what | model | rows | mean | median | P90 | estimated / measured |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for result in results:
+        for name, pairs in result.parts:
+            lines.append(f"| {result.name} | {name} | {_figures(pairs)} | {_bias(pairs):.2f} |")
+    lines += ["", "The last column is the median of the ratio: above 1, the estimate is too slow.", "", "## Plots", ""]
+    lines += [f"![{name}]({file})" for name, file in plots.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _figures(pairs: Sequence[Pair]) -> str:
+    errors = sorted(pair.error for pair in pairs)
+    tail = errors[len(errors) * 9 // 10]
+    return f"{len(pairs)} | {kernels.mean(pairs):.1%} | {kernels.median(pairs):.1%} | {tail:.1%}"
+
+
+def _bias(pairs: Sequence[Pair]) -> float:
+    ratios = sorted(pair.estimated / pair.measured for pair in pairs)
+    return ratios[len(ratios) // 2]
+
+
+def draw(results: Sequence[Result]) -> dict[str, str]:
+    """One scatter plot for each group of results; returns caption and file name."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(_group(result), []).append(result)
+    files = {}
+    for group, members in groups.items():
+        figure, axes = pyplot.subplots(figsize=(4.6, 4.2), dpi=90)
+        for result in members:
+            pairs = result.pairs[:: max(1, len(result.pairs) // 600)]
+            label = result.name.split(", ", 1)[1]
+            axes.plot([p.measured for p in pairs], [p.estimated for p in pairs], ".", ms=2, alpha=0.5, label=label)
+        ends = [min(p.measured for r in members for p in r.pairs), max(p.measured for r in members for p in r.pairs)]
+        axes.plot(ends, ends, "k-", lw=0.7)
+        axes.set(xscale="log", yscale="log", xlabel="measured, s", ylabel="estimated, s", title=group)
+        axes.legend(fontsize=6, markerscale=4)
+        figure.tight_layout()
+        file = group.lower().replace(" ", "-").replace(",", "") + ".png"
+        figure.savefig(REPORT / file)
+        pyplot.close(figure)
+        files[f"{group}: estimated against measured seconds"] = file
+    return files
+
+
+def _group(result: Result) -> str:
+    subject = result.name.split(",")[0]
+    return subject + (", data sheet alone" if "data sheet" in result.name else "")
+
+
+def environment() -> str:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    when = datetime.now(UTC).strftime("%Y-%m-%d")
+    return f"{when}, commit {commit or 'unknown'}, Python {platform.python_version()}, NumPy {version('numpy')}, {cpu()}"
+
+
+def cpu() -> str:
+    """The processor's name: estimates depend on no clock, so it matters for nothing but the date of the run."""
+    path = Path("/proc/cpuinfo")
+    if not path.is_file():
+        return platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in path.read_text().splitlines() if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else platform.machine()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

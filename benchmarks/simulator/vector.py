@@ -1,0 +1,58 @@
+"""``twostroke.simulator.gemm`` over many shapes at once: fits evaluate it millions of times. A test holds the two equal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.simulator.data import GemmRow
+from twostroke.simulator.gemm import PARTIAL_BYTES, SPLITS, TILES
+from twostroke.simulator.hardware_sheet import HardwareSheet
+from twostroke.simulator.tables import ELEMENT_BYTES
+
+Array = NDArray[np.floating[Any]]
+
+
+class GemmBatch:
+    """Products, each on its device, in the form that ``seconds`` takes them: arrays of ``[products]``."""
+
+    def __init__(self, rows: Sequence[tuple[GemmRow, HardwareSheet]]) -> None:
+        self.measured = np.array([row.seconds for row, _ in rows])
+        self.rows = np.array([row.rows for row, _ in rows], float)
+        self.outputs = np.array([row.outputs for row, _ in rows], float)
+        self.inputs = np.array([row.inputs for row, _ in rows], float)
+        self.flops = np.array([hardware.dense_flops[row.format] for row, hardware in rows])
+        self.bandwidth = np.array([hardware.memory_bandwidth for _, hardware in rows])
+        self.units = np.array([hardware.compute_units for _, hardware in rows], float)
+        weight = np.array([ELEMENT_BYTES[row.format] for row, _ in rows])
+        self.moved = weight * self.outputs * self.inputs + 2.0 * self.rows * (self.inputs + self.outputs)
+        self.tiles = [
+            (height * width, np.ceil(self.rows / height) * np.ceil(self.outputs / width) / self.units)
+            for height, width in TILES
+        ]
+
+    def seconds(self, e: Mapping[str, float]) -> Array:
+        """Time of every product under the coefficients of ``GemmEfficiency``."""
+        memory = self.moved / (e["memory"] * self.bandwidth)
+        rate = 2.0 * self.units / (e["compute"] * self.flops)
+        partial = PARTIAL_BYTES * self.rows * self.outputs / (e["memory"] * self.bandwidth)
+        compute = np.full_like(memory, np.inf)
+        for area, tiles in self.tiles:
+            step = (area + e["half_tile"]) * rate
+            for split in SPLITS:
+                waves = e["waves"] * np.ceil(tiles * split) + (1 - e["waves"]) * np.maximum(tiles * split, 1.0)
+                time = waves * step * (self.inputs / split + e["prologue"])
+                if split > 1:
+                    time = time + e["split"] + partial * split
+                np.minimum(compute, time, out=compute)
+        p = e["sharpness"]
+        longer, shorter = np.maximum(compute, memory), np.minimum(compute, memory)
+        found: Array = longer * (1.0 + (shorter / longer) ** p) ** (1.0 / p) + e["launch"]
+        return found
+
+    def loss(self, e: Mapping[str, float]) -> float:
+        """Mean of ``|log(estimated / measured)|``."""
+        return float(np.mean(np.abs(np.log(self.seconds(e) / self.measured))))

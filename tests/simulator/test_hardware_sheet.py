@@ -1,0 +1,93 @@
+"""Hardware sheets: complete, dense rates, found by any name that people use, errors that say what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from twostroke.errors import ConfigError
+from twostroke.simulator.hardware_sheet import SHEETS, hardware_names, load_hardware
+
+PROMISED = {
+    "a100-40gb-sxm",
+    "a100-80gb-sxm",
+    "h100-sxm",
+    "h100-pcie",
+    "h200",
+    "b200",
+    "gb200",
+    "l40s",
+    "l4",
+    "a10",
+    "mi300x",
+    "mi325x",
+    "rtx-4090",
+    "rtx-5090",
+    "rtx-pro-6000",
+    "cpu",
+}
+
+
+def test_every_promised_device_has_a_sheet() -> None:
+    assert set(hardware_names()) >= PROMISED
+
+
+@pytest.mark.parametrize("name", sorted(PROMISED))
+def test_a_sheet_is_complete_and_says_where_its_numbers_come_from(name: str) -> None:
+    sheet = load_hardware(name)
+    assert sheet.name == name and sheet.title
+    assert {"rates", "memory", "price"} <= set(sheet.sources)
+    assert sheet.price_per_hour > 0 and sheet.power_watts > 0 and sheet.network_bandwidth > 0
+    assert sheet.dense_flops["bf16"] > sheet.memory_bandwidth
+
+
+@pytest.mark.parametrize("name", sorted(PROMISED))
+def test_rates_are_dense(name: str) -> None:
+    """Half the bits, twice the rate. A sparse figure beside a dense one would be four times as much."""
+    rates = load_hardware(name).dense_flops
+    if "fp8" in rates:
+        assert rates["fp8"] == pytest.approx(2 * rates["bf16"], rel=0.02)
+    if "fp4" in rates:
+        assert rates["bf16"] * 4 <= rates["fp4"] <= rates["bf16"] * 8.01  # RTX 5090: float32 sums halve only the wider
+
+
+def test_known_rates() -> None:
+    """The figures that are most often taken from the sparse column."""
+    assert load_hardware("h100").dense_flops["bf16"] == pytest.approx(989e12, rel=0.001)
+    assert load_hardware("b200").dense_flops["fp4"] == pytest.approx(9e15)
+    assert load_hardware("l4").dense_flops["bf16"] == pytest.approx(121e12)
+    assert load_hardware("rtx-4090").dense_flops["bf16"] == pytest.approx(165.2e12)
+
+
+def test_names_are_unique_and_aliases_work() -> None:
+    labels = [label for name in hardware_names() for label in (name, *load_hardware(name).aliases)]
+    assert len(labels) == len(set(labels))
+    assert load_hardware("H100").name == "h100-sxm"
+    assert load_hardware("a100").name == "a100-80gb-sxm"
+
+
+def test_an_unknown_device_gets_a_suggestion() -> None:
+    with pytest.raises(ConfigError, match="unknown device 'h10o'") as caught:
+        load_hardware("h10o")
+    assert caught.value.hint is not None and "h100" in caught.value.hint
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    text = (SHEETS / "h100-sxm.toml").read_text()
+    own = tmp_path / "mine.toml"
+    own.write_text(text.replace("price_per_hour = 2.69", "price_per_hour = 1.0"))
+    assert load_hardware(str(own)).price_per_hour == 1.0
+    own.write_text(text.replace("memory_bandwidth = 3.35e12", "memory_bandwidth = 0"))
+    with pytest.raises(ConfigError, match="memory_bandwidth must be positive"):
+        load_hardware(str(own))
+    own.write_text(text.replace("compute_units = 132", ""))
+    with pytest.raises(ConfigError, match="compute_units"):
+        load_hardware(str(own))
+
+
+def test_a_missing_rate_falls_back_to_a_wider_format() -> None:
+    assert load_hardware("a100").compute_format("fp4") == "bf16"
+    assert load_hardware("h100").compute_format("fp4") == "fp8"
+    with pytest.raises(ConfigError, match="no rate for fp32"):
+        load_hardware("h100").compute_format("fp32")

@@ -1,0 +1,117 @@
+"""Kernels of the cost model on their own: products, attention, all-reduce."""
+
+from __future__ import annotations
+
+import pytest
+
+from twostroke.simulator.attention_cost import decode_time, prefill_time
+from twostroke.simulator.communication import all_gather_time, all_reduce_time
+from twostroke.simulator.efficiencies import GemmEfficiency, load_efficiencies
+from twostroke.simulator.gemm import gemm_time
+from twostroke.simulator.hardware_sheet import load_hardware
+from twostroke.simulator.kernel_time import combine
+from twostroke.simulator.model_sheet import Attention
+
+H100 = load_hardware("h100")
+EFFICIENCIES = load_efficiencies("h100-sxm")
+LAYER = Attention(32, 8, 128, 128)
+
+
+def product(rows: float, efficiency: GemmEfficiency) -> float:
+    return gemm_time(
+        rows,
+        4096,
+        4096,
+        efficiency=efficiency,
+        flops=1e15,
+        bandwidth=3e12,
+        units=132,
+        weight_bytes=2.0,
+    ).seconds
+
+
+def test_overlap_lies_between_the_longer_and_the_sum() -> None:
+    assert combine(3.0, 4.0, 0.5, 1.0) == (7.5, 0.0, 7.0, 0.5)
+    assert combine(3.0, 4.0, 0.0, 2.0).seconds == pytest.approx(5.0)
+    assert combine(3.0, 4.0, 0.0, 200.0).seconds == pytest.approx(4.0)
+    assert combine(4.0, 3.0, 0.0, 2.0).compute == pytest.approx(5.0)
+    assert combine(0.0, 0.0, 0.5, 2.0).seconds == 0.5
+
+
+def test_a_device_without_tiles_is_a_plain_roofline() -> None:
+    plain = GemmEfficiency(
+        compute=0.5, memory=0.5, half_tile=0, prologue=0, waves=0, split=0, launch=1e-6, sharpness=1.0
+    )
+    moved = 2 * 4096 * 4096 + 2 * 7 * 8192
+    assert product(7, plain) == pytest.approx(1e-6 + moved / 1.5e12 + 2 * 7 * 4096 * 4096 / 0.5e15)
+
+
+def test_rows_cost_by_whole_tiles_and_waves() -> None:
+    """With last waves at full price, time stands still until the tiles need another wave."""
+    stepped = GemmEfficiency(
+        compute=0.9, memory=0.9, half_tile=3000, prologue=100, waves=1, split=1e-3, launch=0, sharpness=50
+    )
+    assert product(1025, stepped) == pytest.approx(product(1088, stepped), rel=0.02)
+    assert product(8192, stepped) == pytest.approx(8 * product(1024, stepped), rel=0.25)
+    rows = range(64, 8192, 64)
+    times = [product(count, stepped) for count in rows]
+    assert times == sorted(times) and len(set(times)) < len(times) / 2
+
+
+def test_few_tiles_are_split_along_the_inner_dimension() -> None:
+    """64 rows of a narrow product keep few units busy; splitting helps until adding up costs more."""
+    cheap = EFFICIENCIES.gemm["bf16"]
+
+    def narrow(split: float) -> float:
+        values = {name: getattr(cheap, name) for name in GemmEfficiency.__slots__}
+        efficiency = GemmEfficiency(**{**values, "split": split})
+        return gemm_time(
+            256, 512, 16384, efficiency=efficiency, flops=1e15, bandwidth=3e12, units=132, weight_bytes=2.0
+        ).seconds
+
+    assert narrow(1e-6) < narrow(1.0)
+
+
+def test_decoding_reads_the_cache_once() -> None:
+    def seconds(context: float, cache_bytes: float = 2.0, queries: int = 1) -> float:
+        return decode_time(
+            LAYER,
+            32,
+            context,
+            efficiency=EFFICIENCIES.decode,
+            flops=1e15,
+            bandwidth=3e12,
+            units=132,
+            cache_bytes=cache_bytes,
+            queries=queries,
+        ).seconds
+
+    added = seconds(2_000_000) - seconds(1_000_000)
+    assert added > 1_000_000 * 4096 / 3e12
+    assert added < 1.5 * 1_000_000 * 4096 / 3e12
+    assert seconds(2_000_000, cache_bytes=1.0) < 0.65 * seconds(2_000_000)
+    assert seconds(2_000_000, queries=4) < 2 * seconds(2_000_000)
+
+
+def test_prefill_is_quadratic_and_chunks_add_up() -> None:
+    def seconds(*chunks: tuple[int, int]) -> float:
+        return prefill_time(
+            LAYER, chunks, efficiency=EFFICIENCIES.prefill, flops=1e15, bandwidth=3e12, units=132
+        ).seconds
+
+    assert 3.3 < seconds((32768, 0)) / seconds((16384, 0)) < 4.1
+    whole, halves = seconds((16384, 0)), seconds((8192, 0)) + seconds((8192, 8192))
+    assert whole < halves < 1.2 * whole
+
+
+def test_all_reduce() -> None:
+    def seconds(size: float, ranks: int) -> float:
+        return all_reduce_time(size, ranks, efficiency=EFFICIENCIES.all_reduce, link=450e9)
+
+    assert seconds(1e6, 1) == 0.0 and seconds(0, 8) == 0.0
+    times = [seconds(2.0**power, 8) for power in range(8, 31)]
+    assert times == sorted(times)
+    assert 2e-6 < times[0] < 1e-5  # a start, nothing moved
+    assert times[-1] > 2 * 7 / 8 * 2**30 / 450e9 / 1.5
+    gathered = all_gather_time(1e6, 8, efficiency=EFFICIENCIES.all_reduce, link=450e9)
+    assert 0 < gathered < seconds(1e6, 8)

@@ -1,0 +1,106 @@
+"""Kernel tables: exact at their points, between neighbours elsewhere, the model where they have nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twostroke.errors import ConfigError
+from twostroke.simulator.communication import all_reduce_time
+from twostroke.simulator.efficiencies import load_efficiencies
+from twostroke.simulator.gemm import gemm_time
+from twostroke.simulator.hardware_sheet import load_hardware
+from twostroke.simulator.kernel_time import KernelTime
+from twostroke.simulator.tables import KernelTables
+
+H100 = load_hardware("h100")
+EFFICIENCIES = load_efficiencies("h100-sxm")
+
+
+def modelled(rows: float, outputs: int, inputs: int) -> KernelTime:
+    return gemm_time(
+        rows,
+        outputs,
+        inputs,
+        efficiency=EFFICIENCIES.gemm["bf16"],
+        flops=H100.dense_flops["bf16"],
+        bandwidth=H100.memory_bandwidth,
+        units=H100.compute_units,
+        weight_bytes=2.0,
+    )
+
+
+def tables(**raw: Any) -> KernelTables:
+    return KernelTables(raw, H100, EFFICIENCIES)
+
+
+def slower(rows: int, outputs: int, inputs: int, factor: float) -> list[float]:
+    return [rows, factor * modelled(rows, outputs, inputs).seconds]
+
+
+def test_a_point_of_the_table_is_its_measurement() -> None:
+    found = tables(gemm={"bf16": [[4096, 4096, [[64, 31e-6], [256, 47e-6]]]]})
+    for rows, seconds in ((64, 31e-6), (256, 47e-6)):
+        time = found.gemm("bf16", rows, 4096, 4096, modelled(rows, 4096, 4096))
+        assert time.seconds == pytest.approx(seconds)
+        # What it waits for keeps its share.
+        before = modelled(rows, 4096, 4096)
+        assert time.memory / time.seconds == pytest.approx(before.memory / before.seconds)
+
+
+def test_between_points_the_ratio_is_interpolated_and_beyond_them_kept() -> None:
+    points = [slower(64, 8192, 8192, 2.0), slower(256, 8192, 8192, 8.0)]
+    found = tables(gemm={"bf16": [[8192, 8192, points]]})
+    for rows, factor in ((64, 2), (128, 4), (256, 8), (1, 2), (4096, 8)):
+        before = modelled(rows, 8192, 8192)
+        assert found.gemm("bf16", rows, 8192, 8192, before).seconds == pytest.approx(factor * before.seconds)
+
+
+def test_an_unknown_shape_goes_by_its_neighbours() -> None:
+    entries = [[n, n, [slower(64, n, n, factor)]] for n, factor in ((2048, 2.0), (8192, 4.0))]
+    found = tables(gemm={"bf16": entries})
+    before = modelled(64, 4096, 4096)
+    assert found.gemm("bf16", 64, 4096, 4096, before).seconds == pytest.approx(8**0.5 * before.seconds)
+
+
+def test_a_measurement_from_the_cache_is_not_believed() -> None:
+    """Weights of 32 MB read in a microsecond were never read from memory."""
+    found = tables(gemm={"bf16": [[4096, 4096, [[1, 1e-6]]]]})
+    seconds = found.gemm("bf16", 1, 4096, 4096, modelled(1, 4096, 4096)).seconds
+    assert seconds == pytest.approx(2 * 4096 * 4096 / H100.memory_bandwidth)
+
+
+def test_what_a_table_lacks_stays_as_modelled() -> None:
+    found = tables(gemm={"bf16": [[4096, 4096, [[64, 31e-6]]]]})
+    before = modelled(64, 4096, 4096)
+    assert found.gemm("fp8", 64, 4096, 4096, before) == before
+    assert found.decode(32, 8, 128, 4, 1000, before) == before
+    assert found.prefill(32, 8, 128, 1, 1000, before) == before
+    assert found.all_reduce(1000, 2, 5e-6) == 5e-6
+
+
+def test_attention_and_all_reduce() -> None:
+    found = tables(
+        decode=[[32, 8, 128, 4, [[1024, 20e-6], [4096, 50e-6]]]],
+        prefill=[[32, 8, 128, 1, [[1024, 40e-6]]]],
+        all_reduce={"4": [[65536, 7e-6]]},
+    )
+    base = KernelTime(1.0)
+    short, long = (found.decode(32, 8, 128, 4, tokens, base).seconds for tokens in (1024, 4096))
+    assert short != long and short > 0
+    assert found.prefill(32, 8, 128, 1, 1024, base).seconds > 0
+    before = all_reduce_time(65536, 4, efficiency=EFFICIENCIES.all_reduce, link=H100.link_bandwidth)
+    assert found.all_reduce(65536, 4, before) == pytest.approx(7e-6)
+
+
+def test_files(tmp_path: Path) -> None:
+    file = tmp_path / "table.json"
+    file.write_text(json.dumps({"gemm": {"bf16": [[4096, 4096, [[64, 31e-6]]]]}}))
+    read = KernelTables.read(file, H100, EFFICIENCIES)
+    assert read.gemm("bf16", 64, 4096, 4096, modelled(64, 4096, 4096)).seconds == pytest.approx(31e-6)
+    file.write_text("[]")
+    with pytest.raises(ConfigError, match="cannot read kernel tables"):
+        KernelTables.read(file, H100, EFFICIENCIES)
