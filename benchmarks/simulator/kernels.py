@@ -118,7 +118,7 @@ def model_shapes(name: str) -> set[tuple[int, int]]:
 
 
 def of_width(row: GemmRow, width: int) -> bool:
-    """Whether a product could belong to a model of this hidden size: all such are kept from a fit that it is tested on."""
+    """Whether a product could belong to a model of this hidden size; a fit that is tested on such has seen none."""
     return width in (row.outputs, row.inputs)
 
 

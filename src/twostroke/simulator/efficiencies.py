@@ -190,7 +190,13 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 Table = TypeVar(
-    "Table", GemmEfficiency, AttentionEfficiency, AllReduceEfficiency, ElementwiseEfficiency, HostEfficiency, Interval
+    "Table",
+    GemmEfficiency,
+    AttentionEfficiency,
+    AllReduceEfficiency,
+    ElementwiseEfficiency,
+    HostEfficiency,
+    Interval,
 )
 
 

@@ -1,4 +1,4 @@
-"""What a step computes, as far as its duration depends on it: the simulated executor tells the cost model."""
+"""What a step computes, as far as its duration depends on it: made by the simulated executor, read by a cost model."""
 
 from __future__ import annotations
 
