@@ -24,7 +24,7 @@ from twostroke.engine.async_engine import AsyncEngine
 
 MORE = os.environ.get("TWOSTROKE_SCHEMATHESIS_EXAMPLES")
 EXAMPLES = int(MORE or "15")
-SECONDS = 10  # after which a request hangs
+SECONDS = 30  # after which a request hangs, also on a busy machine
 WITH_BODY = ["POST /v1/chat/completions", "POST /v1/completions", "POST /tokenize", "POST /detokenize"]
 WITHOUT = ["GET /v1/models", "GET /v1/models/{name}", "GET /health", "GET /metrics", "GET /version"]
 # A request may fit the schema and not the model (too long), or contradict itself (top_logprobs without logprobs).
@@ -32,7 +32,7 @@ EXCLUDED: list[CheckFunction] = [positive_data_acceptance]
 # What the schema cannot know: this model's name, tokens and length. Half of the positive examples are given them.
 TAME: dict[str, Any] = {
     "model": "tiny",
-    "prompt": [5, 6, 7],
+    "prompt": "the dog",
     "tokens": [5, 6, 7],
     "messages": [{"role": "user", "content": "x"}],
 }
@@ -55,6 +55,21 @@ def test_every_operation_is_tried(document: BaseSchema) -> None:
     assert [found.ok().label for found in document.get_all_operations() if isinstance(found, Ok)] == WITH_BODY + WITHOUT
 
 
+@pytest.mark.parametrize("label", WITH_BODY)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_good_request_is_answered_as_documented(document: BaseSchema, label: str, streamed: bool) -> None:
+    """Random bodies may all be too long or contradict themselves; these do not."""
+    operation = document.find_operation_by_label(label)
+    assert operation is not None
+    fields = {"/v1/chat/completions": ("messages", "model"), "/v1/completions": ("prompt", "model")}
+    body = {name: TAME[name] for name in fields.get(operation.path, ("tokens" if "detokenize" in label else "prompt",))}
+    if operation.path in fields:
+        body |= {"stream": streamed, "n": 2, "max_tokens": 3, "return_token_ids": True}
+        body["logprobs"] = True if "chat" in label else 2
+    case = operation.Case(body=body, media_type="application/json")
+    assert case.call_and_validate(timeout=SECONDS).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("label", "mode"),
     # What takes nothing can be asked nothing wrong.
@@ -63,7 +78,6 @@ def test_every_operation_is_tried(document: BaseSchema) -> None:
 def test_operation(document: BaseSchema, engine: AsyncEngine, label: str, mode: GenerationMode) -> None:
     operation = document.find_operation_by_label(label)
     assert operation is not None
-    statuses = set()
 
     # Without the variable, the same examples each time: the suite repeats, exploring is done by hand.
     @given(case=operation.as_strategy(generation_mode=mode), tame=st.booleans())
@@ -77,10 +91,9 @@ def test_operation(document: BaseSchema, engine: AsyncEngine, label: str, mode: 
     def answers_as_documented(case: Case[Any], tame: bool) -> None:
         if tame and mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
             case.body |= {name: value for name, value in TAME.items() if name in case.body}
-        statuses.add(case.call_and_validate(timeout=SECONDS, excluded_checks=EXCLUDED).status_code)
+        case.call_and_validate(timeout=SECONDS, excluded_checks=EXCLUDED)
 
     answers_as_documented()
-    assert mode is GenerationMode.NEGATIVE or "{name}" in label or 200 in statuses
     wait_until(lambda: engine.stats().num_running + engine.stats().num_waiting == 0)
     assert engine.unhealthy_reason() is None
     assert engine.stats().free_blocks == engine.info.num_blocks
