@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from benchmarks.simulator.data import AllReduceRow, AttentionRow, GemmRow
-from benchmarks.simulator.search import Space, search
+from twostroke.simulator.fitting import Space, search
 from benchmarks.simulator.vector import GemmBatch
 from twostroke.simulator.attention_cost import decode_time, prefill_time
 from twostroke.simulator.communication import all_reduce_time

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from benchmarks.simulator import data, kernels, make_tables
-from benchmarks.simulator.search import search
+from twostroke.simulator.fitting import search
 from benchmarks.simulator.serving import Closed, Stack, waiting
 from benchmarks.simulator.vector import GemmBatch
 from twostroke.simulator.efficiencies import HostEfficiency, load_efficiencies
