@@ -57,7 +57,8 @@ def test_step_events_are_recorded_and_replayed(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_ctrl_c_prints_what_there_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    turn, turns = Fleet._turn, []
+    turn = Fleet._turn
+    turns: list[None] = []
 
     def interrupted(self: Fleet, progress: object) -> bool:
         turns.append(None)

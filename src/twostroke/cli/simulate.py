@@ -15,6 +15,9 @@ from twostroke.simulator.options import DeploymentOptions, OutputOptions
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from twostroke.simulator.scenario import Run, Scenario
 
 DeploymentFlags = Annotated[
@@ -115,7 +118,7 @@ def write_files(runs: list[Run], fields: list[dict[str, object]], output: Output
     from twostroke.simulator.report import report_json, requests_csv
 
     own = fields[-len(runs) :]
-    texts = (
+    texts: tuple[tuple[Path | None, Callable[[], str]], ...] = (
         (output.output_json, lambda: report_json(own)),
         (output.output_html, lambda: report_html(fields)),
         (output.output_csv, lambda: requests_csv(runs)),

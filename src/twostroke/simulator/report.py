@@ -159,8 +159,8 @@ def requests_csv(runs: Sequence[Run]) -> str:
     """One row per finished request of each run; times in seconds."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = ("number", "replica", "arrival", "scheduled", "first_token", "finish")
-    names += ("prompt_tokens", "output_tokens", "cached_tokens", "preemptions", "ttft", "tpot", "e2el")
+    names = ["number", "replica", "arrival", "scheduled", "first_token", "finish"]
+    names += ["prompt_tokens", "output_tokens", "cached_tokens", "preemptions", "ttft", "tpot", "e2el"]
     writer.writerow(("run", *names, "good"))
     for run in runs:
         for request in run.result.requests:

@@ -63,7 +63,7 @@ def step_flops(columns: Columns, deployment: Deployment) -> Numbers:
     """FLOPs of each step, over all devices of its replica."""
     model = deployment.model
     decoded = columns.decode_requests * deployment.cost.queries
-    total = (columns.prefill_tokens + decoded) * float(model.linear_flops())
+    total: Numbers = (columns.prefill_tokens + decoded) * np.float64(model.linear_flops())
     total += columns.new_tokens * float(model.head_flops())
     for layer in model.layers:
         attention = layer.attention
