@@ -10,6 +10,7 @@ from cyclopts import App, CycloptsError
 
 from twostroke.cli.batch import batch
 from twostroke.cli.bench import bench_app
+from twostroke.cli.calibrate import calibrate
 from twostroke.cli.chat import chat
 from twostroke.cli.flags import expand_sizes, show_help
 from twostroke.cli.generate import generate
@@ -44,6 +45,7 @@ def build_app() -> App:
     app.command(trace, usage="Usage: twostroke trace RECORDING [OPTIONS]")
     app.command(key, usage="Usage: twostroke key NAME [OPTIONS]")
     app.command(simulate, usage="Usage: twostroke simulate [MODEL] [OPTIONS]")
+    app.command(calibrate, usage="Usage: twostroke calibrate [MODEL] [OPTIONS]")
     app.command(bench_app())
     return app
 
