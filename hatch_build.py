@@ -15,7 +15,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = Path("src/twostroke/kernels/cpp")
-LIBRARY = Path("src/twostroke/kernels/_kernels.so")
+LIBRARY = Path("src/twostroke/kernels/cpp/kernels.so")
 FLAGS = ["-O3", "-std=c++17", "-fPIC", "-pthread", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-w"]
 # One build of the same kernels per instruction set; which one runs is decided when they are loaded.
 INSTRUCTION_SETS = {

@@ -13,7 +13,7 @@ from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import ClassVar
 
-LIBRARY_PATH = Path(__file__).parent / "_kernels.so"
+LIBRARY_PATH = Path(__file__).parent / "cpp" / "kernels.so"  # outside any package: it is no Python module
 
 LANES = 16  # Outputs in a block of packed weights.
 GROUP = 32  # Inputs that share a scale in 4-bit weights.

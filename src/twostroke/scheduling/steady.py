@@ -38,8 +38,8 @@ def steady_steps(scheduler: Scheduler, token: int, most: int) -> int:
     running = scheduler.running
     if not running or len(running) > scheduler.config.max_num_batched_tokens:
         return 0
-    if scheduler.config.policy == "fair" and len(scheduler.policy):
-        return 0  # Whose turn it is depends on the tokens of this very run.
+    if scheduler.config.policy == "fair":
+        return 0  # The order of requests, and so of blocks, depends on the tokens of this very run.
     steps, copies = most, False
     for request in running.values():
         known, computed = len(request.token_ids), request.num_computed_tokens
@@ -61,7 +61,6 @@ def advance(scheduler: Scheduler, token: int, steps: int, now: float) -> SteadyR
     tokens = [token] * steps
     for request in requests:
         request.token_ids += tokens
-        scheduler.policy.charge(request, prompt_tokens=request.reach(steps), output_tokens=steps)
     free_blocks = scheduler.kv.decode(requests, steps)
     finished = []
     for request in requests:
