@@ -12,12 +12,13 @@ from tests.simulator import configs
 from twostroke.engine.engine import Engine
 from twostroke.errors import ConfigError
 from twostroke.simulator.calibration import (
-    CalibrationOptions,
     MeasuredStep,
     as_toml,
     calibrate,
+    format_of_weights,
     measure,
 )
+from twostroke.simulator.calibration_options import CalibrationOptions
 from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
 from twostroke.simulator.efficiencies import load_efficiencies
 from twostroke.simulator.hardware_sheet import load_hardware
@@ -79,7 +80,7 @@ def test_the_file_is_read_back(tmp_path: Path) -> None:
 
 
 def test_options() -> None:
-    assert CalibrationOptions.weight_format("auto", "fp32") == "fp32"
-    assert CalibrationOptions.weight_format("bfloat16", "fp32") == "bf16"
+    assert format_of_weights("auto", "fp32") == "fp32"
+    assert format_of_weights("bfloat16", "fp32") == "bf16"
     with pytest.raises(ConfigError, match="--rounds must be at least 1"):
         CalibrationOptions(rounds=0)
