@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.simulator import kernels, make_tables
 from benchmarks.simulator.data import DATA, DEVICES, all_reduce_rows, attention_rows, gemm_rows, present, serving_rows
-from benchmarks.simulator.kernels import ELEMENT_BYTES, cached, usual
+from benchmarks.simulator.kernels import cached, usual
 from benchmarks.simulator.serving import Closed, Stack, fit_stacks, leave_one_model_out, waiting
 from twostroke.simulator.efficiencies import (
     FILES,
@@ -29,6 +29,7 @@ from twostroke.simulator.efficiencies import (
     load_efficiencies,
 )
 from twostroke.simulator.hardware_sheet import HardwareSheet, load_hardware
+from twostroke.simulator.tables import ELEMENT_BYTES
 
 # Devices that a fit also serves: the same architecture with other memory or links.
 SERVES = {
@@ -117,6 +118,24 @@ def interval(closed: Closed) -> dict[str, float]:
     }
 
 
+def unseen_interval(known: Mapping[str, float]) -> dict[str, float]:
+    """For a device without coefficients of its own: widened by how far L40S is off by those of the other two."""
+    raw = fit_devices(NVLINK)
+    hardware = load_hardware("l40s")
+    gemm = GemmEfficiency(**raw["gemm"]["bf16"])
+    rows = [row for row, _ in products(["l40s"], "bf16")]
+
+    def off(few: bool) -> list[float]:
+        chosen = [row for row in rows if (row.rows <= 256) is few]
+        return sorted(row.seconds / kernels.gemm_seconds(row, hardware, gemm) for row in chosen)
+
+    found = dict(known)
+    for step, ratios in (("decode", off(True)), ("prefill", off(False))):
+        found[f"{step}_low"] = min(known[f"{step}_low"], ratios[len(ratios) // 10])
+        found[f"{step}_high"] = max(known[f"{step}_high"], ratios[len(ratios) * 9 // 10])
+    return found
+
+
 def write(name: str, source: str, tables: Mapping[str, Any], devices: Sequence[str] = ()) -> None:
     lines = [f'source = "{source}"']
     if devices:
@@ -132,10 +151,14 @@ def write(name: str, source: str, tables: Mapping[str, Any], devices: Sequence[s
 
 
 def _lines(values: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{key} = {str(value).lower() if isinstance(value, bool) else repr(float(f'{value:.4g}'))}"
-        for key, value in values.items()
-    ]
+    return [f"{key} = {_number(value)}" for key, value in values.items()]
+
+
+def _number(value: float) -> str:
+    """Four digits of what was fitted; all of what was set."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int) else repr(float(f"{value:.4g}"))
 
 
 def write_all() -> None:
@@ -154,14 +177,19 @@ def write_all() -> None:
     stacks = fit_stacks(closed, serving_rows())
     for name, stack in stacks.items():
         write(f"stack-{name}", "fitted to its public serving measurements on H100, all models", stack_table(stack))
+    known = interval(closed)
+    for device in NVLINK:
+        write(device, f"fitted to {public} on this device", {**rates[device], "interval": known}, SERVES[device])
     defaults = {
         **shared,
         "elementwise": {"memory": 0.75, "launch": 2e-6},
         **links,
         **stack_table(stacks["vllm"]),
-        "interval": interval(closed),
+        "interval": unseen_interval(known),
     }
-    write("default", f"fitted to {public} on A100, H100 and L40S together; host and interval from H100 servers", defaults)
+    write(
+        "default", f"fitted to {public} on A100, H100 and L40S together; host and interval from H100 servers", defaults
+    )
 
 
 def write_table(device: str, path: Path) -> None:

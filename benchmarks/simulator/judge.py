@@ -182,9 +182,7 @@ def other_stack() -> Iterator[Result]:
     yield Result("GEMM bf16, h100-sxm, measured by Vidur", split, _all(parts), "mean", None, parts)
 
 
-def _vidur_pairs(
-    record: dict[str, str], hardware: HardwareSheet, efficiency: GemmEfficiency
-) -> Iterator[Pair]:
+def _vidur_pairs(record: dict[str, str], hardware: HardwareSheet, efficiency: GemmEfficiency) -> Iterator[Pair]:
     tokens, ranks = int(record["num_tokens"]), int(record["num_tensor_parallel_workers"])
     hidden, inner = int(record["n_embd"]), int(record["n_expanded_embd"])
     heads, kv_heads = int(record["n_head"]), int(record["n_kv_head"])
@@ -232,6 +230,8 @@ def serving() -> Iterator[Result]:
     split = "leave one model out"
     yield Result("TPOT, H100 servers", split, [tpot(i) for i in every], "mean", 0.12, parts(tpot, every))
     yield Result("TPOT, H100 servers", split, [tpot(i) for i in every], "median", 0.08)
-    yield Result("TTFT, H100 servers, below saturation", split, [ttft(i) for i in free], "median", 0.15, parts(ttft, free))
+    yield Result(
+        "TTFT, H100 servers, below saturation", split, [ttft(i) for i in free], "median", 0.15, parts(ttft, free)
+    )
     yield Result("TTFT, H100 servers, cache and front end not full", split, [ttft(i) for i in fitting])
     yield Result("TTFT, H100 servers, saturated rows", split, [ttft(i) for i in saturated])

@@ -9,11 +9,11 @@ from random import Random
 from typing import Any
 
 from benchmarks.simulator.data import AllReduceRow, AttentionRow, GemmRow
-from benchmarks.simulator.search import Space, search
 from benchmarks.simulator.vector import GemmBatch
 from twostroke.simulator.attention_cost import decode_time, prefill_time
 from twostroke.simulator.communication import all_reduce_time
 from twostroke.simulator.efficiencies import AllReduceEfficiency, AttentionEfficiency, GemmEfficiency
+from twostroke.simulator.fitting import Space, search
 from twostroke.simulator.gemm import gemm_time
 from twostroke.simulator.hardware_sheet import HardwareSheet
 from twostroke.simulator.model_sheet import Attention
@@ -118,7 +118,7 @@ def model_shapes(name: str) -> set[tuple[int, int]]:
 
 
 def of_width(row: GemmRow, width: int) -> bool:
-    """Whether a product could belong to a model of this hidden size: all such are kept from a fit that it is tested on."""
+    """Whether a product could belong to a model of this hidden size; a fit that is tested on such has seen none."""
     return width in (row.outputs, row.inputs)
 
 

@@ -6,8 +6,8 @@ times, at d seconds a step; both are steps of the cost model. TPOT is ``(T - TTF
 
 TTFT depends on how clients start and bunch, which the data does not tell. In the first of w rounds all prompts come at
 once; later, one finds ``own - 1`` others before or beside it, no more than share a step:
-``TTFT = d + start + x ((C + 1) / 2 / w + (1 - 1 / w) min(own, group + 1))``. A stack that prefills before it decodes keeps
-its clients in step, and every round is like the first: ``TTFT = d + start + x (C + group) / 2``.
+``TTFT = d + start + x ((C + 1) / 2 / w + (1 - 1 / w) min(own, group + 1))``. A stack that prefills before it decodes
+keeps its clients in step, and every round is like the first: ``TTFT = d + start + x (C + group) / 2``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from math import log
 from statistics import median
 
 from benchmarks.simulator.data import ServingRow
-from benchmarks.simulator.search import Space, search
 from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
 from twostroke.simulator.efficiencies import Efficiencies, HostEfficiency
+from twostroke.simulator.fitting import Space, search
 from twostroke.simulator.hardware_sheet import HardwareSheet
 from twostroke.simulator.model_reader import model_sheet
 from twostroke.simulator.model_sheet import ModelSheet
@@ -204,9 +204,7 @@ def _stack(backend: str, steps: Mapping[str, float], arrivals: Mapping[str, floa
     return Stack(host, steps["decode"], steps["prefill"], **arrivals)
 
 
-def _fit_shared(
-    closed: Closed, rows: Sequence[ServingRow], rounds: int
-) -> tuple[dict[str, float], dict[str, float]]:
+def _fit_shared(closed: Closed, rows: Sequence[ServingRow], rounds: int) -> tuple[dict[str, float], dict[str, float]]:
     arrivals = {name: start for name, (start, *_) in ARRIVAL_SPACE.items()}
     steps: dict[str, float] = {}
 

@@ -149,7 +149,9 @@ def environment() -> str:
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.strip()
     when = datetime.now(UTC).strftime("%Y-%m-%d")
-    return f"{when}, commit {commit or 'unknown'}, Python {platform.python_version()}, NumPy {version('numpy')}, {cpu()}"
+    return (
+        f"{when}, commit {commit or 'unknown'}, Python {platform.python_version()}, NumPy {version('numpy')}, {cpu()}"
+    )
 
 
 def cpu() -> str:

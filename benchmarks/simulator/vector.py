@@ -1,4 +1,4 @@
-"""``twostroke.simulator.gemm`` over many shapes at once: fits evaluate it millions of times. A test holds the two equal."""
+"""``twostroke.simulator.gemm`` over many shapes at once, since fits ask for millions. A test holds the two equal."""
 
 from __future__ import annotations
 

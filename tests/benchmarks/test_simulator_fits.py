@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from benchmarks.simulator import data, kernels, make_tables
-from benchmarks.simulator.search import search
-from benchmarks.simulator.serving import Closed, ServingRow, Stack, waiting
+from benchmarks.simulator.serving import Closed, Stack, waiting
 from benchmarks.simulator.vector import GemmBatch
 from twostroke.simulator.efficiencies import HostEfficiency, load_efficiencies
+from twostroke.simulator.fitting import search
 from twostroke.simulator.hardware_sheet import load_hardware
 
 H100 = load_hardware("h100")
@@ -46,7 +46,7 @@ def test_shapes_of_a_model() -> None:
     assert {(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (4096, 7168), (768, 4096)} <= shapes
 
 
-def row(**more: object) -> ServingRow:
+def row(**more: object) -> data.ServingRow:
     values: dict[str, object] = {
         "backend": "vllm",
         "model": "meta-llama/Llama-3.1-8B-Instruct",
@@ -58,7 +58,7 @@ def row(**more: object) -> ServingRow:
         "ttft": 0.1,
         "tpot": 0.01,
     }
-    return ServingRow(**{**values, **more})  # type: ignore[arg-type]
+    return data.ServingRow(**{**values, **more})  # type: ignore[arg-type]
 
 
 def test_a_row_waits_if_its_output_length_delays_its_first_token() -> None:

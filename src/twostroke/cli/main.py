@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from twostroke.cli.bench import bench_app
+from twostroke.cli.calibrate import calibrate
 from twostroke.cli.chat import chat
 from twostroke.cli.flags import expand_sizes, show_help
 from twostroke.cli.generate import generate
@@ -40,6 +41,7 @@ def build_app() -> App:
     app.command(generate, usage="Usage: twostroke generate PROMPT [OPTIONS]")
     app.command(trace, usage="Usage: twostroke trace RECORDING [OPTIONS]")
     app.command(simulate, usage="Usage: twostroke simulate [MODEL] [OPTIONS]")
+    app.command(calibrate, usage="Usage: twostroke calibrate [MODEL] [OPTIONS]")
     app.command(bench_app())
     return app
 

@@ -13,6 +13,8 @@ from twostroke.simulator.kernel_time import KernelTime, combine
 from twostroke.simulator.model_sheet import Attention, seen_pairs
 
 ACTIVATION_BYTES = 2.0
+# Queries that one compute unit works on: the last tile of the longest chunk takes as long however idle the others are.
+QUERY_TILE = 128
 
 
 def decode_time(
@@ -63,12 +65,14 @@ def prefill_time(
     cached = 0
     new = 0
     tiles = 0
+    longest = 0
     for length, before in chunks:
         pairs += seen_pairs(length, before, layer.window) + 0.5 * e.tile * length
         cached += before if layer.window is None else min(before, layer.window)
         new += length
         tiles += ceil(length / max(e.tile, 1.0))
-    compute = pairs * layer.prefill_flops() / ranks / (e.compute * flops)
+        longest = max(longest, min(length, QUERY_TILE) * layer.seen(before + length))
+    compute = max(pairs * heads, longest * units) * layer.prefill_flops() / layer.heads / (e.compute * flops)
     moved = (cached + new) * layer.cached_elements(ranks) * cache_bytes
     moved += 2 * new * heads * (layer.key_dim + layer.value_dim) * ACTIVATION_BYTES
     memory = moved / (e.memory * bandwidth)

@@ -8,6 +8,8 @@ of the first two counts.
 
 from __future__ import annotations
 
+from math import pow, sqrt
+
 from twostroke.simulator.efficiencies import AllReduceEfficiency
 
 
@@ -18,8 +20,8 @@ def all_reduce_time(size: float, ranks: int, *, efficiency: AllReduceEfficiency,
     e = efficiency
     share = 2 * (ranks - 1) / ranks * size / link
     if size >= e.ring_from:
-        return e.ring_launch * (ranks - 1) ** 0.5 + share / e.ring * (ranks / 2) ** e.ring_crowding
-    crowding = (ranks / 2) ** e.crowding
+        return e.ring_launch * sqrt(ranks - 1) + share / e.ring * pow(ranks / 2, e.ring_crowding)
+    crowding = pow(ranks / 2, e.crowding)
     start = e.launch + e.rank * (ranks - 2)
     one_shot = (ranks - 1) * size / (e.one_shot * link) * crowding
     two_shot = e.sync + share / e.two_shot * crowding

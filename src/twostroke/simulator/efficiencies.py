@@ -189,8 +189,15 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-Table = TypeVar("Table", GemmEfficiency, AttentionEfficiency, AllReduceEfficiency, ElementwiseEfficiency, HostEfficiency,
-                Interval)  # fmt: skip
+Table = TypeVar(
+    "Table",
+    GemmEfficiency,
+    AttentionEfficiency,
+    AllReduceEfficiency,
+    ElementwiseEfficiency,
+    HostEfficiency,
+    Interval,
+)
 
 
 def _table(kind: type[Table], raw: Mapping[str, Any], where: str) -> Table:

@@ -15,7 +15,7 @@ from twostroke.simulator.number_formats import cache_bytes, weight_format
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Outputs of a linear layer that tensor parallelism deals out in ``units`` (heads, say); one unit is never split."""
+    """Outputs of a linear layer that tensor parallelism deals out in ``units`` (heads, say), none of them split."""
 
     outputs: int
     units: int

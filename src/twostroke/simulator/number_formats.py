@@ -72,7 +72,7 @@ def stored_format(raw: Mapping[str, Any]) -> str:
     Raises:
         ConfigError: The checkpoint is quantised in a way that is not known here.
     """
-    quantization = raw.get("quantization_config") or raw.get("compression_config") or {}
+    quantization: Mapping[str, Any] = raw.get("quantization_config") or raw.get("compression_config") or {}
     if not quantization:
         dtype = raw.get("dtype") or raw.get("torch_dtype") or "bfloat16"
         return weight_format(str(dtype)).name
@@ -86,7 +86,7 @@ def stored_format(raw: Mapping[str, Any]) -> str:
     bits = quantization.get("bits")
     if method == "compressed-tensors":
         groups = quantization.get("config_groups") or {}
-        weights = next(iter(groups.values()), {}).get("weights") or {}
+        weights = next((group.get("weights") or {} for group in groups.values()), {})
         bits = weights.get("num_bits")
         if weights.get("type") == "float":
             return "fp8" if bits == 8 else "nvfp4"

@@ -1,4 +1,4 @@
-"""What a step computes, as far as its duration depends on it. The simulated executor makes one, a cost model reads it."""
+"""What a step computes, as far as its duration depends on it: made by the simulated executor, read by a cost model."""
 
 from __future__ import annotations
 

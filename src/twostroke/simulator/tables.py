@@ -93,7 +93,7 @@ class KernelTables:
     Args:
         raw: The contents of a table file: ``gemm`` maps a number format to ``[outputs, inputs, [[rows, seconds], ..]]``
             entries; ``decode`` and ``prefill`` hold ``[heads, kv_heads, head_dim, batch, [[tokens, seconds], ..]]``
-            (tokens: context, or prompt length); ``all_reduce`` maps the number of devices to ``[[bytes, seconds], ..]``.
+            (tokens: context, or prompt length); ``all_reduce`` maps numbers of devices to ``[[bytes, seconds], ..]``.
     """
 
     def __init__(self, raw: Mapping[str, Any], hardware: HardwareSheet, efficiencies: Efficiencies) -> None:

@@ -1,0 +1,76 @@
+"""``twostroke calibrate``."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+
+from twostroke.cli.flags import CacheFlags, ModelFlags, SchedulerFlags, engine_config
+from twostroke.errors import ConfigError
+from twostroke.simulator.calibration import CalibrationOptions
+
+CalibrationFlags = Annotated[CalibrationOptions, Parameter(name="*", group=Group("Calibration", sort_key=0))]
+
+
+def calibrate(
+    model: str | None = None,
+    /,
+    *,
+    calibration: CalibrationFlags | None = None,
+    model_options: ModelFlags | None = None,
+    cache: CacheFlags | None = None,
+    scheduler: SchedulerFlags | None = None,
+) -> None:
+    """Measure short steps of the live engine on this machine, and fit the simulator's coefficients to them.
+
+    Use the file with `twostroke simulate --gpu cpu --efficiencies FILE`, on the same model best. Nothing else should
+    run meanwhile.
+
+    Args:
+        model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same as --model.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from twostroke.model_files import resolve_model
+    from twostroke.simulator.calibration import BATCHES, as_toml, measure
+    from twostroke.simulator.calibration import calibrate as fit
+    from twostroke.simulator.efficiencies import load_efficiencies
+    from twostroke.simulator.hardware_sheet import load_hardware
+    from twostroke.simulator.model_reader import read_model
+    from twostroke.startup import load_engine
+
+    options = calibration or CalibrationOptions()
+    if not options.output.parent.is_dir():
+        raise ConfigError(f"{options.output.parent} is no folder", hint="make it, or give another --output")
+    hardware = load_hardware(options.gpu)
+    start = load_efficiencies(hardware.name)
+    config = engine_config(model, model_options, cache, scheduler)
+    sheet = read_model(resolve_model(config.model.model, config.model.revision))
+    weights = options.weight_format(config.model.dtype, sheet.format)
+    engine = load_engine(config)
+    console = Console(stderr=True)
+    try:
+        with Progress(console=console, disable=not console.is_terminal, refresh_per_second=2) as progress:
+            task = progress.add_task("measuring", total=options.rounds * len(BATCHES))
+            steps = measure(engine, options.rounds, lambda done: progress.update(task, completed=done))
+    finally:
+        engine.close()
+    print(f"measured {len(steps)} kinds of steps; fitting", file=sys.stderr)
+    found = fit(steps, hardware, sheet, start, weights=weights)
+    source = (
+        f"twostroke calibrate on {platform.node() or 'this machine'}: {config.model.model}, {hardware.name}, {weights}"
+    )
+    write(options.output, as_toml(found, source))
+    print(f"median error {found.median_error:.1%} over {len(steps)} kinds of steps; wrote {options.output}")
+
+
+def write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}", hint="give another --output") from error

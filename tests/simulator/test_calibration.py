@@ -1,0 +1,85 @@
+"""Calibration: shapes of real steps, coefficients that made the times, a file that the simulator reads back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import FakeExecutor
+from tests.simulator import configs
+from twostroke.engine.engine import Engine
+from twostroke.errors import ConfigError
+from twostroke.simulator.calibration import (
+    CalibrationOptions,
+    MeasuredStep,
+    as_toml,
+    calibrate,
+    measure,
+)
+from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
+from twostroke.simulator.efficiencies import load_efficiencies
+from twostroke.simulator.hardware_sheet import load_hardware
+from twostroke.simulator.model_reader import model_sheet
+from twostroke.simulator.step_shape import StepShape
+
+CPU = load_hardware("cpu")
+START = load_efficiencies("cpu")
+SMALL = {**configs.LLAMA_8B, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8, "head_dim": 64}
+MODEL = model_sheet({**SMALL, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 8192})
+
+
+def shapes() -> list[StepShape]:
+    decode = [StepShape(n, n * context, (), n) for n in (1, 4, 16, 64) for context in (40, 400, 1500)]
+    prefill = [StepShape(0, 0, ((n, cached),), 1) for n in (16, 64, 256, 1024) for cached in (0, 512)]
+    return decode + prefill + [StepShape(8, 8 * 200, ((128, 0),), 9)]
+
+
+def test_steps_of_the_engine_are_measured_as_what_they_computed() -> None:
+    engine = Engine(FakeExecutor(num_blocks=600))
+    steps = measure(engine, rounds=1)
+    engine.close()
+    found = [step.shape for step in steps]
+    assert StepShape(0, 0, ((16, 0),), 1) in found  # the shortest prompt, alone
+    assert any(shape.decode_requests == 8 and not shape.prefill for shape in found)
+    assert any(len(shape.prefill) == 8 for shape in found)
+    assert len({(s.decode_requests, s.decode_context, s.prefill) for s in found}) == len(found)
+    assert all(step.seconds > 0 for step in steps)
+    lone = [shape for shape in found if shape.decode_requests == 1 and not shape.prefill]
+    assert 17 <= min(shape.decode_context for shape in lone) < 32  # steps of nearly the same context are one kind
+
+
+def test_a_fit_finds_times_that_other_coefficients_made() -> None:
+    """A machine half as fast in memory, with a slower host: not the same numbers, but the same times."""
+    gemm = {name: replace(value, memory=0.3, compute=0.5) for name, value in START.gemm.items()}
+    truth = replace(START, gemm=gemm, host=replace(START.host, step=0.004, request=1e-4))
+    real = RooflineCostModel(CPU, MODEL, Parallel(), Dtypes(), truth)
+    steps = [MeasuredStep(shape, real.step(shape).seconds) for shape in shapes()]
+    before = RooflineCostModel(CPU, MODEL, Parallel(), Dtypes(), START)
+    assert max(step.seconds / before.step(step.shape).seconds for step in steps) > 1.5
+    found = calibrate(steps, CPU, MODEL, START, rounds=1500)
+    assert found.median_error < 0.04
+    other = StepShape(32, 32 * 700, (), 32)
+    after = RooflineCostModel(CPU, MODEL, Parallel(), Dtypes(), found.efficiencies)
+    assert after.step(other).seconds == pytest.approx(real.step(other).seconds, rel=0.15)
+    assert found.ratios == sorted(found.ratios)
+
+
+def test_the_file_is_read_back(tmp_path: Path) -> None:
+    steps = [MeasuredStep(shape, 0.01) for shape in shapes()]
+    found = calibrate(steps, CPU, MODEL, START, rounds=20)
+    file = tmp_path / "own.toml"
+    file.write_text(as_toml(found, "a test"))
+    read = load_efficiencies("cpu", file)
+    assert read.source == "a test"
+    assert read.host.step == pytest.approx(found.efficiencies.host.step, rel=1e-4)
+    assert read.gemm["bf16"].memory == pytest.approx(found.efficiencies.gemm["bf16"].memory, rel=1e-4)
+    assert read.interval.decode_low <= 1 <= read.interval.decode_high
+
+
+def test_options() -> None:
+    assert CalibrationOptions.weight_format("auto", "fp32") == "fp32"
+    assert CalibrationOptions.weight_format("bfloat16", "fp32") == "bf16"
+    with pytest.raises(ConfigError, match="--rounds must be at least 1"):
+        CalibrationOptions(rounds=0)
