@@ -12,12 +12,12 @@ from tests.simulator import configs
 from twostroke.engine.engine import Engine
 from twostroke.errors import ConfigError
 from twostroke.simulator.calibration import (
-    CalibrationOptions,
     MeasuredStep,
     as_toml,
     calibrate,
     measure,
 )
+from twostroke.simulator.calibration_options import CalibrationOptions
 from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
 from twostroke.simulator.efficiencies import load_efficiencies
 from twostroke.simulator.hardware_sheet import load_hardware

@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 
 from twostroke.cli.flags import CacheFlags, ModelFlags, SchedulerFlags, engine_config
 from twostroke.errors import ConfigError
-from twostroke.simulator.calibration import CalibrationOptions
+from twostroke.simulator.calibration_options import CalibrationOptions
 
 CalibrationFlags = Annotated[CalibrationOptions, Parameter(name="*", group=Group("Calibration", sort_key=0))]
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import log
-from pathlib import Path
 from random import Random
 from typing import Any
 
 from twostroke.engine.client import GenerationRequest
 from twostroke.engine.engine import Engine
-from twostroke.errors import ConfigError
 from twostroke.observability.events import StepEvent
 from twostroke.sampling_params import SamplingParams
 from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
@@ -24,7 +22,6 @@ from twostroke.simulator.efficiencies import Efficiencies, Interval
 from twostroke.simulator.fitting import Space, search
 from twostroke.simulator.hardware_sheet import HardwareSheet
 from twostroke.simulator.model_sheet import ModelSheet
-from twostroke.simulator.number_formats import weight_format
 from twostroke.simulator.step_shape import StepShape
 
 # (requests, prompt tokens, output tokens) of the batches that are run, shortest first; those that do not fit are left
@@ -47,27 +44,6 @@ BATCHES = (
 PULL = 0.002
 # Tokens per request whose steps count as one shape; a context that is a little longer takes as long.
 SAME_CONTEXT = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationOptions:
-    """What is measured, and where the coefficients go."""
-
-    gpu: str = "cpu"
-    """The device that the engine runs on: a hardware sheet by name, or one of your own (.toml)."""
-    rounds: int = 3
-    """How often every batch is run; the fastest step of a kind counts."""
-    output: Path = Path("efficiencies.toml")
-    """Write the coefficients here."""
-
-    def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise ConfigError(f"--rounds must be at least 1, got {self.rounds}", hint="3 are usual")
-
-    @staticmethod
-    def weight_format(dtype: str, stored: str) -> str:
-        """What the engine keeps the weights in: ``--dtype``, or what the checkpoint states."""
-        return stored if dtype == "auto" else weight_format(dtype).name
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,30 @@
+"""What a calibration can be told; the command line derives its flags from these fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from twostroke.errors import ConfigError
+from twostroke.simulator.number_formats import weight_format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationOptions:
+    """What is measured, and where the coefficients go."""
+
+    gpu: str = "cpu"
+    """The device that the engine runs on: a hardware sheet by name, or one of your own (.toml)."""
+    rounds: int = 3
+    """How often every batch is run; the fastest step of a kind counts."""
+    output: Path = Path("efficiencies.toml")
+    """Write the coefficients here."""
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ConfigError(f"--rounds must be at least 1, got {self.rounds}", hint="3 are usual")
+
+    @staticmethod
+    def weight_format(dtype: str, stored: str) -> str:
+        """What the engine keeps the weights in: ``--dtype``, or what the checkpoint states."""
+        return stored if dtype == "auto" else weight_format(dtype).name
