@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # The models in the tests are tiny, and waiting for a second thread on a busy machine costs far more than it saves.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell without a terminal starts what runs in its background deaf to Ctrl-C, which some tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

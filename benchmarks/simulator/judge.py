@@ -167,6 +167,9 @@ def data_sheet_alone() -> Iterator[Result]:
         Pair(row.seconds, kernels.prefill_seconds(row, hardware, prefill)) for row, _ in attention(["l40s"], "context")
     ]
     yield Result("prefill attention, l40s, data sheet alone", split, pairs)
+    rows = [row for row, _ in attention(["l40s"], "context")]
+    long = [pair for row, pair in zip(rows, pairs) if row.tokens >= 1024]
+    yield Result("prefill attention, l40s, data sheet alone", "the same, prompts of 1,024 tokens and more", long)
 
 
 def other_stack() -> Iterator[Result]:

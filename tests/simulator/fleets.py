@@ -13,8 +13,9 @@ from twostroke.simulator.clock import VirtualClock
 from twostroke.simulator.cost_model import Estimate
 from twostroke.simulator.executor import SimulatedExecutor
 from twostroke.simulator.fleet import Fleet, FleetResult
+from twostroke.simulator.options import RouterName
 from twostroke.simulator.replica import Replica
-from twostroke.simulator.router import RouterName, make_router
+from twostroke.simulator.router import make_router
 from twostroke.simulator.step_shape import StepShape
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec, Workload
 

@@ -15,7 +15,6 @@ from twostroke.simulator.calibration import (
     MeasuredStep,
     as_toml,
     calibrate,
-    format_of_weights,
     measure,
 )
 from twostroke.simulator.calibration_options import CalibrationOptions
@@ -80,7 +79,7 @@ def test_the_file_is_read_back(tmp_path: Path) -> None:
 
 
 def test_options() -> None:
-    assert format_of_weights("auto", "fp32") == "fp32"
-    assert format_of_weights("bfloat16", "fp32") == "bf16"
+    assert CalibrationOptions.weight_format("auto", "fp32") == "fp32"
+    assert CalibrationOptions.weight_format("bfloat16", "fp32") == "bf16"
     with pytest.raises(ConfigError, match="--rounds must be at least 1"):
         CalibrationOptions(rounds=0)

@@ -8,7 +8,8 @@ import pytest
 
 from tests.simulator.fleets import make_fleet, run_fleet, specs
 from twostroke.config import SchedulerConfig
-from twostroke.simulator.router import MAX_IMBALANCE, RouterName
+from twostroke.simulator.options import RouterName
+from twostroke.simulator.router import MAX_IMBALANCE
 from twostroke.simulator.workloads.arrivals import ClosedLoop
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
 from twostroke.simulator.workloads.sessions import Sessions, Turn

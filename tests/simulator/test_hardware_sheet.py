@@ -86,8 +86,10 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         load_hardware(str(own))
 
 
-def test_a_missing_rate_falls_back_to_a_wider_format() -> None:
+def test_a_missing_rate_falls_back_to_a_wider_format(tmp_path: Path) -> None:
     assert load_hardware("a100").compute_format("fp4") == "bf16"
     assert load_hardware("h100").compute_format("fp4") == "fp8"
+    own = tmp_path / "narrow.toml"
+    own.write_text((SHEETS / "a10.toml").read_text().replace("fp32 =", "fp8 ="))
     with pytest.raises(ConfigError, match="no rate for fp32"):
-        load_hardware("h100").compute_format("fp32")
+        load_hardware(str(own)).compute_format("fp32")

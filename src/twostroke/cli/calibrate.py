@@ -37,7 +37,7 @@ def calibrate(
     from rich.progress import Progress
 
     from twostroke.model_files import resolve_model
-    from twostroke.simulator.calibration import BATCHES, as_toml, format_of_weights, measure
+    from twostroke.simulator.calibration import BATCHES, as_toml, measure
     from twostroke.simulator.calibration import calibrate as fit
     from twostroke.simulator.efficiencies import load_efficiencies
     from twostroke.simulator.hardware_sheet import load_hardware
@@ -51,7 +51,7 @@ def calibrate(
     start = load_efficiencies(hardware.name)
     config = engine_config(model, model_options, cache, scheduler)
     sheet = read_model(resolve_model(config.model.model, config.model.revision))
-    weights = format_of_weights(config.model.dtype, sheet.format)
+    weights = options.weight_format(config.model.dtype, sheet.format)
     engine = load_engine(config)
     console = Console(stderr=True)
     try:

@@ -22,7 +22,6 @@ from twostroke.simulator.efficiencies import Efficiencies, Interval
 from twostroke.simulator.fitting import Space, search
 from twostroke.simulator.hardware_sheet import HardwareSheet
 from twostroke.simulator.model_sheet import ModelSheet
-from twostroke.simulator.number_formats import weight_format
 from twostroke.simulator.step_shape import StepShape
 
 # (requests, prompt tokens, output tokens) of the batches that are run, shortest first; those that do not fit are left
@@ -45,11 +44,6 @@ BATCHES = (
 PULL = 0.002
 # Tokens per request whose steps count as one shape; a context that is a little longer takes as long.
 SAME_CONTEXT = 16
-
-
-def format_of_weights(dtype: str, stored: str) -> str:
-    """What the engine keeps the weights in: ``--dtype``, or what the checkpoint states."""
-    return stored if dtype == "auto" else weight_format(dtype).name
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What ``twostroke calibrate`` is asked for; apart, since the command line reads it before anything heavy is needed."""
+"""What a calibration can be told; the command line derives its flags from these fields."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from twostroke.errors import ConfigError
+from twostroke.simulator.number_formats import weight_format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,3 +23,8 @@ class CalibrationOptions:
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise ConfigError(f"--rounds must be at least 1, got {self.rounds}", hint="3 are usual")
+
+    @staticmethod
+    def weight_format(dtype: str, stored: str) -> str:
+        """What the engine keeps the weights in: ``--dtype``, or what the checkpoint states."""
+        return stored if dtype == "auto" else weight_format(dtype).name

@@ -311,7 +311,7 @@ class RooflineCostModel:
             cache_bytes=self.cache_bytes,
             queries=self.queries,
         )
-        if self.tables:
+        if self.tables and not attention.latent:
             heads, kv_heads = attention.heads // self.ranks, ceil(attention.kv_heads / self.ranks)
             return self.tables.decode(heads, kv_heads, attention.key_dim, requests, seen / requests, time)
         return time
@@ -331,7 +331,7 @@ class RooflineCostModel:
                 ranks=self.ranks,
                 cache_bytes=self.cache_bytes,
             )
-            if self.tables:
+            if self.tables and not attention.latent:
                 heads, kv_heads = attention.heads // self.ranks, ceil(attention.kv_heads / self.ranks)
                 length = sum(new for new, _ in chunks) / len(chunks)
                 time = self.tables.prefill(heads, kv_heads, attention.key_dim, len(chunks), length, time)

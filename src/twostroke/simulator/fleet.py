@@ -29,6 +29,7 @@ class RequestResult:
     output_tokens: int
     cached_tokens: int
     preemptions: int
+    priority: int = 0
 
     @property
     def ttft(self) -> float:
@@ -169,6 +170,7 @@ class Fleet:
                 output_tokens=request.num_output_tokens,
                 cached_tokens=request.num_cached_tokens,
                 preemptions=request.num_preemptions,
+                priority=request.priority,
             )
         )
         self._expect(self._workload.after(spec, finish))

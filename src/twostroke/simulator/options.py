@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from twostroke.bench.options import require
 from twostroke.errors import ConfigError
-from twostroke.simulator.router import RouterName
 
+RouterName = Literal["round-robin", "least-loaded", "prefix-affinity"]
 TARGETS = ("ttft", "tpot", "e2el")
 
 

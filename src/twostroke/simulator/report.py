@@ -57,7 +57,9 @@ def summary_fields(summary: Summary) -> dict[str, Any]:
     }
     for key in LATENCIES:
         found |= latency_fields(key, summary.latencies[key])
+    by_priority = {str(key): latency_fields("ttft", of) for key, of in summary.ttft_by_priority.items()}
     return found | {
+        "by_priority": by_priority,
         "prefix_hit_rate": summary.prefix_hit_rate,
         "preemptions": summary.preemptions,
         "busy": use.busy,
@@ -160,7 +162,7 @@ def requests_csv(runs: Sequence[Run]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = ["number", "replica", "arrival", "scheduled", "first_token", "finish"]
-    names += ["prompt_tokens", "output_tokens", "cached_tokens", "preemptions", "ttft", "tpot", "e2el"]
+    names += ["prompt_tokens", "output_tokens", "cached_tokens", "preemptions", "priority", "ttft", "tpot", "e2el"]
     writer.writerow(("run", *names, "good"))
     for run in runs:
         for request in run.result.requests:
@@ -194,7 +196,9 @@ def print_run(run: Run, stream: TextIO) -> None:
         if count:
             rows.insert(1, (name, f"{count}"))
     print_table(("", ""), rows, stream)
-    print_table(*latency_rows({title: summary.latencies[key] for key, title in LATENCIES.items()}), stream)
+    latencies = {title: summary.latencies[key] for key, title in LATENCIES.items()}
+    latencies |= {f"TTFT, priority {key}": of for key, of in summary.ttft_by_priority.items()}
+    print_table(*latency_rows(latencies), stream)
     if run.interval:
         low, high = run.interval["low"], run.interval["high"]
         ranges = [

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
+from twostroke.simulator.options import RouterName
 from twostroke.simulator.replica import Replica
 from twostroke.simulator.workloads.base import RequestSpec
 
-RouterName = Literal["round-robin", "least-loaded", "prefix-affinity"]
 # Affinity yields when its replica has more than twice the requests of the least loaded one, and this many more.
 MAX_IMBALANCE = 8
 

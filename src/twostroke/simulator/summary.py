@@ -23,6 +23,7 @@ class Summary:
     """One run. Seconds; throughput per second of ``duration``, which ends with the last step.
 
     Attributes:
+        ttft_by_priority: The TTFT of each priority, where there are several.
         refused: Requests that no replica could ever hold.
         unfinished: Requests that an interruption left.
         goodput: Requests per second that met the targets; ``None`` without targets. ``good_share``: of the completed.
@@ -41,6 +42,7 @@ class Summary:
     goodput: float | None
     good_share: float | None
     latencies: dict[str, Distribution]
+    ttft_by_priority: dict[int, Distribution]
     prefix_hit_rate: float
     preemptions: int
     use: Utilisation
@@ -95,6 +97,7 @@ def summarize(
         goodput=good / duration if targets and duration else None,
         good_share=good / len(requests) if targets and requests else None,
         latencies=_latencies(requests, columns),
+        ttft_by_priority=_by_priority(requests),
         prefix_hit_rate=result.prefix_hits / result.prefix_queries if result.prefix_queries else 0.0,
         preemptions=result.num_preemptions,
         use=utilisation(columns, deployment, options.replicas, duration, options.kv_cache_dtype),
@@ -119,3 +122,10 @@ def _latencies(requests: list[RequestResult], columns: Columns) -> dict[str, Dis
         "e2el": Distribution.of([request.e2el for request in requests], PERCENTILES),
         "queue": Distribution.of([r.scheduled - r.arrival for r in requests], PERCENTILES),
     }
+
+
+def _by_priority(requests: list[RequestResult]) -> dict[int, Distribution]:
+    found: dict[int, list[float]] = {}
+    for request in requests:
+        found.setdefault(request.priority, []).append(request.ttft)
+    return {key: Distribution.of(found[key], PERCENTILES) for key in sorted(found)} if len(found) > 1 else {}

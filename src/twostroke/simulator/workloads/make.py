@@ -81,7 +81,8 @@ def _from_trace(options: SimulatedWorkloadOptions) -> MadeWorkload:
 
 
 def _timed(options: SimulatedWorkloadOptions, specs: Sequence[RequestSpec], rate: float | None) -> Workload:
-    """``specs`` with the arrivals that were asked for."""
+    """``specs`` with the arrivals and priorities that were asked for."""
+    specs = [replace(spec, priority=drawn) for spec, drawn in zip(specs, _priorities(options, len(specs)))]
     if options.arrivals == "closed":
         return ClosedLoop(specs, options.concurrency, options.think_time, options.seed)
     recorded = [spec.arrival for spec in specs]
@@ -123,4 +124,10 @@ def _sessions(options: SimulatedWorkloadOptions) -> Sessions:
     else:
         shape = options.burstiness if options.arrivals in ("gamma", "auto") else 1.0
         starts = gamma_times(count, options.rate / options.turns, shape, Random(f"{options.seed} gaps"))
-    return Sessions(turns, starts, options.prefix_len, options.think_time, options.seed)
+    priorities = _priorities(options, count)
+    return Sessions(turns, starts, options.prefix_len, options.think_time, options.seed, priorities)
+
+
+def _priorities(options: SimulatedWorkloadOptions, count: int) -> list[int]:
+    random = Random(f"{options.seed} priorities")
+    return [random.randrange(options.priorities) for _ in range(count)]

@@ -49,6 +49,8 @@ class SimulatedWorkloadOptions:
     """Tokens that all prompts begin with (random, sharegpt-like, sessions)."""
     turns: int = 4
     """Questions of a session, each with all before it in the prompt."""
+    priorities: int = 1
+    """Each request (or session) gets one of so many priorities at random, 0 the most urgent; for --policy priority."""
     seed: int = 0
     """Same seed, same report, byte for byte."""
 
@@ -56,7 +58,7 @@ class SimulatedWorkloadOptions:
         for name, known in (("workload", get_args(WorkloadName)), ("arrivals", get_args(Arrivals))):
             value = getattr(self, name)
             require(value in known, f"--{name}", value, "one of " + ", ".join(known))
-        for name in ("burst_size", "concurrency", "input_len", "output_len", "turns"):
+        for name in ("burst_size", "concurrency", "input_len", "output_len", "turns", "priorities"):
             require(getattr(self, name) >= 1, "--" + name.replace("_", "-"), getattr(self, name), "at least 1")
         require(self.num_requests is None or self.num_requests >= 1, "--num-requests", self.num_requests, "at least 1")
         require(self.rate is None or 0 < self.rate < inf, "--rate", self.rate, "a number above 0")

@@ -30,6 +30,7 @@ class Sessions:
         starts: Seconds, ascending, one for each session.
         prefix_len: Tokens of the system prompt that all share.
         think_time: Seconds on average, exponentially distributed.
+        priorities: One for each session; all 0 if there are none.
     """
 
     sessions: Sequence[Sequence[Turn]]
@@ -37,6 +38,7 @@ class Sessions:
     prefix_len: int = 0
     think_time: float = 0.0
     seed: int = 0
+    priorities: Sequence[int] = ()
     _first_numbers: list[int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -75,5 +77,6 @@ class Sessions:
             prompt_tokens=self.prefix_len + before + turns[turn].question,
             output_tokens=turns[turn].answer,
             segments=(*system, (session, own)),
+            priority=self.priorities[session] if self.priorities else 0,
             session=session,
         )
