@@ -108,7 +108,7 @@ def load_library() -> Library | None:
         return Library()
     except OSError as error:
         warnings.warn(
-            f"the compiled CPU kernels are not there ({error}); decoding will be about half as fast. "
+            f"the compiled CPU kernels are not there ({error}); PyTorch's operators are used, which decode more slowly. "
             "Install a C++ compiler (g++ or clang++) and install twostroke again",
             stacklevel=2,
         )
