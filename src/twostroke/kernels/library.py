@@ -108,8 +108,8 @@ def load_library() -> Library | None:
         return Library()
     except OSError as error:
         warnings.warn(
-            f"the compiled CPU kernels are not there ({error}); PyTorch's operators are used, which decode more slowly. "
-            "Install a C++ compiler (g++ or clang++) and install twostroke again",
+            f"the compiled CPU kernels are not there ({error}); PyTorch's operators are used, which decode "
+            "more slowly. Install a C++ compiler (g++ or clang++) and install twostroke again",
             stacklevel=2,
         )
         return None
