@@ -1,0 +1,25 @@
+"""``twostroke calibrate``: measures the live engine and writes what ``twostroke simulate`` takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from twostroke.cli.main import EXIT_ERROR, run
+from twostroke.simulator.efficiencies import load_efficiencies
+
+
+def test_from_the_live_engine_to_a_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "own.toml"
+    assert run(["calibrate", "pilot-draft", "--rounds", "1", "--output", str(file)]) == 0
+    assert "kinds of steps; wrote" in capsys.readouterr().out
+    assert "pilot-draft" in load_efficiencies("cpu", file).source
+    simulate = ["simulate", "pilot-draft", "--gpu", "cpu", "--efficiencies", str(file), "--num-requests", "4"]
+    assert run([*simulate, "--input-len", "32", "--output-len", "8"]) == 0
+    assert "ttft" in capsys.readouterr().out.lower()
+
+
+def test_a_folder_that_is_missing_is_found_before_measuring(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["calibrate", "--output", str(tmp_path / "no" / "own.toml")]) == EXIT_ERROR
+    assert "is no folder" in capsys.readouterr().err
