@@ -101,6 +101,8 @@ def _steps_before_sharing(kv: KVCacheManager, waiting: Request, running: Request
     written = running.num_computed_tokens // size
     if written > index or index >= (waiting.num_tokens - 1) // size:
         return never
-    if written and running.block_hashes[written - 1] != waiting.block_hashes[written - 1]:
+    # A sample on its leader's blocks may have no hashes of its own yet: it might match, so the run is cut short.
+    known = written and len(running.block_hashes) >= written
+    if known and running.block_hashes[written - 1] != waiting.block_hashes[written - 1]:
         return never
     return (written + 1) * size - running.num_computed_tokens
