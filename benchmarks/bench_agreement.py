@@ -15,21 +15,30 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import cyclopts
+import httpx
 
+from benchmarks import make_checkpoint
 from benchmarks.claims.report import Others, environment, environment_text
 from benchmarks.server import running_server
 from twostroke.model_files import resolve_model
 
 RESULTS = Path(__file__).parent / "results"
 # Prompts of the two differ, so that neither may find anything of its own or the other's in the cache.
-SERVER_FLAGS = ("--no-enable-prefix-caching", "--kv-cache-memory", "64MiB")
+SERVER_FLAGS = ("--no-enable-prefix-caching", "--served-model-name", "served", "--max-model-len", "2048")
 TOKENIZER, COMMIT = "local/served", "0" * 40
+# The server's own view of a client's requests: our name of the metric, and the histogram whose mean it is.
+SEEN = "seen by the server: "
+SERVER_VIEW = {
+    "TTFT, mean": "vllm:time_to_first_token_seconds",
+    "TPOT, mean": "vllm:request_time_per_output_token_seconds",
+}
 TOLERANCE = 0.05
 SECONDS = 1200.0  # for one client's run
 
@@ -60,16 +69,17 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One metric: the median over the rounds by each client, and how far ours is from theirs."""
+    """One metric: the median over the rounds by each client, and the median of each round's difference.
+
+    By rounds, since a machine that is slower for a while is so for both clients of a round.
+    """
 
     name: str
     unit: str
     ours: float
     theirs: float
-
-    @property
-    def difference(self) -> float:
-        return self.ours / self.theirs - 1
+    difference: float
+    judged: bool = True
 
 
 def main(
@@ -80,19 +90,21 @@ def main(
     concurrency: int = 4,
     input_len: int = 256,
     output_len: int = 64,
-    rounds: int = 3,
+    rounds: int = 5,
+    threads: int = 1,
     out: Path = RESULTS,
 ) -> int:
     """Measure one server with both clients, print the table, and record it.
 
     Args:
         aiperf: Its executable, in a venv of its own.
-        model: Served by twostroke; AIPerf needs its tokenizer too, so a folder or an embedded model.
+        model: An embedded model, a folder, or 10m or 350m for a random checkpoint of that size.
         requests: Of each run.
         concurrency: Requests at a time.
         input_len: Tokens of a prompt.
         output_len: Tokens of an answer.
-        rounds: Runs of each client, by turns; their median is compared.
+        rounds: Runs of each client, by turns, first the one, then the other.
+        threads: Of the server's computations; it should leave a core to the client.
         out: Folder for the record.
 
     Returns:
@@ -100,21 +112,34 @@ def main(
     """
     others = Others()
     workload = Workload(requests=requests, concurrency=concurrency, input_len=input_len, output_len=output_len)
-    ours: list[dict[str, float]] = []
-    theirs: list[dict[str, float]] = []
+    runs: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
     with tempfile.TemporaryDirectory(prefix="twostroke-agreement-") as name:
         folder = Path(name)
-        with running_server(model, folder / "server.log", *SERVER_FLAGS) as server:
+        served = model
+        if model in make_checkpoint.SIZES:
+            served = str(folder / model)
+            with redirect_stdout(sys.stderr):
+                make_checkpoint.main(model, served)
+        with running_server(
+            served, folder / "server.log", *SERVER_FLAGS, environment={"OMP_NUM_THREADS": str(threads)}
+        ) as server:
             for number in range(rounds):
-                ours.append(run_ours(server.url, workload, folder / f"ours-{number}", seed=number))
-                theirs.append(run_aiperf(aiperf, server.url, model, workload, folder / f"aiperf-{number}", seed=number))
-                print(f"round {number + 1} of {rounds}: {ours[-1]} {theirs[-1]}", file=sys.stderr, flush=True)
-    rows = compare(ours, theirs)
+                for turn in ("ours", "theirs") if number % 2 == 0 else ("theirs", "ours"):
+                    place, before = folder / f"{turn}-{number}", observe(server.url)
+                    if turn == "ours":
+                        run = run_ours(server.url, workload, place, number)
+                    else:
+                        run = run_aiperf(aiperf, server.url, served, workload, place, number)
+                    runs[turn].append(run | seen_by_server(before, observe(server.url)))
+                print(
+                    f"round {number + 1} of {rounds}: {[own[-1] for own in runs.values()]}", file=sys.stderr, flush=True
+                )
+    rows = compare(runs["ours"], runs["theirs"])
     text = table(rows, workload, rounds)
     print(text, flush=True)
     command = shlex.join(["python", "-m", "benchmarks.bench_agreement", *sys.argv[1:]])
-    write(ours, theirs, text, environment(command, others.share()) | {"aiperf": version_of(aiperf)}, out)
-    return 0 if all(abs(row.difference) <= TOLERANCE for row in rows) else 1
+    write(runs, text, environment(command, others.share()) | {"aiperf": version_of(aiperf)}, out)
+    return 0 if all(abs(row.difference) <= TOLERANCE for row in rows if row.judged) else 1
 
 
 def run_ours(url: str, workload: Workload, folder: Path, seed: int) -> dict[str, float]:
@@ -136,7 +161,7 @@ def run_aiperf(aiperf: Path, url: str, model: str, workload: Workload, folder: P
     folder.mkdir()
     cache_tokenizer(model, folder / "hub")
     command = [
-        *(str(aiperf), "profile", "--model", model, "--tokenizer", TOKENIZER, "--url", url),
+        *(str(aiperf), "profile", "--model", "served", "--tokenizer", TOKENIZER, "--url", url),
         *("--endpoint-type", "completions", "--streaming", "--use-server-token-count"),
         *("--request-count", str(workload.requests), "--num-dataset-entries", str(workload.requests)),
         *("--concurrency", str(workload.concurrency), "--warmup-request-count", "4"),
@@ -191,22 +216,52 @@ def of_aiperf(report: dict[str, Any], workload: Workload) -> dict[str, float]:
 
 
 def compare(ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]]) -> list[Row]:
-    """Medians over the rounds."""
-    return [
-        Row(name, unit, statistics.median(run[name] for run in ours), statistics.median(run[name] for run in theirs))
-        for name, unit, _, _ in METRICS
-    ]
+    """Medians over the rounds; ``ours`` and ``theirs`` in the same order."""
+    both = list(zip(ours, theirs, strict=True))
+    rows = [_row(name, unit, [(run[name], other[name]) for run, other in both]) for name, unit, _, _ in METRICS]
+    for name in SERVER_VIEW:
+        pairs = [(run[name] / run[SEEN + name], other[name] / other[SEEN + name]) for run, other in both]
+        rows.append(_row(f"{name}, as a multiple of what the server saw of the same client", "", pairs, judged=False))
+    return rows
+
+
+def _row(name: str, unit: str, pairs: Sequence[tuple[float, float]], *, judged: bool = True) -> Row:
+    mine, other = (statistics.median(values) for values in zip(*pairs, strict=True))
+    return Row(name, unit, mine, other, statistics.median(a / b - 1 for a, b in pairs), judged)
+
+
+def observe(url: str) -> dict[str, tuple[float, float]]:
+    """Sum in milliseconds, and count, of each histogram of ``SERVER_VIEW`` so far."""
+    lines = httpx.get(f"{url}/metrics", trust_env=False).text.splitlines()
+
+    def value(name: str) -> float:
+        return next((float(line.split()[-1]) for line in lines if line.startswith(name + "{")), 0.0)
+
+    return {name: (1000 * value(f"{key}_sum"), value(f"{key}_count")) for name, key in SERVER_VIEW.items()}
+
+
+def seen_by_server(
+    before: Mapping[str, tuple[float, float]], after: Mapping[str, tuple[float, float]]
+) -> dict[str, float]:
+    """The means of what came between (warm-ups included), under the names of our metrics behind ``SEEN``."""
+    return {
+        SEEN + name: (after[name][0] - before[name][0]) / max(1.0, after[name][1] - before[name][1]) for name in after
+    }
 
 
 def table(rows: Sequence[Row], workload: Workload, rounds: int) -> str:
     """Markdown."""
     lines = [
         f"{workload.requests} requests of {workload.input_len} tokens in and {workload.output_len} out, "
-        f"{workload.concurrency} at a time; medians of {rounds} rounds by turns",
+        f"{workload.concurrency} at a time; medians of {rounds} rounds, of the differences as well",
         "",
         f"| | twostroke bench serve | AIPerf | difference (asked: within {TOLERANCE:.0%}) |",
         "|---|---|---|---|",
-        *(f"| {r.name} | {r.ours:.2f} {r.unit} | {r.theirs:.2f} {r.unit} | {r.difference:+.1%} |" for r in rows),
+        *(
+            f"| {r.name} | {r.ours:.2f} {r.unit} | {r.theirs:.2f} {r.unit} | "
+            f"{r.difference:+.1%}{'' if r.judged else ' (for information)'} |"
+            for r in rows
+        ),
     ]
     return "\n".join(lines)
 
@@ -217,12 +272,10 @@ def version_of(aiperf: Path) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def write(
-    ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], text: str, where: dict[str, Any], folder: Path
-) -> None:
+def write(runs: Mapping[str, Sequence[dict[str, float]]], text: str, where: dict[str, Any], folder: Path) -> None:
     """``bench_agreement.json`` with every round, ``bench_agreement.md`` to read."""
     folder.mkdir(parents=True, exist_ok=True)
-    results = {**where, "twostroke": list(ours), "rounds_of_aiperf": list(theirs)}
+    results = {**where, "rounds": {"twostroke": runs["ours"], "aiperf": runs["theirs"]}}
     (folder / "bench_agreement.json").write_text(json.dumps(results, indent=2) + "\n")
     version = f"- AIPerf {where['aiperf']}\n"
     (folder / "bench_agreement.md").write_text(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,12 +34,15 @@ class ServerProcess:
 
 
 @contextmanager
-def running_server(model: str, log: Path, *flags: str) -> Iterator[ServerProcess]:
+def running_server(
+    model: str, log: Path, *flags: str, environment: Mapping[str, str] | None = None
+) -> Iterator[ServerProcess]:
     """Start a server on a free port of loopback, wait until it is healthy, and end it.
 
     Args:
         log: File for what it writes.
         flags: Of ``twostroke serve``.
+        environment: Variables that it gets beside ours.
 
     Raises:
         ServerFailedError: It ended, or was not healthy within ``DEADLINE`` seconds.
@@ -47,7 +51,10 @@ def running_server(model: str, log: Path, *flags: str) -> Iterator[ServerProcess
     command = [sys.executable, "-m", "twostroke", "serve", model, "--port", str(port), *flags]
     with log.open("wb") as output:
         began = time.perf_counter()
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        variables = {**os.environ, **(environment or {})}
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=variables
+        )
         try:
             url = f"http://127.0.0.1:{port}"
             _wait_until_healthy(process, url, began, log)

@@ -24,6 +24,7 @@ OURS: dict[str, Any] = {
     "output_throughput": 400.0,
     "request_throughput": 20.0,
 }
+SEEN = {agreement.SEEN + name: 5.0 for name in agreement.SERVER_VIEW}
 THEIRS: dict[str, Any] = {
     "request_count": {"avg": 10.0},
     "input_sequence_length": {"avg": 100.4},
@@ -35,10 +36,36 @@ THEIRS: dict[str, Any] = {
 }
 
 
+def ours_with(**changes: float) -> dict[str, float]:
+    return agreement.of_ours({**OURS, **changes}, WORKLOAD) | SEEN
+
+
+def theirs() -> dict[str, float]:
+    return agreement.of_aiperf(THEIRS, WORKLOAD) | SEEN
+
+
 def test_medians_are_compared() -> None:
-    ours = [agreement.of_ours({**OURS, "mean_ttft_ms": value}, WORKLOAD) for value in (9.0, 11.0, 50.0)]
-    rows = agreement.compare(ours, [agreement.of_aiperf(THEIRS, WORKLOAD)])
-    assert [round(row.difference, 3) for row in rows] == [0.1, -0.1, -0.2, 0, 0, 0]
+    runs = [ours_with(mean_ttft_ms=value) for value in (9.0, 11.0, 50.0)]
+    rows = agreement.compare(runs, [theirs()] * 3)
+    assert [round(row.difference, 3) for row in rows if row.judged] == [0.1, -0.1, -0.2, 0, 0, 0]
+    # Of what the server saw: 11 and 10 ms are 2.2 and 2 times 5 ms.
+    assert next((row.ours, row.theirs) for row in rows if not row.judged) == (2.2, 2.0)
+
+
+def test_what_the_server_saw_of_one_client() -> None:
+    before, after = {"TTFT, mean": (1000.0, 10.0)}, {"TTFT, mean": (1600.0, 30.0)}
+    assert agreement.seen_by_server(before, after) == {agreement.SEEN + "TTFT, mean": 30.0}
+
+
+def test_a_slow_round_is_slow_for_both() -> None:
+    mine, other = ours_with(), theirs()
+    slow = [{name: 3 * value for name, value in run.items()} for run in (mine, other)]
+    rows = agreement.compare([mine, slow[0], slow[0]], [other, slow[1], other])
+    assert [row.difference for row in rows][:2] == pytest.approx([0.0, -0.1])
+
+
+def test_the_table() -> None:
+    rows = agreement.compare([ours_with(mean_ttft_ms=11.0)], [theirs()])
     assert "| TTFT, mean | 11.00 ms | 10.00 ms | +10.0% |" in agreement.table(rows, WORKLOAD, 3)
 
 
