@@ -1,8 +1,8 @@
 """The question bank: loads `bank/*.toml`, validates it, and splits each item's phrasings into training and held out.
 
-The split depends on the phrasings alone (the two with the smallest blake2b digest are held out), so it is the same on
-every machine, and a writer cannot aim for it. Held-out phrasings reach neither the training examples nor the
-tokenizer.
+The split depends on the phrasings alone (those with the smallest blake2b digest are held out, two of an item's
+`questions` and one of its `wide`), so it is the same on every machine, and a writer cannot aim for it. Held-out
+phrasings reach neither the training examples nor the tokenizer.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ class BankError(ValueError):
 
 @dataclass(frozen=True)
 class Item:
-    """One piece of knowledge. `questions` may be trained on; `held_out` is for measurement only."""
+    """One piece of knowledge. `questions` may be trained on, the held-out ones are for measurement only."""
 
     id: str
     subject: str
@@ -33,6 +33,12 @@ class Item:
     held_out: tuple[str, ...]
     answer: str
     more: str | None
+    held_out_wide: tuple[str, ...] = ()
+
+    @property
+    def phrasings(self) -> tuple[str, ...]:
+        """All of them, whatever they are for."""
+        return (*self.questions, *self.held_out, *self.held_out_wide)
 
     @property
     def short(self) -> str:
@@ -77,9 +83,8 @@ def hashed_fraction(text: str) -> float:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, person=b"split 2").digest(), "big") / 2**64
 
 
-def split_phrasings(phrasings: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns (training, held out): two held out of eight or more, else one."""
-    count = 2 if len(phrasings) >= MIN_PHRASINGS else 1
+def split_phrasings(phrasings: list[str], count: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns (training, held out), with so many held out."""
     held = set(sorted(phrasings, key=hashed_fraction)[:count])
     return tuple(p for p in phrasings if p not in held), tuple(p for p in phrasings if p in held)
 
@@ -90,7 +95,7 @@ def _clean(text: str) -> str:
 
 def _load_item(raw: dict[str, object], subject: str) -> Item:
     where = f"{subject}.toml, item {raw.get('id')!r}"
-    if unknown := set(raw) - {"id", "questions", "answer", "more"}:
+    if unknown := set(raw) - {"id", "questions", "wide", "answer", "more"}:
         raise BankError(f"{where}: unknown keys {sorted(unknown)}")
     ident, questions, answer, more = raw.get("id"), raw.get("questions"), raw.get("answer"), raw.get("more")
     if not isinstance(ident, str) or not _ID.fullmatch(ident):
@@ -99,12 +104,19 @@ def _load_item(raw: dict[str, object], subject: str) -> Item:
         raise BankError(f"{where}: needs a list of questions and an answer")
     if more is not None and not isinstance(more, str):
         raise BankError(f"{where}: more must be text")
+    wide = raw.get("wide", [])
+    if not isinstance(wide, list):
+        raise BankError(f"{where}: wide must be a list of questions")
     # Two phrasings that differ in case or punctuation only would let a held-out one be trained on.
     unique = list({phrasing_key(str(q)): _clean(str(q)) for q in reversed(questions)}.values())[::-1]
     if len(unique) < 4:
         raise BankError(f"{where}: only {len(unique)} distinct phrasings")
-    train, held = split_phrasings(unique)
-    return Item(ident, subject, train, held, _clean(answer), _clean(more) if more and more.strip() else None)
+    train, held = split_phrasings(unique, 2 if len(unique) >= MIN_PHRASINGS else 1)
+    known = {phrasing_key(q) for q in unique}
+    wider = list({k: _clean(str(q)) for q in wide if (k := phrasing_key(str(q))) not in known}.values())
+    train_wide, held_wide = split_phrasings(wider, min(1, len(wider)))
+    more = _clean(more) if more and more.strip() else None
+    return Item(ident, subject, train + train_wide, held, _clean(answer), more, held_wide)
 
 
 def problems_of(items: list[Item]) -> list[str]:
@@ -112,11 +124,11 @@ def problems_of(items: list[Item]) -> list[str]:
     found = [
         f"{item.subject}/{item.id}: {count} distinct phrasings, {MIN_PHRASINGS} asked for"
         for item in items
-        if (count := len(item.questions) + len(item.held_out)) < MIN_PHRASINGS
+        if (count := len(item.phrasings)) < MIN_PHRASINGS
     ]
     owner: dict[str, Item] = {}
     for item in items:
-        for phrasing in item.questions + item.held_out:
+        for phrasing in item.phrasings:
             other = owner.setdefault(phrasing_key(phrasing), item)
             if other is not item:
                 found.append(f"{item.subject}/{item.id} and {other.subject}/{other.id} share {phrasing!r}")
@@ -142,5 +154,5 @@ def load_bank(directory: Path = BANK_DIR) -> Bank:
         if item.id in seen:
             raise BankError(f"id {item.id!r} is in {seen[item.id]}.toml and in {item.subject}.toml")
         seen[item.id] = item.subject
-    held = frozenset(phrasing_key(p) for item in items for p in item.held_out)
+    held = frozenset(phrasing_key(p) for item in items for p in item.held_out + item.held_out_wide)
     return Bank(tuple(items), held, hasher.hexdigest())

@@ -11,32 +11,40 @@ from dataclasses import dataclass
 from training import prompts
 from training.augment import Rephraser
 from training.bank import Bank, Item, phrasing_key
+from training.teacher import Teacher
 
 
 @dataclass(frozen=True)
 class Stage:
     """What examples are drawn from until `until` (progress in [0, 1]); what the kinds leave over has distractors.
 
-    `stubs` is the share of answers cut short where they can be, `plain` that of phrasings without noise.
+    `mixed` asks mixtures of questions; `stubs` is the share of answers cut short where they can be, `bare` the share of
+    those left out altogether (their item is all there is to learn), `plain` that of phrasings without noise.
     """
 
     until: float
     single: float
+    mixed: float
     copying: float
     system: float
     multi_turn: float
     stubs: float
+    bare: float
     plain: float
 
 
 # First the answers are learned (and copying is kept up, which `copying.py` taught); then which answer a question wants
 # (its first tokens say; whole answers would drown them); then all else.
 MIX = (
-    Stage(0.15, single=0.72, copying=0.16, system=0.12, multi_turn=0.00, stubs=0.00, plain=0.3),
-    Stage(0.35, single=0.79, copying=0.05, system=0.12, multi_turn=0.03, stubs=0.97, plain=0.5),
-    Stage(0.55, single=0.79, copying=0.03, system=0.13, multi_turn=0.04, stubs=0.95, plain=0.1),
-    Stage(math.inf, single=0.72, copying=0.02, system=0.14, multi_turn=0.08, stubs=0.80, plain=0.1),
+    Stage(0.15, single=0.62, mixed=0.10, copying=0.16, system=0.12, multi_turn=0.00, stubs=0.40, bare=1.0, plain=0.3),
+    Stage(0.50, single=0.49, mixed=0.30, copying=0.05, system=0.12, multi_turn=0.03, stubs=0.97, bare=0.6, plain=0.2),
+    Stage(0.65, single=0.52, mixed=0.25, copying=0.03, system=0.13, multi_turn=0.05, stubs=0.95, bare=0.5, plain=0.1),
+    Stage(
+        math.inf, single=0.50, mixed=0.20, copying=0.03, system=0.15, multi_turn=0.09, stubs=0.80, bare=0.3, plain=0.1
+    ),
 )
+SURE = 0.5  # The share of an item from which a mixture of questions is taken to want it.
+LONGEST_MIXTURE = 24  # Words.
 Answering = Callable[[Item], str]
 
 
@@ -51,10 +59,16 @@ class Message:
 
 @dataclass(frozen=True)
 class Conversation:
-    """Turns that end with an assistant's. `stub` asks for the first tokens of the last answer only."""
+    """Turns that end with an assistant's.
+
+    `stub` asks for the first tokens of the last answer only, `bare` for none; `question` is what the last turn asks, if
+    that is about an item.
+    """
 
     messages: tuple[Message, ...]
     stub: bool = False
+    bare: bool = False
+    question: str | None = None
 
 
 @dataclass(frozen=True)
@@ -90,20 +104,22 @@ def is_about_itself(item: Item) -> bool:
 class ConversationBuilder:
     """Draws conversations. `progress` in [0, 1] is how far training has come.
 
-    It goes through the stages of MIX, and sees the longest contexts after 0.6.
+    It goes through the stages of MIX, and sees the longest contexts after 0.6. Without a teacher there are no mixtures
+    of questions.
     """
 
-    def __init__(self, bank: Bank) -> None:
+    def __init__(self, bank: Bank, teacher: Teacher | None = None) -> None:
         self.items = bank.items
+        self._teacher = teacher
         self._with_more = [item for item in bank.items if item.more]
         self._plain = 0.1
         self.rephraser = Rephraser(bank)
         self.words = prompts.copy_words(bank)
-        self._taken = {phrasing_key(q) for item in bank.items for q in (*item.questions, *item.held_out)}
+        self._taken = {phrasing_key(q) for item in bank.items for q in item.phrasings}
         self._held_out = bank.held_out_keys
         # 'repeat please' and the like are small talk as a first turn and a follow-up later: such items only open.
         follow = {phrasing_key(w) for w in (*prompts.REPEAT, *prompts.MORE, *prompts.SHORTER)}
-        self._openers = {i.id for i in bank.items if follow & {phrasing_key(q) for q in (*i.questions, *i.held_out)}}
+        self._openers = {i.id for i in bank.items if follow & {phrasing_key(q) for q in i.phrasings}}
         self._lists = {
             name: self._usable(wordings)
             for name, wordings in (
@@ -115,11 +131,7 @@ class ConversationBuilder:
             )
         }  # fmt: skip
         self.thanks_reply = next(
-            (
-                i.answer
-                for i in bank.items
-                if {phrasing_key(q) for q in (*i.questions, *i.held_out)} & {"thanks", "thank you"}
-            ),
+            (i.answer for i in bank.items if {phrasing_key(q) for q in i.phrasings} & {"thanks", "thank you"}),
             prompts.THANKS_REPLY,
         )
 
@@ -132,17 +144,22 @@ class ConversationBuilder:
         """One conversation of a random kind; most are a single question, for throughput."""
         stage = next(stage for stage in MIX if progress < stage.until)
         self._plain = stage.plain
-        shares = (stage.single, stage.copying, stage.system, stage.multi_turn)
-        kind = rng.choices(("single", "copying", "system", "turns", "distractor"), (*shares, 1 - sum(shares)))[0]
-        if kind == "single":
-            return self._single(rng, stub=rng.random() < stage.stubs)
+        shares = (stage.single, stage.mixed, stage.copying, stage.system, stage.multi_turn)
+        kinds = ("single", "mixed", "copying", "system", "turns", "distractor")
+        kind = rng.choices(kinds, (*shares, 1 - sum(shares)))[0]
+        stub = rng.random() < stage.stubs
+        bare = stub and rng.random() < stage.bare
+        if kind == "mixed" and self._teacher is not None:
+            return self._mixed(self._teacher, rng, bare)
         if kind == "copying":
             return self._copying(rng)
         if kind == "system":
-            return self._with_system(rng, progress, stage.stubs)
+            return self._with_system(rng, progress, stub)
         if kind == "turns":
             return self._multi_turn(rng)
-        return self._with_distractor(rng, progress)
+        if kind == "distractor":
+            return self._with_distractor(rng, progress)
+        return self._single(rng, stub, bare)
 
     def _item(self, rng: random.Random) -> Item:
         return rng.choice(self.items)
@@ -163,7 +180,7 @@ class ConversationBuilder:
             return wording.lower()
         return wording.rstrip(".?!") if roll < 0.4 else wording
 
-    def _single(self, rng: random.Random, stub: bool) -> Conversation:
+    def _single(self, rng: random.Random, stub: bool, bare: bool) -> Conversation:
         item = self._item(rng)
         question = self._ask(item, rng)
         roll = rng.random()
@@ -174,7 +191,21 @@ class ConversationBuilder:
             followup = self._pick("more", rng)
             if phrasing_key(followup) not in self._taken:
                 return Conversation((Message("user", followup), Message("assistant", prompts.NO_TOPIC)))
-        return Conversation((question, Message("assistant", item.answer)), stub=stub)
+        return Conversation((question, Message("assistant", item.answer)), stub, bare, question.content)
+
+    def _mixed(self, teacher: Teacher, rng: random.Random, bare: bool) -> Conversation:
+        """Pieces of one to three questions in a row, with the answer that the teacher finds if it is sure of one."""
+        words: list[str] = []
+        for _ in range(rng.choice((1, 2, 2, 3))):
+            piece = self.rephraser.rephrase(self._item(rng), rng, self._plain).split()
+            start = rng.randrange(len(piece))
+            words += piece[start : start + rng.randint(1, len(piece))]
+        question = " ".join(words[:LONGEST_MIXTURE])
+        if phrasing_key(question) in self._held_out:
+            return self._single(rng, stub=True, bare=bare)
+        share, index = teacher.shares([question])[0].max(-1)
+        turns = (Message("user", question), Message("assistant", self.items[int(index)].answer))
+        return Conversation(turns, stub=True, bare=bare or share.item() < SURE, question=question)
 
     def _copying(self, rng: random.Random) -> Conversation:
         """Words to say again, which nothing but copying can get right."""
@@ -201,7 +232,7 @@ class ConversationBuilder:
             return Behaviour(text, lambda item: begin_with(word, item.answer))
         return Behaviour(f"{self._pick('one', rng).rstrip('.')}. {text}", lambda item: begin_with(word, item.short))
 
-    def _with_system(self, rng: random.Random, progress: float, stubs: float) -> Conversation:
+    def _with_system(self, rng: random.Random, progress: float, stub: bool) -> Conversation:
         behaviour = self._behaviour(rng)
         text, name, far = behaviour.text, behaviour.name, 0
         if rng.random() < 0.15 and name is None:
@@ -211,16 +242,19 @@ class ConversationBuilder:
             padding = self.passage(rng, self.draw_length(rng, progress), None)
             text, far = (f"{text}\n\n{padding}", 0) if rng.random() < 0.5 else (f"{padding}\n\n{text}", len(padding))
         messages = [Message("system", text, far)]
-        whole = behaviour.whole or rng.random() >= stubs
+        question: str | None = None
         for _ in range(rng.choice((1, 1, 1, 2))):
             if name is not None and rng.random() < 0.6:
                 messages += [Message("user", self._pick("identity", rng)), Message("assistant", named_answer(name))]
+                question = None
                 continue
             item = self._later_item(rng)
             while name is not None and is_about_itself(item):
                 item = self._later_item(rng)
-            messages += [self._ask(item, rng), Message("assistant", behaviour.answering(item))]
-        return Conversation(tuple(messages), stub=not whole)
+            asked = self._ask(item, rng)
+            messages += [asked, Message("assistant", behaviour.answering(item))]
+            question = asked.content
+        return Conversation(tuple(messages), stub and not behaviour.whole, question=question)
 
     def _multi_turn(self, rng: random.Random) -> Conversation:
         messages: list[Message] = []
@@ -269,7 +303,7 @@ class ConversationBuilder:
                 Message("assistant", other.answer),
             ]
             turns.append(Message("user", question))
-        return Conversation((*turns, Message("assistant", item.answer)))
+        return Conversation((*turns, Message("assistant", item.answer)), question=question)
 
     def draw_length(self, rng: random.Random, progress: float) -> int:
         """Tokens of padding, log-uniform: rarely above 2000, and above that only late in training."""

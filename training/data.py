@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from training.bank import Bank
 from training.conversations import Conversation, ConversationBuilder
+from training.teacher import Teacher
 from training.tokenizer import IM_END, IM_START, MODEL_MAX_LENGTH
 
 POOL_EXAMPLES = 1024
@@ -26,20 +27,38 @@ LONGEST_STUB = 16  # Tokens kept of an answer that is cut short.
 
 @dataclass(frozen=True)
 class Example:
-    """One sequence: token ids, the loss weight of predicting each of them, and their positions (all of length n)."""
+    """One sequence: token ids, the loss weight of predicting each of them, and their positions (all of length n).
+
+    `question`, if there is one, is what the turn asks that ends at the index `asked`, where the answer begins.
+    """
 
     ids: list[int]
     weights: list[float]
     positions: list[int]
+    question: str | None = None
+    asked: int = -1
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Right-padded tensors, [rows, length]. Causal attention never looks right, so the padding needs no mask."""
+    """Right-padded tensors, [rows, length]. Causal attention never looks right, so the padding needs no mask.
+
+    `questions` are those that are known, in row `rows[i]` asked at index `asked[i]`.
+    """
 
     ids: torch.Tensor
     weights: torch.Tensor
     positions: torch.Tensor
+    questions: list[str]
+    rows: torch.Tensor
+    asked: torch.Tensor
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same on another device."""
+        ids, weights, positions, rows, asked = (
+            t.to(device) for t in (self.ids, self.weights, self.positions, self.rows, self.asked)
+        )
+        return Batch(ids, weights, positions, self.questions, rows, asked)
 
 
 class Encoder:
@@ -78,7 +97,9 @@ class Encoder:
             answer = message.role == "assistant"
             body = self._cached(message.content + IM_END) if answer else self.encode(message.content + IM_END)
             tail = self._cached("\n")
-            if conversation.stub and number == last and len(body) > LONGEST_STUB:
+            if conversation.bare and number == last:
+                body, tail = [], []
+            elif conversation.stub and number == last and len(body) > LONGEST_STUB:
                 body, tail = body[: rng.randrange(5, LONGEST_STUB + 1)], []
             if number and number < last:
                 gaps.append(len(ids))
@@ -87,10 +108,12 @@ class Encoder:
                 start, end = len(ids) + len(head), len(ids) + len(head) + len(body) - near - 1
                 gaps += [rng.randrange(start, end) for _ in range(2) if end > start] + [max(start, end)]
             ids += head + body + tail
+            asked = len(ids) - len(body) - len(tail) - 1
             weights += [auxiliary] * len(head) + [1.0 if answer else auxiliary] * len(body) + [auxiliary] * len(tail)
         limit = MODEL_MAX_LENGTH
         ids, weights = ids[:limit], weights[:limit]
-        return Example(ids, weights, draw_positions(len(ids), gaps, rng))
+        question = conversation.question if asked < limit else None
+        return Example(ids, weights, draw_positions(len(ids), gaps, rng), question, asked)
 
 
 def draw_positions(length: int, gaps: list[int], rng: random.Random) -> list[int]:
@@ -120,7 +143,9 @@ def collate(examples: list[Example]) -> Batch:
         weights[row, :n] = torch.tensor(e.weights)
         positions[row, :n] = torch.tensor(e.positions)
         positions[row, n:] = e.positions[-1]
-    return Batch(ids, weights, positions)
+    known = [(e.question, row, e.asked) for row, e in enumerate(examples) if e.question is not None]
+    rows, asked = (torch.tensor([k[i] for k in known], dtype=torch.long) for i in (1, 2))
+    return Batch(ids, weights, positions, [question for question, _, _ in known], rows, asked)
 
 
 class BatchSource:
@@ -131,8 +156,10 @@ class BatchSource:
     resumed run sees the same batches.
     """
 
-    def __init__(self, bank: Bank, tokenizer: Tokenizer, seed: int, token_budget: int) -> None:
-        self._builder = ConversationBuilder(bank)
+    def __init__(
+        self, bank: Bank, tokenizer: Tokenizer, seed: int, token_budget: int, teacher: Teacher | None = None
+    ) -> None:
+        self._builder = ConversationBuilder(bank, teacher)
         self._encoder = Encoder(tokenizer)
         self._seed = seed
         self._budget = token_budget

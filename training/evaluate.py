@@ -3,7 +3,8 @@
 Judge: an answer is right if and only if (1) the model ended it itself, (2) its token-level F1 with the reference
 (words as a multiset, without case and punctuation) is at least 0.8, and (3) no other item's reference of the same
 form has a higher F1 with it. Where a system prompt asks for a form, the form has to be exact as well, and 'obeyed'
-reports the form alone. Questions are held-out phrasings, and the wordings of instructions, follow-ups and document
+reports the form alone. Questions are held-out phrasings (those called wide were written to use words that the others
+do not), and the wordings of instructions, follow-ups and document
 frames, the names and the words to copy are held out too. Decoding is greedy.
 """
 
@@ -120,7 +121,8 @@ def measure(
         text = tokenizer.decode(tokens, skip_special_tokens=True)
         obeyed, plain = obeys(text, case)
         right = ended and obeyed and judge.is_right(plain, case)
-        names = [case.suite, "held-out phrasings, all"] if case.suite.startswith("held-out") else [case.suite]
+        group = case.suite.split(", ")[0]
+        names = (case.suite, f"{group}, all") if group.endswith("phrasings") else (case.suite,)
         for name in names:
             score = scores.setdefault(name, Score())
             score.cases += 1
@@ -201,7 +203,7 @@ def build_report(args: argparse.Namespace, bank: Bank) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - begun, 1),
         "items": len(bank.items),
         "training_phrasings": sum(len(i.questions) for i in bank.items),
-        "held_out_phrasings": sum(len(i.held_out) for i in bank.items),
+        "held_out_phrasings": sum(len(i.held_out) + len(i.held_out_wide) for i in bank.items),
         "same_bank_as_training": record.get("bank_digest") == bank.digest,
         "limit": args.limit,
         "training": record,

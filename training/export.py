@@ -36,7 +36,6 @@ def training_record(state: dict[str, Any], parameters: int) -> dict[str, object]
         "final_loss": round(progress["loss"], 4),
         "bank_digest": state["bank_digest"],
         "torch": torch.__version__,
-        "earlier_runs": progress.get("earlier", []),
         "history": progress["history"],
     }
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -12,6 +12,7 @@ from training.tokenizer import MODEL_MAX_LENGTH, VOCAB_SIZE
 
 ROPE_THETA = 100_000.0
 PAD_ID, EOS_ID = 0, 2
+LONGEST_BAG, BAG_WEIGHT, BAG_SCALE = 96, 0.5, 16.0  # Tokens; share of the loss; embeddings are small.
 SIZES = {
     "pilot": {
         "hidden_size": 256,
@@ -74,19 +75,43 @@ def hidden_states(model: LlamaForCausalLM, ids: Tensor, positions: Tensor) -> Te
     return normed
 
 
-def weighted_loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The weighted mean cross-entropy in nats per token, and that of the answers' tokens alone (no gradient).
+def text_loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """The weighted mean cross-entropy in nats per token, that of the answers' tokens alone (no gradient), and the last
+    hidden states, [rows, length, hidden].
 
     Logits are computed only where there is loss: at 4096 words they cost as much as a layer.
     """
     weights = batch.weights[:, 1:]  # [rows, length - 1]: the weight of each predicted token
     chosen = weights > 0
-    hidden = hidden_states(model, batch.ids, batch.positions)[:, :-1][chosen]  # [predicted, hidden]
-    logits = model.lm_head(hidden).float()  # [predicted, vocabulary]
+    hidden = hidden_states(model, batch.ids, batch.positions)
+    logits = model.lm_head(hidden[:, :-1][chosen]).float()  # [predicted, vocabulary]
     each = F.cross_entropy(logits, batch.ids[:, 1:][chosen], reduction="none")
     weight = weights[chosen]
     answers = weight == 1.0
-    return (each * weight).sum() / weight.sum(), each.detach()[answers].mean()
+    mean = (each * weight).sum() / weight.sum().clamp(min=1.0)
+    return mean, each.detach()[answers].sum() / answers.sum().clamp(min=1), hidden
+
+
+class Chooser(nn.Module):
+    """Two linear maps to the bank's items that training adds to a model: what they learn makes its answers right.
+
+    One reads the hidden state where an answer begins, the other the mean of the prompt's embeddings, which would learn
+    what rare words are worth much later without it.
+    """
+
+    def __init__(self, hidden: int, items: int) -> None:
+        super().__init__()
+        self.state, self.words = nn.Linear(hidden, items), nn.Linear(hidden, items)
+
+    def forward(self, model: LlamaForCausalLM, batch: Batch, hidden: Tensor, wanted: Tensor) -> Tensor:
+        """The cross-entropy in nats with `wanted` [questions, items], for hidden states [rows, length, hidden]."""
+        loss = F.cross_entropy(self.state(hidden[batch.rows, batch.asked]).float(), wanted)
+        if batch.ids.shape[1] > LONGEST_BAG:
+            return loss
+        inside = torch.arange(batch.ids.shape[1], device=hidden.device) <= batch.asked[:, None]
+        embedded = model.model.embed_tokens(batch.ids[batch.rows]) * inside[..., None]  # [questions, length, hidden]
+        bag = embedded.sum(1) / inside.sum(1, keepdim=True).sqrt()
+        return loss + BAG_WEIGHT * F.cross_entropy(self.words(BAG_SCALE * bag).float(), wanted)
 
 
 @torch.inference_mode()

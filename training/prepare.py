@@ -48,7 +48,7 @@ def main() -> None:
     for subject, count in Counter(item.subject for item in bank.items).items():
         print(f"{subject:14} {count:4} items")
     phrasings = sum(len(i.questions) for i in bank.items)
-    held = sum(len(i.held_out) for i in bank.items)
+    held = sum(len(i.held_out) + len(i.held_out_wide) for i in bank.items)
     lengths = sorted(len(encoder.encode(i.answer)) for i in bank.items)
     print(
         f"{len(bank.items)} items, {phrasings} training phrasings, {held} held out,"

@@ -43,10 +43,10 @@ def _user(text: str) -> Message:
 
 
 def held_out_cases(bank: Bank) -> list[Case]:
-    """Every held-out phrasing, alone, by bank file."""
+    """Every held-out phrasing, alone, by bank file; then those that were written for the widest vocabulary."""
     return [
         Case(f"held-out phrasings, {i.subject}", i.id, (_user(q),), i.answer) for i in bank.items for q in i.held_out
-    ]
+    ] + [Case(f"wide phrasings, {i.subject}", i.id, (_user(q),), i.answer) for i in bank.items for q in i.held_out_wide]
 
 
 def _questions(items: list[Item], rng: random.Random, count: int) -> list[tuple[Item, str]]:

@@ -17,17 +17,20 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from training.augment import Rephraser
 from training.bank import Bank, load_bank
 from training.copying import learn_copying
-from training.data import Batch, BatchSource, Encoder
-from training.model import SIZES, greedy, make_model, weighted_loss
+from training.data import BatchSource, Encoder
+from training.model import SIZES, Chooser, greedy, make_model, text_loss
 from training.prepare import BANK_COPY, RUNS_DIR, TOKENIZER_DIR
 from training.suites import begun_answer, quick_cases, render
+from training.teacher import Teacher
 from training.tokenizer import IM_END, load_tokenizer
 
 PEAK_LR = {"pilot": 1.5e-3, "draft": 3e-3}
-MILLION_TOKENS = {"pilot": 15.5, "draft": 6.0}  # 74 minutes for pilot on 2 busy cores
+MILLION_TOKENS = {"pilot": 14.0, "draft": 5.0}
 WARM_UP, DECAY_FROM, FINAL_LR = 0.03, 0.65, 0.02  # As fractions of the tokens, of the tokens, of the peak.
+TEACHER_STEPS = 1000
 COPYING_STEPS = 300  # At most, before any text.
 EMA_DECAY = 0.995
 CHECKPOINT_SECONDS, EVALUATE_SECONDS, LOG_SECONDS = 180.0, 240.0, 10.0
@@ -43,12 +46,10 @@ class Progress:
     tokens: int = 0
     loss: float = math.nan
     history: list[dict[str, float]] = field(default_factory=list)
-    begun_at: float = 0.0  # The fraction of the schedule at which this run began: 0 from scratch.
-    earlier: list[dict[str, float | str]] = field(default_factory=list)  # Runs whose weights this one began with.
 
     def fraction(self, total: float) -> float:
         """How far the schedule of `total` tokens has come, in [0, 1]."""
-        return self.begun_at + (1 - self.begun_at) * min(1.0, self.tokens / total)
+        return min(1.0, self.tokens / total)
 
 
 def learning_rate(fraction: float, peak: float) -> float:
@@ -95,8 +96,11 @@ class Trainer:
         tokenizer = load_tokenizer(TOKENIZER_DIR)
         self.model = make_model(size, seed).to(self.device)
         self.average = {n: p.detach().clone() for n, p in self.model.named_parameters()}
+        self.teacher = Teacher(bank, seed)
+        self.chooser = Chooser(self.model.config.hidden_size, len(bank.items)).to(self.device)
         self.optimizers = make_optimizers(self.model, optimizer, peak)
-        self.source = BatchSource(bank, tokenizer, seed, token_budget)
+        self.optimizers.append(torch.optim.AdamW(self.chooser.parameters(), lr=peak, weight_decay=0.1, fused=True))
+        self.source = BatchSource(bank, tokenizer, seed, token_budget, self.teacher)
         self.encoder = Encoder(tokenizer)
         self.progress = Progress()
 
@@ -105,11 +109,13 @@ class Trainer:
         fraction = self.progress.fraction(self.total)
         for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
             group["lr"] = learning_rate(fraction, self.peak)
-        batch = self.source.next(fraction)
-        batch = Batch(batch.ids.to(self.device), batch.weights.to(self.device), batch.positions.to(self.device))
+        batch = self.source.next(fraction).to(self.device)
         self.model.train()
         with torch.autocast(self.device.type, torch.bfloat16):
-            loss, answers = weighted_loss(self.model, batch)
+            loss, answers, hidden = text_loss(self.model, batch)
+            if batch.questions:
+                wanted = self.teacher.shares(batch.questions).clone().to(self.device)  # No inference tensor.
+                loss = loss + self.chooser(self.model, batch, hidden, wanted)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:
@@ -127,6 +133,8 @@ class Trainer:
             "bank_digest": self.bank.digest,
             "model": self.model.state_dict(),
             "average": self.average,
+            "teacher": self.teacher.state_dict(),
+            "chooser": self.chooser.state_dict(),
             "optimizers": [o.state_dict() for o in self.optimizers],
             "source": self.source.state(),
             "progress": vars(self.progress),
@@ -145,6 +153,8 @@ class Trainer:
         if state["bank_digest"] != self.bank.digest:
             raise SystemExit(f"error: {self.path} was trained on another bank\n\nhint: move it away, then train again")
         self.model.load_state_dict(state["model"])
+        self.teacher.load_state_dict(state["teacher"])
+        self.chooser.load_state_dict(state["chooser"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.average = {n: t.to(self.device) for n, t in state["average"].items()}
@@ -153,24 +163,11 @@ class Trainer:
         torch.set_rng_state(state["torch_rng"])
         return True
 
-    def begin_with(self, path: Path, fraction: float) -> None:
-        """Starts from another run's averaged weights, part of the way down the schedule.
-
-        This is how a bank that has grown is learned without starting again. The split is by hash, and the two smallest
-        are held out: phrasings that come in can push others out of the held-out set but never a trained one into it.
-        """
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        self.average = {n: t.to(self.device) for n, t in state["average"].items()}
-        for name, parameter in self.model.named_parameters():
-            parameter.data.copy_(self.average[name])
-        before = state["progress"]
-        earlier = {"minutes": before["seconds"] / 60, "steps": before["step"], "tokens": before["tokens"]}
-        self.progress.earlier = [*before.get("earlier", []), earlier | {"bank_digest": state["bank_digest"]}]
-        self.progress.begun_at = fraction
-
     def begin(self, seed: int) -> None:
-        """Starts from scratch: copying is learned first, in a few steps."""
+        """Starts from scratch: the teacher learns the bank, then the model learns to copy, in a few steps."""
         begun = time.perf_counter()
+        self.teacher.learn(Rephraser(self.bank), TEACHER_STEPS, seed)
+        print(f"teacher: right about {self.teacher.right():.1%} of held-out phrasings", flush=True)
         right = learn_copying(self.model, COPYING_STEPS, seed)
         print(f"copying learned: {right:.0%} of repeated random tokens", flush=True)
         self.average = {n: p.detach().clone() for n, p in self.model.named_parameters()}
@@ -196,7 +193,8 @@ class Trainer:
         hits: dict[str, list[bool]] = {}
         for case, answer in zip(cases, answers, strict=True):
             wanted = self.encoder.encode(begun_answer(case) + (IM_END if case.rule != "end" else ""))[:QUICK_TOKENS]
-            suite = "held out" if case.suite.startswith("held-out") else case.suite.split(", ", 1)[-1]
+            group, _, kind = case.suite.partition(", ")
+            suite = group.removesuffix(" phrasings") if group.endswith(" phrasings") else kind or group
             hits.setdefault(suite, []).append(answer[: len(wanted)] == wanted)
         return {suite: sum(found) / len(found) for suite, found in hits.items()}
 
@@ -230,7 +228,7 @@ class Trainer:
             if state.seconds - evaluated >= EVALUATE_SECONDS or state.tokens >= self.total:
                 scores = self.quick_evaluation()
                 state.history.append(
-                    {"minutes": state.seconds / 60, "loss": state.loss, "held_out": scores["held out"]}
+                    {"minutes": state.seconds / 60, "loss": state.loss, "held_out": scores["held-out"]}
                 )
                 print("       right: " + ", ".join(f"{k} {v:.0%}" for k, v in scores.items()), flush=True)
                 evaluated = state.seconds
@@ -248,8 +246,6 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=None, help="peak learning rate")
     parser.add_argument("--tokens", type=int, default=3072, help="padded tokens per batch")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--begin-with", type=Path, default=None, help="checkpoint of another run to start from")
-    parser.add_argument("--begin-at", type=float, default=0.35, help="how far down the schedule that starts")
     parser.add_argument("--bank", type=Path, default=BANK_COPY)
     parser.add_argument(
         "--run", type=Path, default=None, help="directory of the checkpoint, by default training/runs/<size>"
@@ -260,8 +256,6 @@ def main() -> None:
     million = args.million_tokens or MILLION_TOKENS[args.size]
     trainer = Trainer(args.size, load_bank(args.bank), run_dir, million, args.seed, args.tokens, peak, args.optimizer)
     resumed = trainer.resume()
-    if args.begin_with is not None and not resumed:
-        trainer.begin_with(args.begin_with, args.begin_at)
     parameters = sum(p.numel() for p in trainer.model.parameters())
     print(
         f"{args.size}: {parameters / 1e6:.2f} M parameters on {trainer.device}, {million:g} M tokens,"
@@ -269,7 +263,7 @@ def main() -> None:
         f" {'resumed at step ' + str(trainer.progress.step) if resumed else 'from scratch'}",
         flush=True,
     )
-    if not resumed and args.begin_with is None:
+    if not resumed:
         trainer.begin(args.seed)
     trainer.run()
 
