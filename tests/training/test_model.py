@@ -1,0 +1,48 @@
+"""The losses that training uses."""
+
+from __future__ import annotations
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from training.data import Example, collate
+from training.model import Chooser, text_loss
+
+
+def tiny_model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+            num_key_value_heads=1, head_dim=8, max_position_embeddings=64, tie_word_embeddings=True,
+        )
+    )  # fmt: skip
+
+
+def test_what_has_no_weight_has_no_loss() -> None:
+    """A batch of bare questions has no text to learn; its loss is zero, not 0 / 0."""
+    model = tiny_model()
+    bare = collate([Example([3, 4, 5], [0.0] * 3, [0, 1, 2], "why", 2)])
+    loss, answers, hidden = text_loss(model, bare)
+    assert (loss.item(), answers.item(), hidden.shape) == (0.0, 0.0, (1, 3, 16))
+    answered = collate([Example([3, 4, 5, 6], [0.0, 0.0, 0.0, 1.0], [0, 1, 2, 3]), Example([3], [0.0], [0])])
+    loss, answers, _ = text_loss(model, answered)
+    assert loss.item() == answers.item() > 0
+
+
+def test_the_chooser_reads_the_state_where_the_answer_begins() -> None:
+    """What comes after that token must not reach it, and rows without a question have no part in it."""
+    model, chooser = tiny_model(), Chooser(16, 3)
+    wanted = torch.tensor([[0.2, 0.3, 0.5]])
+
+    def loss(answer: int, other: int) -> float:
+        rows = [
+            Example([other, 7, 8, 9], [0.0] * 4, [0, 1, 2, 3]),
+            Example([3, 4, 5, answer], [0.0] * 4, [0, 1, 2, 3], "why", 2),
+        ]
+        batch = collate(rows)
+        _, _, hidden = text_loss(model, batch)
+        found: torch.Tensor = chooser(model, batch, hidden, wanted)
+        return found.item()
+
+    assert loss(6, 1) == loss(7, 2) > 0

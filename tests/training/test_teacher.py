@@ -1,0 +1,50 @@
+"""The bag-of-words teacher: what it says is the same on every run, and better than chance after a moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from training.augment import Rephraser
+from training.bank import Bank, load_bank
+from training.teacher import BUCKETS, Teacher, features_of
+
+
+def small_bank(folder: Path) -> Bank:
+    subjects = ("batching", "quantisation", "sampling", "caching", "routing")
+    forms = ("what is {}", "explain {} to me", "why does {} matter", "tell me about {}", "{} in short", "how {} works")
+    forms += ("who uses {}", "{}, what for", "is {} good", "the point of {}")
+    for subject in subjects:
+        questions = ", ".join(f'"{form.format(subject)}"' for form in forms)
+        text = f'[[item]]\nid = "{subject}"\nquestions = [{questions}]\nanswer = "About {subject}: nothing."\n'
+        (folder / f"{subject}.toml").write_text(text)
+    return load_bank(folder)
+
+
+def test_it_learns_which_item_a_question_wants(tmp_path: Path) -> None:
+    bank = small_bank(tmp_path)
+    teacher = Teacher(bank, seed=0)
+    teacher.learn(Rephraser(bank), 30, seed=0)
+    assert teacher.right() == 1.0
+    shares = teacher.shares(["what for would i want caching", ""])
+    assert shares.shape == (2, 5)
+    assert torch.allclose(shares.sum(-1), torch.ones(2), atol=1e-5)
+    assert bank.items[int(shares[0].argmax())].id == "caching"
+
+
+def test_the_same_seed_gives_the_same_teacher(tmp_path: Path) -> None:
+    """A training that is stopped and one that is not have to be the same."""
+    bank = small_bank(tmp_path)
+    teachers = [Teacher(bank, seed=seed) for seed in (1, 1, 2)]
+    for teacher, seed in zip(teachers, (1, 1, 2), strict=True):
+        teacher.learn(Rephraser(bank), 3, seed)
+    one, same, other = (teacher.shares(["quantisation, please"]) for teacher in teachers)
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def test_features_are_buckets_and_never_none() -> None:
+    assert all(0 <= f < BUCKETS for f in features_of("What is the KV cache?"))
+    assert features_of("What is it?") == features_of("what IS it")
+    assert features_of("?!")
