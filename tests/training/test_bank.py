@@ -17,8 +17,10 @@ answer = "The KV cache keeps keys and values. It grows with the context."
 """
 
 
-def write_bank(folder: Path, count: int = 8, wide: str = "", **changes: str) -> Path:
-    questions = changes.get("questions", ", ".join(f'"What is cache {i}?"' for i in range(count)))
+EIGHT = ", ".join(f'"What is cache {i}?"' for i in range(8))
+
+
+def write_bank(folder: Path, questions: str = EIGHT, wide: str = "") -> Path:
     (folder / "serving.toml").write_text(ITEM.format(questions=questions, wide=wide))
     return folder
 
@@ -54,15 +56,15 @@ def test_wide_phrasings_do_not_move_the_split_of_the_questions(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("questions", "wide", "message"),
     [
-        ({"questions": '"one?", "One"'}, "distinct phrasings"),
-        ({"questions": '"a", "b", "c", "d"', "wide": "wide = 3"}, "wide must be a list"),
-        ({"questions": '"a", "b", "c", "d"', "wide": "rare = []"}, "unknown keys"),
-        ({"questions": '"a", "b", "c", "d"', "wide": "more = 3"}, "more must be text"),
+        ('"one?", "One"', "", "distinct phrasings"),
+        (EIGHT, "wide = 3", "wide must be a list"),
+        (EIGHT, "rare = []", "unknown keys"),
+        (EIGHT, "more = 3", "more must be text"),
     ],
 )
-def test_a_broken_item_is_named(tmp_path: Path, change: dict[str, str], message: str) -> None:
+def test_a_broken_item_is_named(tmp_path: Path, questions: str, wide: str, message: str) -> None:
     with pytest.raises(BankError, match=message) as raised:
-        load_bank(write_bank(tmp_path, **change))
+        load_bank(write_bank(tmp_path, questions, wide))
     assert "kv-cache" in str(raised.value)

@@ -13,8 +13,8 @@ from training.teacher import BUCKETS, Teacher, features_of
 
 def small_bank(folder: Path) -> Bank:
     subjects = ("batching", "quantisation", "sampling", "caching", "routing")
-    forms = ("what is {}", "explain {} to me", "why does {} matter", "tell me about {}", "{} in short", "how {} works")
-    forms += ("who uses {}", "{}, what for", "is {} good", "the point of {}")
+    forms = ["what is {}", "explain {} to me", "why does {} matter", "tell me about {}", "{} in short", "how {} works"]
+    forms += ["who uses {}", "{}, what for", "is {} good", "the point of {}"]
     for subject in subjects:
         questions = ", ".join(f'"{form.format(subject)}"' for form in forms)
         text = f'[[item]]\nid = "{subject}"\nquestions = [{questions}]\nanswer = "About {subject}: nothing."\n'
