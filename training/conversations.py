@@ -36,7 +36,7 @@ class Stage:
 # First the answers are learned (and copying is kept up, which `copying.py` taught); then which answer a question wants
 # (its first tokens say; whole answers would drown them); then all else.
 MIX = (
-    Stage(0.15, single=0.62, mixed=0.10, copying=0.16, system=0.12, multi_turn=0.00, stubs=0.40, bare=1.0, plain=0.3),
+    Stage(0.20, single=0.62, mixed=0.10, copying=0.16, system=0.12, multi_turn=0.00, stubs=0.40, bare=1.0, plain=0.3),
     Stage(0.50, single=0.49, mixed=0.30, copying=0.05, system=0.12, multi_turn=0.03, stubs=0.97, bare=0.6, plain=0.2),
     Stage(0.65, single=0.52, mixed=0.25, copying=0.03, system=0.13, multi_turn=0.05, stubs=0.95, bare=0.5, plain=0.1),
     Stage(

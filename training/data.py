@@ -22,6 +22,7 @@ AUXILIARY_WEIGHT = (
     0.1  # Loss weight of what is not an answer, early in training: it teaches the words of the questions.
 )
 AUXILIARY_UNTIL = 0.12
+WIDTH_STEP = 8  # Tokens that the length of a batch is a multiple of.
 LONGEST_STUB = 16  # Tokens kept of an answer that is cut short.
 
 
@@ -131,12 +132,17 @@ def draw_positions(length: int, gaps: list[int], rng: random.Random) -> list[int
     return positions
 
 
-def collate(examples: list[Example]) -> Batch:
-    """Pads to the longest example; padding has weight 0 and repeats the last position."""
-    width = max(len(e.ids) for e in examples)
-    ids = torch.zeros(len(examples), width, dtype=torch.long)  # [rows, length]
-    weights = torch.zeros(len(examples), width)
-    positions = torch.zeros(len(examples), width, dtype=torch.long)
+def collate(examples: list[Example], token_budget: int = 0) -> Batch:
+    """Pads to the longest example, rounded up; padding has weight 0 and repeats the last position.
+
+    With empty rows up to the budget there are few shapes, which matters: the CPU's matrix library compiles a kernel for
+    each one that it meets, and spent a third of the training on that and on the memory it takes.
+    """
+    width = -(-max(len(e.ids) for e in examples) // WIDTH_STEP) * WIDTH_STEP
+    rows = max(len(examples), token_budget // width)
+    ids = torch.zeros(rows, width, dtype=torch.long)
+    weights = torch.zeros(rows, width)
+    positions = torch.zeros(rows, width, dtype=torch.long)
     for row, e in enumerate(examples):
         n = len(e.ids)
         ids[row, :n] = torch.tensor(e.ids)
@@ -144,8 +150,8 @@ def collate(examples: list[Example]) -> Batch:
         positions[row, :n] = torch.tensor(e.positions)
         positions[row, n:] = e.positions[-1]
     known = [(e.question, row, e.asked) for row, e in enumerate(examples) if e.question is not None]
-    rows, asked = (torch.tensor([k[i] for k in known], dtype=torch.long) for i in (1, 2))
-    return Batch(ids, weights, positions, [question for question, _, _ in known], rows, asked)
+    where, asked = (torch.tensor([k[i] for k in known], dtype=torch.long) for i in (1, 2))
+    return Batch(ids, weights, positions, [question for question, _, _ in known], where, asked)
 
 
 class BatchSource:
@@ -184,7 +190,7 @@ class BatchSource:
         if self._cursor >= len(self._batches):
             self._pool, self._cursor, self._progress = self._pool + 1, 0, progress
             self._batches = self._make_pool()
-        batch = collate(self._batches[self._cursor])
+        batch = collate(self._batches[self._cursor], self._budget)
         self._cursor += 1
         return batch
 

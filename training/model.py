@@ -12,6 +12,7 @@ from training.tokenizer import MODEL_MAX_LENGTH, VOCAB_SIZE
 
 ROPE_THETA = 100_000.0
 PAD_ID, EOS_ID = 0, 2
+ROW_STEP = 128
 LONGEST_BAG, BAG_WEIGHT, BAG_SCALE = 96, 0.5, 16.0  # Tokens; share of the loss; embeddings are small.
 SIZES = {
     "pilot": {
@@ -75,6 +76,12 @@ def hidden_states(model: LlamaForCausalLM, ids: Tensor, positions: Tensor) -> Te
     return normed
 
 
+def _few_shapes(linear: nn.Module, rows: Tensor) -> Tensor:
+    """A linear map of [rows, hidden] in float32, computed on a multiple of ROW_STEP rows (see `data.collate`)."""
+    padded: Tensor = linear(F.pad(rows, (0, 0, 0, -len(rows) % ROW_STEP)))
+    return padded[: len(rows)].float()
+
+
 def text_loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """The weighted mean cross-entropy in nats per token, that of the answers' tokens alone (no gradient), and the last
     hidden states, [rows, length, hidden].
@@ -84,7 +91,7 @@ def text_loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor, Te
     weights = batch.weights[:, 1:]  # [rows, length - 1]: the weight of each predicted token
     chosen = weights > 0
     hidden = hidden_states(model, batch.ids, batch.positions)
-    logits = model.lm_head(hidden[:, :-1][chosen]).float()  # [predicted, vocabulary]
+    logits = _few_shapes(model.lm_head, hidden[:, :-1][chosen])  # [predicted, vocabulary]
     each = F.cross_entropy(logits, batch.ids[:, 1:][chosen], reduction="none")
     weight = weights[chosen]
     answers = weight == 1.0
@@ -105,13 +112,13 @@ class Chooser(nn.Module):
 
     def forward(self, model: LlamaForCausalLM, batch: Batch, hidden: Tensor, wanted: Tensor) -> Tensor:
         """The cross-entropy in nats with `wanted` [questions, items], for hidden states [rows, length, hidden]."""
-        loss = F.cross_entropy(self.state(hidden[batch.rows, batch.asked]).float(), wanted)
+        loss = F.cross_entropy(_few_shapes(self.state, hidden[batch.rows, batch.asked]), wanted)
         if batch.ids.shape[1] > LONGEST_BAG:
             return loss
         inside = torch.arange(batch.ids.shape[1], device=hidden.device) <= batch.asked[:, None]
         embedded = model.model.embed_tokens(batch.ids[batch.rows]) * inside[..., None]  # [questions, length, hidden]
         bag = embedded.sum(1) / inside.sum(1, keepdim=True).sqrt()
-        return loss + BAG_WEIGHT * F.cross_entropy(self.words(BAG_SCALE * bag).float(), wanted)
+        return loss + BAG_WEIGHT * F.cross_entropy(_few_shapes(self.words, BAG_SCALE * bag), wanted)
 
 
 @torch.inference_mode()

@@ -28,7 +28,7 @@ from training.teacher import Teacher
 from training.tokenizer import IM_END, load_tokenizer
 
 PEAK_LR = {"pilot": 1.5e-3, "draft": 3e-3}
-MILLION_TOKENS = {"pilot": 14.0, "draft": 5.0}
+MILLION_TOKENS = {"pilot": 10.0, "draft": 4.0}
 WARM_UP, DECAY_FROM, FINAL_LR = 0.03, 0.65, 0.02  # As fractions of the tokens, of the tokens, of the peak.
 TEACHER_STEPS = 1000
 COPYING_STEPS = 300  # At most, before any text.
