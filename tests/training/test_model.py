@@ -24,7 +24,7 @@ def test_what_has_no_weight_has_no_loss() -> None:
     model = tiny_model()
     bare = collate([Example([3, 4, 5], [0.0] * 3, [0, 1, 2], "why", 2)])
     loss, answers, hidden = text_loss(model, bare)
-    assert (loss.item(), answers.item(), hidden.shape) == (0.0, 0.0, (1, 3, 16))
+    assert (loss.item(), answers.item(), hidden.shape) == (0.0, 0.0, (1, 8, 16))
     answered = collate([Example([3, 4, 5, 6], [0.0, 0.0, 0.0, 1.0], [0, 1, 2, 3]), Example([3], [0.0], [0])])
     loss, answers, _ = text_loss(model, answered)
     assert loss.item() == answers.item() > 0
