@@ -1,0 +1,121 @@
+"""Output throughput over HTTP, client and server on the same machine: ``python -m benchmarks.http_throughput``.
+
+The workload is that of ``vllm bench serve --dataset-name random --random-input-len 256 --random-output-len 64
+--ignore-eos --max-concurrency N``, sent by ``twostroke bench serve`` to ``twostroke serve`` with its default flags.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import cyclopts
+
+from benchmarks import make_checkpoint
+from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.server import running_server
+
+RESULTS = Path(__file__).parent / "results"
+# Output tokens a second of vLLM 0.32's CPU build with the same checkpoint shape and workload, on 2 cores of an AMD EPYC
+# (measured once, not in the same run; benchmarks/peers measures side by side).
+VLLM = {("10m", 16): 700.0, ("10m", 64): 1161.0, ("350m", 4): 63.1, ("350m", 16): 97.2}
+SECONDS = 900.0  # for one run of the client
+COLUMNS = (
+    ("mean_ttft_ms", "TTFT, mean ms"),
+    ("median_ttft_ms", "median"),
+    ("mean_tpot_ms", "TPOT, mean ms"),
+    ("p99_itl_ms", "ITL, P99 ms"),
+)
+
+
+def main(
+    *,
+    model: str = "10m",
+    concurrency: tuple[int, ...] = (16, 64),
+    requests_each: int = 16,
+    input_len: int = 256,
+    output_len: int = 64,
+    rounds: int = 3,
+    out: Path = RESULTS,
+) -> None:
+    """Serve a model and measure it at each concurrency.
+
+    Args:
+        model: An embedded model, a folder, or 10m or 350m for a random checkpoint of that size.
+        concurrency: Requests at a time.
+        requests_each: Requests of a run, for each of those at a time.
+        input_len: Tokens of a prompt.
+        output_len: Tokens of an answer.
+        rounds: Runs at each concurrency; their median counts.
+        out: Folder for the record.
+    """
+    others = Others()
+    runs: dict[int, list[dict[str, Any]]] = {at: [] for at in concurrency}
+    with tempfile.TemporaryDirectory(prefix="twostroke-http-") as name:
+        folder, served = Path(name), model
+        if model in make_checkpoint.SIZES:
+            served = str(folder / model)
+            with redirect_stdout(sys.stderr):
+                make_checkpoint.main(model, served)
+        with running_server(served, folder / "server.log") as server:
+            for seed in range(rounds):
+                for at in concurrency:
+                    report = folder / f"{seed}-{at}.json"
+                    command = [
+                        *(sys.executable, "-m", "twostroke", "bench", "serve", "--base-url", server.url),
+                        *("--num-prompts", str(requests_each * at), "--max-concurrency", str(at)),
+                        *("--random-input-len", str(input_len), "--random-output-len", str(output_len)),
+                        *("--ignore-eos", "--seed", str(seed), "--num-warmups", "4", "--output-json", str(report)),
+                    ]
+                    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=SECONDS)
+                    runs[at].append(summary(json.loads(report.read_text()), requests_each * at))
+    text = table(model, runs, input_len, output_len)
+    print(text, flush=True)
+    command_line = shlex.join(["python", "-m", "benchmarks.http_throughput", *sys.argv[1:]])
+    where = environment(command_line, others.share())
+    out.mkdir(parents=True, exist_ok=True)
+    stem = f"http_throughput_{Path(model).name}"
+    (out / f"{stem}.json").write_text(json.dumps({**where, "runs": runs}, indent=2) + "\n")
+    (out / f"{stem}.md").write_text(f"# Throughput over HTTP\n\n{environment_text(where)}\n{text}\n")
+
+
+def summary(report: dict[str, Any], requests: int) -> dict[str, Any]:
+    """What is kept of a run.
+
+    Raises:
+        SystemExit: Not all requests were answered.
+    """
+    if report["completed"] != requests:
+        raise SystemExit(f"error: {report['completed']} of {requests} requests were answered")
+    return {key: report[key] for key in ("output_throughput", "total_token_throughput", *(k for k, _ in COLUMNS))}
+
+
+def table(model: str, runs: Mapping[int, Sequence[dict[str, Any]]], input_len: int, output_len: int) -> str:
+    """Markdown, medians over the rounds."""
+    names = " | ".join(name for _, name in COLUMNS)
+    rounds = len(next(iter(runs.values())))
+    lines = [
+        f"{model}, {input_len} tokens in, {output_len} out, default flags; medians of {rounds} rounds",
+        "",
+        f"| concurrency | output tok/s (range) | against vLLM 0.32's, measured before | {names} |",
+        "|---|---|---|" + "---|" * len(COLUMNS),
+    ]
+    for at, own in runs.items():
+        speeds = [run["output_throughput"] for run in own]
+        speed, theirs = statistics.median(speeds), VLLM.get((model, at))
+        against = f"{speed / theirs:.2f}x of {theirs:g}" if theirs else ""
+        rest = " | ".join(f"{statistics.median(run[key] for run in own):.1f}" for key, _ in COLUMNS)
+        lines.append(f"| {at} | {speed:.0f} ({min(speeds):.0f} to {max(speeds):.0f}) | {against} | {rest} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    cyclopts.run(main)
