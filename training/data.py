@@ -21,7 +21,7 @@ POOL_EXAMPLES = 1024
 AUXILIARY_WEIGHT = (
     0.1  # Loss weight of what is not an answer, early in training: it teaches the words of the questions.
 )
-AUXILIARY_UNTIL = 0.12
+AUXILIARY_UNTIL = 0.10
 WIDTH_STEP = 8  # Tokens that the length of a batch is a multiple of.
 LONGEST_STUB = 16  # Tokens kept of an answer that is cut short.
 

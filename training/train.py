@@ -28,8 +28,8 @@ from training.teacher import Teacher
 from training.tokenizer import IM_END, load_tokenizer
 
 PEAK_LR = {"pilot": 1.5e-3, "draft": 3e-3}
-MILLION_TOKENS = {"pilot": 10.0, "draft": 4.0}
-WARM_UP, DECAY_FROM, FINAL_LR = 0.03, 0.65, 0.02  # As fractions of the tokens, of the tokens, of the peak.
+MILLION_TOKENS = {"pilot": 12.0, "draft": 4.0}
+WARM_UP, DECAY_FROM, FINAL_LR = 0.025, 0.6, 0.02  # As fractions of the tokens, of the tokens, of the peak.
 TEACHER_STEPS = 1000
 COPYING_STEPS = 300  # At most, before any text.
 EMA_DECAY = 0.995
