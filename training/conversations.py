@@ -33,13 +33,13 @@ class Stage:
     plain: float
 
 
-# First the answers are learned (and copying is kept up, which `copying.py` taught); then which answer a question wants
-# (its first tokens say; whole answers would drown them); then all else.
+# First which item a question wants; then the answers (and copying is kept up, which `copying.py` taught); then the two
+# together (an answer's first tokens say which it is; whole answers would drown them); then all else.
 MIX = (
-    Stage(1 / 6, single=0.62, mixed=0.10, copying=0.16, system=0.12, multi_turn=0.00, stubs=0.40, bare=1.0, plain=0.3),
-    Stage(5 / 12, single=0.49, mixed=0.30, copying=0.05, system=0.12, multi_turn=0.03, stubs=0.97, bare=0.6, plain=0.2),
-    Stage(0.70, single=0.58, mixed=0.20, copying=0.04, system=0.12, multi_turn=0.04, stubs=0.95, bare=0.2, plain=0.1),
-    Stage(1e9, single=0.52, mixed=0.15, copying=0.04, system=0.15, multi_turn=0.09, stubs=0.75, bare=0.1, plain=0.1),
+    Stage(0.10, single=0.55, mixed=0.35, copying=0.10, system=0.00, multi_turn=0.00, stubs=1.00, bare=1.0, plain=0.2),
+    Stage(0.30, single=0.62, mixed=0.10, copying=0.12, system=0.12, multi_turn=0.02, stubs=0.50, bare=0.8, plain=0.2),
+    Stage(0.70, single=0.54, mixed=0.20, copying=0.06, system=0.14, multi_turn=0.04, stubs=0.92, bare=0.3, plain=0.1),
+    Stage(1e9, single=0.47, mixed=0.15, copying=0.06, system=0.18, multi_turn=0.11, stubs=0.75, bare=0.1, plain=0.1),
 )
 SURE = 0.5  # The share of an item from which a mixture of questions is taken to want it.
 LONGEST_MIXTURE = 24  # Words.

@@ -37,21 +37,22 @@ def give_copying_heads(model: LlamaForCausalLM, seed: int) -> None:
     embedding = model.model.embed_tokens.weight  # [vocabulary, hidden]
     hidden, head_dim = embedding.shape[1], model.config.head_dim
     embedding[:, 0] = embedding.norm(dim=1).mean()
-    rank = min(head_dim, (hidden - 1) // 2)
+    half = hidden // 2  # The other half is what `model.Chooser` gives meanings to.
+    rank = min(head_dim, (half - 1) // 2)
     generator = torch.Generator().manual_seed(seed)
-    basis = torch.linalg.qr(torch.randn(hidden - 1, 2 * rank, generator=generator))[0].T  # orthonormal rows
+    basis = torch.linalg.qr(torch.randn(half - 1, 2 * rank, generator=generator))[0].T  # orthonormal rows
     own, mark = torch.zeros(2, head_dim, hidden, device=embedding.device)  # each [head_dim, hidden]
-    own[:rank, 1:], mark[:rank, 1:] = basis[:rank], basis[rank:]
+    own[:rank, 1:half], mark[:rank, 1:half] = basis[:rank], basis[rank:]
     first, second = (layer.self_attn for layer in model.model.layers[:2])
-    half = head_dim // 2
+    turns = head_dim // 2
     for weight in (p.weight for a in (first, second) for p in (a.q_proj, a.k_proj)):
         weight[:head_dim] = 0
-    frequencies = ROPE_THETA ** (-torch.arange(FAST_PAIRS, device=embedding.device) / half)
+    frequencies = ROPE_THETA ** (-torch.arange(FAST_PAIRS, device=embedding.device) / turns)
     first.q_proj.weight[:FAST_PAIRS, 0] = NEIGHBOUR * frequencies.cos()
-    first.q_proj.weight[half : half + FAST_PAIRS, 0] = -NEIGHBOUR * frequencies.sin()
+    first.q_proj.weight[turns : turns + FAST_PAIRS, 0] = -NEIGHBOUR * frequencies.sin()
     first.k_proj.weight[:FAST_PAIRS, 0] = NEIGHBOUR
     first.v_proj.weight[:head_dim], first.o_proj.weight[:, :head_dim] = MARK * own, MARK * mark.T
-    slow = [*range(SLOW_FROM, half), *range(half + SLOW_FROM, head_dim)]
+    slow = [*range(SLOW_FROM, turns), *range(turns + SLOW_FROM, head_dim)]
     second.q_proj.weight[slow], second.k_proj.weight[slow] = MATCH * own[slow], MATCH * mark[slow]
     second.v_proj.weight[:head_dim], second.o_proj.weight[:, :head_dim] = COPY * own, COPY * own.T
 
@@ -76,7 +77,7 @@ def learn_copying(model: LlamaForCausalLM, max_steps: int, seed: int) -> float:
         ids = once.repeat(1, TOKENS // period + 1)[:, :TOKENS].to(model.device)  # [rows, tokens]
         positions = torch.arange(TOKENS, device=model.device).expand(ROWS, -1)
         with torch.autocast(model.device.type, torch.bfloat16):
-            logits = model.lm_head(hidden_states(model, ids, positions)[:, period - 1 : -1]).float()
+            logits = model.lm_head(hidden_states(model, ids, positions)[1][:, period - 1 : -1]).float()
         wanted = ids[:, period:]
         loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
         loss.backward()  # type: ignore[no-untyped-call]

@@ -61,8 +61,10 @@ def make_model(size: str, seed: int) -> LlamaForCausalLM:
     return model
 
 
-def hidden_states(model: LlamaForCausalLM, ids: Tensor, positions: Tensor) -> Tensor:
-    """The last hidden states, [rows, length, hidden], for ids and positions of [rows, length].
+def hidden_states(model: LlamaForCausalLM, ids: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """The hidden states after half of the layers and the last ones, [rows, length, hidden] each.
+
+    `ids` and `positions` are [rows, length].
 
     The layers are called directly: LlamaModel.forward takes a jump in the positions for the start of another packed
     sequence, and masks it.
@@ -70,10 +72,12 @@ def hidden_states(model: LlamaForCausalLM, ids: Tensor, positions: Tensor) -> Te
     trunk = model.model
     hidden: Tensor = trunk.embed_tokens(ids)
     rotary = trunk.rotary_emb(hidden, positions)
-    for layer in trunk.layers:
+    middle = hidden
+    for number, layer in enumerate(trunk.layers, start=1):
         hidden = layer(hidden, attention_mask=None, position_ids=positions, position_embeddings=rotary)
-    normed: Tensor = trunk.norm(hidden)
-    return normed
+        if number == (len(trunk.layers) + 1) // 2:
+            middle = hidden
+    return middle, trunk.norm(hidden)
 
 
 def _few_shapes(linear: nn.Module, rows: Tensor) -> Tensor:
@@ -83,40 +87,44 @@ def _few_shapes(linear: nn.Module, rows: Tensor) -> Tensor:
 
 
 def text_loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """The weighted mean cross-entropy in nats per token, that of the answers' tokens alone (no gradient), and the last
-    hidden states, [rows, length, hidden].
+    """The weighted mean cross-entropy in nats per token, that of the answers alone, and the states to choose by.
+
+    The second has no gradient; the third are those after half of the layers, [rows, length, hidden].
 
     Logits are computed only where there is loss: at 4096 words they cost as much as a layer.
     """
     weights = batch.weights[:, 1:]  # [rows, length - 1]: the weight of each predicted token
     chosen = weights > 0
-    hidden = hidden_states(model, batch.ids, batch.positions)
+    middle, hidden = hidden_states(model, batch.ids, batch.positions)
     logits = _few_shapes(model.lm_head, hidden[:, :-1][chosen])  # [predicted, vocabulary]
     each = F.cross_entropy(logits, batch.ids[:, 1:][chosen], reduction="none")
     weight = weights[chosen]
     answers = weight == 1.0
     mean = (each * weight).sum() / weight.sum().clamp(min=1.0)
-    return mean, each.detach()[answers].sum() / answers.sum().clamp(min=1), hidden
+    return mean, each.detach()[answers].sum() / answers.sum().clamp(min=1), middle
 
 
 class Chooser(nn.Module):
     """Two linear maps to the bank's items that training adds to a model: what they learn makes its answers right.
 
-    One reads the hidden state where an answer begins, the other the mean of the prompt's embeddings, which would learn
-    what rare words are worth much later without it.
+    One reads the state where an answer begins, after half of the layers: the other half, at this and all later places,
+    can then read there what to say. The other reads half of the prompt's embeddings as a bag (copying needs the other
+    half as it is), which would learn what rare words are worth much later without it.
     """
 
     def __init__(self, hidden: int, items: int) -> None:
         super().__init__()
-        self.state, self.words = nn.Linear(hidden, items), nn.Linear(hidden, items)
+        self.norm = nn.RMSNorm(hidden)
+        self.state, self.words = nn.Linear(hidden, items), nn.Linear(hidden - hidden // 2, items)
 
     def forward(self, model: LlamaForCausalLM, batch: Batch, hidden: Tensor, wanted: Tensor) -> Tensor:
         """The cross-entropy in nats with `wanted` [questions, items], for hidden states [rows, length, hidden]."""
-        loss = F.cross_entropy(_few_shapes(self.state, hidden[batch.rows, batch.asked]), wanted)
+        loss = F.cross_entropy(_few_shapes(self.state, self.norm(hidden[batch.rows, batch.asked].float())), wanted)
         if batch.ids.shape[1] > LONGEST_BAG:
             return loss
         inside = torch.arange(batch.ids.shape[1], device=hidden.device) <= batch.asked[:, None]
-        embedded = model.model.embed_tokens(batch.ids[batch.rows]) * inside[..., None]  # [questions, length, hidden]
+        embedded = model.model.embed_tokens(batch.ids[batch.rows])  # [questions, length, hidden]
+        embedded = embedded[..., embedded.shape[-1] // 2 :] * inside[..., None]
         bag = embedded.sum(1) / inside.sum(1, keepdim=True).sqrt()
         return loss + BAG_WEIGHT * F.cross_entropy(_few_shapes(self.words, BAG_SCALE * bag), wanted)
 
