@@ -157,18 +157,18 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
         # Values are checked later, so this is a key; its place is all that can be said of it.
         where = _field_name(first["loc"]) or "the body"
         return InvalidRequestError(f"{where} holds a key that is not Unicode", param=_field_name(first["loc"]) or None)
-    if len(first["loc"]) < 2 and first["type"] != "unsupported_field":
+    if len(first["loc"]) < 2 and first["type"] not in ("unsupported_field", "unknown_field"):
         hint = "send a JSON object, with the header Content-Type: application/json"
         return InvalidRequestError("the body must be a JSON object", hint=hint)
     # A union complains once for each of its members; the one that got furthest is the one that was meant.
     same_field = [error for error in errors if error["loc"][:2] == first["loc"][:2]]
-    error = max(same_field, key=lambda error: len(error["loc"]))
+    error = max(same_field, key=lambda error: (error["type"] == "too_long", len(error["loc"])))
+    param = _field_name(error["loc"])
     if error["type"] == "extra_forbidden":
         # The last part is the client's own word, whatever it looks like.
-        parent, name = _field_name(error["loc"][:-1]), error["loc"][-1]
-        param = f"{parent}.{name}" if parent else str(name)
-        return InvalidRequestError(f"unknown field {param!r}", param=param)
-    param = _field_name(error["loc"])
+        return _unknown_field(_field_name(error["loc"][:-1]), str(error["loc"][-1]))
+    if error["type"] == "unknown_field":
+        return _unknown_field(param, error["ctx"]["field"])
     if error["type"] == "unsupported_field":
         param = f"{param}.{error['ctx']['field']}".lstrip(".")
         return InvalidRequestError(f"{param} is not supported by this server", param=param, hint="leave it out")
@@ -176,10 +176,19 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
         return InvalidRequestError(f"{param} is missing", param=param)
     if error["type"] == "too_short":
         return InvalidRequestError(f"{param} is empty", param=param, hint="send at least one")
+    if error["type"] == "too_long":
+        most = f"{error['ctx']['max_length']} {error['ctx'].get('of', 'items')}"
+        return InvalidRequestError(f"{param} holds more than {most}", param=param, hint="send fewer")
     texts = dict.fromkeys(e["msg"] for e in same_field if _field_name(e["loc"]) == param)
     message = f"{param}: " + " or ".join(text[0].lower() + text[1:] for text in texts)
     text_only = error["type"] == "literal_error" and param.startswith("messages")
     return InvalidRequestError(message, param=param, hint=TEXT_ONLY if text_only else None)
+
+
+def _unknown_field(parent: str, name: str) -> InvalidRequestError:
+    name = name if len(name) <= 100 else name[:100] + "..."
+    param = f"{parent}.{name}" if parent else name
+    return InvalidRequestError(f"unknown field {param!r}", param=param)
 
 
 def _field_name(loc: Sequence[str | int]) -> str:

@@ -16,12 +16,16 @@ from twostroke.sampling_params import (
 )
 
 MAX_PROMPTS = 256
+MAX_MESSAGES = 8192
+MAX_MESSAGE_PARTS = 8192  # over all messages
+MAX_TOKEN_IDS = 2**18  # in a list of tokens to allow, ban or stop at: any vocabulary
+MAX_PROMPT_TOKENS = 4_000_000
 MAX_CHOICES = 1024
 MAX_DOCUMENTS = 1024
 # Characters of the messages and documents that one prompt is put together from: seconds of a tokenizer's work.
 MAX_CONTEXT_CHARS = 4_000_000
 
-_TOKENS: dict[str, Any] = {"items": {"type": "integer", "minimum": 0}}
+_TOKENS: dict[str, Any] = {"maxItems": MAX_TOKEN_IDS, "items": {"type": "integer", "minimum": 0}}
 
 # Field name to JSON schema keywords, which say nothing about values of another type (null, say).
 LIMITS: Mapping[str, Mapping[str, Any]] = {

@@ -15,9 +15,10 @@ from twostroke.errors import InvalidRequestError
 from twostroke.server.chat import encode_chat
 from twostroke.server.generation import encode_text
 from twostroke.server.openapi import ERROR_RESPONSES, answers
-from twostroke.server.protocol import ChatMessage, StrictModel
+from twostroke.server.protocol import Messages
 from twostroke.server.serving import ServedModel, Serving
 from twostroke.server.sse import encode
+from twostroke.server.strict import StrictModel, Tokens
 
 
 class TokenizeRequest(StrictModel):
@@ -29,7 +30,7 @@ class TokenizeRequest(StrictModel):
 
     model: str | None = Field(None, description="A name that /v1/models lists; by default the only one.")
     prompt: str | None = Field(None, description="Either this or messages.")
-    messages: list[ChatMessage] | None = Field(None, description="Either this or prompt.", min_length=1)
+    messages: Messages | None = Field(None, description="Either this or prompt.")
     add_special_tokens: bool | None = Field(
         None, description="Add the model's BOS; by default to a prompt, not to messages, whose template writes it."
     )
@@ -51,7 +52,7 @@ class DetokenizeRequest(StrictModel):
     """Body of ``POST /detokenize``."""
 
     model: str | None = Field(None, description="A name that /v1/models lists; by default the only one.")
-    tokens: list[int]
+    tokens: Tokens
 
 
 class Tokenized(Struct, kw_only=True):
