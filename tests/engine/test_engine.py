@@ -302,6 +302,19 @@ def test_bad_words_are_banned_as_they_are_written() -> None:
     assert space not in only_newline.bad_words_token_ids
 
 
+def test_bad_words_are_encoded_once_for_all_samples_and_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It happens on the event loop's thread: per sample, 256 long words held up the server for seconds."""
+    engine, encoded = Engine(FakeExecutor(), TOKENIZER), []
+    monkeypatch.setattr(Tokenizer, "encode", lambda _, text, **__: encoded.append(text) or [1])
+    samples = engine.prepare(call("a", detokenize=True, bad_words=["x", "y"], n=16))
+    assert len(encoded) == 6  # as written, at the start of a text, and after a space
+    assert {sample.bad_words_token_ids for sample in samples} == {((1,),)}
+    engine.prepare(call("b", [4, 5], detokenize=True, bad_words=["x", "y"]))
+    assert len(encoded) == 6
+    engine.prepare(call("c", detokenize=True, bad_words=["x", "z"]))
+    assert len(encoded) == 12
+
+
 def test_without_max_tokens_an_answer_may_fill_context_or_cache() -> None:
     engine = Engine(FakeExecutor(num_blocks=8))  # 32 slots, context 128
     engine.submit(call("a", max_tokens=None))

@@ -18,7 +18,8 @@ from twostroke.sampling_params import (
 MAX_PROMPTS = 256
 MAX_MESSAGES = 8192
 MAX_MESSAGE_PARTS = 8192  # over all messages
-MAX_TOKEN_IDS = 2**18  # in a list of tokens to allow, ban or stop at: any vocabulary
+MAX_TOKEN_IDS = 2**18  # in a list of tokens to allow or ban: any vocabulary
+MAX_STOP_TOKENS = 1024
 MAX_PROMPT_TOKENS = 4_000_000
 MAX_CHOICES = 1024
 MAX_DOCUMENTS = 1024
@@ -60,7 +61,7 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
         "propertyNames": {"pattern": "^[0-9]{1,9}$"},
         "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
     },
-    "stop_token_ids": _TOKENS,
+    "stop_token_ids": {**_TOKENS, "maxItems": MAX_STOP_TOKENS},
     "banned_token_ids": _TOKENS,
     "allowed_token_ids": {"minItems": 1, **_TOKENS},
 }

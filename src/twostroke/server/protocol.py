@@ -23,6 +23,7 @@ from twostroke.server.limits import (
     MAX_MESSAGE_PARTS,
     MAX_MESSAGES,
     MAX_PROMPTS,
+    MAX_STOP_TOKENS,
 )
 from twostroke.server.strict import FirstMistake, StrictModel, Texts, TokenIds, Tokens, few_biases
 from twostroke.text.context import DocumentOrder, Strategy
@@ -68,7 +69,7 @@ class GenerationFields(StrictModel):
     max_tokens: int | None = None
     min_tokens: int | None = None
     stop: str | Annotated[Texts, MaxLen(MAX_STOP_STRINGS)] | None = None
-    stop_token_ids: TokenIds | None = None
+    stop_token_ids: Annotated[TokenIds, MaxLen(MAX_STOP_TOKENS)] | None = None
     ignore_eos: bool | None = None
     allowed_token_ids: TokenIds | None = None
     banned_token_ids: TokenIds | None = None
