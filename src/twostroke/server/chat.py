@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 
@@ -11,7 +12,15 @@ from starlette.responses import Response
 
 from twostroke.errors import InvalidRequestError, RequestTooLargeError
 from twostroke.server.context import assemble_chat, checked_messages, context_usage, rendering_options
-from twostroke.server.generation import Generation, RunningUsage, Sample, encode_text, new_request_id, truncate
+from twostroke.server.generation import (
+    Generation,
+    RunningUsage,
+    Sample,
+    check_length,
+    encode_text,
+    new_request_id,
+    truncate,
+)
 from twostroke.server.logprobs import chat_logprobs, prompt_logprobs
 from twostroke.server.openapi import ERROR_RESPONSES, answers
 from twostroke.server.protocol import ChatCompletionRequest, ChatMessage
@@ -27,7 +36,10 @@ from twostroke.server.responses import (
 )
 from twostroke.server.serving import ServedModel, Serving
 from twostroke.text.context import ContextReport
+from twostroke.text.tokenizer import LONG_TEXT
 from twostroke.types import PositionLogprobs, RequestOutput
+
+MANY_MESSAGES = 256  # more are rendered on a thread
 
 
 def chat_router(serving: Serving) -> APIRouter:
@@ -79,10 +91,15 @@ async def encode_chat(
     Args:
         most: See ``encode_text``.
     """
-    text = model.chat_template.render(
-        checked_messages(messages), **rendering_options(add_generation_prompt, continue_final_message)
-    )
-    return await encode_text(model.client.tokenizer, text, add_special_tokens=add_special_tokens, most=most)
+    length = sum(len(c) if isinstance(c := m.content, str) else sum(len(part.text) for part in c) for m in messages)
+    check_length(model, length, "messages")
+    chat = checked_messages(messages)
+    options = rendering_options(add_generation_prompt, continue_final_message)
+    if length > LONG_TEXT or len(messages) > MANY_MESSAGES:
+        text = await asyncio.to_thread(model.chat_template.render, chat, **options)
+    else:
+        text = model.chat_template.render(chat, **options)
+    return await encode_text(model, text, add_special_tokens=add_special_tokens, most=most)
 
 
 def _in_terms_of_chat(error: InvalidRequestError, body: ChatCompletionRequest) -> InvalidRequestError:

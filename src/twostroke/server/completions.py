@@ -55,7 +55,7 @@ async def _encode_prompt(
     if isinstance(prompt, str):
         special = body.add_special_tokens is not False
         tokens = await encode_text(
-            model.client.tokenizer,
+            model,
             prompt,
             add_special_tokens=special,
             most=body.most_prompt_tokens(model.client.info),

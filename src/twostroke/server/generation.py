@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -17,13 +18,18 @@ from twostroke.engine.client import EngineClient, GenerationRequest, OutputStrea
 from twostroke.errors import EngineError, InvalidRequestError, RequestTooLargeError, TwostrokeError
 from twostroke.sampling_params import SamplingParams
 from twostroke.server.errors import encode_error
+from twostroke.server.limits import most_chars
 from twostroke.server.protocol import GenerationFields
 from twostroke.server.responses import PromptTokensDetails, Usage
+from twostroke.server.serving import ServedModel
 from twostroke.server.sse import EventStream, encode, event, run_while_connected
-from twostroke.text.tokenizer import LONG_TEXT, Tokenizer
+from twostroke.text.tokenizer import LONG_TEXT
 from twostroke.types import FinishReason, PositionLogprobs, RequestOutput
 
 logger = logging.getLogger(__name__)
+
+# Characters; a tokenizer takes some 250 bytes for each while it works.
+VERY_LONG_TEXT = 200_000
 
 # Of a chunk: OpenAI leaves it out, or writes null where usage comes at the end; vLLM can give it with every chunk.
 RunningUsage = Usage | UnsetType | None
@@ -165,17 +171,17 @@ class Generation:
         return Usage(prompt, completion, prompt + completion, PromptTokensDetails(sum(self._cached_tokens)))
 
 
-async def encode_text(
-    tokenizer: Tokenizer, text: str, *, add_special_tokens: bool, most: int | None = None
-) -> list[int]:
-    """Token ids of a text of any length, without blocking the event loop for long (10 ms).
+async def encode_text(model: ServedModel, text: str, *, add_special_tokens: bool, most: int | None = None) -> list[int]:
+    """Token ids of a text, without blocking the event loop for long (10 ms); of very long ones, few at a time.
 
     Args:
         most: More tokens than this are of no use; a text that must have more is refused before the work.
 
     Raises:
-        RequestTooLargeError: The text has more tokens than ``most``, whatever they are.
+        RequestTooLargeError: The text has more tokens than ``most``, whatever they are; or it is longer than
+            ``most_chars``.
     """
+    tokenizer = model.client.tokenizer
     if len(text) <= LONG_TEXT:
         return tokenizer.encode(text, add_special_tokens)
     longest = tokenizer.max_chars_per_token
@@ -183,7 +189,16 @@ async def encode_text(
         needed = -(-len(text) // longest)
         message = f"the prompt of {len(text)} characters has at least {needed} tokens, the model's context {most}"
         raise RequestTooLargeError(message, needed=needed, available=most, param="prompt", hint="shorten the prompt")
-    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+    check_length(model, len(text), "prompt")
+    async with model.long_texts if len(text) > VERY_LONG_TEXT else contextlib.nullcontext():
+        return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+
+
+def check_length(model: ServedModel, length: int, param: str) -> None:
+    """Raise ``RequestTooLargeError`` if a text of ``length`` characters is longer than any that is encoded."""
+    if length > (longest := most_chars(model.client.info.max_model_len)):
+        message = f"{param} holds {length} characters, and at most {longest} are encoded"
+        raise RequestTooLargeError(message, needed=length, available=longest, param=param, hint="send less text")
 
 
 def truncate(tokens: list[int], keep: int | None) -> list[int]:

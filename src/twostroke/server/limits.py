@@ -23,8 +23,15 @@ MAX_STOP_TOKENS = 1024
 MAX_PROMPT_TOKENS = 4_000_000
 MAX_CHOICES = 1024
 MAX_DOCUMENTS = 1024
-# Characters of the messages and documents that one prompt is put together from: seconds of a tokenizer's work.
+# Characters of one prompt, or of what it is put together from: seconds of a tokenizer's work, and a gigabyte.
 MAX_CONTEXT_CHARS = 4_000_000
+CHARS_PER_TOKEN = 8  # a longer context than that many characters fill may be given as many
+
+
+def most_chars(max_model_len: int) -> int:
+    """The longest text that is encoded at all, whether or not it is cut afterwards."""
+    return max(MAX_CONTEXT_CHARS, max_model_len * CHARS_PER_TOKEN)
+
 
 _TOKENS: dict[str, Any] = {"maxItems": MAX_TOKEN_IDS, "items": {"type": "integer", "minimum": 0}}
 

@@ -77,10 +77,8 @@ def tokenization_router(serving: Serving) -> APIRouter:
         model.check_name(body.model)
         body.check()
         tokens = await _encode(model, body)
-        tokenizer = model.client.tokenizer
-        strings = [tokenizer.piece(token) for token in tokens] if body.return_token_strs else None
-        longest = model.client.info.max_model_len
-        return _json(Tokenized(count=len(tokens), max_model_len=longest, tokens=tokens, token_strs=strings))
+        # On a thread: there may be a million of them.
+        return await asyncio.to_thread(_tokenized, model, tokens, with_strings=bool(body.return_token_strs))
 
     @router.post("/detokenize", response_class=Response, responses=answers(Detokenized, "The text.") | ERROR_RESPONSES)
     async def detokenize(body: DetokenizeRequest) -> Response:
@@ -100,7 +98,7 @@ def tokenization_router(serving: Serving) -> APIRouter:
 async def _encode(model: ServedModel, body: TokenizeRequest) -> list[int]:
     if body.prompt is not None:
         specials = body.add_special_tokens is not False
-        return await encode_text(model.client.tokenizer, body.prompt, add_special_tokens=specials)
+        return await encode_text(model, body.prompt, add_special_tokens=specials)
     return await encode_chat(
         model,
         body.messages or [],
@@ -108,6 +106,12 @@ async def _encode(model: ServedModel, body: TokenizeRequest) -> list[int]:
         continue_final_message=body.continue_final_message,
         add_special_tokens=bool(body.add_special_tokens),
     )
+
+
+def _tokenized(model: ServedModel, tokens: list[int], *, with_strings: bool) -> Response:
+    strings = list(map(model.client.tokenizer.piece, tokens)) if with_strings else None
+    longest = model.client.info.max_model_len
+    return _json(Tokenized(count=len(tokens), max_model_len=longest, tokens=tokens, token_strs=strings))
 
 
 def _json(value: object) -> Response:
