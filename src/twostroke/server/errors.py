@@ -41,6 +41,18 @@ class BodyTooLargeError(InvalidRequestError):
     """A request's body exceeds ``--max-body-size``."""
 
 
+class MalformedRequestError(InvalidRequestError):
+    """What came is no HTTP."""
+
+
+class HeadTooLargeError(InvalidRequestError):
+    """The request's line and headers are larger than any client has reason to send."""
+
+
+class RequestTimeoutError(InvalidRequestError):
+    """The rest of a request did not come."""
+
+
 class ModelLoadingError(TwostrokeError):
     """The model is not there yet (or could not be loaded)."""
 
@@ -60,6 +72,8 @@ ERROR_RULES: dict[type[BaseException], ErrorRule] = {
     RequestTooLargeError: ErrorRule(400, "invalid_request_error", "context_length_exceeded"),
     ModelNotFoundError: ErrorRule(404, "invalid_request_error", "model_not_found"),
     BodyTooLargeError: ErrorRule(413, "invalid_request_error", "body_too_large"),
+    HeadTooLargeError: ErrorRule(431, "invalid_request_error", "head_too_large"),
+    RequestTimeoutError: ErrorRule(408, "invalid_request_error", "request_timeout"),
     MissingKeyError: ErrorRule(401, "invalid_request_error", "missing_api_key"),
     InvalidKeyError: ErrorRule(401, "invalid_request_error", "invalid_api_key"),
     RevokedKeyError: ErrorRule(403, "invalid_request_error", "revoked_api_key"),
