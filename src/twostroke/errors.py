@@ -98,7 +98,7 @@ class LimitStorageError(TwostrokeError):
 
 
 class ShuttingDownError(TwostrokeError):
-    """The engine is draining and takes no new work."""
+    """The engine is draining: it takes no new work, and in the end lets go of what still runs."""
 
 
 class EngineError(TwostrokeError):

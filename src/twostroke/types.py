@@ -275,7 +275,7 @@ class RequestOutput:
             computed, the last piece with the first token or before.
         finish_reason: Set on the last output of a sample.
         stop_reason: The stop string or stop token that ended it; ``None`` for EOS.
-        error: Set when ``finish_reason`` is ``ERROR``.
+        error: Set when ``finish_reason`` is ``ERROR``, or ``ABORT`` against the client's wish (shutdown).
         num_used_prompt_tokens: Prompt tokens computed or found in the cache by then: fewer than there are if the
             request ended before its prompt was through.
     """

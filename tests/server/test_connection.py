@@ -48,7 +48,8 @@ def send_until_refused(opened: socket.socket, piece: bytes, most: int) -> int:
     opened.setblocking(False)
     while sent < most:
         try:
-            sent += opened.send(piece)
+            at = sent % len(piece)
+            sent += opened.send(piece[at:] + piece[:at])
         except BlockingIOError:
             time.sleep(0.001)
         except (BrokenPipeError, ConnectionResetError):

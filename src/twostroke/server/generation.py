@@ -159,7 +159,8 @@ class Generation:
         """Outputs with the index of their choice, as they come; a failed request raises its error."""
         merged = _enumerated(self._streams[0]) if len(self._streams) == 1 else _merge(self._streams)
         async for prompt, output in merged:
-            if output.finish_reason is FinishReason.ERROR:
+            if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+                # Who aborts and still listens did not ask for it: half an answer must not look like a whole one.
                 raise output.error or EngineError("the request failed for an unknown reason")
             self._completion_tokens += len(output.token_ids)
             if output.index == 0:
