@@ -18,12 +18,12 @@ from twostroke.server.generation import (
     Sample,
     check_length,
     encode_text,
-    new_request_id,
     truncate,
 )
 from twostroke.server.logprobs import chat_logprobs, prompt_logprobs
 from twostroke.server.openapi import ERROR_RESPONSES, answers
 from twostroke.server.protocol import ChatCompletionRequest, ChatMessage
+from twostroke.server.request_id import name_request
 from twostroke.server.responses import (
     AnswerMessage,
     ChatChoice,
@@ -35,6 +35,7 @@ from twostroke.server.responses import (
     Usage,
 )
 from twostroke.server.serving import ServedModel, Serving
+from twostroke.server.strict_json import StrictRoute
 from twostroke.text.context import ContextReport
 from twostroke.text.tokenizer import LONG_TEXT
 from twostroke.types import PositionLogprobs, RequestOutput
@@ -44,7 +45,7 @@ MANY_MESSAGES = 256  # more are rendered on a thread
 
 def chat_router(serving: Serving) -> APIRouter:
     """The route of chat completions."""
-    router = APIRouter(tags=["chat"])
+    router = APIRouter(route_class=StrictRoute, tags=["chat"])
 
     responses = answers(ChatCompletion, "The answer; or, streamed, its pieces, then [DONE].", stream=ChatChunk)
 
@@ -54,7 +55,7 @@ def chat_router(serving: Serving) -> APIRouter:
         model = serving.accepting(request.scope)
         model.check_name(body.model)
         params = body.to_params(model.client.info.sampling_defaults)
-        request_id = new_request_id("chatcmpl")
+        request_id = name_request(request.scope, "chatcmpl")
         try:
             report = None
             if body.is_assembled:

@@ -11,12 +11,14 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from twostroke.sampling_params import SamplingParams
-from twostroke.server.generation import Generation, RunningUsage, Sample, encode_text, new_request_id, truncate
+from twostroke.server.generation import Generation, RunningUsage, Sample, encode_text, truncate
 from twostroke.server.logprobs import completion_logprobs, prompt_logprobs
 from twostroke.server.openapi import ERROR_RESPONSES, answers
 from twostroke.server.protocol import CompletionRequest
+from twostroke.server.request_id import name_request
 from twostroke.server.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
 from twostroke.server.serving import ServedModel, Serving
+from twostroke.server.strict_json import StrictRoute
 from twostroke.types import RequestOutput
 
 
@@ -30,7 +32,7 @@ class Prompt:
 
 def completions_router(serving: Serving) -> APIRouter:
     """The route of text completions."""
-    router = APIRouter(tags=["completions"])
+    router = APIRouter(route_class=StrictRoute, tags=["completions"])
 
     responses = answers(Completion, "The answers; or, streamed, their pieces, then [DONE].", stream=Completion)
 
@@ -41,7 +43,7 @@ def completions_router(serving: Serving) -> APIRouter:
         model.check_name(body.model)
         params = body.to_params(model.client.info.sampling_defaults)
         prompts = [await _encode_prompt(model, body, params, prompt) for prompt in body.prompts()]
-        request_id = new_request_id("cmpl")
+        request_id = name_request(request.scope, "cmpl")
         generation = Generation(model.client, request_id, [p.token_ids for p in prompts], params, body)
         return await generation.respond(CompletionShape(request_id, model, body, prompts), body, request)
 

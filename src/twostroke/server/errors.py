@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match
 
 from twostroke.errors import (
     EngineDeadError,
@@ -29,6 +30,7 @@ from twostroke.errors import (
     TokenRateError,
     TwostrokeError,
 )
+from twostroke.server.request_id import request_id
 
 logger = logging.getLogger(__name__)
 
@@ -132,8 +134,12 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def ours(request: Request, error: Exception) -> Response:
         if error_rule(error).status == 500:
-            logger.error("%s %s failed: %s", request.method, request.url.path, error, exc_info=error)
-        return error_response(error)
+            name = request_id(request.scope)
+            logger.error("%s: %s %s failed: %s", name, request.method, request.url.path, error, exc_info=error)
+        response = error_response(error)
+        # What nobody foresaw is answered outside all other layers.
+        response.headers["x-request-id"] = request_id(request.scope)
+        return response
 
     async def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -154,6 +160,8 @@ def install_error_handlers(app: FastAPI) -> None:
         body = _encode(messages.get(error.status_code, str(error.detail)), rule, None)
         response = _response(body, error.status_code, None)
         response.headers.update(error.headers or {})
+        if error.status_code == 405:
+            response.headers["allow"] = ", ".join(_methods(request))
         return response
 
     app.add_exception_handler(TwostrokeError, ours)
@@ -221,6 +229,15 @@ TEXT_ONLY = "this server takes text only: no images, audio, files or tools"
 UNREADABLE = "the body is not valid JSON in UTF-8, is nested too deeply, or holds a number that is too long"
 _UNION_TAGS = frozenset({"str", "int", "float", "bool", "dict", "list"})
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+
+
+def _methods(request: Request) -> list[str]:
+    """All methods of a path; Starlette tells only those of the first of its routes."""
+    verbs = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+    routes: Sequence[BaseRoute] = request.app.routes
+    return [
+        verb for verb in verbs if any(r.matches({**request.scope, "method": verb})[0] is Match.FULL for r in routes)
+    ]
 
 
 def _http_type(status: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -205,10 +204,6 @@ def check_length(model: ServedModel, length: int, param: str) -> None:
 def truncate(tokens: list[int], keep: int | None) -> list[int]:
     """The last ``keep`` tokens."""
     return tokens if keep is None else tokens[-keep:]
-
-
-def new_request_id(prefix: str) -> str:
-    return f"{prefix}-{uuid.uuid4().hex}"
 
 
 async def _enumerated(stream: OutputStream) -> AsyncIterator[tuple[int, RequestOutput]]:

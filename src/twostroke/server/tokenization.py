@@ -19,6 +19,7 @@ from twostroke.server.protocol import Messages
 from twostroke.server.serving import ServedModel, Serving
 from twostroke.server.sse import encode
 from twostroke.server.strict import StrictModel, Tokens
+from twostroke.server.strict_json import StrictRoute
 
 
 class TokenizeRequest(StrictModel):
@@ -68,7 +69,7 @@ class Detokenized(Struct):
 
 def tokenization_router(serving: Serving) -> APIRouter:
     """The routes that turn text into tokens and back. They are open while the server drains: nothing is generated."""
-    router = APIRouter(tags=["tokenization"])
+    router = APIRouter(route_class=StrictRoute, tags=["tokenization"])
 
     @router.post("/tokenize", response_class=Response, responses=answers(Tokenized, "The tokens.") | ERROR_RESPONSES)
     async def tokenize(body: TokenizeRequest) -> Response:
