@@ -177,7 +177,7 @@ def test_every_end_is_counted_once_and_stands_in_an_event() -> None:
         engine.step()
     text = engine.metrics.render()[0].decode()
     counts = {
-        reason: f'finished_reason="{reason}",model_name="pilot"}} {n}'
+        reason: f'engine="0",finished_reason="{reason}",model_name="pilot"}} {n}'
         for reason, n in (("length", "2.0"), ("abort", "1.0"), ("error", "4.0"))
     }
     assert all(line in text for line in counts.values()), text
@@ -185,8 +185,8 @@ def test_every_end_is_counted_once_and_stands_in_an_event() -> None:
     assert sorted(finished) == ["aborted", "done", "failed0", "failed1", "failed2", "failed3", "waiting"]
     executor.raise_next = RuntimeError("device lost")
     engine.step()
-    assert 'finished_reason="error",model_name="pilot"} 5.0' in engine.metrics.render()[0].decode()
-    assert 'vllm:num_requests_running{model_name="pilot"} 0.0' in engine.metrics.render()[0].decode()
+    assert 'engine="0",finished_reason="error",model_name="pilot"} 5.0' in engine.metrics.render()[0].decode()
+    assert 'vllm:num_requests_running{engine="0",model_name="pilot"} 0.0' in engine.metrics.render()[0].decode()
 
 
 def test_stop_string_on_the_last_allowed_token_counts_as_stop() -> None:
@@ -329,12 +329,12 @@ def test_metrics_and_events_tell_what_happened() -> None:
     engine.submit(call("b", list(range(1, 14)), max_tokens=3))
     finish(engine)
     metrics = engine.metrics.render()[0].decode()
-    label = '{model_name="pilot"}'
+    label = '{engine="0",model_name="pilot"}'
     for line in (
         f"vllm:prompt_tokens_total{label} 26.0",
         f"vllm:generation_tokens_total{label} 6.0",
         f"vllm:prefix_cache_hits_total{label} 12.0",
-        'vllm:request_success_total{finished_reason="length",model_name="pilot"} 2.0',
+        'vllm:request_success_total{engine="0",finished_reason="length",model_name="pilot"} 2.0',
         f"vllm:time_to_first_token_seconds_count{label} 2.0",
         f"vllm:num_requests_running{label} 0.0",
     ):
