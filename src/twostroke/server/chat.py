@@ -108,6 +108,8 @@ def _in_terms_of_chat(error: InvalidRequestError, body: ChatCompletionRequest) -
     names = {"prompt": "messages"}
     if body.max_completion_tokens is not None:
         names["max_tokens"] = "max_completion_tokens"
+    if body.top_logprobs is not None:
+        names["logprobs"] = "top_logprobs"
     param = names.get(error.param or "", error.param)
     if isinstance(error, RequestTooLargeError):
         return RequestTooLargeError(

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from twostroke.engine.client import EngineClient, GenerationRequest, OutputStream
 from twostroke.errors import EngineError, InvalidRequestError, RequestTooLargeError, TwostrokeError
 from twostroke.sampling_params import SamplingParams
+from twostroke.server.answer_size import MANY_ENTRIES, check_entries
 from twostroke.server.errors import encode_error
 from twostroke.server.limits import most_chars
 from twostroke.server.protocol import GenerationFields
@@ -53,6 +54,11 @@ class Sample:
             self.prompt_logprobs = (self.prompt_logprobs or []) + output.prompt_logprobs
         if output.finish_reason is not None:
             self.finish_reason, self.stop_reason = output.finish_reason.value, output.stop_reason
+
+    def num_entries(self) -> int:
+        """Tokens and log-probabilities: what it takes to write it out."""
+        positions = (*self.logprobs, *(self.prompt_logprobs or ()))
+        return len(self.token_ids) + sum(len(position.top) for position in positions)
 
 
 class Shape(Protocol):
@@ -93,6 +99,7 @@ class Generation:
                 param="priority",
                 hint="leave it out, or start the server with --policy priority",
             )
+        check_entries(client.info, prompts, params)
         self.request_id = request_id
         self.num_choices = len(prompts) * params.n
         self._n = params.n
@@ -132,7 +139,10 @@ class Generation:
         samples = [Sample() for _ in range(self.num_choices)]
         async for index, output in self._outputs():
             samples[index].add(output)
-        return encode(shape.complete(samples, self._usage()))
+        usage = self._usage()
+        if sum(map(Sample.num_entries, samples)) > MANY_ENTRIES:
+            return await asyncio.to_thread(lambda: encode(shape.complete(samples, usage)))
+        return encode(shape.complete(samples, usage))
 
     async def _frames(self, shape: Shape, fields: GenerationFields) -> AsyncIterator[bytes]:
         begun: set[int] = set()
