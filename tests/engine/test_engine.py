@@ -293,6 +293,16 @@ def test_wrong_types_from_python_are_refused(fields: dict[str, Any], param: str)
     assert caught.value.param == param
 
 
+def test_labels_stand_in_the_event_of_the_first_step() -> None:
+    engine = Engine(FakeExecutor())
+    engine.submit(replace(call("a"), labels={"user": "joe"}))
+    engine.submit(call("b"))
+    finish(engine)
+    labelled = [[(item.request_id, item.labels) for item in event.labelled] for event in engine.recorder.events()]
+    assert labelled[0] == [("a", {"user": "joe"})]
+    assert not any(labelled[1:])
+
+
 def test_bad_words_are_banned_as_they_are_written() -> None:
     engine = Engine(TextExecutor({}), TOKENIZER)
     request = engine.prepare(call("a", detokenize=True, bad_words=["\n", " "]))[0]

@@ -73,6 +73,7 @@ class Intake:
                 priority=call.priority,
                 cache_salt=call.cache_salt,
                 tenant=call.tenant,
+                labels=call.labels,
                 leader=requests[0] if requests else None,
             )
             requests.append(request)

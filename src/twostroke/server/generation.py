@@ -20,6 +20,7 @@ from twostroke.server.answer_size import MANY_ENTRIES, check_entries
 from twostroke.server.errors import encode_error
 from twostroke.server.limits import most_chars
 from twostroke.server.protocol import GenerationFields
+from twostroke.server.request_log import RequestLog
 from twostroke.server.responses import PromptTokensDetails, Usage
 from twostroke.server.serving import ServedModel
 from twostroke.server.sse import EventStream, encode, event, run_while_connected
@@ -107,6 +108,7 @@ class Generation:
         self._completion_tokens = 0
         self._cached_tokens = [0] * len(prompts)
         self._streams: list[OutputStream] = []
+        self._log = RequestLog(request_id, labels := fields.labels())
         try:
             for i, prompt in enumerate(prompts):
                 request = GenerationRequest(
@@ -115,6 +117,7 @@ class Generation:
                     params=params,
                     priority=fields.priority or 0,
                     cache_salt=fields.cache_salt or "",
+                    labels=labels,
                 )
                 self._streams.append(client.submit(request))
         except BaseException:
@@ -123,6 +126,7 @@ class Generation:
 
     def abort(self) -> None:
         """End everything now; harmless after the end."""
+        self._log.end(self._prompt_tokens, self._completion_tokens, sum(self._cached_tokens))
         for stream in self._streams:
             stream.abort()
 
@@ -169,9 +173,12 @@ class Generation:
         merged = _enumerated(self._streams[0]) if len(self._streams) == 1 else _merge(self._streams)
         async for prompt, output in merged:
             if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+                self._log.reasons.append(output.finish_reason.value)
                 # Who aborts and still listens did not ask for it: half an answer must not look like a whole one.
                 raise output.error or EngineError("the request failed for an unknown reason")
             self._completion_tokens += len(output.token_ids)
+            if output.finish_reason is not None:
+                self._log.reasons.append(output.finish_reason.value)
             if output.index == 0:
                 self._cached_tokens[prompt] = output.num_cached_tokens
             yield prompt * self._n + output.index, output

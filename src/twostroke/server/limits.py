@@ -20,6 +20,7 @@ MAX_MESSAGES = 8192
 MAX_MESSAGE_PARTS = 8192  # over all messages
 MAX_TOKEN_IDS = 2**18  # in a list of tokens to allow or ban: any vocabulary
 MAX_STOP_TOKENS = 1024
+MAX_LABEL_LENGTH = 512
 MAX_PROMPT_TOKENS = 4_000_000
 MAX_CHOICES = 1024
 MAX_DOCUMENTS = 1024

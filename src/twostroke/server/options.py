@@ -37,6 +37,8 @@ class ServerOptions:
     """Least severe messages that are logged (to stderr)."""
     access_log: bool = False
     """Log one line per HTTP request."""
+    enable_log_requests: bool = False
+    """Log one line per generation: who asked (user, prompt_cache_key ...), tokens, seconds, and how it ended."""
 
     def __post_init__(self) -> None:
         _require(bool(self.host), "--host", self.host, "an address")

@@ -20,6 +20,7 @@ from twostroke.server.limits import (
     MAX_CHOICES,
     MAX_CONTEXT_CHARS,
     MAX_DOCUMENTS,
+    MAX_LABEL_LENGTH,
     MAX_MESSAGE_PARTS,
     MAX_MESSAGES,
     MAX_PROMPTS,
@@ -28,6 +29,8 @@ from twostroke.server.limits import (
 from twostroke.server.strict import FirstMistake, StrictModel, Texts, TokenIds, Tokens, few_biases
 from twostroke.text.context import DocumentOrder, Strategy
 
+Label = Annotated[str, MaxLen(MAX_LABEL_LENGTH)]
+LABELLED = "shown in the request log and in step events"
 MODEL_DEFAULT = "By default the model's own (generation_config.json)"
 
 
@@ -85,10 +88,13 @@ class GenerationFields(StrictModel):
     return_token_ids: bool | None = Field(None, description="Return the token ids of prompt and answer.")
     priority: int | None = Field(None, description="Lower runs first under --policy priority.")
     cache_salt: str | None = Field(None, description="Cached prefixes are shared only between equal salts.")
-    # These three say who asks; they are accepted because there is nothing that they would have to change here.
-    user: str | None = Field(None, description="The client's name for its end user.")
-    safety_identifier: str | None = Field(None, description="Newer name of user.")
-    prompt_cache_key: str | None = Field(None, description="Routing hint; there is one prefix cache. See cache_salt.")
+    # These three say who asks and change no answer: the request log and the step events carry them.
+    user: Label | None = Field(None, description=f"The client's name for its end user; {LABELLED}.")
+    safety_identifier: Label | None = Field(None, description=f"Newer name of user; {LABELLED}.")
+    prompt_cache_key: Label | None = Field(
+        None,
+        description=f"The client's name for what shares a prefix; {LABELLED}. The cache needs none; see cache_salt.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -97,6 +103,15 @@ class GenerationFields(StrictModel):
         if isinstance(data, dict) and type(n := data.get("best_of")) is int and n == data.get("n"):
             return {name: value for name, value in data.items() if name != "best_of"}
         return data
+
+    def labels(self) -> dict[str, str]:
+        """What the client calls its end user and its prefix, by field."""
+        fields = {
+            "user": self.user,
+            "safety_identifier": self.safety_identifier,
+            "prompt_cache_key": self.prompt_cache_key,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
 
     @property
     def include_usage(self) -> bool:
@@ -118,7 +133,12 @@ class GenerationFields(StrictModel):
 
     def check_together(self) -> None:
         """Refuse combinations that have no meaning, and text that is none."""
-        texts = {"cache_salt": [self.cache_salt or ""], "stop": self.stop or [], "bad_words": self.bad_words or []}
+        texts: dict[str, str | list[str]] = {
+            "cache_salt": [self.cache_salt or ""],
+            "stop": self.stop or [],
+            "bad_words": self.bad_words or [],
+        }
+        texts |= {name: [value] for name, value in self.labels().items()}
         for param, words in texts.items():
             check_unicode(param, [words] if isinstance(words, str) else words)
         if self.stream_options is not None and not self.stream:
