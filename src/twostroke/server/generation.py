@@ -126,7 +126,8 @@ class Generation:
 
     def abort(self) -> None:
         """End everything now; harmless after the end."""
-        self._log.end(self._prompt_tokens, self._completion_tokens, sum(self._cached_tokens))
+        if self._streams:
+            self._log.end(self._prompt_tokens, self._completion_tokens, sum(self._cached_tokens))
         for stream in self._streams:
             stream.abort()
 

@@ -93,7 +93,7 @@ class GenerationFields(StrictModel):
     safety_identifier: Label | None = Field(None, description=f"Newer name of user; {LABELLED}.")
     prompt_cache_key: Label | None = Field(
         None,
-        description=f"The client's name for what shares a prefix; {LABELLED}. The cache needs none; see cache_salt.",
+        description=f"The client's name for a shared prefix, which is found without; {LABELLED}.",
     )
 
     @model_validator(mode="before")
@@ -133,12 +133,8 @@ class GenerationFields(StrictModel):
 
     def check_together(self) -> None:
         """Refuse combinations that have no meaning, and text that is none."""
-        texts: dict[str, str | list[str]] = {
-            "cache_salt": [self.cache_salt or ""],
-            "stop": self.stop or [],
-            "bad_words": self.bad_words or [],
-        }
-        texts |= {name: [value] for name, value in self.labels().items()}
+        texts: dict[str, str | list[str]] = {"cache_salt": self.cache_salt or "", **self.labels()}
+        texts |= {"stop": self.stop or [], "bad_words": self.bad_words or []}
         for param, words in texts.items():
             check_unicode(param, [words] if isinstance(words, str) else words)
         if self.stream_options is not None and not self.stream:
