@@ -314,8 +314,14 @@ def test_bad_words_are_banned_as_they_are_written() -> None:
 
 def test_bad_words_are_encoded_once_for_all_samples_and_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     """It happens on the event loop's thread: per sample, 256 long words held up the server for seconds."""
-    engine, encoded = Engine(FakeExecutor(), TOKENIZER), []
-    monkeypatch.setattr(Tokenizer, "encode", lambda _, text, **__: encoded.append(text) or [1])
+    engine = Engine(FakeExecutor(), TOKENIZER)
+    encoded: list[str] = []
+
+    def encode(_: Tokenizer, text: str, **__: object) -> list[int]:
+        encoded.append(text)
+        return [1]
+
+    monkeypatch.setattr(Tokenizer, "encode", encode)
     samples = engine.prepare(call("a", detokenize=True, bad_words=["x", "y"], n=16))
     assert len(encoded) == 6  # as written, at the start of a text, and after a space
     assert {sample.bad_words_token_ids for sample in samples} == {((1,),)}

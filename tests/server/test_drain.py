@@ -75,7 +75,9 @@ async def test_a_stream_that_is_cut_off_ends_with_an_error(engine: AsyncEngine) 
     assert json.loads(error.removeprefix("data: "))["error"]["code"] == "shutting_down"
     assert (done, end) == ("data: [DONE]", "")
     again = httpx.MockTransport(lambda _: httpx.Response(200, headers=response.headers, text=response.text))
-    client = openai.AsyncOpenAI(api_key="x", base_url="http://test/v1", http_client=httpx.AsyncClient(transport=again))
+    http = httpx.AsyncClient(transport=again)
+    # Newer clients are annotated with httpx2, and take both.
+    client = openai.AsyncOpenAI(api_key="x", base_url="http://test/v1", http_client=http)  # type: ignore[arg-type]
     with pytest.raises(openai.APIError, match="shut down before the answer was complete"):
         async for _ in await client.completions.create(model="x", prompt="x", stream=True):
             pass

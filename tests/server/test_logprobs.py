@@ -13,6 +13,12 @@ from twostroke.text.tokenizer import Tokenizer
 PROMPT = "the 👩 dog, 世 the dog"
 
 
+def token_id(tokenizer: Tokenizer, piece: str) -> int:
+    found = tokenizer.backend.token_to_id(piece)
+    assert found is not None
+    return found
+
+
 def offsets(tokenizer: Tokenizer, tokens: list[int], text: str | None = None) -> list[int]:
     places = TextOffsets(tokenizer, text=text)
     return [places.next(token) for token in tokens]
@@ -31,7 +37,7 @@ def test_tokens_within_a_character_begin_where_it_does() -> None:
 
 def test_special_tokens_count_where_they_are_in_the_text() -> None:
     tokenizer = Tokenizer(byte_level())
-    end = tokenizer.backend.token_to_id("<|end|>")
+    end = token_id(tokenizer, "<|end|>")
     the = tokenizer.encode("the")[0]
     assert offsets(tokenizer, [end, the, end, the]) == [0, 0, 3, 3]
     assert offsets(tokenizer, [end, the, end, the], text="the<|end|>the") == [0, 0, 3, 10]
@@ -41,7 +47,7 @@ def test_special_tokens_count_where_they_are_in_the_text() -> None:
 
 def test_the_space_before_the_first_word_counts_only_if_it_is_there() -> None:
     tokenizer = Tokenizer(byte_fallback())
-    the, dog = (tokenizer.backend.token_to_id(piece) for piece in ("▁the", "▁do"))
+    the, dog = (token_id(tokenizer, piece) for piece in ("▁the", "▁do"))
     assert offsets(tokenizer, [the, dog], text="the do") == [0, 3]
     assert offsets(tokenizer, [the, dog], text=" the do") == [0, 4]
 
@@ -68,7 +74,7 @@ async def test_streamed_offsets_are_the_same() -> None:
 @pytest.mark.parametrize("skip", [True, False])
 async def test_an_echo_of_tokens_shows_special_ones_where_asked_to(skip: bool) -> None:
     engine = ScriptedEngine()
-    end = engine.tokenizer.backend.token_to_id("<|end|>")
+    end = token_id(engine.tokenizer, "<|end|>")
     prompt = [*engine.tokenizer.encode("the"), end, *engine.tokenizer.encode(" dog")]
     answer = await complete(engine, prompt=prompt, echo=True, skip_special_tokens=skip, max_tokens=1)
     assert answer["choices"][0]["text"].startswith("the dog" if skip else "the<|end|> dog")

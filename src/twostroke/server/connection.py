@@ -47,7 +47,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._bytes_without_body > MAX_HEAD_BYTES:
             self._refuse_head()
         if not self._in_message:
-            self._reading = _cancelled(self._reading)
+            self._reading = _cancel(self._reading)
         elif self._in_body or self._reading is None:
             self._await_data()
 
@@ -80,7 +80,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(MalformedRequestError("the request is not valid HTTP"))
 
     def _await_data(self) -> None:
-        _cancelled(self._reading)
+        _cancel(self._reading)
         self._reading = self.loop.call_later(READ_SECONDS, self._no_data)
 
     def _no_data(self) -> None:
@@ -113,15 +113,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._writing = _cancelled(self._writing)
+        self._writing = _cancel(self._writing)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._reading = _cancelled(self._reading)
-        self._writing = _cancelled(self._writing)
+        self._reading = _cancel(self._reading)
+        self._writing = _cancel(self._writing)
 
     def _await_reader(self) -> None:
-        _cancelled(self._writing)
+        _cancel(self._writing)
         self._writing = self.loop.call_later(WRITE_SECONDS, self._check_reader, self._unsent())
 
     def _check_reader(self, unsent: int) -> None:
@@ -135,6 +135,8 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.transport.get_write_buffer_size()
 
 
-def _cancelled(timer: asyncio.TimerHandle | None) -> None:
+def _cancel(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+    """What to keep of a timer that is not wanted any more."""
     if timer is not None:
         timer.cancel()
+    return None
