@@ -46,7 +46,10 @@ class InvalidRequestError(TwostrokeError):
 
 
 class RequestTooLargeError(InvalidRequestError):
-    """A request can never fit: ``needed`` tokens exceed the ``available`` ones (context length or KV cache)."""
+    """A request can never fit: ``needed`` tokens exceed the ``available`` ones (context length or KV cache).
+
+    Of a text that is refused before it is encoded, both are characters.
+    """
 
     def __init__(self, message: str, *, needed: int, available: int, param: str | None = None, hint: str | None = None):
         super().__init__(message, param=param, hint=hint)
@@ -95,7 +98,7 @@ class LimitStorageError(TwostrokeError):
 
 
 class ShuttingDownError(TwostrokeError):
-    """The engine is draining and takes no new work."""
+    """The engine is draining: it takes no new work, and in the end lets go of what still runs."""
 
 
 class EngineError(TwostrokeError):

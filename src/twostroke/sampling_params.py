@@ -15,6 +15,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_LENGTH = 1024
 MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
+MAX_BAD_WORDS_LENGTH = 16_384  # characters of all together: they are encoded while the server waits
 
 
 def _require(condition: bool, param: str, value: object, allowed: str) -> None:
@@ -162,6 +163,9 @@ class SamplingParams:
             _require(
                 ok, name, words, f"at most {most} non-empty strings of at most {MAX_STOP_STRING_LENGTH} characters"
             )
+        length = sum(map(len, self.bad_words))
+        allowed = f"at most {MAX_BAD_WORDS_LENGTH} characters together"
+        _require(length <= MAX_BAD_WORDS_LENGTH, "bad_words", length, allowed)
         if self.stop and not self.detokenize:
             raise InvalidRequestError("stop strings need detokenize=True", param="stop")
 
@@ -184,8 +188,6 @@ class SamplingParams:
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ``InvalidRequestError`` if a token id lies outside ``[0, vocab_size)``."""
         for name in ("logit_bias", "stop_token_ids", "allowed_token_ids", "banned_token_ids"):
-            for token in getattr(self, name) or ():
-                if token >= vocab_size:
-                    raise InvalidRequestError(
-                        f"{name} holds token {token}, but the vocabulary has {vocab_size} tokens", param=name
-                    )
+            if (token := max(getattr(self, name) or (-1,))) >= vocab_size:
+                message = f"{name} holds token {token}, but the vocabulary has {vocab_size} tokens"
+                raise InvalidRequestError(message, param=name)

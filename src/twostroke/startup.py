@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from twostroke.config import EngineConfig
-from twostroke.engine.async_engine import AsyncEngine
+from twostroke.engine.async_engine import STALL_SECONDS, AsyncEngine
 from twostroke.engine.engine import Engine
 from twostroke.model_files import resolve_model
 from twostroke.observability.process import age_of_process
@@ -58,8 +58,12 @@ def _let_idle_threads_sleep() -> None:
 
 
 def start_async_engine(
-    config: EngineConfig, *, max_queued_requests: int | None = None, served_model_name: str | None = None
+    config: EngineConfig,
+    *,
+    max_queued_requests: int | None = None,
+    served_model_name: str | None = None,
+    stall_seconds: float = STALL_SECONDS,
 ) -> AsyncEngine:
     """``load_engine`` on the calling thread, then the loop on a thread of its own."""
     engine = load_engine(config, served_model_name=served_model_name)
-    return AsyncEngine(engine, max_queued_requests=max_queued_requests)
+    return AsyncEngine(engine, stall_seconds=stall_seconds, max_queued_requests=max_queued_requests)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -63,6 +64,7 @@ class Request:
         sequence_number: Order of arrival; breaks ties.
         cache_salt: Requests share cached prefixes only if their salts are equal.
         tenant: On whose behalf it runs (the name of an API key); policy ``fair`` divides the engine among tenants.
+        labels: What the client calls its end user and the like, for step events.
         leader: The sample whose prompt blocks this one shares, if it is one of several.
         stop_token_ids: All tokens that end it: the client's and, unless ``ignore_eos``, the model's.
         block_hashes: Prefix-cache keys of its full blocks, as far as the KV manager has computed them.
@@ -87,6 +89,7 @@ class Request:
     sequence_number: int = 0
     cache_salt: str = ""
     tenant: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
     leader: Request | None = None
 
     stop_token_ids: frozenset[int] = field(init=False)
@@ -275,7 +278,7 @@ class RequestOutput:
             computed, the last piece with the first token or before.
         finish_reason: Set on the last output of a sample.
         stop_reason: The stop string or stop token that ended it; ``None`` for EOS.
-        error: Set when ``finish_reason`` is ``ERROR``.
+        error: Set when ``finish_reason`` is ``ERROR``, or ``ABORT`` against the client's wish (shutdown).
         num_used_prompt_tokens: Prompt tokens computed or found in the cache by then: fewer than there are if the
             request ended before its prompt was through.
     """

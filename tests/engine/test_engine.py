@@ -177,7 +177,7 @@ def test_every_end_is_counted_once_and_stands_in_an_event() -> None:
         engine.step()
     text = engine.metrics.render()[0].decode()
     counts = {
-        reason: f'finished_reason="{reason}",model_name="pilot"}} {n}'
+        reason: f'engine="0",finished_reason="{reason}",model_name="pilot"}} {n}'
         for reason, n in (("length", "2.0"), ("abort", "1.0"), ("error", "4.0"))
     }
     assert all(line in text for line in counts.values()), text
@@ -185,8 +185,8 @@ def test_every_end_is_counted_once_and_stands_in_an_event() -> None:
     assert sorted(finished) == ["aborted", "done", "failed0", "failed1", "failed2", "failed3", "waiting"]
     executor.raise_next = RuntimeError("device lost")
     engine.step()
-    assert 'finished_reason="error",model_name="pilot"} 5.0' in engine.metrics.render()[0].decode()
-    assert 'vllm:num_requests_running{model_name="pilot"} 0.0' in engine.metrics.render()[0].decode()
+    assert 'engine="0",finished_reason="error",model_name="pilot"} 5.0' in engine.metrics.render()[0].decode()
+    assert 'vllm:num_requests_running{engine="0",model_name="pilot"} 0.0' in engine.metrics.render()[0].decode()
 
 
 def test_stop_string_on_the_last_allowed_token_counts_as_stop() -> None:
@@ -293,6 +293,16 @@ def test_wrong_types_from_python_are_refused(fields: dict[str, Any], param: str)
     assert caught.value.param == param
 
 
+def test_labels_stand_in_the_event_of_the_first_step() -> None:
+    engine = Engine(FakeExecutor())
+    engine.submit(replace(call("a"), labels={"user": "joe"}))
+    engine.submit(call("b"))
+    finish(engine)
+    labelled = [[(item.request_id, item.labels) for item in event.labelled] for event in engine.recorder.events()]
+    assert labelled[0] == [("a", {"user": "joe"})]
+    assert not any(labelled[1:])
+
+
 def test_bad_words_are_banned_as_they_are_written() -> None:
     engine = Engine(TextExecutor({}), TOKENIZER)
     request = engine.prepare(call("a", detokenize=True, bad_words=["\n", " "]))[0]
@@ -300,6 +310,25 @@ def test_bad_words_are_banned_as_they_are_written() -> None:
     assert set(request.bad_words_token_ids) >= {newline, space}
     only_newline = engine.prepare(call("b", detokenize=True, bad_words=["\n"]))[0]
     assert space not in only_newline.bad_words_token_ids
+
+
+def test_bad_words_are_encoded_once_for_all_samples_and_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It happens on the event loop's thread: per sample, 256 long words held up the server for seconds."""
+    engine = Engine(FakeExecutor(), TOKENIZER)
+    encoded: list[str] = []
+
+    def encode(_: Tokenizer, text: str, **__: object) -> list[int]:
+        encoded.append(text)
+        return [1]
+
+    monkeypatch.setattr(Tokenizer, "encode", encode)
+    samples = engine.prepare(call("a", detokenize=True, bad_words=["x", "y"], n=16))
+    assert len(encoded) == 6  # as written, at the start of a text, and after a space
+    assert {sample.bad_words_token_ids for sample in samples} == {((1,),)}
+    engine.prepare(call("b", [4, 5], detokenize=True, bad_words=["x", "y"]))
+    assert len(encoded) == 6
+    engine.prepare(call("c", detokenize=True, bad_words=["x", "z"]))
+    assert len(encoded) == 12
 
 
 def test_without_max_tokens_an_answer_may_fill_context_or_cache() -> None:
@@ -316,12 +345,12 @@ def test_metrics_and_events_tell_what_happened() -> None:
     engine.submit(call("b", list(range(1, 14)), max_tokens=3))
     finish(engine)
     metrics = engine.metrics.render()[0].decode()
-    label = '{model_name="pilot"}'
+    label = '{engine="0",model_name="pilot"}'
     for line in (
         f"vllm:prompt_tokens_total{label} 26.0",
         f"vllm:generation_tokens_total{label} 6.0",
         f"vllm:prefix_cache_hits_total{label} 12.0",
-        'vllm:request_success_total{finished_reason="length",model_name="pilot"} 2.0',
+        'vllm:request_success_total{engine="0",finished_reason="length",model_name="pilot"} 2.0',
         f"vllm:time_to_first_token_seconds_count{label} 2.0",
         f"vllm:num_requests_running{label} 0.0",
     ):

@@ -22,7 +22,7 @@ def test_flags_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = [
         "--api-key", "a", "--api-key", "b", "--api-key-file", "keys", "--metrics-without-key", "--share-prefix-cache",
         "--requests-per-minute", "5", "--tokens-per-minute", "70", "--served-model-name", "x",
-        "--served-model-name", "y", "--policy", "fair", "--fair-output-weight", "3",
+        "--served-model-name", "y", "--policy", "fair", "--fair-output-weight", "3", "--stall-timeout", "7",
     ]  # fmt: skip
     assert run(["serve", *flags]) == 0
     config, _, load, gateway = calls[0]
@@ -31,6 +31,7 @@ def test_flags_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
         requests_per_minute=5, tokens_per_minute=70,
     )  # fmt: skip
     assert load.keywords["served_model_name"] == "x"
+    assert load.keywords["stall_seconds"] == 7
     assert (config.scheduler.policy, config.scheduler.fair_output_weight) == ("fair", 3.0)
 
 

@@ -17,12 +17,13 @@ vllm:time_to_first_token_seconds_bucket vllm:inter_token_latency_seconds_bucket
 vllm:request_time_per_output_token_seconds_bucket vllm:e2e_request_latency_seconds_bucket
 vllm:request_queue_time_seconds_bucket vllm:request_prefill_time_seconds_bucket
 vllm:request_decode_time_seconds_bucket vllm:request_success_total vllm:iteration_tokens_total_bucket
+vllm:request_prompt_tokens_bucket vllm:request_generation_tokens_bucket vllm:request_params_max_tokens_bucket
 twostroke:kv_cache_waste_ratio twostroke:step_duration_seconds_bucket
 """
 
 
 def value(metrics: EngineMetrics, sample: str, **labels: str) -> float | None:
-    return metrics.registry.get_sample_value(sample, {"model_name": "pilot", **labels})
+    return metrics.registry.get_sample_value(sample, {"model_name": "pilot", "engine": "0", **labels})
 
 
 def mean(metrics: EngineMetrics, name: str) -> tuple[float | None, float | None]:
@@ -40,7 +41,7 @@ def test_names_and_labels() -> None:
     families = text_string_to_metric_families(text.decode())
     samples = [sample for family in families for sample in family.samples]
     assert set(NAMES.split()) <= {s.name for s in samples}
-    assert all(s.labels["model_name"] == "pilot" for s in samples)
+    assert all((s.labels["model_name"], s.labels["engine"]) == ("pilot", "0") for s in samples)
 
 
 def test_steps() -> None:
@@ -94,6 +95,11 @@ def test_latencies_of_a_request() -> None:
     assert mean(metrics, "vllm:request_prefill_time_seconds") == (1, 1.0)
     assert mean(metrics, "vllm:request_decode_time_seconds") == (1, 2.0)
     assert value(metrics, "vllm:prompt_tokens_total") == 6
+    assert mean(metrics, "vllm:request_prompt_tokens") == (1, 6)
+    assert mean(metrics, "vllm:request_generation_tokens") == (1, request.num_output_tokens)
+    assert mean(metrics, "vllm:request_params_max_tokens") == (1, request.max_total_tokens - 6)
+    assert value(metrics, "vllm:request_prompt_tokens_bucket", le="5.0") == 0
+    assert value(metrics, "vllm:request_prompt_tokens_bucket", le="10.0") == 1
     assert value(metrics, "vllm:generation_tokens_total") == 5
     assert value(metrics, "vllm:request_success_total", finished_reason="stop") == 1
     assert metrics._last_token_time == {}
@@ -116,6 +122,7 @@ def test_aborted_and_failed_requests_are_counted_but_not_timed(reason: FinishRea
     metrics.observe_finished(finish(request, reason), 2.0)
     assert value(metrics, "vllm:request_success_total", finished_reason=reason.value) == 1
     assert mean(metrics, "vllm:e2e_request_latency_seconds") == (0, 0)
+    assert mean(metrics, "vllm:request_prompt_tokens") == (0, 0)
     assert metrics._last_token_time == {}
 
 

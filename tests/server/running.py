@@ -17,6 +17,7 @@ import uvicorn
 from twostroke.engine.client import EngineClient
 from twostroke.gateway.gateway import Gateway
 from twostroke.server.app import create_app
+from twostroke.server.lifecycle import uvicorn_config
 from twostroke.server.options import ServerOptions
 from twostroke.server.serve import listen
 
@@ -29,7 +30,7 @@ def running_server(client: EngineClient, *, gateway: Gateway | None = None, **op
     settings = ServerOptions(**{"port": 0, "served_model_name": ("scripted",), **options})  # type: ignore[arg-type]
     listener = listen(settings)
     port = listener.getsockname()[1]
-    config = uvicorn.Config(create_app(client, settings, gateway), http="httptools", ws="none", log_config=None)
+    config = uvicorn_config(create_app(client, settings, gateway), settings)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.server.http import USER, chat, stream
+from tests.server.http import USER, chat, post, stream
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.config import SchedulerConfig
 from twostroke.types import FinishReason
@@ -129,6 +129,7 @@ async def test_defaults() -> None:
     assert engine.submitted[1].params.max_tokens == 2
 
 
-async def test_an_aborted_answer_says_so() -> None:
-    answer = await chat(ScriptedEngine(Script(finish_reason=FinishReason.ABORT)))
-    assert answer["choices"][0]["finish_reason"] == "abort"
+async def test_an_aborted_answer_is_none() -> None:
+    """``abort`` is no finish_reason of OpenAI's, and half an answer with a 200 would be taken for a whole one."""
+    engine = ScriptedEngine(Script(finish_reason=FinishReason.ABORT))
+    assert (await post(engine, "chat/completions", {"messages": USER})).status_code == 500

@@ -240,3 +240,55 @@ def test_every_error_has_a_rule() -> None:
         if isinstance(cls, type) and issubclass(cls, errors.TwostrokeError):
             error = cls.__new__(cls)
             assert error_rule(error) is next(ERROR_RULES[c] for c in cls.__mro__ if c in ERROR_RULES)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/v1/completions", {**TEXT, "foo": 1}, 400),
+        ("POST", "/v1/completions", {"prompt": "x" * 200}, 400),
+        ("POST", "/v1/completions", {**TEXT, "model": "other"}, 404),
+        ("GET", "/v1/completions", None, 405),
+        ("GET", "/nothing", None, 404),
+        ("POST", "/v1/completions", {"prompt": "x" * 5000}, 413),
+        ("GET", "/health", None, 200),
+    ],
+)
+async def test_every_answer_names_its_request(method: str, path: str, body: Any, status: int) -> None:
+    async with client_for(ScriptedEngine(), max_body_size=4096) as client:
+        responses = [await client.request(method, path, json=body) for _ in range(2)]
+    assert [response.status_code for response in responses] == [status] * 2
+    assert len({response.headers["x-request-id"] for response in responses}) == 2
+
+
+async def test_a_failure_is_logged_under_the_name_that_the_client_sees(caplog: pytest.LogCaptureFixture) -> None:
+    engine = ScriptedEngine(Script(error=errors.NonFiniteLogitsError("NaN logits")))
+    failed = await post(engine, "chat/completions", CHAT)
+    assert failed.headers["x-request-id"] == engine.submitted[0].request_id
+    assert failed.headers["x-request-id"] in caplog.text
+    unforeseen = await post(ScriptedEngine(Script(refuse=ValueError("a bug"))), "completions", TEXT)  # type: ignore[arg-type]
+    assert unforeseen.status_code == 500
+    assert unforeseen.headers["x-request-id"] in caplog.text
+
+
+async def test_paths_and_methods_are_those_of_the_document() -> None:
+    async with client_for(ScriptedEngine()) as client:
+        slash = await client.post("/v1/chat/completions/", json=CHAT)
+        models = await client.post("/v1/models", json={})
+        chat = await client.get("/v1/chat/completions")
+    assert slash.status_code == 404
+    assert (models.status_code, models.headers["allow"]) == (405, "GET, HEAD")
+    assert (chat.status_code, chat.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("completions", '{"prompt": "x", "max_tokens": 1, "max_tokens": 2}', "max_tokens"),
+        ("chat/completions", '{"messages": [{"role": "user", "content": "a", "content": "b"}]}', "content"),
+    ],
+)
+async def test_a_key_that_is_there_twice_is_refused(path: str, body: str, param: str) -> None:
+    response = await post(ScriptedEngine(), path, body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param

@@ -16,7 +16,7 @@ from twostroke.sampling_params import (
     MAX_STOP_STRING_LENGTH,
     MAX_STOP_STRINGS,
 )
-from twostroke.server.limits import LIMITS, MAX_CHOICES, MAX_PROMPTS
+from twostroke.server.limits import LIMITS, MAX_CHOICES, MAX_PROMPTS, MAX_STOP_TOKENS
 from twostroke.server.protocol import ChatCompletionRequest, CompletionRequest
 
 LONG = "x" * 200
@@ -38,6 +38,8 @@ FIELDS: list[tuple[str, Any, Any]] = [
     ("stop", "x" * MAX_STOP_STRING_LENGTH, "x" * (MAX_STOP_STRING_LENGTH + 1)),
     ("stop", ["x"], [""]),
     ("bad_words", words(MAX_BAD_WORDS), words(MAX_BAD_WORDS + 1)),
+    ("bad_words", ["x" * 1024] * 16, ["x" * 1024] * 16 + ["x"]),
+    ("stop_token_ids", [0] * MAX_STOP_TOKENS, [0] * (MAX_STOP_TOKENS + 1)),
     ("logit_bias", biases(300), biases(MAX_LOGIT_BIAS + 1)),
     ("logit_bias", {"1": 100}, {"1": 100.5}),
     ("logit_bias", {"1": -100}, {"1": -101}),

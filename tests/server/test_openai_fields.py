@@ -11,6 +11,7 @@ from openai.types.completion_create_params import CompletionCreateParamsBase as 
 from tests.server.http import USER, post
 from tests.server.scripted import ScriptedEngine
 from twostroke.server.protocol import SAMPLING_FIELDS, ChatCompletionRequest, CompletionRequest
+from twostroke.server.request_log import LOGGER
 
 # What asks for something, where a number would be no answer to that.
 VALUES: dict[str, Any] = {
@@ -25,8 +26,6 @@ VALUES: dict[str, Any] = {
     "echo": True,
     "stream_options": {"include_usage": True},
 }
-# Fields that only say who asks: there is nothing here that they would have to change.
-HARMLESS = {"user", "safety_identifier", "prompt_cache_key"}
 BODIES: dict[str, dict[str, Any]] = {"chat/completions": {"messages": USER}, "completions": {"prompt": "the dog"}}
 ROUTES = [("chat/completions", name) for name in sorted(ChatParams.__annotations__)]
 ROUTES += [("completions", name) for name in sorted(TextParams.__annotations__)]
@@ -56,6 +55,28 @@ async def test_a_field_works_or_is_refused_by_name(path: str, field: str) -> Non
         assert "is not supported by this server" in error["message"]
 
 
+LABELS = {"user": "joe", "safety_identifier": "abc123", "prompt_cache_key": "shop\nforged line"}
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_who_asks_is_in_the_engines_request_and_in_the_log(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    engine = ScriptedEngine()
+    with caplog.at_level("INFO", logger=LOGGER):
+        await post(engine, path, {**BODIES[path], **LABELS})
+        await post(engine, path, {**BODIES[path], "stream": True})
+    assert [dict(request.labels) for request in engine.submitted] == [LABELS, {}]
+    first, second = [record.getMessage() for record in caplog.records if record.name == LOGGER]
+    assert first.startswith(f"{engine.submitted[0].request_id} ended=stop prompt=")
+    assert first.endswith(r" user='joe' safety_identifier='abc123' prompt_cache_key='shop\nforged line'")
+    assert "user" not in second
+
+
+async def test_a_label_has_a_length() -> None:
+    for field in LABELS:
+        response = await post(ScriptedEngine(), "completions", {"prompt": "x", field: "a" * 513})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, field)
+
+
 @pytest.mark.parametrize("model", [ChatCompletionRequest, CompletionRequest])
 def test_every_accepted_field_is_read(model: type[ChatCompletionRequest] | type[CompletionRequest]) -> None:
     """By name, somewhere in the server: a field that nothing reads would be ignored."""
@@ -64,5 +85,5 @@ def test_every_accepted_field_is_read(model: type[ChatCompletionRequest] | type[
     from twostroke.server import chat, completions, generation, protocol
 
     source = "".join(map(inspect.getsource, (chat, completions, generation, protocol)))
-    for name in model.model_fields.keys() - HARMLESS - set(SAMPLING_FIELDS):
+    for name in model.model_fields.keys() - set(SAMPLING_FIELDS):
         assert f"body.{name}" in source or f"fields.{name}" in source or f"self.{name}" in source, name

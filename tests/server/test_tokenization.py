@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from typing import Any
 
 import httpx
@@ -9,6 +12,8 @@ import pytest
 
 from tests.server.http import USER, client_for
 from tests.server.scripted import ScriptedEngine
+from twostroke.server.generation import VERY_LONG_TEXT
+from twostroke.server.limits import MAX_CONTEXT_CHARS
 
 
 async def ask(path: str, body: dict[str, Any], engine: ScriptedEngine | None = None) -> httpx.Response:
@@ -75,6 +80,53 @@ async def test_bad_bodies_name_their_field(path: str, body: dict[str, Any], para
     response = await ask(path, body)
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {"prompt": "x" * (MAX_CONTEXT_CHARS + 1)}, "prompt"),
+        ("/tokenize", {"messages": [{"role": "user", "content": "x" * (MAX_CONTEXT_CHARS + 1)}]}, "messages"),
+        ("/v1/completions", {"prompt": "x" * (MAX_CONTEXT_CHARS + 1), "truncate_prompt_tokens": 5}, "prompt"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "x" * (MAX_CONTEXT_CHARS + 1)}], "truncate_prompt_tokens": 5},
+            "messages",
+        ),
+    ],
+)
+async def test_no_text_is_encoded_that_is_too_long_for_memory(
+    path: str, body: dict[str, Any], param: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tokenizer takes 250 bytes for each character, even where all but a few tokens are cut off afterwards."""
+    engine = ScriptedEngine()
+    monkeypatch.setattr(engine.tokenizer, "encode", lambda *_, **__: 1 / 0)
+    response = await ask(path, body, engine)
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == (param, "context_length_exceeded")
+    assert str(MAX_CONTEXT_CHARS) in error["message"]
+
+
+async def test_two_very_long_texts_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, lock = ScriptedEngine(), threading.Lock()
+    running = most = 0
+
+    def encode(*_: object, **__: object) -> list[int]:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+        return [1]
+
+    monkeypatch.setattr(engine.tokenizer, "encode", encode)
+    async with client_for(engine) as client:
+        body = {"prompt": "x" * (VERY_LONG_TEXT + 1)}
+        await asyncio.gather(*(client.post("/tokenize", json=body) for _ in range(6)))
+    assert most == 2
 
 
 async def test_other_models_are_not_here() -> None:

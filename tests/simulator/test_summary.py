@@ -115,7 +115,7 @@ def test_metrics_are_those_of_the_live_engine() -> None:
     assert simulated.keys() == live.keys()
     for name, value in live.items():
         assert simulated[name] == pytest.approx(value), name
-    assert live['vllm:generation_tokens_total{model_name="pilot"}'] > 0
+    assert live['vllm:generation_tokens_total{engine="0",model_name="pilot"}'] > 0
 
 
 def jumped_run(scheduler: SchedulerConfig) -> Run:

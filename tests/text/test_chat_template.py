@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from twostroke.errors import InvalidRequestError, ModelLoadError
+from twostroke.errors import InvalidRequestError, ModelLoadError, RequestTooLargeError
 from twostroke.text.chat_template import MAX_PROMPT_CHARS, ChatTemplate
 from twostroke.text.tokenizer import Tokenizer
 
@@ -156,6 +156,12 @@ def test_internals_are_not_shown(source: str) -> None:
 def test_bounds_leave_room_for_long_chats() -> None:
     text = "x" * (MAX_PROMPT_CHARS // 8)
     assert len(render(CHATML, [{"role": "user", "content": text}])) > len(text)
+
+
+def test_messages_that_are_too_long_are_their_senders_fault() -> None:
+    with pytest.raises(RequestTooLargeError, match="16000000 characters") as caught:
+        render(CHATML, [{"role": "user", "content": "x" * MAX_PROMPT_CHARS}])
+    assert caught.value.param == "messages"
 
 
 def test_from_tokenizer() -> None:

@@ -40,5 +40,10 @@ def serve(
     config = engine_config(model, model_options, cache, scheduler, observability)
     options = server or ServerOptions()
     name = next(iter(options.served_model_name), None)
-    load = partial(start_async_engine, max_queued_requests=options.max_queued_requests, served_model_name=name)
+    load = partial(
+        start_async_engine,
+        max_queued_requests=options.max_queued_requests,
+        served_model_name=name,
+        stall_seconds=options.stall_timeout,
+    )
     run_server(config, options, load, gateway)

@@ -8,6 +8,7 @@ import logging
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import TypeVar
 
 from twostroke.config import SchedulerConfig
@@ -180,8 +181,10 @@ class AsyncEngine:
             async with asyncio.timeout(timeout):
                 while self._streams:
                     await asyncio.sleep(0.02)
+        message = "the server shut down before the answer was complete"
         for request_id in list(self._streams):
-            self._inbox.put(lambda request_id=request_id: self._engine.abort(request_id))  # type: ignore[misc]
+            error = ShuttingDownError(message, hint="send the request again, to another server")
+            self._inbox.put(partial(self._engine.abort, request_id, error))
 
     def close(self) -> None:
         """Stop the thread after the step it is in, end what runs, and release the engine's resources."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -23,6 +23,7 @@ class GenerationRequest:
         cache_salt: Cached prefixes are shared only between equal salts.
         priority: Lower runs first under ``--policy priority``.
         tenant: On whose behalf: ``--policy fair`` divides the engine among tenants. Empty if nobody said.
+        labels: What the client calls its end user and the like; step events carry them, nothing else does.
     """
 
     request_id: str
@@ -31,6 +32,7 @@ class GenerationRequest:
     priority: int = 0
     cache_salt: str = ""
     tenant: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class TokenUsage(NamedTuple):

@@ -16,6 +16,7 @@ from twostroke.errors import (
     InsufficientMemoryError,
     InvalidRequestError,
     RequestFailedError,
+    ShuttingDownError,
     TwostrokeError,
 )
 from twostroke.kv_cache.manager import KVCacheManager
@@ -113,10 +114,14 @@ class Engine:
     def has_work(self) -> bool:
         return self.scheduler.has_work()
 
-    def abort(self, request_id: str) -> list[RequestOutput]:
-        """End all samples of a client's request; their last outputs say so. Unknown ids are ignored."""
+    def abort(self, request_id: str, error: TwostrokeError | None = None) -> list[RequestOutput]:
+        """End all samples of a client's request; their last outputs say so. Unknown ids are ignored.
+
+        Args:
+            error: Why, where it is not the client who wants it.
+        """
         samples = self._live.get(request_id, ())
-        return self._end([r for r in samples if r.finish_reason is None], FinishReason.ABORT)
+        return self._end([r for r in samples if r.finish_reason is None], FinishReason.ABORT, error)
 
     def refuse(self, requests: list[Request], error: TwostrokeError) -> list[RequestOutput]:
         """The last outputs of requests that ``add`` did not take."""
@@ -129,7 +134,8 @@ class Engine:
 
     def close(self) -> list[RequestOutput]:
         """End what runs, with these last outputs, and free the model; further requests are refused."""
-        outputs = self._end(list(self.scheduler.requests.values()), FinishReason.ABORT)
+        error = ShuttingDownError("the engine has been closed", hint="try another server")
+        outputs = self._end(list(self.scheduler.requests.values()), FinishReason.ABORT, error)
         self.dead = self.dead or EngineDeadError("the engine has been closed", hint="make a new one")
         self.recorder.close()
         self.executor.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import replace
 
 from twostroke.engine.client import GenerationRequest
@@ -11,6 +12,8 @@ from twostroke.errors import InvalidRequestError, RequestTooLargeError
 from twostroke.sampling.random import derive_seed
 from twostroke.text.tokenizer import Tokenizer
 from twostroke.types import Request
+
+TokenSequences = tuple[tuple[int, ...], ...]
 
 
 class Intake:
@@ -25,6 +28,8 @@ class Intake:
         self._tokenizer = tokenizer
         self._seed = seed
         self._num_seeded = 0
+        # Of the last call that had any: an HTTP call makes one for each of its prompts.
+        self._bad_words: tuple[tuple[str, ...], TokenSequences] = ((), ())
         # Chat models often name the end of a turn in their tokenizer alone.
         own_eos = tokenizer.eos_token_id if tokenizer else None
         self._eos_token_ids = info.eos_token_ids | (frozenset() if own_eos is None else {own_eos})
@@ -38,6 +43,7 @@ class Intake:
         """
         params = call.params
         self._check_types(call)
+        max_total_tokens = self._max_total_tokens(call)
         if not call.prompt_token_ids:
             raise InvalidRequestError("the prompt is empty", param="prompt", hint="send at least one token")
         vocab = self._info.vocab_size
@@ -46,7 +52,10 @@ class Intake:
         params.check_vocabulary(vocab)
         if self._tokenizer is None and (params.detokenize or params.bad_words):
             raise InvalidRequestError("this engine has no tokenizer; set detokenize=False", param="detokenize")
+        bad_words = self._encode_bad_words(params.bad_words)
         seed = self._next_seed() if params.seed is None else params.seed % 2**64
+        # The leader reports the prompt's log-probabilities; computing them again would tell nothing new.
+        others = params if params.n == 1 else replace(params, prompt_logprobs=None)
         requests: list[Request] = []
         for index in range(params.n):
             request = Request(
@@ -55,16 +64,16 @@ class Intake:
                 index=index,
                 token_ids=list(call.prompt_token_ids),
                 num_prompt_tokens=len(call.prompt_token_ids),
-                # The leader reports the prompt's log-probabilities; computing them again would tell nothing new.
-                params=params if index == 0 else replace(params, prompt_logprobs=None),
-                max_total_tokens=self._max_total_tokens(call),
+                params=params if index == 0 else others,
+                max_total_tokens=max_total_tokens,
                 eos_token_ids=self._eos_token_ids,
                 seed=seed if index == 0 else derive_seed(seed, index),
-                bad_words_token_ids=self._bad_words(call),
+                bad_words_token_ids=bad_words,
                 arrival_time=now,
                 priority=call.priority,
                 cache_salt=call.cache_salt,
                 tenant=call.tenant,
+                labels=call.labels,
                 leader=requests[0] if requests else None,
             )
             requests.append(request)
@@ -100,16 +109,21 @@ class Intake:
             )
         return min(most, max(held, prompt + 1)) if wanted is None else prompt + wanted
 
-    def _bad_words(self, call: GenerationRequest) -> tuple[tuple[int, ...], ...]:
+    def _encode_bad_words(self, words: Sequence[str]) -> TokenSequences:
         """Each word as token sequences, as written, at the start of a text, and after a space: all of them spell it."""
-        if self._tokenizer is None:
+        if self._tokenizer is None or not words:
             return ()
+        last, known = self._bad_words
+        if last == (words := tuple(words)):
+            return known
         spellings: list[str] = []
-        for word in call.params.bad_words:
+        for word in words:
             bare = word.lstrip(" ")
             spellings += [word, bare, f" {bare}"] if bare else [word]
         encoded = (self._tokenizer.encode(text, add_special_tokens=False) for text in spellings)
-        return tuple(dict.fromkeys(tuple(tokens) for tokens in encoded if tokens))
+        sequences = tuple(dict.fromkeys(tuple(tokens) for tokens in encoded if tokens))
+        self._bad_words = words, sequences  # in one assignment: other threads may be here
+        return sequences
 
     def _next_seed(self) -> int:
         if self._seed is None:

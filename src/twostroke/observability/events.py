@@ -83,6 +83,13 @@ class FinishedRequest(msgspec.Struct, frozen=True, kw_only=True):
     reason: FinishReason
 
 
+class LabelledRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What its client calls a request that runs for the first time: ``user``, ``prompt_cache_key`` ..."""
+
+    request_id: str
+    labels: dict[str, str]
+
+
 class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One step. Times are seconds on the engine's clock; a written event has no undefined fields, only ``None``.
 
@@ -119,6 +126,7 @@ class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
     preempted: list[PreemptedRequest] = []
     held_back: list[HeldBackRequest] = []
     finished: list[FinishedRequest] = []
+    labelled: list[LabelledRequest] = []
     timings: dict[str, float] = {}
     error: str | None = None
 
@@ -199,6 +207,11 @@ def build_step_event(
             if d.reason is not Reason.PREEMPTED
         ],
         finished=[FinishedRequest(request_id=request_id, reason=reason) for request_id, reason in finished_requests],
+        labelled=[
+            LabelledRequest(request_id=item.request.request_id, labels=dict(item.request.labels))
+            for item in plan.scheduled.values()
+            if item.request.labels and item.request.first_scheduled_time == plan.time
+        ],
         timings={**result.timings, **(timings or {})},
         error=result.failure,
     )

@@ -6,6 +6,7 @@ Bucket edges are those of vLLM's ``v1/metrics/loggers.py``. What twostroke adds 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -27,8 +28,14 @@ REQUEST_BUCKETS = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0),
     *(40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
+# vLLM ends this row at the model's length.
+REQUEST_TOKENS_BUCKETS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
 STEP_TOKENS_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 STEP_SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+LABELS = ("model_name", "engine")
+ENGINE = "0"  # vLLM's number of the data-parallel rank: here there is one
 
 
 class EngineMetrics:
@@ -46,7 +53,7 @@ class EngineMetrics:
         self._startup = Gauge(
             "twostroke:startup_seconds",
             "Seconds of start-up, by phase; process and ready count from the start of the process.",
-            ["model_name", "phase"],
+            [*LABELS, "phase"],
             registry=self.registry,
         )
 
@@ -57,7 +64,7 @@ class EngineMetrics:
         requests; between them lie ``import`` (with ``tokenizer`` beside it), ``config``, ``weights`` and ``kv_cache``.
         """
         for phase, value in seconds.items():
-            self._startup.labels(self._model_name, phase).set(value)
+            self._startup.labels(self._model_name, ENGINE, phase).set(value)
 
     def observe_stats(self, stats: SchedulerStats) -> None:
         """Set the gauges."""
@@ -100,6 +107,9 @@ class EngineMetrics:
         if reason not in (FinishReason.STOP, FinishReason.LENGTH):
             return
         self._e2e.observe(now - request.arrival_time)
+        self._request_prompt_tokens.observe(request.num_prompt_tokens)
+        self._request_generation_tokens.observe(request.num_output_tokens)
+        self._request_max_tokens.observe(request.max_total_tokens - request.num_prompt_tokens)
         if request.first_scheduled_time is None:
             return
         self._queue_time.observe(request.first_scheduled_time - request.arrival_time)
@@ -141,20 +151,24 @@ class EngineMetrics:
         self._queue_time = seconds("vllm:request_queue_time_seconds", "Arrival to first step.", REQUEST_BUCKETS)
         self._prefill_time = seconds("vllm:request_prefill_time_seconds", "First step to first token.", REQUEST_BUCKETS)
         self._decode_time = seconds("vllm:request_decode_time_seconds", "First to last token.", REQUEST_BUCKETS)
+        tokens: Callable[[str, str], Histogram] = partial(self._histogram, buckets=REQUEST_TOKENS_BUCKETS)
+        self._request_prompt_tokens = tokens("vllm:request_prompt_tokens", "Prompt tokens of a request.")
+        self._request_generation_tokens = tokens("vllm:request_generation_tokens", "Tokens generated for a request.")
+        self._request_max_tokens = tokens("vllm:request_params_max_tokens", "Most tokens that a request could get.")
         success = Counter(
             "vllm:request_success",
             "Finished requests, by reason.",
-            ["model_name", "finished_reason"],
+            [*LABELS, "finished_reason"],
             registry=self.registry,
         )
-        self._success = {reason: success.labels(self._model_name, reason.value) for reason in FinishReason}
+        self._success = {reason: success.labels(self._model_name, ENGINE, reason.value) for reason in FinishReason}
 
     def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, ["model_name"], registry=self.registry).labels(self._model_name)
+        return Gauge(name, text, LABELS, registry=self.registry).labels(self._model_name, ENGINE)
 
     def _counter(self, name: str, text: str) -> Counter:
-        return Counter(name, text, ["model_name"], registry=self.registry).labels(self._model_name)
+        return Counter(name, text, LABELS, registry=self.registry).labels(self._model_name, ENGINE)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
-        metric = Histogram(name, text, ["model_name"], registry=self.registry, buckets=buckets)
-        return metric.labels(self._model_name)
+        metric = Histogram(name, text, LABELS, registry=self.registry, buckets=buckets)
+        return metric.labels(self._model_name, ENGINE)

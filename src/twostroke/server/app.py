@@ -20,6 +20,7 @@ from twostroke.server.health import Health, Version, health_router
 from twostroke.server.models import ModelCard, ModelList, models_router
 from twostroke.server.openapi import document_api
 from twostroke.server.options import ServerOptions
+from twostroke.server.request_id import RequestIds
 from twostroke.server.responses import ChatChunk, ChatCompletion, Completion
 from twostroke.server.serving import OwnedEngine, Serving
 from twostroke.server.tokenization import Detokenized, Tokenized, tokenization_router
@@ -54,12 +55,19 @@ def create_app_for(serving: Serving, options: ServerOptions, gateway: Gateway | 
         if gateway is not None:
             await gateway.close()
 
-    app = FastAPI(title="twostroke", version=package_version(), description=DESCRIPTION, lifespan=lifespan)
+    app = FastAPI(
+        title="twostroke",
+        version=package_version(),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        redirect_slashes=False,  # a path that is not in the document is a 404
+    )
     install_error_handlers(app)
     app.add_middleware(BodyLimit, limit=options.max_body_size)
     if gateway is not None and gateway.needed:
-        # Added last, so it comes first: who may not ask has nothing read.
+        # Added after it, so it comes before: who may not ask has nothing read.
         app.add_middleware(GatewayMiddleware, gateway=gateway, refuse=error_response)
+    app.add_middleware(RequestIds)
     for router in (chat_router, completions_router, tokenization_router, models_router, health_router):
         app.include_router(router(serving))
     document_api(app, ANSWERS)

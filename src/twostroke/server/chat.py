@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 
@@ -11,10 +12,18 @@ from starlette.responses import Response
 
 from twostroke.errors import InvalidRequestError, RequestTooLargeError
 from twostroke.server.context import assemble_chat, checked_messages, context_usage, rendering_options
-from twostroke.server.generation import Generation, RunningUsage, Sample, encode_text, new_request_id, truncate
+from twostroke.server.generation import (
+    Generation,
+    RunningUsage,
+    Sample,
+    check_length,
+    encode_text,
+    truncate,
+)
 from twostroke.server.logprobs import chat_logprobs, prompt_logprobs
 from twostroke.server.openapi import ERROR_RESPONSES, answers
 from twostroke.server.protocol import ChatCompletionRequest, ChatMessage
+from twostroke.server.request_id import name_request
 from twostroke.server.responses import (
     AnswerMessage,
     ChatChoice,
@@ -26,13 +35,17 @@ from twostroke.server.responses import (
     Usage,
 )
 from twostroke.server.serving import ServedModel, Serving
+from twostroke.server.strict_json import StrictRoute
 from twostroke.text.context import ContextReport
+from twostroke.text.tokenizer import LONG_TEXT
 from twostroke.types import PositionLogprobs, RequestOutput
+
+MANY_MESSAGES = 256  # more are rendered on a thread
 
 
 def chat_router(serving: Serving) -> APIRouter:
     """The route of chat completions."""
-    router = APIRouter(tags=["chat"])
+    router = APIRouter(route_class=StrictRoute, tags=["chat"])
 
     responses = answers(ChatCompletion, "The answer; or, streamed, its pieces, then [DONE].", stream=ChatChunk)
 
@@ -42,7 +55,7 @@ def chat_router(serving: Serving) -> APIRouter:
         model = serving.accepting(request.scope)
         model.check_name(body.model)
         params = body.to_params(model.client.info.sampling_defaults)
-        request_id = new_request_id("chatcmpl")
+        request_id = name_request(request.scope, "chatcmpl")
         try:
             report = None
             if body.is_assembled:
@@ -79,10 +92,15 @@ async def encode_chat(
     Args:
         most: See ``encode_text``.
     """
-    text = model.chat_template.render(
-        checked_messages(messages), **rendering_options(add_generation_prompt, continue_final_message)
-    )
-    return await encode_text(model.client.tokenizer, text, add_special_tokens=add_special_tokens, most=most)
+    length = sum(len(c) if isinstance(c := m.content, str) else sum(len(part.text) for part in c) for m in messages)
+    check_length(model, length, "messages")
+    chat = checked_messages(messages)
+    options = rendering_options(add_generation_prompt, continue_final_message)
+    if length > LONG_TEXT or len(messages) > MANY_MESSAGES:
+        text = await asyncio.to_thread(model.chat_template.render, chat, **options)
+    else:
+        text = model.chat_template.render(chat, **options)
+    return await encode_text(model, text, add_special_tokens=add_special_tokens, most=most)
 
 
 def _in_terms_of_chat(error: InvalidRequestError, body: ChatCompletionRequest) -> InvalidRequestError:
@@ -90,6 +108,8 @@ def _in_terms_of_chat(error: InvalidRequestError, body: ChatCompletionRequest) -
     names = {"prompt": "messages"}
     if body.max_completion_tokens is not None:
         names["max_tokens"] = "max_completion_tokens"
+    if body.top_logprobs is not None:
+        names["logprobs"] = "top_logprobs"
     param = names.get(error.param or "", error.param)
     if isinstance(error, RequestTooLargeError):
         return RequestTooLargeError(

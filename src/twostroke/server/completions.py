@@ -11,12 +11,14 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from twostroke.sampling_params import SamplingParams
-from twostroke.server.generation import Generation, RunningUsage, Sample, encode_text, new_request_id, truncate
-from twostroke.server.logprobs import completion_logprobs, prompt_logprobs
+from twostroke.server.generation import Generation, RunningUsage, Sample, encode_text, truncate
+from twostroke.server.logprobs import TextOffsets, completion_logprobs, prompt_logprobs
 from twostroke.server.openapi import ERROR_RESPONSES, answers
 from twostroke.server.protocol import CompletionRequest
+from twostroke.server.request_id import name_request
 from twostroke.server.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
 from twostroke.server.serving import ServedModel, Serving
+from twostroke.server.strict_json import StrictRoute
 from twostroke.types import RequestOutput
 
 
@@ -30,7 +32,7 @@ class Prompt:
 
 def completions_router(serving: Serving) -> APIRouter:
     """The route of text completions."""
-    router = APIRouter(tags=["completions"])
+    router = APIRouter(route_class=StrictRoute, tags=["completions"])
 
     responses = answers(Completion, "The answers; or, streamed, their pieces, then [DONE].", stream=Completion)
 
@@ -41,7 +43,7 @@ def completions_router(serving: Serving) -> APIRouter:
         model.check_name(body.model)
         params = body.to_params(model.client.info.sampling_defaults)
         prompts = [await _encode_prompt(model, body, params, prompt) for prompt in body.prompts()]
-        request_id = new_request_id("cmpl")
+        request_id = name_request(request.scope, "cmpl")
         generation = Generation(model.client, request_id, [p.token_ids for p in prompts], params, body)
         return await generation.respond(CompletionShape(request_id, model, body, prompts), body, request)
 
@@ -55,7 +57,7 @@ async def _encode_prompt(
     if isinstance(prompt, str):
         special = body.add_special_tokens is not False
         tokens = await encode_text(
-            model.client.tokenizer,
+            model,
             prompt,
             add_special_tokens=special,
             most=body.most_prompt_tokens(model.client.info),
@@ -66,7 +68,9 @@ async def _encode_prompt(
     if not body.echo:
         return Prompt(kept, "")
     whole = isinstance(prompt, str) and len(kept) == len(tokens)
-    return Prompt(kept, prompt if whole and isinstance(prompt, str) else tokenizer.decode(kept))
+    if whole and isinstance(prompt, str):
+        return Prompt(kept, prompt)
+    return Prompt(kept, tokenizer.decode(kept, params.skip_special_tokens))
 
 
 class CompletionShape:
@@ -84,7 +88,8 @@ class CompletionShape:
         self._token_ids = bool(body.return_token_ids)
         self._prompts = prompts
         self._n = body.n or 1
-        self._lengths: dict[int, int] = {}  # of the text before each choice's next token, for text_offset
+        self._skip_special = body.skip_special_tokens is not False
+        self._offsets: dict[int, TextOffsets] = {}  # of each choice's next token
 
     def chunk(self, index: int, output: RequestOutput, usage: RunningUsage, *, first: bool) -> list[object]:
         """One event, or none while text is held back; an echoed prompt comes with the first."""
@@ -96,9 +101,10 @@ class CompletionShape:
             return []
         choice = CompletionChoice(index=index, text=text, stop_reason=UNSET)
         if output.logprobs and self._top is not None:
-            offset = self._lengths.get(index, len(prompt.text))
-            choice.logprobs = completion_logprobs(output.logprobs, output.token_ids, self._tokenizer, self._top, offset)
-            self._lengths[index] = offset + sum(map(len, choice.logprobs.tokens))
+            offsets = self._offsets.setdefault(index, self._offsets_from(len(prompt.text)))
+            choice.logprobs = completion_logprobs(
+                output.logprobs, output.token_ids, self._tokenizer, self._top, offsets
+            )
         if output.finish_reason is not None:
             choice.finish_reason, choice.stop_reason = output.finish_reason.value, output.stop_reason
             if self._scores_only:
@@ -137,7 +143,10 @@ class CompletionShape:
             stop_reason=sample.stop_reason,
         )
         if self._top is not None and not self._echo:
-            choice.logprobs = completion_logprobs(sample.logprobs, sample.token_ids, self._tokenizer, self._top, 0)
+            offsets = self._offsets_from(0)
+            choice.logprobs = completion_logprobs(
+                sample.logprobs, sample.token_ids, self._tokenizer, self._top, offsets
+            )
         if self._token_ids:
             choice.token_ids, choice.prompt_token_ids = sample.token_ids, prompt.token_ids
         return choice
@@ -145,8 +154,21 @@ class CompletionShape:
     def _echoed_logprobs(self, index: int, sample: Sample, leader: Sample) -> CompletionLogprobs:
         prompt = self._prompts[index // self._n]
         assert self._top is not None
-        positions = [None, *(leader.prompt_logprobs or []), *sample.logprobs]
-        return completion_logprobs(positions, prompt.token_ids + sample.token_ids, self._tokenizer, self._top, 0)
+        positions = [None, *(leader.prompt_logprobs or [])]
+        before = TextOffsets(self._tokenizer, text=prompt.text)
+        result = completion_logprobs(positions, prompt.token_ids, self._tokenizer, self._top, before)
+        # The answer begins where the prompt ends, whatever the tokenizer made of that.
+        behind = self._offsets_from(len(prompt.text))
+        answer = completion_logprobs(sample.logprobs, sample.token_ids, self._tokenizer, self._top, behind)
+        return CompletionLogprobs(
+            result.text_offset + answer.text_offset,
+            result.token_logprobs + answer.token_logprobs,
+            result.tokens + answer.tokens,
+            result.top_logprobs + answer.top_logprobs,
+        )
+
+    def _offsets_from(self, start: int) -> TextOffsets:
+        return TextOffsets(self._tokenizer, start, skip_special_tokens=self._skip_special)
 
     def _count(self, usage: Usage) -> Usage:
         if self._scores_only:

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match
 
 from twostroke.errors import (
     EngineDeadError,
@@ -29,6 +30,7 @@ from twostroke.errors import (
     TokenRateError,
     TwostrokeError,
 )
+from twostroke.server.request_id import request_id
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,18 @@ class ModelNotFoundError(InvalidRequestError):
 
 class BodyTooLargeError(InvalidRequestError):
     """A request's body exceeds ``--max-body-size``."""
+
+
+class MalformedRequestError(InvalidRequestError):
+    """What came is no HTTP."""
+
+
+class HeadTooLargeError(InvalidRequestError):
+    """The request's line and headers are larger than any client has reason to send."""
+
+
+class RequestTimeoutError(InvalidRequestError):
+    """The rest of a request did not come."""
 
 
 class ModelLoadingError(TwostrokeError):
@@ -60,6 +74,8 @@ ERROR_RULES: dict[type[BaseException], ErrorRule] = {
     RequestTooLargeError: ErrorRule(400, "invalid_request_error", "context_length_exceeded"),
     ModelNotFoundError: ErrorRule(404, "invalid_request_error", "model_not_found"),
     BodyTooLargeError: ErrorRule(413, "invalid_request_error", "body_too_large"),
+    HeadTooLargeError: ErrorRule(431, "invalid_request_error", "head_too_large"),
+    RequestTimeoutError: ErrorRule(408, "invalid_request_error", "request_timeout"),
     MissingKeyError: ErrorRule(401, "invalid_request_error", "missing_api_key"),
     InvalidKeyError: ErrorRule(401, "invalid_request_error", "invalid_api_key"),
     RevokedKeyError: ErrorRule(403, "invalid_request_error", "revoked_api_key"),
@@ -118,8 +134,12 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def ours(request: Request, error: Exception) -> Response:
         if error_rule(error).status == 500:
-            logger.error("%s %s failed: %s", request.method, request.url.path, error, exc_info=error)
-        return error_response(error)
+            name = request_id(request.scope)
+            logger.error("%s: %s %s failed: %s", name, request.method, request.url.path, error, exc_info=error)
+        response = error_response(error)
+        # What nobody foresaw is answered outside all other layers.
+        response.headers["x-request-id"] = request_id(request.scope)
+        return response
 
     async def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -140,6 +160,8 @@ def install_error_handlers(app: FastAPI) -> None:
         body = _encode(messages.get(error.status_code, str(error.detail)), rule, None)
         response = _response(body, error.status_code, None)
         response.headers.update(error.headers or {})
+        if error.status_code == 405:
+            response.headers["allow"] = ", ".join(_methods(request))
         return response
 
     app.add_exception_handler(TwostrokeError, ours)
@@ -157,18 +179,18 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
         # Values are checked later, so this is a key; its place is all that can be said of it.
         where = _field_name(first["loc"]) or "the body"
         return InvalidRequestError(f"{where} holds a key that is not Unicode", param=_field_name(first["loc"]) or None)
-    if len(first["loc"]) < 2 and first["type"] != "unsupported_field":
+    if len(first["loc"]) < 2 and first["type"] not in ("unsupported_field", "unknown_field"):
         hint = "send a JSON object, with the header Content-Type: application/json"
         return InvalidRequestError("the body must be a JSON object", hint=hint)
     # A union complains once for each of its members; the one that got furthest is the one that was meant.
     same_field = [error for error in errors if error["loc"][:2] == first["loc"][:2]]
-    error = max(same_field, key=lambda error: len(error["loc"]))
+    error = max(same_field, key=lambda error: (error["type"] == "too_long", len(error["loc"])))
+    param = _field_name(error["loc"])
     if error["type"] == "extra_forbidden":
         # The last part is the client's own word, whatever it looks like.
-        parent, name = _field_name(error["loc"][:-1]), error["loc"][-1]
-        param = f"{parent}.{name}" if parent else str(name)
-        return InvalidRequestError(f"unknown field {param!r}", param=param)
-    param = _field_name(error["loc"])
+        return _unknown_field(_field_name(error["loc"][:-1]), str(error["loc"][-1]))
+    if error["type"] == "unknown_field":
+        return _unknown_field(param, error["ctx"]["field"])
     if error["type"] == "unsupported_field":
         param = f"{param}.{error['ctx']['field']}".lstrip(".")
         return InvalidRequestError(f"{param} is not supported by this server", param=param, hint="leave it out")
@@ -176,10 +198,19 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
         return InvalidRequestError(f"{param} is missing", param=param)
     if error["type"] == "too_short":
         return InvalidRequestError(f"{param} is empty", param=param, hint="send at least one")
+    if error["type"] == "too_long":
+        most = f"{error['ctx']['max_length']} {error['ctx'].get('of', 'items')}"
+        return InvalidRequestError(f"{param} holds more than {most}", param=param, hint="send fewer")
     texts = dict.fromkeys(e["msg"] for e in same_field if _field_name(e["loc"]) == param)
     message = f"{param}: " + " or ".join(text[0].lower() + text[1:] for text in texts)
     text_only = error["type"] == "literal_error" and param.startswith("messages")
     return InvalidRequestError(message, param=param, hint=TEXT_ONLY if text_only else None)
+
+
+def _unknown_field(parent: str, name: str) -> InvalidRequestError:
+    name = name if len(name) <= 100 else name[:100] + "..."
+    param = f"{parent}.{name}" if parent else name
+    return InvalidRequestError(f"unknown field {param!r}", param=param)
 
 
 def _field_name(loc: Sequence[str | int]) -> str:
@@ -198,6 +229,15 @@ TEXT_ONLY = "this server takes text only: no images, audio, files or tools"
 UNREADABLE = "the body is not valid JSON in UTF-8, is nested too deeply, or holds a number that is too long"
 _UNION_TAGS = frozenset({"str", "int", "float", "bool", "dict", "list"})
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+
+
+def _methods(request: Request) -> list[str]:
+    """All methods of a path; Starlette tells only those of the first of its routes."""
+    verbs = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+    routes: Sequence[BaseRoute] = request.app.routes
+    return [
+        verb for verb in verbs if any(r.matches({**request.scope, "method": verb})[0] is Match.FULL for r in routes)
+    ]
 
 
 def _http_type(status: int) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -16,14 +16,21 @@ from starlette.responses import Response
 from twostroke.engine.client import EngineClient, GenerationRequest, OutputStream
 from twostroke.errors import EngineError, InvalidRequestError, RequestTooLargeError, TwostrokeError
 from twostroke.sampling_params import SamplingParams
+from twostroke.server.answer_size import MANY_ENTRIES, check_entries
 from twostroke.server.errors import encode_error
+from twostroke.server.limits import most_chars
 from twostroke.server.protocol import GenerationFields
+from twostroke.server.request_log import RequestLog
 from twostroke.server.responses import PromptTokensDetails, Usage
+from twostroke.server.serving import ServedModel
 from twostroke.server.sse import EventStream, encode, event, run_while_connected
-from twostroke.text.tokenizer import LONG_TEXT, Tokenizer
+from twostroke.text.tokenizer import LONG_TEXT
 from twostroke.types import FinishReason, PositionLogprobs, RequestOutput
 
 logger = logging.getLogger(__name__)
+
+# Characters; a tokenizer takes some 250 bytes for each while it works.
+VERY_LONG_TEXT = 200_000
 
 # Of a chunk: OpenAI leaves it out, or writes null where usage comes at the end; vLLM can give it with every chunk.
 RunningUsage = Usage | UnsetType | None
@@ -48,6 +55,11 @@ class Sample:
             self.prompt_logprobs = (self.prompt_logprobs or []) + output.prompt_logprobs
         if output.finish_reason is not None:
             self.finish_reason, self.stop_reason = output.finish_reason.value, output.stop_reason
+
+    def num_entries(self) -> int:
+        """Tokens and log-probabilities: what it takes to write it out."""
+        positions = (*self.logprobs, *(self.prompt_logprobs or ()))
+        return len(self.token_ids) + sum(len(position.top) for position in positions)
 
 
 class Shape(Protocol):
@@ -88,6 +100,7 @@ class Generation:
                 param="priority",
                 hint="leave it out, or start the server with --policy priority",
             )
+        check_entries(client.info, prompts, params)
         self.request_id = request_id
         self.num_choices = len(prompts) * params.n
         self._n = params.n
@@ -95,6 +108,7 @@ class Generation:
         self._completion_tokens = 0
         self._cached_tokens = [0] * len(prompts)
         self._streams: list[OutputStream] = []
+        self._log = RequestLog(request_id, labels := fields.labels())
         try:
             for i, prompt in enumerate(prompts):
                 request = GenerationRequest(
@@ -103,6 +117,7 @@ class Generation:
                     params=params,
                     priority=fields.priority or 0,
                     cache_salt=fields.cache_salt or "",
+                    labels=labels,
                 )
                 self._streams.append(client.submit(request))
         except BaseException:
@@ -111,6 +126,8 @@ class Generation:
 
     def abort(self) -> None:
         """End everything now; harmless after the end."""
+        if self._streams:
+            self._log.end(self._prompt_tokens, self._completion_tokens, sum(self._cached_tokens))
         for stream in self._streams:
             stream.abort()
 
@@ -127,7 +144,10 @@ class Generation:
         samples = [Sample() for _ in range(self.num_choices)]
         async for index, output in self._outputs():
             samples[index].add(output)
-        return encode(shape.complete(samples, self._usage()))
+        usage = self._usage()
+        if sum(map(Sample.num_entries, samples)) > MANY_ENTRIES:
+            return await asyncio.to_thread(lambda: encode(shape.complete(samples, usage)))
+        return encode(shape.complete(samples, usage))
 
     async def _frames(self, shape: Shape, fields: GenerationFields) -> AsyncIterator[bytes]:
         begun: set[int] = set()
@@ -153,9 +173,13 @@ class Generation:
         """Outputs with the index of their choice, as they come; a failed request raises its error."""
         merged = _enumerated(self._streams[0]) if len(self._streams) == 1 else _merge(self._streams)
         async for prompt, output in merged:
-            if output.finish_reason is FinishReason.ERROR:
+            if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
+                self._log.reasons.append(output.finish_reason.value)
+                # Who aborts and still listens did not ask for it: half an answer must not look like a whole one.
                 raise output.error or EngineError("the request failed for an unknown reason")
             self._completion_tokens += len(output.token_ids)
+            if output.finish_reason is not None:
+                self._log.reasons.append(output.finish_reason.value)
             if output.index == 0:
                 self._cached_tokens[prompt] = output.num_cached_tokens
             yield prompt * self._n + output.index, output
@@ -165,17 +189,17 @@ class Generation:
         return Usage(prompt, completion, prompt + completion, PromptTokensDetails(sum(self._cached_tokens)))
 
 
-async def encode_text(
-    tokenizer: Tokenizer, text: str, *, add_special_tokens: bool, most: int | None = None
-) -> list[int]:
-    """Token ids of a text of any length, without blocking the event loop for long (10 ms).
+async def encode_text(model: ServedModel, text: str, *, add_special_tokens: bool, most: int | None = None) -> list[int]:
+    """Token ids of a text, without blocking the event loop for long (10 ms); of very long ones, few at a time.
 
     Args:
         most: More tokens than this are of no use; a text that must have more is refused before the work.
 
     Raises:
-        RequestTooLargeError: The text has more tokens than ``most``, whatever they are.
+        RequestTooLargeError: The text has more tokens than ``most``, whatever they are; or it is longer than
+            ``most_chars``.
     """
+    tokenizer = model.client.tokenizer
     if len(text) <= LONG_TEXT:
         return tokenizer.encode(text, add_special_tokens)
     longest = tokenizer.max_chars_per_token
@@ -183,16 +207,21 @@ async def encode_text(
         needed = -(-len(text) // longest)
         message = f"the prompt of {len(text)} characters has at least {needed} tokens, the model's context {most}"
         raise RequestTooLargeError(message, needed=needed, available=most, param="prompt", hint="shorten the prompt")
-    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+    check_length(model, len(text), "prompt")
+    async with model.long_texts if len(text) > VERY_LONG_TEXT else contextlib.nullcontext():
+        return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+
+
+def check_length(model: ServedModel, length: int, param: str) -> None:
+    """Raise ``RequestTooLargeError`` if a text of ``length`` characters is longer than any that is encoded."""
+    if length > (longest := most_chars(model.client.info.max_model_len)):
+        message = f"{param} holds {length} characters, and at most {longest} are encoded"
+        raise RequestTooLargeError(message, needed=length, available=longest, param=param, hint="send less text")
 
 
 def truncate(tokens: list[int], keep: int | None) -> list[int]:
     """The last ``keep`` tokens."""
     return tokens if keep is None else tokens[-keep:]
-
-
-def new_request_id(prefix: str) -> str:
-    return f"{prefix}-{uuid.uuid4().hex}"
 
 
 async def _enumerated(stream: OutputStream) -> AsyncIterator[tuple[int, RequestOutput]]:

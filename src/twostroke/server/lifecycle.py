@@ -10,15 +10,19 @@ from concurrent.futures import Future
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from twostroke.gateway.gateway import Gateway
 from twostroke.server.app import create_app_for
 from twostroke.server.banner import ready_banner
+from twostroke.server.connection import BoundedProtocol
 from twostroke.server.options import ServerOptions
 from twostroke.server.serving import OwnedEngine, Serving
 
 # Connections that outlive the drain (their clients read slowly) are cut after this many seconds.
 CLOSE_TIMEOUT = 5
+# Longer than clients and proxies keep idle connections (httpx 5 s, nginx and AWS 60 s): who closes first loses nothing.
+KEEP_ALIVE_SECONDS = 75
 
 
 def run_until_signalled(
@@ -26,16 +30,7 @@ def run_until_signalled(
 ) -> None:
     """Serve on ``listener`` until a signal has been obeyed; raises the error of a failed load."""
     serving = Serving(loading, options)
-    config = uvicorn.Config(
-        create_app_for(serving, options, gateway),
-        http="httptools",
-        loop="uvloop",
-        ws="none",
-        log_config=None,
-        access_log=options.access_log,
-        timeout_graceful_shutdown=CLOSE_TIMEOUT,
-        server_header=False,
-    )
+    config = uvicorn_config(create_app_for(serving, options, gateway), options)
     DrainingServer(config, serving, options, keyed=gateway.asks_for_keys).run(sockets=[listener])
     if serving.load_error is not None:
         raise serving.load_error
@@ -44,6 +39,21 @@ def run_until_signalled(
         sys.stderr.flush()
         os._exit(0)
     loading.result().close()
+
+
+def uvicorn_config(app: ASGIApp, options: ServerOptions) -> uvicorn.Config:
+    """uvicorn's settings for an application."""
+    return uvicorn.Config(
+        app,
+        http=BoundedProtocol,
+        loop="uvloop",
+        ws="none",
+        log_config=None,
+        access_log=options.access_log,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=CLOSE_TIMEOUT,
+        server_header=False,
+    )
 
 
 class DrainingServer(uvicorn.Server):

@@ -16,12 +16,25 @@ from twostroke.sampling_params import (
 )
 
 MAX_PROMPTS = 256
+MAX_MESSAGES = 8192
+MAX_MESSAGE_PARTS = 8192  # over all messages
+MAX_TOKEN_IDS = 2**18  # in a list of tokens to allow or ban: any vocabulary
+MAX_STOP_TOKENS = 1024
+MAX_LABEL_LENGTH = 512
+MAX_PROMPT_TOKENS = 4_000_000
 MAX_CHOICES = 1024
 MAX_DOCUMENTS = 1024
-# Characters of the messages and documents that one prompt is put together from: seconds of a tokenizer's work.
+# Characters of one prompt, or of what it is put together from: seconds of a tokenizer's work, and a gigabyte.
 MAX_CONTEXT_CHARS = 4_000_000
+CHARS_PER_TOKEN = 8  # a longer context than that many characters fill may be given as many
 
-_TOKENS: dict[str, Any] = {"items": {"type": "integer", "minimum": 0}}
+
+def most_chars(max_model_len: int) -> int:
+    """The longest text that is encoded at all, whether or not it is cut afterwards."""
+    return max(MAX_CONTEXT_CHARS, max_model_len * CHARS_PER_TOKEN)
+
+
+_TOKENS: dict[str, Any] = {"maxItems": MAX_TOKEN_IDS, "items": {"type": "integer", "minimum": 0}}
 
 # Field name to JSON schema keywords, which say nothing about values of another type (null, say).
 LIMITS: Mapping[str, Mapping[str, Any]] = {
@@ -56,7 +69,7 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
         "propertyNames": {"pattern": "^[0-9]{1,9}$"},
         "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
     },
-    "stop_token_ids": _TOKENS,
+    "stop_token_ids": {**_TOKENS, "maxItems": MAX_STOP_TOKENS},
     "banned_token_ids": _TOKENS,
     "allowed_token_ids": {"minItems": 1, **_TOKENS},
 }

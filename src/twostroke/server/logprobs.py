@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 
 from twostroke.server.responses import ChatLogprobs, ChatTokenLogprob, CompletionLogprobs, PromptLogprobs
@@ -22,19 +23,55 @@ def chat_logprobs(positions: Sequence[PositionLogprobs], tokenizer: Tokenizer, t
     return ChatLogprobs(entries)
 
 
+class TextOffsets:
+    """Where each token begins in a text, in characters. One that ends a character begins where the character does.
+
+    Args:
+        start: Length of the text before the first token.
+        skip_special_tokens: They are not in the text.
+        text: The whole text, where it is known from elsewhere: it shows which special tokens, and whether the space
+            before the first word, are in it.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, start: int = 0, *, skip_special_tokens: bool = True, text: str | None = None
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._length = start
+        self._skips = skip_special_tokens
+        self._text = text
+        self._drops_space = text is not None and not text.startswith(" ")
+        self._decoder = getincrementaldecoder("utf-8")(errors="replace")
+
+    def next(self, token: int) -> int:
+        """The place of the next token."""
+        place = self._length
+        data = self._tokenizer.token_bytes(token)
+        if token in self._tokenizer.special_ids:
+            shown = not self._skips if self._text is None else self._text.startswith(data.decode(), place)
+            self._length += len(data.decode()) if shown else 0
+            return place
+        if self._drops_space and data:
+            data, self._drops_space = data.removeprefix(b" "), False
+        self._length += len(self._decoder.decode(data))
+        return place
+
+
 def completion_logprobs(
-    positions: Sequence[PositionLogprobs | None], tokens: Sequence[int], tokenizer: Tokenizer, top: int, offset: int
+    positions: Sequence[PositionLogprobs | None],
+    tokens: Sequence[int],
+    tokenizer: Tokenizer,
+    top: int,
+    offsets: TextOffsets,
 ) -> CompletionLogprobs:
-    """Parallel lists for ``tokens``; ``offset`` is the length of the text before them.
+    """Parallel lists for ``tokens``, which move ``offsets`` on.
 
     ``None`` stands for a token without log-probabilities: the first of a prompt.
     """
     result = CompletionLogprobs()
     for position, token in zip(positions, tokens, strict=True):
-        text = tokenizer.token_text(token)
-        result.text_offset.append(offset)
-        offset += len(text)
-        result.tokens.append(text)
+        result.text_offset.append(offsets.next(token))
+        result.tokens.append(tokenizer.token_text(token))
         result.token_logprobs.append(None if position is None else _finite(position.chosen.logprob))
         result.top_logprobs.append(None if position is None else _completion_top(position, tokenizer, top))
     return result

@@ -31,15 +31,20 @@ class ServerOptions:
     """Largest accepted request body in bytes (accepts 512KiB, 32MiB)."""
     max_queued_requests: int = 1024
     """Most requests that wait to be run; while that many do, further ones get a 429."""
+    stall_timeout: float = 60.0
+    """Seconds after which a step that has not ended makes /health answer 503."""
     log_level: LogLevel = "info"
     """Least severe messages that are logged (to stderr)."""
     access_log: bool = False
     """Log one line per HTTP request."""
+    enable_log_requests: bool = False
+    """Log one line per generation: who asked (user, prompt_cache_key ...), tokens, seconds, and how it ended."""
 
     def __post_init__(self) -> None:
         _require(bool(self.host), "--host", self.host, "an address")
         _require(0 <= self.port <= 65535, "--port", self.port, "from 0 to 65535")
         _require(all(self.served_model_name), "--served-model-name", self.served_model_name, "not empty")
         _require(0 <= self.shutdown_timeout < 1e6, "--shutdown-timeout", self.shutdown_timeout, "0 or more seconds")
+        _require(0 < self.stall_timeout < 1e6, "--stall-timeout", self.stall_timeout, "more than 0 seconds")
         _require(self.max_body_size >= 1024, "--max-body-size", self.max_body_size, "at least 1KiB")
         _require(self.max_queued_requests >= 1, "--max-queued-requests", self.max_queued_requests, "at least 1")

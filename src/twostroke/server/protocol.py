@@ -7,65 +7,37 @@ checked where the meaning is known, in ``SamplingParams``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError
+from annotated_types import MaxLen, MinLen
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.errors import InvalidRequestError
-from twostroke.sampling_params import SamplingParams
-from twostroke.server.limits import LIMITS, MAX_CHOICES, MAX_CONTEXT_CHARS, MAX_DOCUMENTS, MAX_PROMPTS
+from twostroke.sampling_params import MAX_BAD_WORDS, MAX_STOP_STRINGS, SamplingParams
+from twostroke.server.limits import (
+    MAX_CHOICES,
+    MAX_CONTEXT_CHARS,
+    MAX_DOCUMENTS,
+    MAX_LABEL_LENGTH,
+    MAX_MESSAGE_PARTS,
+    MAX_MESSAGES,
+    MAX_PROMPTS,
+    MAX_STOP_TOKENS,
+)
+from twostroke.server.strict import FirstMistake, StrictModel, Texts, TokenIds, Tokens, few_biases
 from twostroke.text.context import DocumentOrder, Strategy
 
-
-class StrictModel(BaseModel):
-    """Unknown fields are errors; known OpenAI fields that are not supported are errors unless they say nothing.
-
-    Attributes:
-        refused: Field name to the values under which it asks for nothing; ``None`` always is one.
-    """
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or not cls.refused.keys() & data.keys():
-            return data
-        for name, neutral in cls.refused.items():
-            value = data.get(name)
-            # Compared with the type, since 1 == True.
-            if value is not None and not any(type(value) is type(n) and value == n for n in neutral):
-                # Not our own error: pydantic knows where in the body this model lies.
-                raise PydanticCustomError("unsupported_field", "not supported", {"field": name})
-        return {name: value for name, value in data.items() if name not in cls.refused}
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """The document tells of limits, and of refused fields the values that pass."""
-        schema = handler(core)
-        properties = handler.resolve_ref_schema(schema)["properties"]
-        for name, limit in LIMITS.items():
-            if name in properties:
-                properties[name] |= limit
-        for name, neutral in cls.refused.items():
-            properties[name] = {
-                "enum": [None, *neutral],
-                "description": "Not supported: may be there, but say nothing.",
-            }
-        return schema
-
-
+Label = Annotated[str, MaxLen(MAX_LABEL_LENGTH)]
+LABELLED = "shown in the request log and in step events"
 MODEL_DEFAULT = "By default the model's own (generation_config.json)"
 
 
 class StreamOptions(StrictModel):
     """What a streamed answer carries besides its text."""
 
-    refused = {"include_obfuscation": (False,)}
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {"include_obfuscation": (False,)}
 
     include_usage: bool | None = Field(None, description="Send a last chunk with the usage.")
     continuous_usage_stats: bool | None = Field(
@@ -93,16 +65,18 @@ class GenerationFields(StrictModel):
     repetition_penalty: float | None = Field(None, description=f"{MODEL_DEFAULT}, else 1.")
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = Field(None, description="Token id to a value from -100 to 100.")
+    logit_bias: Annotated[dict[str, float] | None, BeforeValidator(few_biases)] = Field(
+        None, description="Token id to a value from -100 to 100."
+    )
     seed: int | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: str | Annotated[Texts, MaxLen(MAX_STOP_STRINGS)] | None = None
+    stop_token_ids: Annotated[TokenIds, MaxLen(MAX_STOP_TOKENS)] | None = None
     ignore_eos: bool | None = None
-    allowed_token_ids: list[int] | None = None
-    banned_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
+    allowed_token_ids: TokenIds | None = None
+    banned_token_ids: TokenIds | None = None
+    bad_words: Annotated[Texts, MaxLen(MAX_BAD_WORDS)] | None = None
     prompt_logprobs: int | None = Field(None, description="Not with stream.")
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
@@ -114,10 +88,13 @@ class GenerationFields(StrictModel):
     return_token_ids: bool | None = Field(None, description="Return the token ids of prompt and answer.")
     priority: int | None = Field(None, description="Lower runs first under --policy priority.")
     cache_salt: str | None = Field(None, description="Cached prefixes are shared only between equal salts.")
-    # These three say who asks; they are accepted because there is nothing that they would have to change here.
-    user: str | None = Field(None, description="The client's name for its end user.")
-    safety_identifier: str | None = Field(None, description="Newer name of user.")
-    prompt_cache_key: str | None = Field(None, description="Routing hint; there is one prefix cache. See cache_salt.")
+    # These three say who asks and change no answer: the request log and the step events carry them.
+    user: Label | None = Field(None, description=f"The client's name for its end user; {LABELLED}.")
+    safety_identifier: Label | None = Field(None, description=f"Newer name of user; {LABELLED}.")
+    prompt_cache_key: Label | None = Field(
+        None,
+        description=f"The client's name for a shared prefix, which is found without; {LABELLED}.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -126,6 +103,15 @@ class GenerationFields(StrictModel):
         if isinstance(data, dict) and type(n := data.get("best_of")) is int and n == data.get("n"):
             return {name: value for name, value in data.items() if name != "best_of"}
         return data
+
+    def labels(self) -> dict[str, str]:
+        """What the client calls its end user and its prefix, by field."""
+        fields = {
+            "user": self.user,
+            "safety_identifier": self.safety_identifier,
+            "prompt_cache_key": self.prompt_cache_key,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
 
     @property
     def include_usage(self) -> bool:
@@ -147,7 +133,8 @@ class GenerationFields(StrictModel):
 
     def check_together(self) -> None:
         """Refuse combinations that have no meaning, and text that is none."""
-        texts = {"cache_salt": [self.cache_salt or ""], "stop": self.stop or [], "bad_words": self.bad_words or []}
+        texts: dict[str, str | list[str]] = {"cache_salt": self.cache_salt or "", **self.labels()}
+        texts |= {"stop": self.stop or [], "bad_words": self.bad_words or []}
         for param, words in texts.items():
             check_unicode(param, [words] if isinstance(words, str) else words)
         if self.stream_options is not None and not self.stream:
@@ -179,13 +166,24 @@ class ContentPart(StrictModel):
 class ChatMessage(StrictModel):
     """One turn. What clients echo back of an answer (``refusal``, ``tool_calls`` ...) may be there, but empty."""
 
-    refused = {
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "name": (), "refusal": (), "tool_calls": ([],), "tool_call_id": (), "function_call": (), "audio": (),
         "annotations": ([],), "reasoning": (), "reasoning_content": (),
     }  # fmt: skip
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[ContentPart]
+    content: str | Annotated[list[ContentPart], FirstMistake()]
+
+
+def _countable(messages: Any) -> Any:
+    """Parts are few over all messages: one that says nothing takes 30 bytes of a body, and microseconds to check."""
+    contents = [m.get("content") for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
+    if sum(len(content) for content in contents if isinstance(content, list)) > MAX_MESSAGE_PARTS:
+        raise PydanticCustomError("too_long", "too long", {"max_length": MAX_MESSAGE_PARTS, "of": "parts of content"})
+    return messages
+
+
+Messages = Annotated[list[ChatMessage], MinLen(1), MaxLen(MAX_MESSAGES), FirstMistake(), BeforeValidator(_countable)]
 
 
 class DocumentFields(StrictModel):
@@ -217,7 +215,7 @@ class ContextFields(StrictModel):
 class ChatCompletionRequest(GenerationFields):
     """Body of ``POST /v1/chat/completions``."""
 
-    refused = {
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "tools": ([],), "tool_choice": ("none", "auto"), "parallel_tool_calls": (True, False), "functions": ([],),
         "function_call": ("none", "auto"), "response_format": ({"type": "text"},), "audio": (),
         "modalities": (["text"],), "prediction": (), "reasoning_effort": (), "service_tier": ("auto", "default"),
@@ -228,16 +226,15 @@ class ChatCompletionRequest(GenerationFields):
         "chat_template_kwargs": ({},), "mm_processor_kwargs": (),
     }  # fmt: skip
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Messages
     max_completion_tokens: int | None = Field(None, description="Newer name of max_tokens.")
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, description="Needs logprobs.")
     add_generation_prompt: bool | None = Field(None, description="Open the assistant's turn; true by default.")
     continue_final_message: bool | None = Field(None, description="Go on with the last message instead of a new one.")
     add_special_tokens: bool | None = Field(None, description="Add the model's BOS; false by default: templates do.")
-    documents: list[DocumentFields] | None = Field(
+    documents: Annotated[list[DocumentFields], MaxLen(MAX_DOCUMENTS), FirstMistake()] | None = Field(
         None,
-        max_length=MAX_DOCUMENTS,
         description="Texts or objects, written behind the system prompt or where the template has them.",
     )
     context: ContextFields | None = Field(None, description="Shorten the prompt to fit; else what is too long fails.")
@@ -300,13 +297,18 @@ class ChatCompletionRequest(GenerationFields):
 class CompletionRequest(GenerationFields):
     """Body of ``POST /v1/completions``."""
 
-    refused = {
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "suffix": ("",), "best_of": (1,), "response_format": ({"type": "text"},), "use_beam_search": (False,),
         "length_penalty": (1.0, 1), "prompt_embeds": (), "guided_json": (), "guided_regex": (), "guided_choice": (),
         "guided_grammar": (), "structured_outputs": (), "metadata": ({},), "store": (False,),
     }  # fmt: skip
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: (
+        str
+        | Annotated[Texts, MaxLen(MAX_PROMPTS)]
+        | Tokens
+        | Annotated[list[Tokens], MaxLen(MAX_PROMPTS), FirstMistake()]
+    )
     echo: bool | None = Field(None, description="Return the prompt before the answer.")
     logprobs: int | None = None
     add_special_tokens: bool | None = Field(None, description="Encode prompts with the model's BOS; true by default.")
@@ -337,9 +339,6 @@ class CompletionRequest(GenerationFields):
         first = self.prompt[0]
         check_unicode("prompt", [text for text in self.prompt if isinstance(text, str)])
         prompts: list[Any] = [self.prompt] if isinstance(first, int) else list(self.prompt)
-        if len(prompts) > MAX_PROMPTS:
-            message = f"prompt holds {len(prompts)} prompts, at most {MAX_PROMPTS} are taken at once"
-            raise InvalidRequestError(message, param="prompt", hint="send several requests")
         if (choices := len(prompts) * (self.n or 1)) > MAX_CHOICES:
             message = f"{len(prompts)} prompts with n={self.n} make {choices} answers, at most {MAX_CHOICES} at once"
             raise InvalidRequestError(message, param="n", hint="send several requests")

@@ -16,6 +16,7 @@ from twostroke.config import EngineConfig
 from twostroke.errors import ConfigError
 from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
+from twostroke.server.request_log import LOGGER as REQUEST_LOGGER
 
 if TYPE_CHECKING:
     from twostroke.server.serving import OwnedEngine
@@ -96,3 +97,4 @@ def configure_logging(options: ServerOptions) -> None:
     logging.basicConfig(stream=sys.stderr, level=options.log_level.upper(), format=layout, force=True)
     logging.getLogger("uvicorn").setLevel("INFO" if options.log_level == "debug" else "WARNING")
     logging.getLogger("uvicorn.access").setLevel("INFO" if options.access_log else "WARNING")
+    logging.getLogger(REQUEST_LOGGER).setLevel("INFO" if options.enable_log_requests else "WARNING")

@@ -26,6 +26,7 @@ class ServedModel:
         names: The first is the one that answers carry; requests may use any.
         chat_template: Refuses every chat if the model has none.
         created: Unix time at which it was there.
+        long_texts: Held while a very long text is encoded, which takes hundreds of megabytes.
     """
 
     def __init__(self, client: EngineClient, names: Sequence[str]) -> None:
@@ -33,6 +34,7 @@ class ServedModel:
         self.names = tuple(names) or (client.info.model_id,)
         self.chat_template = ChatTemplate.from_tokenizer(client.tokenizer)
         self.created = int(time.time())
+        self.long_texts = asyncio.Semaphore(2)
 
     @property
     def name(self) -> str:

@@ -15,9 +15,11 @@ from twostroke.errors import InvalidRequestError
 from twostroke.server.chat import encode_chat
 from twostroke.server.generation import encode_text
 from twostroke.server.openapi import ERROR_RESPONSES, answers
-from twostroke.server.protocol import ChatMessage, StrictModel
+from twostroke.server.protocol import Messages
 from twostroke.server.serving import ServedModel, Serving
 from twostroke.server.sse import encode
+from twostroke.server.strict import StrictModel, Tokens
+from twostroke.server.strict_json import StrictRoute
 
 
 class TokenizeRequest(StrictModel):
@@ -29,7 +31,7 @@ class TokenizeRequest(StrictModel):
 
     model: str | None = Field(None, description="A name that /v1/models lists; by default the only one.")
     prompt: str | None = Field(None, description="Either this or messages.")
-    messages: list[ChatMessage] | None = Field(None, description="Either this or prompt.", min_length=1)
+    messages: Messages | None = Field(None, description="Either this or prompt.")
     add_special_tokens: bool | None = Field(
         None, description="Add the model's BOS; by default to a prompt, not to messages, whose template writes it."
     )
@@ -51,7 +53,7 @@ class DetokenizeRequest(StrictModel):
     """Body of ``POST /detokenize``."""
 
     model: str | None = Field(None, description="A name that /v1/models lists; by default the only one.")
-    tokens: list[int]
+    tokens: Tokens
 
 
 class Tokenized(Struct, kw_only=True):
@@ -67,7 +69,7 @@ class Detokenized(Struct):
 
 def tokenization_router(serving: Serving) -> APIRouter:
     """The routes that turn text into tokens and back. They are open while the server drains: nothing is generated."""
-    router = APIRouter(tags=["tokenization"])
+    router = APIRouter(route_class=StrictRoute, tags=["tokenization"])
 
     @router.post("/tokenize", response_class=Response, responses=answers(Tokenized, "The tokens.") | ERROR_RESPONSES)
     async def tokenize(body: TokenizeRequest) -> Response:
@@ -76,10 +78,8 @@ def tokenization_router(serving: Serving) -> APIRouter:
         model.check_name(body.model)
         body.check()
         tokens = await _encode(model, body)
-        tokenizer = model.client.tokenizer
-        strings = [tokenizer.piece(token) for token in tokens] if body.return_token_strs else None
-        longest = model.client.info.max_model_len
-        return _json(Tokenized(count=len(tokens), max_model_len=longest, tokens=tokens, token_strs=strings))
+        # On a thread: there may be a million of them.
+        return await asyncio.to_thread(_tokenized, model, tokens, with_strings=bool(body.return_token_strs))
 
     @router.post("/detokenize", response_class=Response, responses=answers(Detokenized, "The text.") | ERROR_RESPONSES)
     async def detokenize(body: DetokenizeRequest) -> Response:
@@ -99,7 +99,7 @@ def tokenization_router(serving: Serving) -> APIRouter:
 async def _encode(model: ServedModel, body: TokenizeRequest) -> list[int]:
     if body.prompt is not None:
         specials = body.add_special_tokens is not False
-        return await encode_text(model.client.tokenizer, body.prompt, add_special_tokens=specials)
+        return await encode_text(model, body.prompt, add_special_tokens=specials)
     return await encode_chat(
         model,
         body.messages or [],
@@ -107,6 +107,12 @@ async def _encode(model: ServedModel, body: TokenizeRequest) -> list[int]:
         continue_final_message=body.continue_final_message,
         add_special_tokens=bool(body.add_special_tokens),
     )
+
+
+def _tokenized(model: ServedModel, tokens: list[int], *, with_strings: bool) -> Response:
+    strings = list(map(model.client.tokenizer.piece, tokens)) if with_strings else None
+    longest = model.client.info.max_model_len
+    return _json(Tokenized(count=len(tokens), max_model_len=longest, tokens=tokens, token_strs=strings))
 
 
 def _json(value: object) -> Response:

@@ -36,14 +36,15 @@ class _Filled(Collector):
 
     def __init__(self, run: Run) -> None:
         self._model = run.scenario.deployment.model
+        self._labels = [self._model, metrics.ENGINE]
         self._counters = _counters(run)
         self._histograms = _histograms(run)
 
     def collect(self) -> Iterable[Metric]:
         for family in EngineMetrics(self._model).registry.collect():
             if family.name in self._counters:
-                counter = CounterMetricFamily(family.name, family.documentation, labels=["model_name"])
-                counter.add_metric([self._model], self._counters[family.name])
+                counter = CounterMetricFamily(family.name, family.documentation, labels=metrics.LABELS)
+                counter.add_metric(self._labels, self._counters[family.name])
                 yield counter
             elif family.name in self._histograms:
                 yield self._histogram(family)
@@ -58,16 +59,16 @@ class _Filled(Collector):
         places = np.searchsorted(np.array(edges), values, side="left")
         counts = np.bincount(places, weights=weights, minlength=len(edges) + 1).astype(np.int64).cumsum()
         buckets = [(str(float(edge)), float(count)) for edge, count in zip(edges, counts)]
-        filled = HistogramMetricFamily(family.name, family.documentation, labels=["model_name"])
+        filled = HistogramMetricFamily(family.name, family.documentation, labels=metrics.LABELS)
         total = float((values * weights).sum())
-        filled.add_metric([self._model], [*buckets, ("+Inf", float(counts[-1]))], total)
+        filled.add_metric(self._labels, [*buckets, ("+Inf", float(counts[-1]))], total)
         return filled
 
     def _success(self, family: Metric) -> CounterMetricFamily:
-        filled = CounterMetricFamily(family.name, family.documentation, labels=["model_name", "finished_reason"])
+        filled = CounterMetricFamily(family.name, family.documentation, labels=[*metrics.LABELS, "finished_reason"])
         for reason in FinishReason:
             count = self._counters["finished"] if reason is FinishReason.LENGTH else 0.0
-            filled.add_metric([self._model, reason.value], count)
+            filled.add_metric([*self._labels, reason.value], count)
         return filled
 
 
@@ -100,6 +101,7 @@ def _histograms(run: Run) -> dict[str, tuple[Sequence[float], Values, Weights]]:
         ),
         **_of_requests("vllm:e2e_request_latency_seconds", metrics.REQUEST_BUCKETS, [r.e2el for r in requests]),
         **_phases(requests),
+        **_lengths(requests),
     }
 
 
@@ -109,6 +111,16 @@ def _phases(requests: Sequence[RequestResult]) -> dict[str, tuple[Sequence[float
         **_of_requests("vllm:request_queue_time_seconds", edges, [r.scheduled - r.arrival for r in requests]),
         **_of_requests("vllm:request_prefill_time_seconds", edges, [r.first_token - r.scheduled for r in requests]),
         **_of_requests("vllm:request_decode_time_seconds", edges, [r.finish - r.first_token for r in requests]),
+    }
+
+
+def _lengths(requests: Sequence[RequestResult]) -> dict[str, tuple[Sequence[float], Values, Weights]]:
+    """A simulated request gets all the tokens that it asks for."""
+    edges, outputs = metrics.REQUEST_TOKENS_BUCKETS, [r.output_tokens for r in requests]
+    return {
+        **_of_requests("vllm:request_prompt_tokens", edges, [r.prompt_tokens for r in requests]),
+        **_of_requests("vllm:request_generation_tokens", edges, outputs),
+        **_of_requests("vllm:request_params_max_tokens", edges, outputs),
     }
 
 

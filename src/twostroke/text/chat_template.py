@@ -19,7 +19,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from twostroke.errors import InvalidRequestError, ModelLoadError
+from twostroke.errors import InvalidRequestError, ModelLoadError, RequestTooLargeError
 from twostroke.text.chat_messages import append_to_text, check_messages
 from twostroke.text.tokenizer import Tokenizer
 
@@ -80,6 +80,7 @@ class ChatTemplate:
 
         Raises:
             InvalidRequestError: If the messages are malformed, there is no template, or the template refuses them.
+            RequestTooLargeError: If the text is too long for any model.
             ModelLoadError: If the template tries what the sandbox forbids.
         """
         if add_generation_prompt and continue_final_message:
@@ -207,13 +208,23 @@ def _render(template: Template, context: dict[str, Any]) -> str:
         for piece in template.generate(context):
             length += len(piece)
             if length > MAX_PROMPT_CHARS:
-                raise SecurityError(f"the template writes more than {MAX_PROMPT_CHARS} characters")
+                # Long messages do this to any template, so it is no fault of the template's.
+                message = f"the chat template writes more than {MAX_PROMPT_CHARS} characters for these messages"
+                raise RequestTooLargeError(
+                    message,
+                    needed=length,
+                    available=MAX_PROMPT_CHARS,
+                    param="messages",
+                    hint="send fewer or shorter ones",
+                )
             pieces.append(piece)
     except SecurityError as error:
         raise ModelLoadError(
             f"the chat template did something forbidden: {error}",
             hint="the checkpoint's template is unsafe or broken; give another one",
         ) from error
+    except RequestTooLargeError:
+        raise
     except Exception as error:  # templates can fail with any exception, from `raise_exception` to TypeError
         raise InvalidRequestError(
             f"the chat template does not accept these messages: {error}",

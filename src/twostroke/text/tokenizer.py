@@ -121,6 +121,8 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of `ids`; bytes that are no UTF-8 become U+FFFD, ids outside the vocabulary become nothing."""
+        if len(ids) > LONG_TEXT:  # of batches the library lets go of the GIL
+            return str(self.backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)[0])
         text: str = self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 

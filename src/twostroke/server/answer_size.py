@@ -1,0 +1,39 @@
+"""How large an answer may become: each limit of a request by itself is harmless, their product is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.errors import InvalidRequestError
+from twostroke.sampling_params import MAX_LOGPROBS, SamplingParams
+
+# Log-probabilities kept for one call, of some 450 bytes each; one answer of the context's length may have all of its.
+MAX_LOGPROB_ENTRIES = 2**21
+# Above so many the answer is put together on a thread: some 10 ms of work.
+MANY_ENTRIES = 2_000
+
+
+def num_entries(info: ExecutorInfo, prompts: Sequence[Sequence[int]], params: SamplingParams) -> int:
+    """The most tokens and log-probabilities that all answers to ``prompts`` can have together."""
+    total = 0
+    for prompt in prompts:
+        room = max(1, info.max_model_len - len(prompt))
+        length = room if params.max_tokens is None else min(room, params.max_tokens)
+        total += length * (1 if params.logprobs is None else params.logprobs + 1)
+        total += 0 if params.prompt_logprobs is None else len(prompt) * (params.prompt_logprobs + 1)
+    return total * params.n
+
+
+def check_entries(info: ExecutorInfo, prompts: Sequence[Sequence[int]], params: SamplingParams) -> None:
+    """Raise ``InvalidRequestError`` if a call may keep more log-probabilities than memory should be spent on."""
+    if params.logprobs is None and params.prompt_logprobs is None:
+        return
+    most = max(MAX_LOGPROB_ENTRIES, info.max_model_len * (MAX_LOGPROBS + 1))
+    if (entries := num_entries(info, prompts, params)) > most:
+        answers = len(prompts) * params.n
+        message = f"{answers} answers of this length may have {entries} log-probabilities, at most {most} are kept"
+        hint = "lower max_tokens, n or the number of log-probabilities, or send several requests"
+        raise InvalidRequestError(
+            message, param="logprobs" if params.logprobs is not None else "prompt_logprobs", hint=hint
+        )
