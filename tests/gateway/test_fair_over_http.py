@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -67,10 +68,8 @@ def median_ttft(policy: PolicyName, *, flood: int) -> float:
         body = {"prompt": [[3, 4, 5] * 4] * flood, "max_tokens": 200, "ignore_eos": True}
 
         def send() -> None:
-            try:
+            with contextlib.suppress(httpx.HTTPError):  # it is cut off when enough has been seen
                 other.post(f"{url}/v1/completions", json=body, headers={"authorization": "Bearer sk-flood"})
-            except httpx.HTTPError:
-                pass  # it is cut off when enough has been seen
 
         thread = threading.Thread(target=send)
         if flood:
@@ -87,6 +86,6 @@ def median_ttft(policy: PolicyName, *, flood: int) -> float:
 
 
 def test_a_flooding_key_does_not_drown_another() -> None:
-    """Its answers of 200 tokens hold every seat for about seven seconds; the quiet key's requests do not wait for it."""
+    """Its answers of 200 tokens hold every seat for seconds; the quiet key's requests do not wait for that."""
     alone = median_ttft("fair", flood=0)
     assert median_ttft("fair", flood=4 * NUM_SEATS) <= 2 * alone
