@@ -114,11 +114,17 @@ class Generation:
         for stream in self._streams:
             stream.abort()
 
-    async def respond(self, shape: Shape, fields: GenerationFields, request: Request) -> Response:
-        """The response, streamed or whole, that ends the generation when its client leaves."""
+    async def respond(
+        self, shape: Shape, fields: GenerationFields, request: Request, *, usage_at_end: bool = False
+    ) -> Response:
+        """The response, streamed or whole, that ends the generation when its client leaves.
+
+        Args:
+            usage_at_end: A stream's last chunk carries the usage, whether or not it was asked for.
+        """
         headers = {"x-request-id": self.request_id}
         if fields.stream:
-            return EventStream(self._frames(shape, fields), self.abort, headers)
+            return EventStream(self._frames(shape, fields, usage_at_end), self.abort, headers)
         body = await run_while_connected(self._complete(shape), request.receive, self.abort)
         # Nobody reads the answer to a client that has left; 499 is what nginx calls it in logs.
         return Response(body, 200 if body else 499, headers, "application/json")
@@ -129,12 +135,14 @@ class Generation:
             samples[index].add(output)
         return encode(shape.complete(samples, self._usage()))
 
-    async def _frames(self, shape: Shape, fields: GenerationFields) -> AsyncIterator[bytes]:
+    async def _frames(self, shape: Shape, fields: GenerationFields, usage_at_end: bool) -> AsyncIterator[bytes]:
         begun: set[int] = set()
+        ended = 0
         usage: RunningUsage = None if fields.include_usage else UNSET
         try:
             async for index, output in self._outputs():
-                if fields.continuous_usage:
+                ended += output.finished
+                if fields.continuous_usage or (usage_at_end and ended == self.num_choices):
                     usage = self._usage()
                 if events := shape.chunk(index, output, usage, first=index not in begun):
                     begun.add(index)
