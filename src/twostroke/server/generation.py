@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from twostroke.engine.client import EngineClient, GenerationRequest, OutputStream
 from twostroke.errors import EngineError, InvalidRequestError, RequestTooLargeError, TwostrokeError
+from twostroke.gateway.caller import check_together
 from twostroke.sampling_params import SamplingParams
 from twostroke.server.errors import encode_error
 from twostroke.server.protocol import GenerationFields
@@ -96,14 +97,18 @@ class Generation:
         self._cached_tokens = [0] * len(prompts)
         self._streams: list[OutputStream] = []
         try:
-            for i, prompt in enumerate(prompts):
-                request = GenerationRequest(
+            requests = [
+                GenerationRequest(
                     request_id=request_id if len(prompts) == 1 else f"{request_id}-{i}",
                     prompt_token_ids=prompt,
                     params=params,
                     priority=fields.priority or 0,
                     cache_salt=fields.cache_salt or "",
                 )
+                for i, prompt in enumerate(prompts)
+            ]
+            check_together(client, requests)
+            for request in requests:
                 self._streams.append(client.submit(request))
         except BaseException:
             self.abort()
