@@ -62,7 +62,7 @@ def create_app_for(serving: Serving, options: ServerOptions, gateway: Gateway | 
         app.add_middleware(GatewayMiddleware, gateway=gateway, refuse=error_response)
     for router in (chat_router, completions_router, tokenization_router, models_router, health_router):
         app.include_router(router(serving))
-    document_api(app, ANSWERS)
+    document_api(app, ANSWERS, gateway)
     return app
 
 
