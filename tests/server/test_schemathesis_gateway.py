@@ -49,7 +49,7 @@ def test_operation(document: BaseSchema, label: str) -> None:
     )
     def answers_as_documented(case: Case[Any]) -> None:
         case.call_and_validate(headers=KEY, timeout=SECONDS, excluded_checks=EXCLUDED)
-        url = operation.base_url.rstrip("/") + case.formatted_path
+        url = (operation.base_url or "").rstrip("/") + case.formatted_path
         for headers in ({}, {"authorization": "Bearer sk-wrong"}):
             refused = httpx.request(case.method, url, headers=headers)
             assert refused.status_code == (200 if label == "GET /health" else 401)

@@ -14,7 +14,8 @@ from tests.text.tiny_tokenizers import byte_level, id_of
 from twostroke.errors import InvalidRequestError, RequestTooLargeError
 from twostroke.model_files import resolve_model
 from twostroke.text.chat_template import ChatTemplate
-from twostroke.text.context import Assembly, ContextOptions, Strategy, assemble
+from twostroke.text.context import Assembly, ContextOptions, assemble
+from twostroke.text.context_report import Strategy
 from twostroke.text.documents import Document, bm25_scores
 from twostroke.text.tokenizer import Tokenizer
 

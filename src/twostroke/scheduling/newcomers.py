@@ -42,8 +42,10 @@ class Newcomers:
         """It runs no more; harmless if it did not."""
         self._hurrying.discard(request.request_id)
         running = self._running.get(request.tenant)
-        if running is not None and running.pop(request.request_id, None) and not running:
-            del self._running[request.tenant]
+        if running is not None:
+            running.pop(request.request_id, None)
+            if not running:
+                del self._running[request.tenant]
 
     def has_answered(self, request: Request) -> None:
         self._hurrying.discard(request.request_id)

@@ -17,7 +17,8 @@ from twostroke.engine.executor import ExecutorInfo
 from twostroke.errors import InvalidRequestError
 from twostroke.sampling_params import SamplingParams
 from twostroke.server.limits import LIMITS, MAX_CHOICES, MAX_CONTEXT_CHARS, MAX_DOCUMENTS, MAX_PROMPTS
-from twostroke.text.context import DocumentOrder, Strategy
+from twostroke.text.context import DocumentOrder
+from twostroke.text.context_report import Strategy
 
 
 class StrictModel(BaseModel):

@@ -313,7 +313,7 @@ def _brought_back(
     """
     slack = 0
     for _ in range(MAX_GUESSES):
-        room, back, holes = budget - len(prompt) - slack, [], False
+        room, back, holes = float(budget - len(prompt) - slack), list[_Piece](), False
         for piece in removed:
             is_turn = piece.kind == "turn"
             tokens = piece.tokens + (frame * material.messages_in(piece.index) if is_turn else 0)
