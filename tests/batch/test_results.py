@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 
 from twostroke.batch.lines import BatchError, BatchOutput, BatchResponse, Key
 from twostroke.batch.results import ResultsFile
-from twostroke.errors import ConfigError
+from twostroke.errors import ConfigError, EngineError
 
 
 def answer(name: str, status: int = 200, request: str = "1") -> BatchOutput:
@@ -111,3 +112,20 @@ def test_where_it_cannot_be_written(tmp_path: Path) -> None:
         ResultsFile(tmp_path / "none" / "out.jsonl")
     with pytest.raises(ConfigError, match="Is a directory"):
         ResultsFile(tmp_path)
+
+
+def test_a_full_disk_is_one_error(tmp_path: Path) -> None:
+    """Closing writes what is left once more; that must not bury what was said."""
+    path = tmp_path / "out"
+    results = ResultsFile(path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))
+    try:
+        with pytest.raises(EngineError, match="cannot write"):
+            results.append(BatchOutput("batch_req_1", "a", None, BatchError("x", "y" * 100, 1)))
+        results.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    again = ResultsFile(path)
+    assert not again.finished
+    again.close()

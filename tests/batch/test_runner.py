@@ -14,7 +14,7 @@ import pytest
 from twostroke.batch import runner as module
 from twostroke.batch.lines import Line, parse_line
 from twostroke.batch.results import ResultsFile
-from twostroke.batch.runner import BatchRunner, Totals, check_server, remote_client
+from twostroke.batch.runner import BatchRunner, Totals, check_server, remote_client, seconds_asked
 from twostroke.errors import ConfigError, EngineError
 
 Handler = Callable[[httpx.Request], Any]
@@ -173,3 +173,53 @@ async def test_where_nobody_answers() -> None:
         assert str(http.base_url) == "http://127.0.0.1:9"
         with pytest.raises(ConfigError, match=r"cannot reach http://127\.0\.0\.1:9"):
             await check_server(http)
+
+
+class Clock:
+    """Time passes only where somebody sleeps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.pauses = 1000.0, list[float]()
+        monkeypatch.setattr(module, "time", self)
+        monkeypatch.setattr(asyncio, "sleep", self.sleep)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+async def test_a_rate_limited_server_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minute after minute, as long as each of them answers something: patience begins anew with every answer."""
+    clock = Clock(monkeypatch)
+    windows: list[int] = []
+
+    def handler(_: httpx.Request) -> httpx.Response:
+        if windows and clock.now < windows[-1] + 60:
+            return httpx.Response(429, headers={"retry-after": "60"})
+        windows.append(int(clock.now))
+        return completion()
+
+    outputs, totals = await run(tmp_path / "out", handler, lines(6), patience=120, concurrency=1)
+    assert totals.succeeded == 6 and len(outputs) == 6
+    assert clock.pauses == [60.0] * 5, "what the server asks for is kept in full"
+
+
+async def test_a_long_pause_is_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    with pytest.raises(EngineError, match="answers 429"):
+        await run(
+            tmp_path / "out",
+            lambda _: httpx.Response(429, headers={"retry-after": "600"}),
+            lines(1),
+            patience=120,
+        )
+    assert clock.pauses == [600.0]
+
+
+def test_retry_after_as_a_date() -> None:
+    assert seconds_asked("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+    assert (seconds_asked("Wed, 21 Oct 2099 07:28:00 GMT") or 0) > 10**8
+    assert seconds_asked("soon") is seconds_asked("") is None

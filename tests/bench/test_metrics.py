@@ -19,8 +19,8 @@ def test_percentiles_are_interpolated() -> None:
     assert percentile([], 50) == 0.0
     spread = Distribution.of([3.0, 1.0, 2.0])
     assert spread.mean == 2.0
-    assert list(spread.percentiles) == [50, 90, 99]
-    assert list(spread.percentiles.values()) == pytest.approx([2.0, 2.8, 2.98])
+    assert list(spread.percentiles) == [50, 90, 95, 99]
+    assert list(spread.percentiles.values()) == pytest.approx([2.0, 2.8, 2.9, 2.98])
 
 
 def test_a_run_by_hand() -> None:

@@ -18,6 +18,8 @@ from twostroke.bench.options import ServeBenchOptions
 from twostroke.bench.workload import WorkItem
 from twostroke.cli.main import run
 from twostroke.errors import ConfigError, EngineError
+from twostroke.gateway.gateway import Gateway
+from twostroke.gateway.options import GatewayOptions
 from twostroke.types import FinishReason
 
 FLAGS = ["--num-prompts", "6", "--random-input-len", "12", "--random-output-len", "4"]
@@ -126,9 +128,26 @@ def test_a_lost_connection_fails_its_request_alone() -> None:
     assert [record.error for record in asyncio.run(send())] == ["ReadError"] * 2
 
 
+def test_any_failure_shows_in_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    """A script must not take a run half of which was refused for a measurement."""
+    gateway = Gateway(GatewayOptions(requests_per_minute=5))
+    with running_server(ScriptedEngine(), gateway=gateway) as url:
+        assert bench(url, "--metric-percentiles", "75,25") == 1
+    captured = capsys.readouterr()
+    assert "failed: 2 x HTTP 429" in captured.err
+    assert "p25" in captured.out and "p75" in captured.out and "median" not in captured.out
+
+
+def test_a_server_without_usage_is_measured_by_its_events() -> None:
+    record = ask(TOKEN + TOKEN + TOKEN + b"data: [DONE]\n\n")
+    assert (record.error, record.counted, record.input_len, record.output_len) == (None, False, 3, 3)
+
+
 def test_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("http://127.0.0.1:9", "--goodput", "itl:3") == 2
     assert "--goodput 'itl:3' is not ttft:MS" in capsys.readouterr().err
+    assert bench("http://127.0.0.1:9", "--metric-percentiles", "50,p99") == 2
+    assert "--metric-percentiles must be whole numbers" in capsys.readouterr().err
     assert bench("http://127.0.0.1:9", "--output-json", "/nowhere/at/all.json") == 2
     assert "is no folder" in capsys.readouterr().err
     for url in ("http://host:port", "127.0.0.1:8000", "localhost", "ftp://localhost"):
@@ -181,7 +200,6 @@ def test_what_counts_as_a_token_of_a_chat() -> None:
     ("answer", "error"),
     [
         ((TOKEN + USAGE,), "the stream ended without [DONE]"),
-        ((TOKEN + b"data: [DONE]\n\n",), "the server sent no usage"),
         ((USAGE + b"data: [DONE]\n\n",), "the server sent no token"),
         ((b"data: {oops}\n\n",), "what is no completion"),
         ((b'data: {"error": "gone"}\n\n',), "in mid-stream: gone"),

@@ -39,6 +39,9 @@ class EchoSession:
         if messages[-1]["content"] == "fail":
             raise EngineError("failed", hint="again")
 
+    def surplus(self, messages: Sequence[Mapping[str, str]], fields: Mapping[str, Any]) -> int:
+        return 0
+
     def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[str]:
         raise NotImplementedError
 
@@ -177,3 +180,31 @@ async def test_generate_prints_text_and_nothing_else(capsys: pytest.CaptureFixtu
         await print_answer(LocalSession(engine), "the dog", "be brief", True, SamplingOptions())
     prompts = [engine.tokenizer.decode(request.prompt_token_ids) for request in engine.submitted]
     assert prompts == ["system: be brief\nuser: the dog\nassistant: ", "the dog"]
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_full_context_forgets_the_oldest_turns(
+    remote: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The scripted model has 100 tokens; in this process a quarter of them stays free for the answer."""
+    engine = ScriptedEngine()
+    transport = httpx.ASGITransport(create_app(engine))
+    session: Session = RemoteSession("http://test", transport=transport) if remote else LocalSession(engine)
+    lines = "the first dog\n" + "the lazy dog jumps over it\n" * 4
+    converse(session, lines, monkeypatch, "be brief", interactive=True)
+    captured = capsys.readouterr()
+    assert captured.out.count(TEXT) == 5
+    assert "forgotten" in captured.err
+    last = engine.tokenizer.decode(engine.submitted[-1].prompt_token_ids, skip_special_tokens=False)
+    assert "be brief" in last and "the first dog" not in last and last.count("lazy") >= (2 if remote else 1)
+    assert len(engine.submitted[-1].prompt_token_ids) <= (99 if remote else 75)
+
+
+def test_a_message_too_long_for_the_context_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = ScriptedEngine()
+    converse(LocalSession(engine), "hello\n" + "x " * 200 + "\nagain\n", monkeypatch, interactive=True)
+    captured = capsys.readouterr()
+    assert "but 99 are available" in captured.err and "forgotten" not in captured.err
+    assert captured.out.count(TEXT) == 2

@@ -13,8 +13,8 @@ import openai
 import pytest
 
 from tests.server.http import USER
-from tests.server.running import running_server
-from tests.server.scripted import ScriptedEngine
+from tests.server.running import running_server, wait_until
+from tests.server.scripted import Script, ScriptedEngine
 from twostroke.errors import ConfigError
 from twostroke.gateway.gateway import Gateway, GatewayMiddleware
 from twostroke.gateway.keys import key_line, new_key
@@ -197,11 +197,48 @@ def test_too_many_tokens_are_a_429_of_their_own_type() -> None:
         assert "at most 20 tokens" in caught.value.message
         assert caught.value.response.headers["x-ratelimit-remaining-tokens"] == "20"
         assert not engine.submitted
-        api.completions.create(model="scripted", prompt=list(range(1, 18)))  # 17 and 4
+        api.completions.create(model="scripted", prompt=list(range(1, 17)), max_tokens=4)
         with pytest.raises(openai.RateLimitError) as caught:
-            api.completions.create(model="scripted", prompt=[1])
+            api.completions.create(model="scripted", prompt=[1], max_tokens=1)
         assert "retry-after" in caught.value.response.headers
     assert len(engine.submitted) == 1
+
+
+def test_an_answer_is_reserved_before_it_runs() -> None:
+    """Short prompts with long answers do not slip through together; what they leave unused is given back."""
+    engine = ScriptedEngine(Script(endless=True, seconds_per_step=0.01))
+    with guarded(engine, tokens_per_minute=100) as url, client(url) as api:
+        running = api.completions.create(model="scripted", prompt=[1], max_tokens=30, n=2, stream=True)
+        next(iter(running))
+        with pytest.raises(openai.RateLimitError, match="61 used or reserved, 41 more requested"):
+            api.completions.create(model="scripted", prompt=[1], max_tokens=40)
+        assert len(engine.submitted) == 1
+        running.close()
+        wait_until(lambda: len(engine.aborted) > 0)
+        engine.script = Script()
+        api.completions.create(model="scripted", prompt=[1], max_tokens=40)
+
+
+def test_a_chat_without_max_tokens_takes_what_is_left() -> None:
+    """Of a limit below the model's context, too: it is not refused for ever."""
+    engine = ScriptedEngine()
+    with guarded(engine, tokens_per_minute=60) as url, client(url) as api:
+        for _ in range(2):
+            api.chat.completions.create(model="scripted", messages=USER)
+    assert len(engine.submitted) == 2
+
+
+def test_prompts_of_one_call_meet_the_limit_together() -> None:
+    """None is submitted if they do not all fit, and what can never fit is not told to wait."""
+    engine = ScriptedEngine()
+    with guarded(engine, tokens_per_minute=30) as url, client(url) as api:
+        prompts = [list(range(1, 11)), list(range(1, 26))]
+        with pytest.raises(openai.RateLimitError, match=r"0 used or reserved, 37 more.*ask for at most 30") as caught:
+            api.completions.create(model="scripted", prompt=prompts, max_tokens=1)
+        assert caught.value.response.headers["x-ratelimit-remaining-tokens"] == "30"
+        assert not engine.submitted
+        api.completions.create(model="scripted", prompt=[[1, 2], [3, 4]], max_tokens=4)
+    assert len(engine.submitted) == 2
 
 
 def test_limits_without_keys_hold_for_everybody_together() -> None:

@@ -112,12 +112,12 @@ async def test_tokens_count_while_they_run_and_after(limits: MakeLimits, storage
     assert standing.tokens_left() == 100
     stream = Stream()
     standing.check_tokens(30)
-    counting.tally("runs").watch(stream, 30)
-    assert standing.tokens_left() == 70, "a prompt that waits is reserved"
+    counting.tally("runs").watch(stream, 55)
+    assert standing.tokens_left() == 45, "what it may use is reserved from the start"
     stream.usage = TokenUsage(30, 25)
     assert standing.tokens_left() == 45
     other = await counting.arrive("runs")
-    with pytest.raises(TokenRateError, match="55 used or running, 46 more requested"):
+    with pytest.raises(TokenRateError, match="55 used or reserved, 46 more requested"):
         other.check_tokens(46)
     stream.end(30, 40)
     assert other.tokens_left() == 30, "between the end and the storage nothing is lost"
@@ -136,7 +136,7 @@ async def test_a_prompt_that_never_ran_is_given_back(limits: MakeLimits, storage
 
 
 async def test_what_goes_beyond_the_limit_is_counted_too(limits: MakeLimits, storage: str) -> None:
-    """The length of an answer is not known before; whoever has overdrawn waits for the next minute."""
+    """Of several servers, each knows what runs on it alone; whoever has overdrawn waits for the next minute."""
     counting = limits(storage, tokens_per_minute=100)
     stream = Stream()
     counting.tally("overdrawn").watch(stream, 10)
@@ -152,7 +152,7 @@ async def test_a_prompt_above_the_limit_says_that_waiting_will_not_help(limits: 
     counting = limits("memory://", tokens_per_minute=100)
     with pytest.raises(TokenRateError) as caught:
         (await counting.arrive("a")).check_tokens(101)
-    assert caught.value.hint == "send prompts of at most 100 tokens"
+    assert caught.value.hint == "ask for at most 100 tokens, prompts and max_tokens together"
 
 
 async def test_servers_that_share_a_redis_count_together(limits: MakeLimits, redis_url: str) -> None:

@@ -60,6 +60,33 @@ async def test_a_stream_says_the_same() -> None:
     assert all(event["usage"] is None for event in events)
 
 
+async def test_a_stream_without_usage_reports_on_its_last_chunk() -> None:
+    """What was left out is never known to nobody; the events before are as without documents."""
+    body = {"messages": history(9), "documents": ["a fox " * 9], "context": {}, "max_tokens": 40, "n": 2}
+    whole = await chat(ScriptedEngine(), **body)
+    *events, last = await stream(ScriptedEngine(), "chat/completions", body)
+    assert last["usage"] == whole["usage"] and last["choices"][0]["finish_reason"]
+    assert not any("usage" in event for event in events)
+
+
+async def test_no_two_documents_have_one_id() -> None:
+    """Who gave none is called by its place, unless another is called that."""
+    engine = ScriptedEngine()
+    documents = ["a", {"text": "b", "id": 1}, {"text": "c", "id": "3"}, "d", "e"]
+    answer = await chat(engine, documents=documents, max_tokens=4)
+    ids = [document["id"] for document in answer["usage"]["context"]["documents"]]
+    assert ids == ["2", "1", "3", "4", "5"]
+
+
+async def test_an_answer_too_long_is_named_and_not_the_messages() -> None:
+    response = await post(
+        ScriptedEngine(), "chat/completions", {"messages": USER, "documents": ["x"], "max_tokens": 200}
+    )
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == ("max_tokens", "context_length_exceeded")
+    assert "200" in error["message"] and "100 tokens" in error["message"]
+
+
 async def test_a_cut_document() -> None:
     engine = ScriptedEngine()
     long = " ".join(f"{i:02}" for i in range(40))
@@ -120,7 +147,6 @@ async def test_without_documents_and_context_nothing_changes() -> None:
         ({"messages": [SYSTEM, {"role": "user", "content": "x " * 60}], "context": {}}, "but 99 are available"),
         ({"context": {"max_tokens": 5}}, "but 5 are available"),
         ({"documents": ["x"], "max_tokens": 95}, "but 5 are available"),
-        ({"documents": ["x"], "max_tokens": 200}, "but 0 are available"),
         ({"messages": history(9), "context": {"strategy": "error"}, "max_tokens": 9}, "but 91 are available"),
         ({"documents": ["x " * 999], "context": {"strategy": "error"}}, "with all turns and documents, but 99"),
     ],
@@ -148,6 +174,9 @@ async def test_what_cannot_fit_is_refused_with_the_numbers(fields: dict[str, Any
         ({"documents": ["x", {"text": "x", "score": 1}]}, "documents[0].score"),
         ({"documents": [{"text": "x", "score": 1}, "x"]}, "documents[1].score"),
         ({"documents": [{"text": "x", "id": 1.5}]}, "documents[0].id"),
+        ({"documents": [{"text": "x", "id": 7}, "y", {"text": "z", "id": "7"}]}, "documents[2].id"),
+        ({"documents": ["x"], "max_tokens": 200}, "max_tokens"),
+        ({"documents": ["x"], "max_completion_tokens": 100}, "max_completion_tokens"),
         ({"documents": ["x", "\ud800"]}, "documents[1].text"),
         ({"documents": [{"text": "x", "title": "\ud800"}]}, "documents[0].title"),
         ({"documents": [{"text": "x", "id": "\ud800"}]}, "documents[0].id"),

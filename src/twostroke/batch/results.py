@@ -41,6 +41,7 @@ class ResultsFile:
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         self._path = path
+        self._failed = False
         try:
             self._file = _open_locked(path)
             try:
@@ -60,6 +61,7 @@ class ResultsFile:
             self._file.write(msgspec.json.encode(output) + b"\n")
             self._file.flush()
         except OSError as error:
+            self._failed = True
             hint = "make room; the same command goes on where this run ended"
             raise EngineError(f"cannot write {self._path}: {error.strerror or error}", hint=hint) from error
         self.finished[output.key] = Finished(output.id, output.succeeded)
@@ -88,7 +90,12 @@ class ResultsFile:
             self._remove(again)
 
     def close(self) -> None:
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError:
+            # Closing writes what is left once more; that it cannot be written has been said.
+            if not self._failed:
+                raise
 
     def _read(self) -> dict[Key, Finished]:
         finished: dict[Key, Finished] = {}

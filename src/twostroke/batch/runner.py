@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
@@ -20,6 +22,8 @@ CONNECT_SECONDS = 10
 # A server that is busy, or behind a proxy that cannot reach it: the same request may be answered later.
 BUSY = frozenset({429, 502, 503, 504})
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
+# A pause that the server names is kept once, however long; if it was told in vain, half of it more is waited.
+ASKED_PATIENCE = 1.5
 
 
 @dataclass(slots=True)
@@ -37,7 +41,8 @@ class BatchRunner:
 
     Args:
         http: Knows where the server is.
-        patience: Seconds that a request is tried again while the server is busy or away.
+        patience: Seconds that a request is tried again while the server is busy or away and answers no other either.
+            A longer pause that the server asks for is kept.
         done: Called when a line's answer has been written.
     """
 
@@ -48,6 +53,7 @@ class BatchRunner:
         self._results = results
         self._patience = patience
         self._done = done
+        self._last_answer = time.monotonic()
         self.totals = Totals()
 
     async def run(self, lines: Iterable[Line], max_concurrency: int) -> None:
@@ -78,7 +84,7 @@ class BatchRunner:
     async def _answer(self, line: Line) -> BatchOutput:
         if isinstance(line, BadLine):
             return BatchOutput(line.id, line.custom_id, None, BatchError("invalid_line", line.message, line.number))
-        deadline, wait = time.monotonic() + self._patience, FIRST_WAIT
+        began, wait = time.monotonic(), FIRST_WAIT
         while True:
             try:
                 response = await self._http.post(
@@ -91,11 +97,13 @@ class BatchRunner:
                     hint = "the key comes from OPENAI_API_KEY; the same command goes on where this run ended"
                     raise ConfigError(f"the server refuses the key: {message_in(response.content)}", hint=hint)
                 if response.status_code not in BUSY:
+                    self._last_answer = time.monotonic()
                     return self._output(line, response)
                 reason = f"answers {response.status_code}: {message_in(response.content)}"
-                asked = response.headers.get("retry-after", "")
-            pause = min(float(asked) if asked and asked.isdigit() else wait, LONGEST_WAIT)
-            if time.monotonic() + pause > deadline:
+                asked = seconds_asked(response.headers.get("retry-after", ""))
+            pause = min(wait, LONGEST_WAIT) if asked is None else asked
+            patience = max(self._patience, ASKED_PATIENCE * (asked or 0)) if self._patience else 0
+            if time.monotonic() + pause > max(began, self._last_answer) + patience:
                 hint = "once it is well, the same command goes on where this run ended"
                 raise EngineError(f"the server {reason}", hint=hint)
             await asyncio.sleep(pause)
@@ -121,6 +129,18 @@ class BatchRunner:
             for name in ("prompt_tokens", "completion_tokens"):
                 if isinstance(count := usage.get(name), int):
                     setattr(self.totals, name, getattr(self.totals, name) + count)
+
+
+def seconds_asked(header: str) -> float | None:
+    """What Retry-After says, as seconds from now; ``None`` if it says nothing that can be understood."""
+    if header.isdigit():
+        return float(header)
+    try:
+        at = parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return max(0.0, (at - datetime.now(UTC)).total_seconds())
 
 
 def remote_client(url: str, key: str | None) -> httpx.AsyncClient:

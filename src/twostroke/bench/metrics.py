@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-PERCENTILES = (50, 90, 99)
+PERCENTILES = (50, 90, 95, 99)
 
 
 @dataclass(slots=True)
@@ -18,6 +18,7 @@ class RequestRecord:
         ttft: Time to the first event with a choice.
         itls: Gaps between successive events with a choice. A server may put several tokens into one event.
         e2el: Time to the last such event.
+        counted: The server said how many tokens there were; else they are the prompt's as sent and the events.
         error: Why it failed; its other fields then mean nothing.
     """
 
@@ -27,6 +28,7 @@ class RequestRecord:
     ttft: float = 0.0
     itls: list[float] = field(default_factory=list)
     e2el: float = 0.0
+    counted: bool = True
     error: str | None = None
 
     @property
@@ -80,8 +82,17 @@ class ServeMetrics:
         return (self.input_tokens + self.output_tokens) / self.duration
 
 
-def summarize(records: Sequence[RequestRecord], duration: float, targets: Mapping[str, float]) -> ServeMetrics:
+def summarize(
+    records: Sequence[RequestRecord],
+    duration: float,
+    targets: Mapping[str, float],
+    percentiles: Sequence[int] = PERCENTILES,
+) -> ServeMetrics:
     """The metrics of a run that took ``duration`` seconds; goodput only where there are ``targets``."""
+
+    def distribution(values: Sequence[float]) -> Distribution:
+        return Distribution.of(values, percentiles)
+
     good = [record for record in records if record.error is None]
     return ServeMetrics(
         duration=duration,
@@ -90,11 +101,11 @@ def summarize(records: Sequence[RequestRecord], duration: float, targets: Mappin
         input_tokens=sum(record.input_len for record in good),
         output_tokens=sum(record.output_len for record in good),
         goodput=sum(record.meets(targets) for record in good) / duration if targets else None,
-        ttft=Distribution.of([record.ttft for record in good]),
+        ttft=distribution([record.ttft for record in good]),
         # A single token has no time per further token.
-        tpot=Distribution.of([record.tpot for record in good if record.output_len > 1]),
-        itl=Distribution.of([gap for record in good for gap in record.itls]),
-        e2el=Distribution.of([record.e2el for record in good]),
+        tpot=distribution([record.tpot for record in good if record.output_len > 1]),
+        itl=distribution([gap for record in good for gap in record.itls]),
+        e2el=distribution([record.e2el for record in good]),
     )
 
 

@@ -88,6 +88,8 @@ class ServeBenchOptions:
     """Requests before the measurement, which also show that the server answers."""
     goodput: tuple[str, ...] = ()
     """Targets in milliseconds that a good request meets, such as ttft:500 tpot:50 e2el:5000."""
+    metric_percentiles: str = "50,90,95,99"
+    """Percentiles of the latencies, whole numbers with commas between."""
     output_json: Path | None = None
     """Write all results here, those of every single request included."""
 
@@ -97,8 +99,16 @@ class ServeBenchOptions:
         require(0 <= self.temperature < inf, "--temperature", self.temperature, "0 or more")
         require(self.num_warmups >= 0, "--num-warmups", self.num_warmups, "at least 0")
         self.goodput_targets()
+        self.percentiles()
         if self.output_json is not None and not self.output_json.parent.is_dir():
             raise ConfigError(f"{self.output_json.parent} is no folder", hint="make it, or give another --output-json")
+
+    def percentiles(self) -> tuple[int, ...]:
+        """As numbers, ascending."""
+        parts = [part.strip() for part in self.metric_percentiles.split(",")]
+        ok = all(part.isdecimal() and part.isascii() and 0 < int(part) < 100 for part in parts)
+        require(ok, "--metric-percentiles", self.metric_percentiles, "whole numbers from 1 to 99, such as 50,90,99")
+        return tuple(sorted(set(map(int, parts))))
 
     def goodput_targets(self) -> dict[str, float]:
         """Metric (``ttft``, ``tpot``, ``e2el``) to the most seconds that a good request may take."""

@@ -37,11 +37,11 @@ def bench_app() -> App:
     return app
 
 
-def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None = None) -> None:
+def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None = None) -> int:
     """Send a workload to an OpenAI-compatible server and report latencies, throughput and goodput.
 
     Prompts are token ids, so their lengths are exact. Flags and definitions are those of `vllm bench serve`.
-    The report goes to stdout, progress and failures to stderr.
+    The report goes to stdout, progress and failures to stderr. The exit code is 0 if every request succeeded, else 1.
     """
     import asyncio
 
@@ -53,7 +53,7 @@ def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None 
     items = make_workload(workload)
     began = datetime.now(UTC)
     model, records, duration = asyncio.run(measure(items, make_warmups(workload, items[0], run.num_warmups), run))
-    metrics = summarize(records, duration, run.goodput_targets())
+    metrics = summarize(records, duration, run.goodput_targets(), run.percentiles())
     failures = describe_failures(records)
     if run.output_json is not None:
         setting = {**asdict(workload), **asdict(run), "model_id": model, "date": began.isoformat(timespec="seconds")}
@@ -63,6 +63,9 @@ def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None 
     print_serve_report(metrics, sys.stdout)
     for line in failures:
         print(f"failed: {line}", file=sys.stderr)
+    if uncounted := sum(record.error is None and not record.counted for record in records):
+        print(f"{uncounted} answers came without usage: each of their events counts as one token", file=sys.stderr)
+    return 1 if failures else 0
 
 
 async def measure(

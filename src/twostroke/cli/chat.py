@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twostroke.cli.flags import CacheFlags, ModelFlags, SamplingFlags, SamplingOptions, engine_config
 from twostroke.cli.terminal import paint, print_error
-from twostroke.errors import InvalidRequestError, TwostrokeError
+from twostroke.errors import InvalidRequestError, RequestTooLargeError, TwostrokeError
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,6 +30,7 @@ def chat(
 ) -> None:
     """Talk to MODEL in the terminal, in this process or on a server.
 
+    When the model's context is full, the oldest turns are forgotten, which is said.
     /reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer.
 
     Args:
@@ -112,7 +113,14 @@ class Conversation:
         self._messages.append({"role": "user", "content": line})
         pieces: list[str] = []
         try:
-            runner.run(self._answer(pieces))
+            self._forget(self._session.surplus(self._messages, self._fields))
+            while True:
+                try:
+                    runner.run(self._answer(pieces))
+                    break
+                except RequestTooLargeError:
+                    if pieces or not self._forget(1):
+                        raise
         except KeyboardInterrupt:
             if not self._interactive:
                 raise
@@ -124,6 +132,16 @@ class Conversation:
             print_error(error.message, error.hint)
             return
         self._messages.append({"role": "assistant", "content": "".join(pieces)})
+
+    def _forget(self, turns: int) -> bool:
+        """Drop so many of the oldest turns, if they are there, and say so."""
+        begin = len(self._opening)
+        turns = min(turns, (len(self._messages) - 1 - begin) // 2)
+        del self._messages[begin : begin + 2 * turns]
+        if turns:
+            which = "oldest turn is" if turns == 1 else f"{turns} oldest turns are"
+            print(paint(f"(the context is full: the {which} forgotten)", "2"), file=sys.stderr)
+        return turns > 0
 
     async def _answer(self, pieces: list[str]) -> None:
         stream = self._session.chat(self._messages, self._fields)

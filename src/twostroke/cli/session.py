@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from twostroke.config import EngineConfig, ModelOptions
-from twostroke.errors import ConfigError, EngineError, InvalidRequestError
+from twostroke.errors import ConfigError, EngineError, InvalidRequestError, RequestTooLargeError
 
 if TYPE_CHECKING:
     import httpx
@@ -31,6 +31,13 @@ class Session(Protocol):
 
     def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[str]:
         """The pieces of what follows ``prompt``."""
+
+    def surplus(self, messages: Sequence[Message], fields: Mapping[str, Any]) -> int:
+        """How many of the oldest turns must go before ``chat`` has room for an answer; 0 if only trying can tell.
+
+        Raises:
+            RequestTooLargeError: Without any turn, the system prompt and the last message are too long.
+        """
 
     @property
     def chats(self) -> bool:
@@ -96,6 +103,15 @@ class LocalSession:
         text = self._template.render(messages)
         return self._stream(self._client.tokenizer.encode(text, add_special_tokens=False), fields)
 
+    def surplus(self, messages: Sequence[Message], fields: Mapping[str, Any]) -> int:
+        from twostroke.text.context import assemble
+
+        info, answer = self._client.info, fields.get("max_tokens")
+        longest = min(info.max_model_len, info.num_blocks * info.block_size)
+        usual = longest - (longest // 4 if answer is None else answer)
+        most = longest - (answer or 1)
+        return assemble(self._template, self._client.tokenizer, messages, most=most, usual=usual).report.dropped_turns
+
     def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[str]:
         return self._stream(self._client.tokenizer.encode(prompt), fields)
 
@@ -146,6 +162,9 @@ class RemoteSession:
 
     def chat(self, messages: Sequence[Message], fields: Mapping[str, Any]) -> AsyncIterator[str]:
         return self._stream("/chat/completions", {"messages": list(messages), **fields})
+
+    def surplus(self, messages: Sequence[Message], fields: Mapping[str, Any]) -> int:
+        return 0
 
     def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[str]:
         return self._stream("/completions", {"prompt": prompt, **fields})
@@ -206,7 +225,16 @@ async def _check(response: httpx.Response) -> None:
     if response.is_success:
         return
     await response.aread()
+    if _code(response.text) == "context_length_exceeded":
+        raise RequestTooLargeError(_message(response.text), needed=0, available=0, hint="say less at once")
     raise EngineError(f"the server answered {response.status_code}: {_message(response.text)}")
+
+
+def _code(body: str) -> str | None:
+    try:
+        return str(json.loads(body)["error"]["code"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _message(body: str) -> str:

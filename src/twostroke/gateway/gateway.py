@@ -25,6 +25,9 @@ class Gateway:
     Args:
         limits: Instead of those that ``options`` ask for.
 
+    Attributes:
+        open_paths: Routes that ask for no key.
+
     Raises:
         ConfigError: The key file is unusable.
     """
@@ -35,7 +38,7 @@ class Gateway:
             in_file = read_key_file(Path(options.api_key_file)) if options.api_key_file is not None else []
             self._keys = KeyRing([*given_keys(options.api_key), *in_file])
         self._private_prefixes = self._keys is not None and not options.share_prefix_cache
-        self._open = OPEN_PATHS | ({"/metrics"} if options.metrics_without_key else set())
+        self.open_paths = OPEN_PATHS | ({"/metrics"} if options.metrics_without_key else set())
         self._limits = limits
         if limits is None and options.has_limits:
             # Imported where it is asked for: it costs a tenth of a second.
@@ -46,6 +49,10 @@ class Gateway:
     @property
     def asks_for_keys(self) -> bool:
         return self._keys is not None
+
+    @property
+    def has_limits(self) -> bool:
+        return self._limits is not None
 
     @property
     def needed(self) -> bool:
@@ -59,7 +66,7 @@ class Gateway:
             MissingKeyError, InvalidKeyError, RevokedKeyError: Nobody who may.
             LimitStorageError: The limits cannot be counted.
         """
-        if scope["path"] in self._open:
+        if scope["path"] in self.open_paths:
             return None
         tenant = "" if self._keys is None else self._keys.holder_of(_authorization(scope))
         standing = tally = None

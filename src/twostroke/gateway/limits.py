@@ -71,13 +71,13 @@ class Standing:
         self.check_tokens(1)
 
     def check_tokens(self, num_tokens: int) -> None:
-        """Raise ``TokenRateError`` if fewer than ``num_tokens`` are left, those of running requests subtracted."""
+        """Raise ``TokenRateError`` if fewer than ``num_tokens`` are left, what running requests may use subtracted."""
         left = self.tokens_left()
         if self._tokens is None or left is None or num_tokens <= left:
             return
         used, limit = self._tokens.limit - left, self._tokens.limit
-        message = f"the key's limit is {limit} tokens per minute: {used} used or running, {num_tokens} more requested"
-        hint = f"send prompts of at most {limit} tokens" if num_tokens > limit else None
+        message = f"the key's limit is {limit} tokens per minute: {used} used or reserved, {num_tokens} more requested"
+        hint = f"ask for at most {limit} tokens, prompts and max_tokens together" if num_tokens > limit else None
         raise _exceeded(TokenRateError, message, self._tokens, hint)
 
     def tokens_left(self) -> int | None:

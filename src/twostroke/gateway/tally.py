@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 class Tally:
     """Lives on the event loop's thread. A request's tokens are written once, when it has ended, however it did.
 
-    Until then they are ``outstanding``: its whole prompt, and what it has generated so far.
+    Until then what was reserved for it is ``outstanding``: the most that it can use.
 
     Args:
         write: Adds tokens to the tenant's window.
@@ -33,13 +33,11 @@ class Tally:
 
     def outstanding(self) -> int:
         """Tokens that the window does not hold yet."""
-        return self._on_the_way + sum(
-            prompt_tokens + stream.usage.output_tokens for stream, prompt_tokens in self._running.items()
-        )
+        return self._on_the_way + sum(self._running.values())
 
-    def watch(self, stream: OutputStream, prompt_tokens: int) -> None:
-        """Count a request from now on; what it has really used is written when the engine has let go of it."""
-        self._running[stream] = prompt_tokens
+    def watch(self, stream: OutputStream, reserved: int) -> None:
+        """Count a request as ``reserved`` tokens; what it has really used is written when the engine lets go of it."""
+        self._running[stream] = reserved
         stream.when_ended(lambda usage: self._settle(stream, usage))
 
     async def flush(self) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from twostroke.config import SchedulerConfig
-from twostroke.types import Request
+from twostroke.scheduling.newcomers import Newcomers
+from twostroke.types import Request, StepPlan
 
 Rank = tuple[float, ...]
 
@@ -19,6 +20,10 @@ class SchedulingPolicy(Protocol):
     each request that ends after it was popped. ``charge`` is told of each token once: prompt tokens when they are first
     scheduled (not those that the cache held, nor those computed again after a preemption), output tokens when they are
     known. A rank may change with it.
+
+    ``newcomer`` names the waiting request, if any, that goes before those that run; then it is what ``peek`` answers.
+    ``displace`` names a running one that the scheduler is to preempt for it. ``hurries`` tells whose prompts go before
+    the others' tokens, and ``budget`` caps the tokens of a step that carries a request (``most``: the step's own cap).
     """
 
     def rank(self, request: Request) -> Rank: ...
@@ -35,10 +40,34 @@ class SchedulingPolicy(Protocol):
 
     def charge(self, request: Request, *, prompt_tokens: int = 0, output_tokens: int = 0) -> None: ...
 
+    def newcomer(self) -> Request | None: ...
+
+    def displace(self, newcomer: Request) -> Request | None: ...
+
+    def hurries(self, request: Request) -> bool: ...
+
+    def budget(self, request: Request, plan: StepPlan, most: int) -> int: ...
+
     def __len__(self) -> int: ...
 
 
-class RankedPolicy:
+class NoNewcomers:
+    """Nobody makes way for anybody."""
+
+    def newcomer(self) -> Request | None:
+        return None
+
+    def displace(self, newcomer: Request) -> Request | None:
+        return None
+
+    def hurries(self, request: Request) -> bool:
+        return False
+
+    def budget(self, request: Request, plan: StepPlan, most: int) -> int:
+        return most
+
+
+class RankedPolicy(NoNewcomers):
     """A queue in order of a fixed rank.
 
     Args:
@@ -97,7 +126,8 @@ class FairPolicy:
     Each tenant's counter grows with the tokens that its requests get. A tenant none of whose requests wait saves up no
     credit: when one joins the queue, its counter is lifted to the smallest of those that wait, or else to that of the
     tenant who left the queue last. So of two tenants that always have requests waiting, neither gets ahead of the
-    other by more than what can run at once is worth. Within a tenant the order is that of arrival.
+    other by more than what can run at once is worth. Within a tenant the order is that of arrival. A tenant that has
+    nothing running need not wait for those that have much (``scheduling/newcomers.py``).
 
     Unlike the paper, a prompt is charged as it runs, and what the prefix cache held is not charged.
 
@@ -114,13 +144,16 @@ class FairPolicy:
         self._last_admission: dict[str, int] = {}
         self._num_admitted = 0
         self._last_to_leave: str | None = None
+        self._newcomers = Newcomers(self._served)
+        self.hurries = self._newcomers.hurries
+        self.budget = self._newcomers.budget
 
     def rank(self, request: Request) -> Rank:
         """Counter first; of equal ones, who was let in longest ago, so that a newcomer waits for nobody."""
-        tenant = request.tenant
-        return (self.counters.get(tenant, 0.0), self._last_admission.get(tenant, -1), request.sequence_number)
+        return (*self._served(request.tenant), request.sequence_number)
 
     def push(self, request: Request) -> None:
+        self._newcomers.leave(request)
         queue = self._queues.get(request.tenant)
         if queue is None:
             self._lift(request.tenant)
@@ -135,6 +168,7 @@ class FairPolicy:
         request = self.peek()
         if request is None:
             raise IndexError("pop from an empty queue")
+        self._newcomers.enter(request, hurries=self._newcomers.is_newcomer(request))
         self._queues[request.tenant].pop()
         self._last_admission[request.tenant] = self._num_admitted
         self._num_admitted += 1
@@ -142,27 +176,43 @@ class FairPolicy:
         return request
 
     def remove(self, request: Request) -> None:
+        self._newcomers.leave(request)
         queue = self._queues.get(request.tenant)
         if queue is not None:
             queue.remove(request)
             self._close_if_empty(request.tenant)
 
     def finished(self, request: Request) -> None:
-        """Nothing to note: what it got has been charged."""
+        """What it got has been charged."""
+        self._newcomers.leave(request)
 
     def charge(self, request: Request, *, prompt_tokens: int = 0, output_tokens: int = 0) -> None:
+        if output_tokens:
+            self._newcomers.has_answered(request)
         cost = self._input_weight * prompt_tokens + self._output_weight * output_tokens
         self.counters[request.tenant] = self.counters.get(request.tenant, 0.0) + cost
 
+    def newcomer(self) -> Request | None:
+        head = self.peek()
+        return head if head is not None and self._newcomers.is_newcomer(head) else None
+
+    def displace(self, newcomer: Request) -> Request | None:
+        return self._newcomers.displace(newcomer)
+
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
+
+    def _served(self, tenant: str) -> Rank:
+        return (self.counters.get(tenant, 0.0), self._last_admission.get(tenant, -1))
 
     def _lift(self, tenant: str) -> None:
         """A preempted request lifts its tenant too: else running on a little would be a way to save up credit."""
         waiting = [self.counters[other] for other in self._queues]
         if not waiting and self._last_to_leave is not None:
             waiting = [self.counters[self._last_to_leave]]
-        self.counters[tenant] = max(self.counters.get(tenant, 0.0), min(waiting, default=0.0))
+        before = self.counters.get(tenant, 0.0)
+        self.counters[tenant] = max(before, min(waiting, default=0.0))
+        self._newcomers.forgo(tenant, self.counters[tenant] - before)
 
     def _close_if_empty(self, tenant: str) -> None:
         if not len(self._queues[tenant]):
@@ -170,7 +220,7 @@ class FairPolicy:
             self._last_to_leave = tenant
 
 
-class StaticBatches:
+class StaticBatches(NoNewcomers):
     """Holds all waiting requests back until the batch that runs has ended, then lets the next batch in whole.
 
     This is how servers batched before iteration-level scheduling (Yu et al., Orca, OSDI 2022); it is here to be

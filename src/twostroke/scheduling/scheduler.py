@@ -116,7 +116,7 @@ class Scheduler:
         self._released = []
         self._step += 1
         self._continue_running(plan)
-        self._admit_waiting(plan, now)
+        self._admit_waiting(plan)
         for leader_id, held in self._held.items():
             plan.decisions.append(Decision(held[0].request_id, Reason.SHARES_PROMPT, leader_id, len(held) - 1))
         return plan
@@ -170,9 +170,11 @@ class Scheduler:
     # ---- running requests --------------------------------------------------------------------------------------
 
     def _continue_running(self, plan: StepPlan) -> None:
-        rank = self.policy.rank
-        for request in sorted(self.running.values(), key=lambda r: (r.num_missing_tokens > 1, rank(r))):
-            if request.request_id not in self.running:
+        self._let_in_newcomers(plan)
+        rank, hurries = self.policy.rank, self.policy.hurries
+        order = sorted(self.running.values(), key=lambda r: (not hurries(r), r.num_missing_tokens > 1, rank(r)))
+        for request in order:
+            if request.request_id not in self.running or request.request_id in plan.scheduled:
                 continue
             num_tokens = self._share(request.num_missing_tokens, request, plan)
             if num_tokens > 0 and self._make_room(request, num_tokens, plan):
@@ -180,12 +182,16 @@ class Scheduler:
 
     def _share(self, missing: int, request: Request, plan: StepPlan) -> int:
         """How many of the missing tokens fit into chunk and budget; says so when not all do."""
-        left = self.config.max_num_batched_tokens - plan.num_tokens
+        left = self._left(request, plan)
         num_tokens = min(missing, self._chunk, left)
         if num_tokens < missing:
             reason = Reason.TOKEN_BUDGET if num_tokens == left else Reason.PREFILL_CHUNK
             plan.decisions.append(Decision(request.request_id, reason))
         return num_tokens
+
+    def _left(self, request: Request, plan: StepPlan) -> int:
+        """Tokens that the step still has for a request."""
+        return max(0, self.policy.budget(request, plan, self.config.max_num_batched_tokens) - plan.num_tokens)
 
     def _make_room(self, request: Request, num_tokens: int, plan: StepPlan) -> bool:
         """Preempt the least important requests until the blocks suffice; ``False`` if that hits the request itself."""
@@ -219,20 +225,16 @@ class Scheduler:
 
     # ---- waiting requests --------------------------------------------------------------------------------------
 
-    def _admit_waiting(self, plan: StepPlan, now: float) -> None:
+    def _admit_waiting(self, plan: StepPlan) -> None:
         if not len(self.policy):
             return
-        promised = sum(self.kv.num_blocks_missing(request) for request in self.running.values())
+        promised = self._promised()
         while (request := self.policy.peek()) is not None:
             prefix = self.kv.find_prefix(request)
             if bar := self._bar(request, prefix, promised, plan):
                 plan.decisions.append(Decision(request.request_id, bar, behind=len(self.policy) - 1))
                 return
-            self._start(self.policy.pop(), now)
-            self.kv.admit(request, prefix)
-            if request.num_preemptions == 0:
-                request.num_cached_tokens = prefix.num_tokens
-            self._take(request, self._share(request.num_missing_tokens, request, plan), plan)
+            self._admit(self.policy.pop(), prefix, plan)
             promised += self.kv.num_blocks_missing(request)
         if len(self.policy):
             plan.decisions.append(Decision("", Reason.BATCH_RUNNING, behind=len(self.policy)))
@@ -243,18 +245,43 @@ class Scheduler:
         Its whole prompt must fit beside what is promised to the running ones: admitting it for its first chunk alone
         would preempt somebody a few steps later. For the same reason nobody enters a step that preempts.
         """
-        if plan.num_tokens >= self.config.max_num_batched_tokens:
+        if not self._left(request, plan):
             return Reason.TOKEN_BUDGET
-        if len(self.running) >= self.config.max_num_seqs:
+        if self._is_full():
             return Reason.MAX_NUM_SEQS
         preempting = any(decision.reason is Reason.PREEMPTED for decision in plan.decisions)
         return Reason.NO_FREE_BLOCK if preempting or not self.kv.has_room(request, prefix, promised) else None
 
-    def _start(self, request: Request, now: float) -> None:
+    def _let_in_newcomers(self, plan: StepPlan) -> None:
+        """Those that the policy puts before the running ones, preempting whom it names until there is room."""
+        promised = 0 if self.policy.newcomer() is None else self._promised()
+        while (request := self.policy.newcomer()) is not None and self._left(request, plan):
+            prefix = self.kv.find_prefix(request)
+            while self._is_full() or not self.kv.has_room(request, prefix, promised):
+                victim = self.policy.displace(request)
+                if victim is None:
+                    return
+                promised -= self.kv.num_blocks_missing(victim)
+                self._preempt(victim, plan, by=request)
+            self._admit(self.policy.pop(), prefix, plan)
+            promised += self.kv.num_blocks_missing(request)
+
+    def _promised(self) -> int:
+        """Blocks that the running requests' known tokens still need."""
+        return sum(self.kv.num_blocks_missing(request) for request in self.running.values())
+
+    def _is_full(self) -> bool:
+        return len(self.running) >= self.config.max_num_seqs
+
+    def _admit(self, request: Request, prefix: Prefix, plan: StepPlan) -> None:
         request.status = RequestStatus.RUNNING
         if request.first_scheduled_time is None:
-            request.first_scheduled_time = now
+            request.first_scheduled_time = plan.time
         self.running[request.request_id] = request
+        self.kv.admit(request, prefix)
+        if request.num_preemptions == 0:
+            request.num_cached_tokens = prefix.num_tokens
+        self._take(request, self._share(request.num_missing_tokens, request, plan), plan)
 
     def _unhold(self, leader: Request) -> None:
         for request in self._held.pop(leader.request_id, ()):

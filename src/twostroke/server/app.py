@@ -70,7 +70,7 @@ def create_app_for(serving: Serving, options: ServerOptions, gateway: Gateway | 
     app.add_middleware(RequestIds)
     for router in (chat_router, completions_router, tokenization_router, models_router, health_router):
         app.include_router(router(serving))
-    document_api(app, ANSWERS)
+    document_api(app, ANSWERS, gateway)
     return app
 
 

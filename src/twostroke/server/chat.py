@@ -36,7 +36,7 @@ from twostroke.server.responses import (
 )
 from twostroke.server.serving import ServedModel, Serving
 from twostroke.server.strict_json import StrictRoute
-from twostroke.text.context import ContextReport
+from twostroke.text.context_report import ContextReport
 from twostroke.text.tokenizer import LONG_TEXT
 from twostroke.types import PositionLogprobs, RequestOutput
 
@@ -73,7 +73,8 @@ def chat_router(serving: Serving) -> APIRouter:
             generation = Generation(model.client, request_id, [prompt], params, body)
         except InvalidRequestError as error:
             raise _in_terms_of_chat(error, body) from error
-        return await generation.respond(ChatShape(request_id, model, body, prompt, report), body, request)
+        shape = ChatShape(request_id, model, body, prompt, report)
+        return await generation.respond(shape, body, request, usage_at_end=shape.reports_at_end)
 
     return router
 
@@ -130,6 +131,7 @@ class ChatShape:
         report: ContextReport | None = None,
     ) -> None:
         self._context = UNSET if report is None else context_usage(report)
+        self.reports_at_end = report is not None and not body.include_usage
         self._id = request_id
         self._created = int(time.time())
         self._name = model.name
@@ -141,6 +143,8 @@ class ChatShape:
 
     def chunk(self, index: int, output: RequestOutput, usage: RunningUsage, *, first: bool) -> list[object]:
         """The role first, then what there is to say: nothing while text is held back."""
+        if self.reports_at_end and isinstance(usage, Usage):
+            usage.context = self._context
         events: list[object] = []
         if first:
             opening = self._chunk([ChatChunkChoice(index=index, delta=ChatDelta("assistant", ""))], usage)

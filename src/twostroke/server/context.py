@@ -6,7 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from twostroke.server.protocol import ChatCompletionRequest, ChatMessage, ContextFields, check_unicode
+from twostroke.errors import InvalidRequestError, RequestTooLargeError
+from twostroke.server.protocol import (
+    ChatCompletionRequest,
+    ChatMessage,
+    ContextFields,
+    DocumentFields,
+    check_unicode,
+)
 from twostroke.server.responses import (
     ContextDocument,
     ContextUsage,
@@ -16,7 +23,8 @@ from twostroke.server.responses import (
     TurnCounts,
 )
 from twostroke.server.serving import ServedModel
-from twostroke.text.context import Assembly, ContextOptions, ContextReport, assemble
+from twostroke.text.context import Assembly, ContextOptions, assemble
+from twostroke.text.context_report import ContextReport
 from twostroke.text.documents import Document
 
 
@@ -42,13 +50,22 @@ async def assemble_chat(model: ServedModel, body: ChatCompletionRequest, max_tok
         max_tokens: Of the answer; without it, a quarter of the context stays free for it where that is possible.
 
     Raises:
-        RequestTooLargeError: What must not be cut does not fit.
+        RequestTooLargeError: What must not be cut does not fit, or the answer alone leaves no room.
+        InvalidRequestError: Two documents have one id.
     """
     body.check_context()
     info = model.client.info
     fields = body.context or ContextFields.model_validate({})
     # Where the KV cache holds less than the model's context, a request can be no longer than the cache.
     longest = min(info.max_model_len, info.num_blocks * info.block_size)
+    if max_tokens is not None and max_tokens >= longest:
+        raise RequestTooLargeError(
+            f"max_tokens is {max_tokens}, but prompt and answer together may have {longest} tokens",
+            needed=max_tokens + 1,
+            available=longest,
+            param="max_tokens",
+            hint=f"ask for fewer than {longest}; the answer may also be shorter than that",
+        )
     most = longest - (max_tokens or 1)
     usual = most if max_tokens is not None else longest - longest // 4
     if fields.max_tokens is not None:
@@ -58,10 +75,7 @@ async def assemble_chat(model: ServedModel, body: ChatCompletionRequest, max_tok
         model.chat_template,
         model.client.tokenizer,
         checked_messages(body.messages),
-        [
-            Document(text=d.text, id=str(i + 1 if d.id is None else d.id), title=d.title, score=d.score)
-            for i, d in enumerate(body.documents or [])
-        ],
+        named_documents(body.documents or []),
         ContextOptions(
             strategy=fields.strategy or "drop_oldest",
             document_order=fields.document_order or "given",
@@ -70,6 +84,29 @@ async def assemble_chat(model: ServedModel, body: ChatCompletionRequest, max_tok
         usual=usual,
         **rendering_options(body.add_generation_prompt, body.continue_final_message),
     )
+
+
+def named_documents(documents: Sequence[DocumentFields]) -> list[Document]:
+    """Documents with ids that tell them apart: as given, else their place from 1, or the next number that is free.
+
+    Raises:
+        InvalidRequestError: Two were given the same id.
+    """
+    taken: set[str] = set()
+    for i, document in enumerate(documents):
+        if document.id is not None and str(document.id) in taken:
+            message = f"documents[{i}].id is that of another document: {document.id!r}"
+            raise InvalidRequestError(message, param=f"documents[{i}].id", hint="give each its own, or leave it out")
+        taken |= set() if document.id is None else {str(document.id)}
+    named = []
+    for i, document in enumerate(documents):
+        name, number = document.id, i + 1
+        while name is None:
+            name = None if str(number) in taken else str(number)
+            number += 1
+        taken.add(str(name))
+        named.append(Document(text=document.text, id=str(name), title=document.title, score=document.score))
+    return named
 
 
 def context_usage(report: ContextReport) -> ContextUsage:

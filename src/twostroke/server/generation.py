@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from twostroke.engine.client import EngineClient, GenerationRequest, OutputStream
 from twostroke.errors import EngineError, InvalidRequestError, RequestTooLargeError, TwostrokeError
+from twostroke.gateway.caller import check_together
 from twostroke.sampling_params import SamplingParams
 from twostroke.server.answer_size import MANY_ENTRIES, check_entries
 from twostroke.server.errors import encode_error
@@ -110,8 +111,8 @@ class Generation:
         self._streams: list[OutputStream] = []
         self._log = RequestLog(request_id, labels := fields.labels())
         try:
-            for i, prompt in enumerate(prompts):
-                request = GenerationRequest(
+            requests = [
+                GenerationRequest(
                     request_id=request_id if len(prompts) == 1 else f"{request_id}-{i}",
                     prompt_token_ids=prompt,
                     params=params,
@@ -119,6 +120,10 @@ class Generation:
                     cache_salt=fields.cache_salt or "",
                     labels=labels,
                 )
+                for i, prompt in enumerate(prompts)
+            ]
+            check_together(client, requests)
+            for request in requests:
                 self._streams.append(client.submit(request))
         except BaseException:
             self.abort()
@@ -131,11 +136,17 @@ class Generation:
         for stream in self._streams:
             stream.abort()
 
-    async def respond(self, shape: Shape, fields: GenerationFields, request: Request) -> Response:
-        """The response, streamed or whole, that ends the generation when its client leaves."""
+    async def respond(
+        self, shape: Shape, fields: GenerationFields, request: Request, *, usage_at_end: bool = False
+    ) -> Response:
+        """The response, streamed or whole, that ends the generation when its client leaves.
+
+        Args:
+            usage_at_end: A stream's last chunk carries the usage, whether or not it was asked for.
+        """
         headers = {"x-request-id": self.request_id}
         if fields.stream:
-            return EventStream(self._frames(shape, fields), self.abort, headers)
+            return EventStream(self._frames(shape, fields, usage_at_end), self.abort, headers)
         body = await run_while_connected(self._complete(shape), request.receive, self.abort)
         # Nobody reads the answer to a client that has left; 499 is what nginx calls it in logs.
         return Response(body, 200 if body else 499, headers, "application/json")
@@ -149,12 +160,14 @@ class Generation:
             return await asyncio.to_thread(lambda: encode(shape.complete(samples, usage)))
         return encode(shape.complete(samples, usage))
 
-    async def _frames(self, shape: Shape, fields: GenerationFields) -> AsyncIterator[bytes]:
+    async def _frames(self, shape: Shape, fields: GenerationFields, usage_at_end: bool) -> AsyncIterator[bytes]:
         begun: set[int] = set()
+        ended = 0
         usage: RunningUsage = None if fields.include_usage else UNSET
         try:
             async for index, output in self._outputs():
-                if fields.continuous_usage:
+                ended += output.finished
+                if fields.continuous_usage or (usage_at_end and ended == self.num_choices):
                     usage = self._usage()
                 if events := shape.chunk(index, output, usage, first=index not in begun):
                     begun.add(index)

@@ -32,6 +32,8 @@ def health_router(serving: Serving) -> APIRouter:
         200: {"description": "Prometheus exposition.", "content": {"text/plain": {"schema": {"type": "string"}}}},
         503: ERROR_RESPONSES[503],
     }
+    refusals: Responses = {status: ERROR_RESPONSES[status] for status in (401, 403)}
+    versioned = answers(Version, "The version of the package.") | refusals
 
     @router.head("/health", include_in_schema=False)
     @router.get("/health", response_class=Response, responses=welcome | {503: unwell})
@@ -42,13 +44,13 @@ def health_router(serving: Serving) -> APIRouter:
             return Response(encode(Health(status)), media_type="application/json")
         return Response(encode(Health(status, reason)), 503, {"retry-after": "2"}, "application/json")
 
-    @router.get("/metrics", response_class=Response, responses=exposition)
+    @router.get("/metrics", response_class=Response, responses=exposition | refusals)
     async def metrics() -> Response:
         """Prometheus exposition, with vLLM's names."""
         text, content_type = serving.loaded().client.render_metrics()
         return Response(text, headers={"content-type": content_type})
 
-    @router.get("/version", response_class=Response, responses=answers(Version, "The version of the package."))
+    @router.get("/version", response_class=Response, responses=versioned)
     async def version() -> Response:
         """The server's version."""
         return Response(encode(Version(package_version())), media_type="application/json")

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from twostroke.gateway.gateway import Gateway
 from twostroke.server.errors import ErrorEnvelope
 
 Responses = dict[int | str, dict[str, Any]]
 
 _PLACE = "#/components/schemas/{name}"
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}}
+
+_LIMIT_HEADERS = {
+    f"x-ratelimit-{what}-{of}": {"description": description.format(of), "schema": {"type": kind}}
+    for of in ("requests", "tokens")
+    for what, description, kind in (
+        ("limit", "The key's {} per minute, if they are limited.", "integer"),
+        ("remaining", "{} that are left of them.", "integer"),
+        ("reset", "Until all of its {} are free again, such as 1m0s.", "string"),
+    )
+}
 
 
 def _reference(of: type[msgspec.Struct]) -> dict[str, str]:
@@ -61,8 +72,12 @@ ERROR_RESPONSES: Responses = {
 }
 
 
-def document_api(app: FastAPI, types: Sequence[type[msgspec.Struct]]) -> None:
-    """Replace the document that FastAPI makes: ``types`` are what the routes answer with, errors beside."""
+def document_api(app: FastAPI, types: Sequence[type[msgspec.Struct]], gateway: Gateway | None = None) -> None:
+    """Replace the document that FastAPI makes: ``types`` are what the routes answer with, errors beside.
+
+    Args:
+        gateway: What it asks for and answers with is part of the document.
+    """
 
     def make() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -70,10 +85,31 @@ def document_api(app: FastAPI, types: Sequence[type[msgspec.Struct]]) -> None:
             _forget_validation_errors(document)
             _, components = msgspec.json.schema_components([*types, ErrorEnvelope], ref_template=_PLACE)
             document["components"]["schemas"] |= components
+            if gateway is not None and gateway.asks_for_keys:
+                _ask_for_keys(document, gateway.open_paths)
+            if gateway is not None and gateway.has_limits:
+                _show_limits(document)
             app.openapi_schema = document
         return app.openapi_schema
 
     app.openapi = make  # type: ignore[method-assign]  # the way that FastAPI documents
+
+
+def _ask_for_keys(document: dict[str, Any], open_paths: Collection[str]) -> None:
+    document["components"]["securitySchemes"] = {
+        "key": {"type": "http", "scheme": "bearer", "description": "An API key of this server."}
+    }
+    for path, operations in document["paths"].items():
+        if path not in open_paths:
+            for operation in operations.values():
+                operation["security"] = [{"key": []}]
+
+
+def _show_limits(document: dict[str, Any]) -> None:
+    """Only what is posted counts, and is told where its key's limits stand, whatever the answer."""
+    for operations in document["paths"].values():
+        for response in operations.get("post", {}).get("responses", {}).values():
+            response["headers"] = response.get("headers", {}) | _LIMIT_HEADERS
 
 
 def _forget_validation_errors(document: dict[str, Any]) -> None:

@@ -27,7 +27,8 @@ from twostroke.server.limits import (
     MAX_STOP_TOKENS,
 )
 from twostroke.server.strict import FirstMistake, StrictModel, Texts, TokenIds, Tokens, few_biases
-from twostroke.text.context import DocumentOrder, Strategy
+from twostroke.text.context import DocumentOrder
+from twostroke.text.context_report import Strategy
 
 Label = Annotated[str, MaxLen(MAX_LABEL_LENGTH)]
 LABELLED = "shown in the request log and in step events"

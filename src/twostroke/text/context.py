@@ -1,23 +1,23 @@
 """Puts a chat's prompt together within a number of tokens, and says what was kept, cut and left out.
 
 In order: system prompt, documents, history, and the last user message with whatever follows it. The first and the last
-of these always stay. Of the others the fewest possible go, in the order that the strategy names; whether a prompt fits
-is decided by its own tokens, never by an estimate.
+of these always stay. Of the others as many as must go do, in the order that the strategy names; then whatever of them
+still fits comes back, the last to go first. Whether a prompt fits is decided by its own tokens, never by an estimate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from twostroke.errors import RequestTooLargeError
 from twostroke.text.chat_messages import check_messages
 from twostroke.text.chat_template import ChatTemplate
+from twostroke.text.context_report import ContextReport, DocumentUse, Strategy
 from twostroke.text.documents import Document, bm25_scores, render_with_documents, without_special_tokens
 from twostroke.text.tokenizer import Tokenizer
 
-Strategy = Literal["drop_oldest", "drop_middle", "drop_documents", "truncate_documents", "error"]
 DocumentOrder = Literal["given", "score"]
 
 # A shorter beginning of a document tells the model nothing; the document goes altogether.
@@ -40,59 +40,6 @@ class ContextOptions:
 
     strategy: Strategy = "drop_oldest"
     document_order: DocumentOrder = "given"
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentUse:
-    """What became of a document; all counts are tokens. ``kept_tokens`` is 0 if it was left out."""
-
-    index: int
-    id: str
-    score: float | None
-    tokens: int
-    kept_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextReport:
-    """Where a prompt's tokens come from, and what is missing in it; all counts but those of turns are tokens.
-
-    The kept ones (system, documents, history, last message, template) add up to ``prompt_tokens``.
-
-    Attributes:
-        max_tokens: How many the prompt might have had.
-        template_tokens: What the chat template adds around the texts, less what it leaves out of them.
-        documents: One entry per document, in the order given.
-    """
-
-    strategy: Strategy
-    max_tokens: int
-    prompt_tokens: int
-    system_tokens: int
-    last_message_tokens: int
-    kept_history_tokens: int
-    dropped_history_tokens: int
-    kept_turns: int
-    dropped_turns: int
-    documents: list[DocumentUse] = field(default_factory=list)
-
-    @property
-    def kept_document_tokens(self) -> int:
-        return sum(use.kept_tokens for use in self.documents)
-
-    @property
-    def cut_document_tokens(self) -> int:
-        """Missing at the end of documents that are there."""
-        return sum(use.tokens - use.kept_tokens for use in self.documents if use.kept_tokens)
-
-    @property
-    def dropped_document_tokens(self) -> int:
-        return sum(use.tokens for use in self.documents if not use.kept_tokens)
-
-    @property
-    def template_tokens(self) -> int:
-        texts = self.system_tokens + self.last_message_tokens + self.kept_history_tokens + self.kept_document_tokens
-        return self.prompt_tokens - texts
 
 
 class Assembly(NamedTuple):
@@ -296,11 +243,20 @@ def _fit(material: _Material, least: list[int], budget: int) -> tuple[_Choice, l
         return everything, prompt
     order = material.removal_order()
     gone, prompt = _fewest_gone(material, order, least, budget)
-    choice = material.without(order[:gone])
-    last = order[gone - 1] if gone else None
-    if material.options.strategy == "truncate_documents" and last is not None and last.kind == "document":
-        return _with_part(material, order[: gone - 1], last, prompt, budget) or (choice, prompt)
-    return choice, prompt
+    removed = order[gone - 1 :: -1] if gone else []  # the last to go first
+    cuts = material.options.strategy == "truncate_documents"
+    if cuts and removed and removed[0].kind == "document":
+        with_part = _with_part(material, removed[1:], removed[0], prompt, budget)
+        if with_part is not None:
+            return with_part
+    removed, prompt = _brought_back(material, removed, material.estimate_frame(len(least)), prompt, budget)
+    best = next((piece for piece in removed if cuts and piece.kind == "document"), None)
+    if best is not None:
+        others = [piece for piece in removed if piece is not best]
+        with_part = _with_part(material, others, best, prompt, budget)
+        if with_part is not None:
+            return with_part
+    return material.without(removed), prompt
 
 
 def _whole(material: _Material, everything: _Choice, wanted: int, budget: int) -> list[int]:
@@ -341,6 +297,40 @@ def _fewest_gone(material: _Material, order: Sequence[_Piece], least: list[int],
         else:
             too_few = guess
     return enough, prompt
+
+
+def _brought_back(
+    material: _Material, removed: list[_Piece], frame: float, prompt: list[int], budget: int
+) -> tuple[list[_Piece], list[int]]:
+    """What is still gone once all that fits has come back, one after the other; and the prompt of the rest.
+
+    Of the turns, none comes back before the one next to those that stay: the history gets no further holes.
+
+    Args:
+        removed: In the order in which they may come back.
+        frame: Tokens around each message.
+        prompt: The one without them.
+    """
+    slack = 0
+    for _ in range(MAX_GUESSES):
+        room, back, holes = float(budget - len(prompt) - slack), list[_Piece](), False
+        for piece in removed:
+            is_turn = piece.kind == "turn"
+            tokens = piece.tokens + (frame * material.messages_in(piece.index) if is_turn else 0)
+            if tokens <= room and not (is_turn and holes):
+                back.append(piece)
+                room -= tokens
+            else:
+                holes = holes or is_turn
+        if not back:
+            break
+        left = [piece for piece in removed if piece not in back]
+        tokens_with = material.prompt(material.without(left))
+        if len(tokens_with) <= budget:
+            removed, prompt, slack = left, tokens_with, 0
+        else:
+            slack += len(tokens_with) - budget
+    return removed, prompt
 
 
 def _with_part(
