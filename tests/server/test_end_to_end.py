@@ -122,7 +122,10 @@ def test_a_long_chat_with_documents_is_put_together(api: openai.OpenAI) -> None:
     whole: Any = api.chat.completions.create(**fields, extra_body=extra)
     context = whole.usage.context
     assert sum(context["kept"].values()) == whole.usage.prompt_tokens <= 500
-    assert context["turns"] == {"kept": 0, "dropped": 300}  # all of them, before any document
+    # All turns went before any document; once the one that is too long was gone, the latest of them came back.
+    assert sum(context["turns"].values()) == 300
+    assert 0 < context["turns"]["kept"] < 40
+    assert whole.usage.prompt_tokens > 450
     assert [use["kept_tokens"] > 0 for use in context["documents"]] == [True, False, True]
     options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
     *_, last = api.chat.completions.create(**fields, **options, extra_body=extra)
