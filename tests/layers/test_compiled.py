@@ -56,7 +56,8 @@ def test_equals_sdpa_on_any_mix(
         return torch.randn(*shape, generator=generator).to(dtype)
 
     num_blocks = 60
-    query_lens, context_lens = [1, 3, 1, 8, 20, 1, 30], [1, 50, 200, 130, 20, 16, 77]
+    # Alone, few, and more than one task of rows; from an empty cache and on top of a context.
+    query_lens, context_lens = [1, 3, 1, 8, 20, 1, 30, 130, 60], [1, 50, 200, 130, 20, 16, 77, 150, 60]
     tokens = sum(query_lens)
     caches = [random(num_blocks, BLOCK_SIZE, kv_heads, head_dim) for _ in range(2)]
     inputs = [random(tokens, heads, head_dim), random(tokens, kv_heads, head_dim), random(tokens, kv_heads, head_dim)]

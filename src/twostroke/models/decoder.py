@@ -16,6 +16,8 @@ from torch.nn import functional as F
 from twostroke.kernels.library import Library, load_library
 from twostroke.layers.activation import silu_mul
 from twostroke.layers.attention.base import Attention
+from twostroke.layers.attention.compiled import CompiledAttention
+from twostroke.layers.compiled_pass import CompiledPass, LayerParts
 from twostroke.layers.linear import Linear, PackedLinear, TorchLinear, make_linear
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.packing import rows_of
@@ -80,6 +82,10 @@ class Decoder:
             DecoderLayer(index, config, parameters, quantization, kernels) for index in range(config.num_layers)
         ]
         self._rotary = RotaryTable(config.rope, config.head_dim, max_length, self.device, kernels)
+        parts = [layer.compiled_parts() for layer in self._layers]
+        self.compiled_pass = (
+            CompiledPass([part for part in parts if part], self._rotary, kernels) if kernels and all(parts) else None
+        )
 
     @property
     def weight_bytes(self) -> int:
@@ -93,8 +99,10 @@ class Decoder:
 
         Tokens of many requests may be mixed; only ``attention`` knows which belong together.
         """
-        rotation = self._rotary.rotation(positions)
         x = self._embed(token_ids)  # [tokens, hidden]
+        if self.compiled_pass is not None and isinstance(attention, CompiledAttention):
+            return self._norm(self.compiled_pass(x, positions, attention))
+        rotation = self._rotary.rotation(positions)
         for layer in self._layers:
             x = layer(x, rotation, attention)
         return self._norm(x)
@@ -159,6 +167,14 @@ class DecoderLayer:
     @property
     def weight_bytes(self) -> int:
         return sum(linear.nbytes for linear in (self._qkv, self._output, self._gate_up, self._down))
+
+    def compiled_parts(self) -> LayerParts | None:
+        """The layer as the compiled kernels take it; ``None`` if some part of it is PyTorch's."""
+        linears = (self._qkv, self._output, self._gate_up, self._down)
+        packed = [linear for linear in linears if isinstance(linear, PackedLinear)]
+        if len(packed) < len(linears):
+            return None
+        return LayerParts(self._input_norm, self._mlp_norm, self._qk_norm, *packed)
 
     def __call__(self, x: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
         x = self._output(self._attend(self._input_norm(x), rotation, attention), residual=x)
