@@ -18,6 +18,7 @@ from twostroke.layers.attention.compiled import CompiledAttention, LayerCache
 from twostroke.layers.linear import PackedLinear
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.rotary import RotaryTable
+from twostroke.observability.profile import ATTENTION, GEMM, LAYERS, Profiler
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +35,9 @@ class LayerParts:
 
 
 class CompiledPass:
-    """Runs all layers of a step. One step at a time: it keeps the room for intermediate values.
-
-    Attributes:
-        seconds: If set, each pass adds its seconds by component, in the order of ``COMPONENTS``.
-    """
+    """Runs all layers of a step. One step at a time: it keeps the room for intermediate values."""
 
     def __init__(self, parts: Sequence[LayerParts], rotary: RotaryTable, library: Library) -> None:
-        self.seconds: ctypes.Array[ctypes.c_double] | None = None
         self._parts = parts  # keeps alive what the call points to
         self._rotary = rotary
         self._library = library
@@ -62,11 +58,18 @@ class CompiledPass:
             eps=first.input_norm.eps,
         )
 
-    def measure(self) -> ctypes.Array[ctypes.c_double]:
-        """Add up seconds by component from now on, in the array that is returned."""
-        self.seconds = (ctypes.c_double * len(COMPONENTS))()
-        self._call.seconds = self.seconds
-        return self.seconds
+    def instrument(self, profiler: Profiler) -> None:
+        """From now on the kernels read the clock between them, and the profiler is told."""
+        seconds = self._call.seconds = (ctypes.c_double * len(COMPONENTS))()
+        launch = self._launch
+
+        def timed() -> None:
+            launch()
+            for index, name in enumerate(COMPONENTS):
+                profiler.credit({"gemm": GEMM, "attention": ATTENTION}.get(name, LAYERS), seconds[index])
+                seconds[index] = 0.0
+
+        self._launch = timed  # type: ignore[method-assign]
 
     def __call__(self, x: Tensor, positions: Tensor, attention: CompiledAttention) -> Tensor:
         """Take ``x`` [tokens, hidden], which is overwritten, through all layers."""
@@ -77,8 +80,11 @@ class CompiledPass:
         call.tokens, call.x = tokens, x.data_ptr()
         call.positions, call.slots = positions.data_ptr(), attention.metadata.slots.data_ptr()
         call.attention = attention.call
-        self._library.layers(ctypes.byref(call))
+        self._launch()
         return x
+
+    def _launch(self) -> None:
+        self._library.layers(ctypes.byref(self._call))
 
     def _attach(self, caches: list[LayerCache]) -> None:
         if caches is self._caches:

@@ -23,6 +23,7 @@ from twostroke.layers.norm import RMSNorm
 from twostroke.layers.packing import rows_of
 from twostroke.layers.rotary import RotaryTable, Rotation
 from twostroke.model_config import ModelConfig
+from twostroke.observability.profile import GEMM, LAYERS, Profiler
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,14 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of every token of the vocabulary: ``[rows, hidden]`` to float32 ``[rows, vocab]``."""
         return self._head.wide(hidden)
+
+    def instrument(self, profiler: Profiler) -> None:
+        """Put timed versions in the places of the components, for good."""
+        profiler.replace(self, "forward", LAYERS)
+        profiler.replace(self, "logits", GEMM)
+        if self.compiled_pass is not None:
+            self.compiled_pass.instrument(profiler)
+        profiler.replace_all(self._layers, ["_qkv", "_output", "_gate_up", "_down"], GEMM)
 
     @classmethod
     def parameters_of(cls, config: ModelConfig) -> list[Parameter]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.model_config import ModelConfig
 from twostroke.model_files import resolve_model, weight_files
 from twostroke.models.decoder import Decoder
+from twostroke.observability.profile import ATTENTION, INPUT, SAMPLING, Profiler, Timed
 from twostroke.runtime.device import memory_error, release_cached_memory, resolve_device
 from twostroke.runtime.input_batch import Batch, InputBatch
 from twostroke.runtime.kv_tensors import KVTensors, plan_num_blocks
@@ -130,6 +132,19 @@ class TorchExecutor:
         self._sample(batch, hidden, result)
         clock.mark("sample")
 
+    def instrument(self, profiler: Profiler) -> None:
+        """Put timed versions in the places of the components, see ``Profiled``."""
+        if self.model.device.type != "cpu":
+            profiler.clock = _clock_of(self.model.device)
+        profiler.replace(self.inputs, "build", INPUT)
+        profiler.replace(self, "_sample", SAMPLING)
+        self.model.instrument(profiler)
+        profiler.replace(self.backend, "prepare", INPUT)
+        if self.model.compiled_pass is None:
+            prepare = self.backend.prepare
+            timed = lambda metadata: Timed(prepare(metadata), ATTENTION, profiler)  # noqa: E731
+            setattr(self.backend, "prepare", timed)  # noqa: B010
+
     def close(self) -> None:
         """Free weights and KV tensors; only ``info`` can be used afterwards. Closing again does nothing."""
         for name in ("model", "kv", "backend"):  # the backend holds views of the KV tensors
@@ -224,6 +239,16 @@ class _PhaseClock:
 
     def total(self) -> float:
         return time.perf_counter() - self._start
+
+
+def _clock_of(device: torch.device) -> Callable[[], float]:
+    """A clock that waits until the device has done what it was told."""
+
+    def clock() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return clock
 
 
 def _attention_backend(model: Decoder, kv: KVTensors) -> AttentionBackend:
