@@ -49,6 +49,8 @@ def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None 
     """
     import asyncio
 
+    import uvloop
+
     from twostroke.bench.metrics import summarize
     from twostroke.bench.report import describe_failures, print_serve_report, serve_report, write_json
     from twostroke.bench.workload import make_warmups, make_workload
@@ -56,7 +58,9 @@ def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None 
     workload, run = workload or WorkloadOptions(), run or ServeBenchOptions()
     items = make_workload(workload)
     began = datetime.now(UTC)
-    model, records, duration = asyncio.run(measure(items, make_warmups(workload, items[0], run.num_warmups), run))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        work = measure(items, make_warmups(workload, items[0], run.num_warmups), run)
+        model, records, duration = runner.run(work)
     metrics = summarize(records, duration, run.goodput_targets())
     failures = describe_failures(records)
     if run.output_json is not None:
