@@ -67,10 +67,11 @@ class Sampler:
         if not requests:
             return SamplerOutput([])
         asking = [row for row, request in enumerate(requests) if request.params.logprobs is not None]
-        raw = logits[asking]  # a copy, of these rows only
-        apply_masks(logits, requests)
-        apply_logit_bias(logits, requests)
-        apply_penalties(logits, requests)
+        raw = logits[asking] if asking else logits[:0]  # a copy, of these rows only
+        if any(request.edits_logits for request in requests):
+            apply_masks(logits, requests)
+            apply_logit_bias(logits, requests)
+            apply_penalties(logits, requests)
         highest, tokens = logits.max(dim=-1)  # [rows] each; the lowest id among equals
         drawn = [row for row, request in enumerate(requests) if not request.params.greedy]
         if drawn:
