@@ -42,7 +42,7 @@ class RawServer:
 @asynccontextmanager
 async def client_of(server: RawServer) -> AsyncIterator[httpx.AsyncClient]:
     listening = await asyncio.start_server(server.handle, "127.0.0.1", 0)
-    url = "http://127.0.0.1:%d" % listening.sockets[0].getsockname()[1]
+    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     async with httpx.AsyncClient(transport=LeanTransport(5.0), base_url=url) as client:
         yield client
     listening.close()

@@ -57,7 +57,7 @@ def print_offline_report(result: OfflineResult, stream: TextIO) -> None:
 
 
 def print_profile(result: OfflineResult, stream: TextIO) -> None:
-    """Milliseconds a step and share of it, by component, for steps with prompt tokens and for those that only decode."""
+    """Milliseconds a step and share of it, by component, for each kind of step."""
     kinds = [
         (name, len(steps), profile)
         for name, steps, profile in (

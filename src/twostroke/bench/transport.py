@@ -143,7 +143,9 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
-        self._error = self._error or httpx.RemoteProtocolError("the server closed the connection before its answer ended")
+        self._error = self._error or httpx.RemoteProtocolError(
+            "the server closed the connection before its answer ended"
+        )
         if self.status and not self.complete and not self._framed():
             self.complete = True  # neither length nor chunks: the end of the connection is the end of the body
         self._tell()

@@ -44,7 +44,9 @@ def completions_router(serving: Serving) -> APIRouter:
         prompts = [await _encode_prompt(model, body, params, prompt) for prompt in body.prompts()]
         request_id = new_request_id("cmpl")
         generation = Generation(model.client, request_id, [p.token_ids for p in prompts], params, body)
-        return await generation.respond(CompletionShape(request_id, model.name, model.client.tokenizer, body, prompts), body, request)
+        return await generation.respond(
+            CompletionShape(request_id, model.name, model.client.tokenizer, body, prompts), body, request
+        )
 
     return router
 
