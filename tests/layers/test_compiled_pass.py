@@ -73,7 +73,12 @@ def test_room_grows_with_the_step(tmp_path: Path) -> None:
     driver = load(tmp_path, "llama")
     few = driver.chunked_logits(TOKENS[:40], [2, 1, 37])
     driver.reset()
-    assert (driver.chunked_logits(TOKENS[:40], [40]) - few).abs().max() < 0.1
+    whole = driver.chunked_logits(TOKENS[:40], [40])
+    library = load_library()
+    assert library is not None
+    if library.instruction_set == "avx512":  # where chunks change no bit of the attention, they change none of anything
+        assert torch.equal(whole, few)
+    assert (whole - few).abs().max() < 0.1
 
 
 def test_a_profile_counts_the_kernels_seconds_and_changes_nothing(tmp_path: Path) -> None:

@@ -120,6 +120,8 @@ class Library:
         self.rotate.argtypes, self.rotate.restype = [c_void_p] + [c_int64] * 4 + [c_void_p] * 3, None
         self.silu_mul = loaded.twostroke_silu_mul
         self.silu_mul.argtypes, self.silu_mul.restype = [c_void_p] * 2 + [c_int64] * 2, None
+        self.peaks = loaded.twostroke_peaks
+        self.peaks.argtypes, self.peaks.restype = [c_void_p] * 3 + [c_int64] * 2, None
         self.layers = loaded.twostroke_layers
         self.layers.argtypes, self.layers.restype = [POINTER(PassCall)], None
         self._select = loaded.twostroke_select

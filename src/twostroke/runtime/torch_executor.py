@@ -15,6 +15,7 @@ from twostroke.config import EngineConfig
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.errors import ConfigError, NonFiniteLogitsError
 from twostroke.kernels.library import load_library
+from twostroke.layers.activation import compiled_peaks
 from twostroke.layers.attention.base import AttentionBackend
 from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.sdpa import SdpaBackend
@@ -46,7 +47,8 @@ class TorchExecutor:
         self.inputs = InputBatch(max_num_seqs, -(-info.max_model_len // kv.block_size), kv.block_size, model.device)
         self._info = info
         self.backend = _attention_backend(model, kv)
-        self._sampler = Sampler(info.vocab_size, model.device)
+        library = load_library() if model.device.type == "cpu" else None
+        self._sampler = Sampler(info.vocab_size, model.device, None if library is None else compiled_peaks(library))
 
     @classmethod
     def load(cls, config: EngineConfig, folder: Path | None = None) -> TorchExecutor:
