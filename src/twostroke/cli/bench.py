@@ -147,6 +147,6 @@ def stream_events(engine: Engine) -> Callable[[RequestOutput], bytes]:
 
     assert engine.tokenizer is not None
     name = engine.config.model.model
-    body = CompletionRequest(model=name, prompt=[0])
+    body = CompletionRequest.model_validate({"model": name, "prompt": [0]})
     shape = CompletionShape("bench", name, engine.tokenizer, body, [Prompt([0], "")])
     return lambda output: b"".join(map(event, shape.chunk(0, output, UNSET, first=False)))
