@@ -182,6 +182,13 @@ class SamplingParams:
         _require(ok, "logit_bias", self.logit_bias, f"at most {MAX_LOGIT_BIAS} token ids with values in [-100, 100]")
 
     @property
+    def edits_logits(self) -> bool:
+        """Whether anything but temperature and truncation changes what is likely."""
+        masks = self.logit_bias or self.banned_token_ids or self.bad_words or self.allowed_token_ids is not None
+        penalties = self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+        return bool(masks) or self.min_tokens > 0 or penalties
+
+    @property
     def greedy(self) -> bool:
         return self.temperature == 0
 

@@ -67,6 +67,7 @@ class Request:
         labels: What the client calls its end user and the like, for step events.
         leader: The sample whose prompt blocks this one shares, if it is one of several.
         stop_token_ids: All tokens that end it: the client's and, unless ``ignore_eos``, the model's.
+        edits_logits: Whether it masks, biases or penalises tokens; most requests do not, and need not be asked why.
         block_hashes: Prefix-cache keys of its full blocks, as far as the KV manager has computed them.
         num_scored_tokens: Prompt tokens whose log-probabilities have been delivered (a preempted request's are computed
             again).
@@ -93,6 +94,7 @@ class Request:
     leader: Request | None = None
 
     stop_token_ids: frozenset[int] = field(init=False)
+    edits_logits: bool = field(init=False)
     block_hashes: list[bytes] = field(default_factory=list)
     status: RequestStatus = RequestStatus.WAITING
     num_computed_tokens: int = 0
@@ -109,6 +111,7 @@ class Request:
         self.parent_id = self.parent_id or self.request_id
         own = frozenset(self.params.stop_token_ids)
         self.stop_token_ids = own if self.params.ignore_eos else own | self.eos_token_ids
+        self.edits_logits = self.params.edits_logits or bool(self.bad_words_token_ids)
 
     @property
     def num_tokens(self) -> int:

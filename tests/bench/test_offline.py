@@ -15,7 +15,9 @@ from twostroke.bench.options import OfflineBenchOptions
 from twostroke.cli.main import run
 from twostroke.engine.engine import Engine
 from twostroke.errors import ConfigError, RequestFailedError, RequestTooLargeError
+from twostroke.observability.profile import COMPONENTS
 from twostroke.text.tokenizer import Tokenizer
+from twostroke.types import RequestOutput
 
 
 def options(**fields: Any) -> OfflineBenchOptions:
@@ -36,6 +38,20 @@ def test_counts(batch_size: int | None, prefills: int) -> None:
     assert (len(result.prefill_steps), len(result.decode_steps)) == (prefills, 4 * prefills)
     assert 0 < sum(result.prefill_steps + result.decode_steps) <= result.duration
     assert not engine.has_work()
+
+
+def test_a_profile_accounts_for_every_step() -> None:
+    events: list[RequestOutput] = []
+    result = run_offline(make_engine(), options(batch_size=2), 0, serialise=events.append)
+    assert len(events) == result.output_tokens == 30
+    for steps, seconds in (
+        (result.prefill_steps, result.prefill_profile),
+        (result.decode_steps, result.decode_profile),
+    ):
+        assert list(seconds) == list(COMPONENTS)
+        assert min(seconds[name] for name in ("scheduling", "detokenise", "serialise", "rest")) > 0
+        # The steps were timed from outside: what timing itself costs lies between the two.
+        assert sum(steps) * 0.5 < seconds.total() - seconds["serialise"] < sum(steps)
 
 
 def test_what_does_not_fit_or_fails_is_raised() -> None:
@@ -62,3 +78,7 @@ def test_the_command(monkeypatch: Any, tmp_path: Path, capsys: pytest.CaptureFix
     assert (report["total_input_tokens"], report["total_output_tokens"]) == (32, 12)
     assert report["median_decode_step_ms"] > 0
     assert report["model"]["model"] == "pilot"
+    assert "components" not in report
+    assert run(["bench", "offline", *flags, "--profile", "--output-json", str(path)]) == 0
+    assert "input building" in capsys.readouterr().out
+    assert json.loads(path.read_text())["components"]["decode_steps"]["serialise"] > 0

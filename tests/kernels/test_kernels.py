@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from twostroke.kernels.library import Library, load_library
-from twostroke.layers.activation import silu_mul
+from twostroke.layers.activation import compiled_peaks, silu_mul
 from twostroke.layers.linear import PackedLinear
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.packing import pack, quantize_int4, quantize_int8, rows_of, unpack
@@ -112,6 +112,18 @@ def test_norm_rotation_and_activation_equal_pytorch(library: Library) -> None:
     wanted = table.rotation(positions).apply(heads)
     torch.testing.assert_close(compiled.apply(heads[:, :4]), wanted[:, :4], atol=1e-2, rtol=8e-3)
     assert torch.equal(heads[:, 4], _random(3, 5, 32)[:, 4])  # what is beside the rotated heads stays
+
+
+def test_peaks_equal_pytorch_and_are_the_first_of_equals(library: Library) -> None:
+    for rows, size in ((1, 5), (3, 16), (20, 3001)):
+        x = _random(rows, size).float()  # bfloat16 values: equals are frequent
+        x[0, 2] = -torch.inf
+        highest, index = compiled_peaks(library)(x)
+        wanted = x.max(dim=-1).values
+        assert torch.equal(highest, wanted)
+        assert torch.equal(index, (x == wanted[:, None]).int().argmax(dim=-1))
+    highest, index = compiled_peaks(library)(torch.full((2, 40), -torch.inf))
+    assert highest.tolist() == [-torch.inf] * 2 and index.tolist() == [0, 0]
 
 
 def test_rounding_keeps_within_half_a_step() -> None:

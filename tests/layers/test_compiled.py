@@ -56,7 +56,8 @@ def test_equals_sdpa_on_any_mix(
         return torch.randn(*shape, generator=generator).to(dtype)
 
     num_blocks = 60
-    query_lens, context_lens = [1, 3, 1, 8, 20, 1, 30], [1, 50, 200, 130, 20, 16, 77]
+    # Alone, few, and more than one task of rows; from an empty cache and on top of a context.
+    query_lens, context_lens = [1, 3, 1, 8, 20, 1, 30, 130, 60], [1, 50, 200, 130, 20, 16, 77, 150, 60]
     tokens = sum(query_lens)
     caches = [random(num_blocks, BLOCK_SIZE, kv_heads, head_dim) for _ in range(2)]
     inputs = [random(tokens, heads, head_dim), random(tokens, kv_heads, head_dim), random(tokens, kv_heads, head_dim)]
@@ -81,6 +82,33 @@ def test_a_request_does_not_depend_on_its_company(library: Library) -> None:
     together = backend.prepare(_metadata([1, 1, 1], [100, 7, 260], 60))(0, *inputs)
     alone = backend.prepare(_metadata([1], [100], 60))(0, *(t[:1].contiguous() for t in inputs))
     assert torch.equal(alone[0], together[0])
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "window"), [(4, 2, 64, None), (5, 5, 48, 20), (8, 1, 128, None)]
+)
+def test_chunks_change_no_bit(heads: int, kv_heads: int, head_dim: int, window: int | None) -> None:
+    """With AVX-512: one row at a time, and tiles of many, add in the same order."""
+    library = load_library()
+    assert library is not None
+    if library.instruction_set != "avx512":
+        pytest.skip("other instruction sets add in another order for one row than for many")
+    generator = torch.Generator().manual_seed(2)
+    length = 150
+    q, k, v = (torch.randn(length, h, head_dim, generator=generator).bfloat16() for h in (heads, kv_heads, kv_heads))
+    found = []
+    for chunks in ([150], [1] * 150, [70, 1, 2, 50, 27]):
+        caches = [torch.zeros(60, BLOCK_SIZE, kv_heads, head_dim).bfloat16() for _ in range(2)]
+        backend = CompiledBackend([caches[0]], [caches[1]], heads, [window], library)
+        parts, done = [], 0
+        for count in chunks:
+            rows = slice(done, done + count)
+            attention = backend.prepare(_metadata([count], [done + count], 60))
+            parts.append(attention(0, q[rows], k[rows], v[rows]))
+            done += count
+        found.append(torch.cat(parts))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
 
 
 def test_which_caches_it_takes() -> None:

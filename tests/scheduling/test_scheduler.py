@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.fakes import VOCAB, FakeExecutor, next_token
 from twostroke.config import SchedulerConfig
 from twostroke.errors import NonFiniteLogitsError, RequestTooLargeError
-from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.kv_cache.manager import KVCacheManager, Prefix
 from twostroke.sampling_params import SamplingParams
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.types import FinishReason, Reason, Request, RequestOutput, StepPlan
@@ -348,3 +348,32 @@ def test_admission_leaves_the_blocks_that_running_requests_still_need() -> None:
     assert Reason.NO_FREE_BLOCK in harness.reasons()
     harness.run()
     assert harness.scheduler.num_preemptions == 0
+
+
+class CountingKV(KVCacheManager):
+    """Counts the lookups."""
+
+    lookups = 0
+
+    def find_prefix(self, request: Request) -> Prefix:
+        self.lookups += 1
+        return super().find_prefix(request)
+
+
+def test_who_is_kept_out_by_a_limit_is_not_looked_up_at_every_step() -> None:
+    limits = (
+        (SchedulerConfig(max_num_seqs=1), 64),  # no place
+        (SchedulerConfig(), 5),  # no block: the first request needs them all
+    )
+    for config, num_blocks in limits:
+        kv = CountingKV(num_blocks, BLOCK)
+        scheduler, executor = Scheduler(config, kv), FakeExecutor(num_blocks, BLOCK)
+        for name in ("first", "second"):
+            scheduler.add(make_request(name, list(range(17)), max_tokens=3))
+        for _ in range(3):
+            plan = scheduler.schedule(0.0)
+            scheduler.update(plan, executor.execute(plan), 0.0)
+        assert kv.lookups == 1
+        plan = scheduler.schedule(0.0)
+        assert list(plan.scheduled) == ["second"]
+        assert kv.lookups == 2

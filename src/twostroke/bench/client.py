@@ -7,12 +7,14 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import nullcontext
+from urllib.request import getproxies
 
 import httpx
 import msgspec
 
 from twostroke.bench.metrics import RequestRecord
 from twostroke.bench.options import ServeBenchOptions
+from twostroke.bench.transport import LeanTransport
 from twostroke.bench.workload import WorkItem, words
 from twostroke.errors import ConfigError, EngineError
 
@@ -80,7 +82,7 @@ class Bench:
             | ({"authorization": f"Bearer {key}"} if key else {}),
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-            transport=transport,
+            transport=transport or (None if getproxies() else LeanTransport(CONNECT_SECONDS)),
         )
 
     async def __aenter__(self) -> Bench:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -11,7 +12,9 @@ from twostroke.bench.options import OfflineBenchOptions
 from twostroke.bench.workload import draw_prompt
 from twostroke.engine.client import GenerationRequest
 from twostroke.engine.engine import Engine
+from twostroke.observability.profile import SERIALISE, Profiler
 from twostroke.sampling_params import SamplingParams
+from twostroke.types import RequestOutput
 
 
 @dataclass(slots=True)
@@ -21,6 +24,8 @@ class OfflineResult:
     Attributes:
         prefill_steps: Those that computed prompt tokens, be it beside others that decoded.
         decode_steps: Those in which every request decoded.
+        prefill_profile: Seconds by component over all ``prefill_steps``, if a profile was asked for; ``decode_profile``
+            likewise. Making events (``serialise``) comes on top of the steps' own seconds.
     """
 
     num_requests: int = 0
@@ -29,15 +34,22 @@ class OfflineResult:
     duration: float = 0.0
     prefill_steps: list[float] = field(default_factory=list)
     decode_steps: list[float] = field(default_factory=list)
+    prefill_profile: Counter[str] = field(default_factory=Counter)
+    decode_profile: Counter[str] = field(default_factory=Counter)
 
 
 def run_offline(
-    engine: Engine, options: OfflineBenchOptions, seed: int, done: Callable[[], None] = lambda: None
+    engine: Engine,
+    options: OfflineBenchOptions,
+    seed: int,
+    done: Callable[[], None] = lambda: None,
+    serialise: Callable[[RequestOutput], object] | None = None,
 ) -> OfflineResult:
     """Run ``options.num_prompts`` random prompts, of which ``batch_size`` at once are in the engine, after a warm-up.
 
     Args:
         done: Called as each request ends.
+        serialise: Makes a client's event of an output; given, the run is profiled (``Engine.instrument``).
 
     Raises:
         InvalidRequestError: The lengths do not fit the model.
@@ -54,11 +66,32 @@ def run_offline(
         )
         for i in range(options.num_prompts + 1)
     ]
-    _run(engine, calls[:1], 1, lambda: None)
-    return _run(engine, calls[1:], options.batch_size or options.num_prompts, done)
+    _run(engine, calls[:1], 1, lambda: None, None)
+    profile = None
+    if serialise is not None:
+        profile = _Profile(Profiler(), serialise)
+        engine.instrument(profile.profiler)
+    return _run(engine, calls[1:], options.batch_size or options.num_prompts, done, profile)
 
 
-def _run(engine: Engine, calls: Sequence[GenerationRequest], most: int, done: Callable[[], None]) -> OfflineResult:
+@dataclass(frozen=True, slots=True)
+class _Profile:
+    profiler: Profiler
+    serialise: Callable[[RequestOutput], object]
+
+    def note(self, outputs: Sequence[RequestOutput], seconds: Counter[str]) -> None:
+        """Make the step's events, and add its seconds to those of its kind."""
+        self.profiler.call(SERIALISE, lambda: [self.serialise(output) for output in outputs])
+        seconds.update(self.profiler.take())
+
+
+def _run(
+    engine: Engine,
+    calls: Sequence[GenerationRequest],
+    most: int,
+    done: Callable[[], None],
+    profile: _Profile | None,
+) -> OfflineResult:
     result = OfflineResult(num_requests=len(calls), input_tokens=sum(len(call.prompt_token_ids) for call in calls))
     waiting = iter(calls)
     under_way, step = 0, -1
@@ -77,6 +110,8 @@ def _run(engine: Engine, calls: Sequence[GenerationRequest], most: int, done: Ca
         step = event.step
         prefill = any(share.num_prompt_tokens for share in event.scheduled)
         (result.prefill_steps if prefill else result.decode_steps).append(seconds)
+        if profile is not None:
+            profile.note(outputs, result.prefill_profile if prefill else result.decode_profile)
         for output in outputs:
             if output.error is not None:
                 raise output.error

@@ -137,6 +137,8 @@ class OfflineBenchOptions:
     """Tokens of a prompt."""
     output_len: int = 64
     """Tokens of an answer; the model's end token is ignored."""
+    profile: bool = False
+    """Print where the time of a step goes, by component, making each output an event as a server does."""
     output_json: Path | None = None
     """Write the results here."""
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from twostroke.bench.metrics import Distribution, RequestRecord, ServeMetrics
 from twostroke.bench.offline import OfflineResult
+from twostroke.observability.profile import COMPONENTS
 
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
 # Kinds of failures that are told apart on the terminal; the JSON has them all.
@@ -55,6 +56,26 @@ def print_offline_report(result: OfflineResult, stream: TextIO) -> None:
     print_table(*latency_rows({name: Distribution.of(steps) for name, steps in _steps(result).items()}), stream)
 
 
+def print_profile(result: OfflineResult, stream: TextIO) -> None:
+    """Milliseconds a step and share of it, by component, for each kind of step."""
+    kinds = [
+        (name, len(steps), profile)
+        for name, steps, profile in (
+            ("prefill step", result.prefill_steps, result.prefill_profile),
+            ("decode step", result.decode_steps, result.decode_profile),
+        )
+        if steps
+    ]
+    rows = []
+    for component in (*COMPONENTS, "all"):
+        row = [component]
+        for _, count, profile in kinds:
+            seconds = profile.total() if component == "all" else profile[component]
+            row += [f"{1000 * seconds / count:.3f}", f"{seconds / profile.total():.1%}"]
+        rows.append(tuple(row))
+    print_table(("ms", *(cell for name, _, _ in kinds for cell in (name, "share"))), rows, stream)
+
+
 def offline_report(result: OfflineResult, setting: Mapping[str, Any]) -> dict[str, Any]:
     """Everything, for a file: the setting, the metrics (step times in ms), and each step (seconds)."""
     report: dict[str, Any] = {
@@ -68,6 +89,8 @@ def offline_report(result: OfflineResult, setting: Mapping[str, Any]) -> dict[st
     }
     for name, steps in _steps(result).items():
         report |= latency_fields(name.replace(" ", "_"), Distribution.of(steps))
+    if result.prefill_profile:
+        report["components"] = {"prefill_steps": result.prefill_profile, "decode_steps": result.decode_profile}
     return report | {"prefill_steps": result.prefill_steps, "decode_steps": result.decode_steps}
 
 

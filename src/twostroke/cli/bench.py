@@ -14,8 +14,12 @@ from twostroke.cli.flags import CacheFlags, ModelFlags, SchedulerFlags, engine_c
 from twostroke.errors import EngineError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twostroke.bench.metrics import RequestRecord
     from twostroke.bench.workload import WorkItem
+    from twostroke.engine.engine import Engine
+    from twostroke.types import RequestOutput
 
 WorkloadFlags = Annotated[
     WorkloadOptions, Parameter(name="*", group=Group("Workload", sort_key=1), negative_iterable=(), negative_bool=())
@@ -45,6 +49,8 @@ def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None 
     """
     import asyncio
 
+    import uvloop
+
     from twostroke.bench.metrics import summarize
     from twostroke.bench.report import describe_failures, print_serve_report, serve_report, write_json
     from twostroke.bench.workload import make_warmups, make_workload
@@ -52,7 +58,9 @@ def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None 
     workload, run = workload or WorkloadOptions(), run or ServeBenchOptions()
     items = make_workload(workload)
     began = datetime.now(UTC)
-    model, records, duration = asyncio.run(measure(items, make_warmups(workload, items[0], run.num_warmups), run))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        work = measure(items, make_warmups(workload, items[0], run.num_warmups), run)
+        model, records, duration = runner.run(work)
     metrics = summarize(records, duration, run.goodput_targets(), run.percentiles())
     failures = describe_failures(records)
     if run.output_json is not None:
@@ -109,7 +117,7 @@ def offline(
     from rich.progress import Progress
 
     from twostroke.bench.offline import run_offline
-    from twostroke.bench.report import offline_report, print_offline_report, write_json
+    from twostroke.bench.report import offline_report, print_offline_report, print_profile, write_json
     from twostroke.startup import load_engine
 
     run = run or OfflineBenchOptions()
@@ -120,10 +128,28 @@ def offline(
     try:
         with Progress(console=console, disable=not console.is_terminal, refresh_per_second=2) as progress:
             task = progress.add_task(config.model.model, total=run.num_prompts)
-            result = run_offline(engine, run, config.model.seed or 0, lambda: progress.advance(task))
+            events = stream_events(engine) if run.profile else None
+            result = run_offline(engine, run, config.model.seed or 0, lambda: progress.advance(task), events)
     finally:
         engine.close()
     if run.output_json is not None:
         setting = {**asdict(run), **asdict(config), "date": began.isoformat(timespec="seconds")}
         write_json(run.output_json, offline_report(result, setting))
     print_offline_report(result, sys.stdout)
+    if run.profile:
+        print_profile(result, sys.stdout)
+
+
+def stream_events(engine: Engine) -> Callable[[RequestOutput], bytes]:
+    """Makes of an output what a server streams to a client of ``/v1/completions``."""
+    from msgspec import UNSET
+
+    from twostroke.server.completions import CompletionShape, Prompt
+    from twostroke.server.protocol import CompletionRequest
+    from twostroke.server.sse import event
+
+    assert engine.tokenizer is not None
+    name = engine.config.model.model
+    body = CompletionRequest.model_validate({"model": name, "prompt": [0]})
+    shape = CompletionShape("bench", name, engine.tokenizer, body, [Prompt([0], "")])
+    return lambda output: b"".join(map(event, shape.chunk(0, output, UNSET, first=False)))

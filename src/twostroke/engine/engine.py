@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from twostroke.config import EngineConfig
 from twostroke.engine.client import GenerationRequest
-from twostroke.engine.executor import Executor, ExecutorInfo
+from twostroke.engine.executor import Executor, ExecutorInfo, Profiled
 from twostroke.engine.intake import Intake
 from twostroke.engine.output_processor import OutputProcessor
 from twostroke.errors import (
@@ -22,6 +22,7 @@ from twostroke.errors import (
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.observability.events import build_step_event
 from twostroke.observability.metrics import EngineMetrics
+from twostroke.observability.profile import DETOKENISE, REST, SCHEDULING, Profiler
 from twostroke.observability.recorder import Recorder
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.text.tokenizer import Tokenizer
@@ -140,6 +141,14 @@ class Engine:
         self.recorder.close()
         self.executor.close()
         return outputs
+
+    def instrument(self, profiler: Profiler) -> None:
+        """Put timed versions in the places of the engine's components and of the executor's, for good."""
+        profiler.replace_all([self.scheduler], ["schedule", "update"], SCHEDULING)
+        profiler.replace(self, "_write_texts", DETOKENISE)
+        if isinstance(self.executor, Profiled):
+            self.executor.instrument(profiler)
+        profiler.replace(self, "step", REST)
 
     def _check_alive(self) -> None:
         if self.dead:  # a fresh exception each time: raising one again and again would keep every caller's frames

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import warnings
-from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,6 +19,7 @@ LANES = 16  # Outputs in a block of packed weights.
 GROUP = 32  # Inputs that share a scale in 4-bit weights.
 FORMATS = {"bfloat16": 0, "int8": 1, "int4": 2}
 MAX_HEAD_DIM = 256
+COMPONENTS = ("norm", "gemm", "place", "attention", "activation")  # in the order of ``Component`` in ``cpp/kernels.h``
 
 
 class LinearCall(ctypes.Structure):
@@ -65,6 +66,45 @@ class AttentionCall(ctypes.Structure):
     ]
 
 
+class LayerCall(ctypes.Structure):
+    """What one decoder layer owns, see ``Layer`` in ``cpp/kernels.h``."""
+
+    _fields_: ClassVar = [
+        ("input_norm", c_void_p),
+        ("mlp_norm", c_void_p),
+        ("qk_norm", c_void_p),
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("window", c_int64),
+        ("qkv", LinearCall),
+        ("output", LinearCall),
+        ("gate_up", LinearCall),
+        ("down", LinearCall),
+    ]
+
+
+class PassCall(ctypes.Structure):
+    """Arguments of one pass through all layers, see ``Pass`` in ``cpp/kernels.h``."""
+
+    _fields_: ClassVar = [
+        ("layers", POINTER(LayerCall)),
+        ("num_layers", c_int64),
+        ("tokens", c_int64),
+        ("hidden", c_int64),
+        ("x", c_void_p),
+        ("normed", c_void_p),
+        ("wide", c_void_p),
+        ("narrow", c_void_p),
+        ("positions", c_void_p),
+        ("slots", c_void_p),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("seconds", POINTER(c_double)),
+        ("attention", AttentionCall),
+        ("eps", c_float),
+    ]
+
+
 class Library:
     """The compiled kernels. Calls release the GIL; one thread at a time may be inside."""
 
@@ -80,6 +120,10 @@ class Library:
         self.rotate.argtypes, self.rotate.restype = [c_void_p] + [c_int64] * 4 + [c_void_p] * 3, None
         self.silu_mul = loaded.twostroke_silu_mul
         self.silu_mul.argtypes, self.silu_mul.restype = [c_void_p] * 2 + [c_int64] * 2, None
+        self.peaks = loaded.twostroke_peaks
+        self.peaks.argtypes, self.peaks.restype = [c_void_p] * 3 + [c_int64] * 2, None
+        self.layers = loaded.twostroke_layers
+        self.layers.argtypes, self.layers.restype = [POINTER(PassCall)], None
         self._select = loaded.twostroke_select
         self._select.argtypes = [c_char_p]
         self._selected = loaded.twostroke_selected

@@ -1,6 +1,8 @@
-"""The gated activation of SwiGLU (Shazeer 2020)."""
+"""The gated activation of SwiGLU (Shazeer 2020), and the largest of each row."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -18,3 +20,16 @@ def silu_mul(gate_up: Tensor, library: Library | None) -> Tensor:
     out = torch.empty(rows, size, dtype=torch.bfloat16)
     library.silu_mul(gate_up.data_ptr(), out.data_ptr(), rows, size)
     return out
+
+
+def compiled_peaks(library: Library) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """Finds the maximum of each row of float32 ``[rows, n]`` on a CPU, and the lowest index at which it is."""
+
+    def peaks(x: Tensor) -> tuple[Tensor, Tensor]:
+        rows, size = x.shape
+        x = x.contiguous()
+        highest, index = torch.empty(rows), torch.empty(rows, dtype=torch.int64)
+        library.peaks(x.data_ptr(), highest.data_ptr(), index.data_ptr(), rows, size)
+        return highest, index
+
+    return peaks

@@ -69,13 +69,16 @@ class PackedLinear:
 
     Every output is the sum of its products in the same order, whatever the number of rows: a request's numbers do not
     depend on who else is in the batch.
+
+    Attributes:
+        call: The kernel's arguments; those that differ from call to call are set by each.
     """
 
     def __init__(self, packed: PackedWeight, bias: Tensor | None, library: Library) -> None:
         self.packed = packed
         self._bias = bias  # keeps alive what the call points to
         self._library = library
-        self._call = LinearCall(
+        self.call = LinearCall(
             weight=packed.data.data_ptr(),
             scales=None if packed.scales is None else packed.scales.data_ptr(),
             bias=None if bias is None else bias.data_ptr(),
@@ -83,7 +86,7 @@ class PackedLinear:
             outputs=packed.outputs,
             format=FORMATS[packed.format],
         )
-        self._reference = ctypes.byref(self._call)
+        self._reference = ctypes.byref(self.call)
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         return self._run(x, torch.empty(len(x), self.packed.outputs, dtype=torch.bfloat16), residual)
@@ -97,7 +100,7 @@ class PackedLinear:
 
     def _run(self, x: Tensor, out: Tensor, residual: Tensor | None) -> Tensor:
         rows, stride = x.shape[0], x.stride(0)
-        call = self._call
+        call = self.call
         call.x, call.x_stride, call.rows = x.data_ptr(), stride, rows
         call.out, call.float_out = out.data_ptr(), out.dtype is torch.float32
         call.residual = None if residual is None else residual.data_ptr()

@@ -57,7 +57,7 @@ class RotaryTable:
         library: The compiled kernels, if they are to be used: bfloat16 heads on a CPU.
     """
 
-    __slots__ = ("_cos", "_library", "_sin")
+    __slots__ = ("_library", "cos", "sin")
 
     def __init__(
         self,
@@ -69,15 +69,15 @@ class RotaryTable:
     ) -> None:
         frequencies, scale = rope_frequencies(config, head_dim)
         angles = torch.arange(max_length, dtype=torch.float32)[:, None] * frequencies  # [positions, head_dim / 2]
-        self._cos = (angles.cos() * scale).to(device)
-        self._sin = (angles.sin() * scale).to(device)
+        self.cos = (angles.cos() * scale).to(device)
+        self.sin = (angles.sin() * scale).to(device)
         self._library = library
 
     def rotation(self, positions: Tensor) -> Rotation:
         """The angles of ``positions`` ``[tokens]`` (int64), once per step."""
         if self._library is not None:
-            return CompiledRotation(positions, self._cos, self._sin, self._library)
-        cos, sin = self._cos[positions], self._sin[positions]  # [tokens, head_dim / 2]
+            return CompiledRotation(positions, self.cos, self.sin, self._library)
+        cos, sin = self.cos[positions], self.sin[positions]  # [tokens, head_dim / 2]
         return TorchRotation(torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1))
 
 

@@ -16,11 +16,14 @@ from torch.nn import functional as F
 from twostroke.kernels.library import Library, load_library
 from twostroke.layers.activation import silu_mul
 from twostroke.layers.attention.base import Attention
+from twostroke.layers.attention.compiled import CompiledAttention
+from twostroke.layers.compiled_pass import CompiledPass, LayerParts
 from twostroke.layers.linear import Linear, PackedLinear, TorchLinear, make_linear
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.packing import rows_of
 from twostroke.layers.rotary import RotaryTable, Rotation
 from twostroke.model_config import ModelConfig
+from twostroke.observability.profile import GEMM, LAYERS, Profiler
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,10 @@ class Decoder:
             DecoderLayer(index, config, parameters, quantization, kernels) for index in range(config.num_layers)
         ]
         self._rotary = RotaryTable(config.rope, config.head_dim, max_length, self.device, kernels)
+        parts = [layer.compiled_parts() for layer in self._layers]
+        self.compiled_pass = (
+            CompiledPass([part for part in parts if part], self._rotary, kernels) if kernels and all(parts) else None
+        )
 
     @property
     def weight_bytes(self) -> int:
@@ -93,8 +100,10 @@ class Decoder:
 
         Tokens of many requests may be mixed; only ``attention`` knows which belong together.
         """
-        rotation = self._rotary.rotation(positions)
         x = self._embed(token_ids)  # [tokens, hidden]
+        if self.compiled_pass is not None and isinstance(attention, CompiledAttention):
+            return self._norm(self.compiled_pass(x, positions, attention))
+        rotation = self._rotary.rotation(positions)
         for layer in self._layers:
             x = layer(x, rotation, attention)
         return self._norm(x)
@@ -108,6 +117,14 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of every token of the vocabulary: ``[rows, hidden]`` to float32 ``[rows, vocab]``."""
         return self._head.wide(hidden)
+
+    def instrument(self, profiler: Profiler) -> None:
+        """Put timed versions in the places of the components, for good."""
+        profiler.replace(self, "forward", LAYERS)
+        profiler.replace(self, "logits", GEMM)
+        if self.compiled_pass is not None:
+            self.compiled_pass.instrument(profiler)
+        profiler.replace_all(self._layers, ["_qkv", "_output", "_gate_up", "_down"], GEMM)
 
     @classmethod
     def parameters_of(cls, config: ModelConfig) -> list[Parameter]:
@@ -159,6 +176,14 @@ class DecoderLayer:
     @property
     def weight_bytes(self) -> int:
         return sum(linear.nbytes for linear in (self._qkv, self._output, self._gate_up, self._down))
+
+    def compiled_parts(self) -> LayerParts | None:
+        """The layer as the compiled kernels take it; ``None`` if some part of it is PyTorch's."""
+        linears = (self._qkv, self._output, self._gate_up, self._down)
+        packed = [linear for linear in linears if isinstance(linear, PackedLinear)]
+        if len(packed) < len(linears):
+            return None
+        return LayerParts(self._input_norm, self._mlp_norm, self._qk_norm, *packed)
 
     def __call__(self, x: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
         x = self._output(self._attend(self._input_norm(x), rotation, attention), residual=x)

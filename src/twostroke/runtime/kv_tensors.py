@@ -13,6 +13,8 @@ from twostroke.errors import InsufficientMemoryError
 from twostroke.model_config import ModelConfig
 from twostroke.runtime.device import format_bytes, free_memory, total_memory
 
+_PAGE = 4096
+
 
 def plan_num_blocks(
     config: CacheConfig, *, bytes_per_token: int, max_model_len: int, max_num_seqs: int, device: torch.device
@@ -88,4 +90,6 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
         return torch.zeros(shape, dtype=dtype, device=device)
     # numpy's zeros are pages that the kernel supplies when first touched; torch.zeros would write them all now.
     count = int(np.prod(shape)) * dtype.itemsize
-    return torch.from_numpy(np.zeros(count, dtype=np.uint8)).view(dtype).view(shape)
+    bytes = np.zeros(count + _PAGE, dtype=np.uint8)
+    start = -bytes.ctypes.data % _PAGE  # at its start, so that no key straddles two cache lines
+    return torch.from_numpy(bytes[start : start + count]).view(dtype).view(shape)

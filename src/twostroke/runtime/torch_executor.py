@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +15,14 @@ from twostroke.config import EngineConfig
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.errors import ConfigError, NonFiniteLogitsError
 from twostroke.kernels.library import load_library
+from twostroke.layers.activation import compiled_peaks
 from twostroke.layers.attention.base import AttentionBackend
 from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.model_config import ModelConfig
 from twostroke.model_files import resolve_model, weight_files
 from twostroke.models.decoder import Decoder
+from twostroke.observability.profile import ATTENTION, INPUT, SAMPLING, Profiler, Timed
 from twostroke.runtime.device import memory_error, release_cached_memory, resolve_device
 from twostroke.runtime.input_batch import Batch, InputBatch
 from twostroke.runtime.kv_tensors import KVTensors, plan_num_blocks
@@ -44,7 +47,8 @@ class TorchExecutor:
         self.inputs = InputBatch(max_num_seqs, -(-info.max_model_len // kv.block_size), kv.block_size, model.device)
         self._info = info
         self.backend = _attention_backend(model, kv)
-        self._sampler = Sampler(info.vocab_size, model.device)
+        library = load_library() if model.device.type == "cpu" else None
+        self._sampler = Sampler(info.vocab_size, model.device, None if library is None else compiled_peaks(library))
 
     @classmethod
     def load(cls, config: EngineConfig, folder: Path | None = None) -> TorchExecutor:
@@ -129,6 +133,19 @@ class TorchExecutor:
         self._score_prompts(batch, hidden, result)
         self._sample(batch, hidden, result)
         clock.mark("sample")
+
+    def instrument(self, profiler: Profiler) -> None:
+        """Put timed versions in the places of the components, see ``Profiled``."""
+        if self.model.device.type != "cpu":
+            profiler.clock = _clock_of(self.model.device)
+        profiler.replace(self.inputs, "build", INPUT)
+        profiler.replace(self, "_sample", SAMPLING)
+        self.model.instrument(profiler)
+        profiler.replace(self.backend, "prepare", INPUT)
+        if self.model.compiled_pass is None:
+            prepare = self.backend.prepare
+            timed = lambda metadata: Timed(prepare(metadata), ATTENTION, profiler)  # noqa: E731
+            setattr(self.backend, "prepare", timed)  # noqa: B010
 
     def close(self) -> None:
         """Free weights and KV tensors; only ``info`` can be used afterwards. Closing again does nothing."""
@@ -224,6 +241,16 @@ class _PhaseClock:
 
     def total(self) -> float:
         return time.perf_counter() - self._start
+
+
+def _clock_of(device: torch.device) -> Callable[[], float]:
+    """A clock that waits until the device has done what it was told."""
+
+    def clock() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return clock
 
 
 def _attention_backend(model: Decoder, kv: KVTensors) -> AttentionBackend:

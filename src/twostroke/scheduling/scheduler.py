@@ -230,17 +230,17 @@ class Scheduler:
             return
         promised = self._promised()
         while (request := self.policy.peek()) is not None:
-            prefix = self.kv.find_prefix(request)
-            if bar := self._bar(request, prefix, promised, plan):
-                plan.decisions.append(Decision(request.request_id, bar, behind=len(self.policy) - 1))
+            prefix = self._entry(request, promised, plan)
+            if isinstance(prefix, Reason):
+                plan.decisions.append(Decision(request.request_id, prefix, behind=len(self.policy) - 1))
                 return
             self._admit(self.policy.pop(), prefix, plan)
             promised += self.kv.num_blocks_missing(request)
         if len(self.policy):
             plan.decisions.append(Decision("", Reason.BATCH_RUNNING, behind=len(self.policy)))
 
-    def _bar(self, request: Request, prefix: Prefix, promised: int, plan: StepPlan) -> Reason | None:
-        """What keeps a waiting request out of this step.
+    def _entry(self, request: Request, promised: int, plan: StepPlan) -> Prefix | Reason:
+        """The cached prefix with which a waiting request enters this step, or what keeps it out.
 
         Its whole prompt must fit beside what is promised to the running ones: admitting it for its first chunk alone
         would preempt somebody a few steps later. For the same reason nobody enters a step that preempts.
@@ -249,8 +249,12 @@ class Scheduler:
             return Reason.TOKEN_BUDGET
         if self._is_full():
             return Reason.MAX_NUM_SEQS
-        preempting = any(decision.reason is Reason.PREEMPTED for decision in plan.decisions)
-        return Reason.NO_FREE_BLOCK if preempting or not self.kv.has_room(request, prefix, promised) else None
+        # Whoever enters needs a new block at least. Asked before the lookup, since who is kept out asks at every step.
+        full = promised >= self.kv.pool.num_free
+        if full or any(decision.reason is Reason.PREEMPTED for decision in plan.decisions):
+            return Reason.NO_FREE_BLOCK
+        prefix = self.kv.find_prefix(request)
+        return prefix if self.kv.has_room(request, prefix, promised) else Reason.NO_FREE_BLOCK
 
     def _let_in_newcomers(self, plan: StepPlan) -> None:
         """Those that the policy puts before the running ones, preempting whom it names until there is room."""

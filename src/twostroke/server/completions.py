@@ -19,6 +19,7 @@ from twostroke.server.request_id import name_request
 from twostroke.server.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
 from twostroke.server.serving import ServedModel, Serving
 from twostroke.server.strict_json import StrictRoute
+from twostroke.text.tokenizer import Tokenizer
 from twostroke.types import RequestOutput
 
 
@@ -45,7 +46,9 @@ def completions_router(serving: Serving) -> APIRouter:
         prompts = [await _encode_prompt(model, body, params, prompt) for prompt in body.prompts()]
         request_id = name_request(request.scope, "cmpl")
         generation = Generation(model.client, request_id, [p.token_ids for p in prompts], params, body)
-        return await generation.respond(CompletionShape(request_id, model, body, prompts), body, request)
+        return await generation.respond(
+            CompletionShape(request_id, model.name, model.client.tokenizer, body, prompts), body, request
+        )
 
     return router
 
@@ -76,11 +79,13 @@ async def _encode_prompt(
 class CompletionShape:
     """Implements ``Shape`` for text completions."""
 
-    def __init__(self, request_id: str, model: ServedModel, body: CompletionRequest, prompts: list[Prompt]) -> None:
+    def __init__(
+        self, request_id: str, model_name: str, tokenizer: Tokenizer, body: CompletionRequest, prompts: list[Prompt]
+    ) -> None:
         self._id = request_id
         self._created = int(time.time())
-        self._name = model.name
-        self._tokenizer = model.client.tokenizer
+        self._name = model_name
+        self._tokenizer = tokenizer
         self._top = body.logprobs
         self._echo = bool(body.echo)
         self._scores_only = body.scores_only

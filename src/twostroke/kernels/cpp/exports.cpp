@@ -51,6 +51,12 @@ void twostroke_silu_mul(const twostroke::bf16* gate_up, twostroke::bf16* out, in
     chosen->silu_mul(gate_up, out, rows, size);
 }
 
+void twostroke_peaks(const float* x, float* highest, int64_t* index, int64_t rows, int64_t size) {
+    chosen->peaks(x, highest, index, rows, size);
+}
+
+void twostroke_layers(const twostroke::Pass* pass) { chosen->layers(*pass); }
+
 }  // extern "C"
 
 #pragma GCC visibility pop

@@ -26,7 +26,7 @@ struct Linear {
     int32_t float_out;      // 1: float, not rounded
 };
 
-// Attention of few new tokens per request over the paged cache, after writing nothing: the cache is complete.
+// Attention of each request's new tokens over the paged cache, which holds their own keys and values already.
 struct Attention {
     const void* query;            // [tokens, heads, head_dim], tokens `query_stride` elements apart
     int64_t query_stride;
@@ -44,6 +44,37 @@ struct Attention {
     int32_t is_float;             // 1: float32 queries, cache and output, else bf16
 };
 
+// What one decoder layer owns.
+struct Layer {
+    const bf16* input_norm;  // [hidden]
+    const bf16* mlp_norm;
+    const bf16* qk_norm;     // [heads + kv_heads, head_dim], or null
+    void* keys;              // The layer's cache, see Attention.
+    void* values;
+    int64_t window;
+    Linear qkv, output, gate_up, down;  // Weights only: what they are applied to is set here.
+};
+
+// Where the seconds of a pass go, if they are asked for.
+enum Component : int32_t { kNorm = 0, kGemm = 1, kPlace = 2, kAttention = 3, kActivation = 4 };
+
+// One pass of `tokens` tokens through all layers.
+struct Pass {
+    const Layer* layers;
+    int64_t num_layers, tokens, hidden;
+    bf16* x;                   // [tokens, hidden], changed in place
+    bf16* normed;              // Room for [tokens, hidden] ...
+    bf16* wide;                // ... [tokens, the wider of queries, keys and values, and gates and ups] ...
+    bf16* narrow;              // ... [tokens, the wider of the attention's output and the activation].
+    const int64_t* positions;  // [tokens]
+    const int64_t* slots;      // [tokens]: where their keys and values go
+    const float* cos;          // [positions, head_dim / 2]
+    const float* sin;
+    double* seconds;           // Added to by component, or null.
+    Attention attention;       // The step's tables; cache, query and output are set here.
+    float eps;
+};
+
 struct Kernels {
     const char* name;
     void (*linear)(const Linear&);
@@ -54,6 +85,9 @@ struct Kernels {
                    const float* cos, const float* sin);
     // gate_up: [rows, 2 * size] -> out [rows, size]
     void (*silu_mul)(const bf16* gate_up, bf16* out, int64_t rows, int64_t size);
+    // x: [rows, size] -> highest [rows], and the first index at which it is [rows]
+    void (*peaks)(const float* x, float* highest, int64_t* index, int64_t rows, int64_t size);
+    void (*layers)(const Pass&);
 };
 
 const Kernels* generic_kernels();

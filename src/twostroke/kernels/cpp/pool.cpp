@@ -1,6 +1,7 @@
 #include "pool.h"
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -115,6 +116,8 @@ Pool& pool() {
 }
 
 }  // namespace
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 void set_num_threads(int count) { pool().resize(count > 1 ? count - 1 : 0); }
 

@@ -18,6 +18,9 @@ void set_num_threads(int count);
 // loop at a time: the engine has one thread that computes.
 void run_tasks(int64_t count, Task task, void* context);
 
+// Seconds on a clock that never falls.
+double now();
+
 template <typename Body>
 void parallel_for(int64_t count, Body& body) {
     run_tasks(count, [](void* context, int64_t index) { (*static_cast<Body*>(context))(index); }, &body);

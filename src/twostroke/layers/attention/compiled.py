@@ -1,7 +1,4 @@
-"""Paged attention on a CPU with the compiled kernel: decoding requests read their blocks in place, without a gather.
-
-Long chunks of a prompt go to ``SdpaBackend``: there the gather is small beside the arithmetic.
-"""
+"""Paged attention on a CPU with the compiled kernel: blocks are read in place, without a gather."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from torch import Tensor
 
 from twostroke.kernels.library import MAX_HEAD_DIM, AttentionCall, Library
 from twostroke.layers.attention.base import AttentionMetadata
-from twostroke.layers.attention.sdpa import FEW_TOKENS, SdpaAttention, SdpaBackend
 
 
 class CompiledBackend:
@@ -29,27 +25,21 @@ class CompiledBackend:
         sliding_windows: Sequence[int | None],
         library: Library,
     ) -> None:
-        self._long = SdpaBackend(keys, values, num_heads, sliding_windows)
         self._library = library
-        self._heads = num_heads
         _, block_size, kv_heads, head_dim = keys[0].shape
-        self._slot_views = [
-            (k.view(-1, kv_heads, head_dim), v.view(-1, kv_heads, head_dim)) for k, v in zip(keys, values)
-        ]
-        self._calls = [
-            AttentionCall(
-                keys=k.data_ptr(),
-                values=v.data_ptr(),
-                heads=num_heads,
-                kv_heads=kv_heads,
-                head_dim=head_dim,
-                block_size=block_size,
-                window=window or 0,
-                scale=head_dim**-0.5,
-                is_float=k.dtype is torch.float32,
-            )
+        self._caches = [
+            LayerCache(k.view(-1, kv_heads, head_dim), v.view(-1, kv_heads, head_dim), window or 0)
             for k, v, window in zip(keys, values, sliding_windows)
         ]
+        self._call = AttentionCall(
+            heads=num_heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            block_size=block_size,
+            scale=head_dim**-0.5,
+            is_float=keys[0].dtype is torch.float32,
+        )
+        self._requests = np.arange(1)
 
     @staticmethod
     def supports(keys: Tensor) -> bool:
@@ -58,38 +48,42 @@ class CompiledBackend:
         return fits and keys.device.type == "cpu" and keys.dtype in (torch.float32, torch.bfloat16)
 
     def prepare(self, metadata: AttentionMetadata) -> CompiledAttention:
-        """Point every layer's call at this step's tables."""
-        few = np.flatnonzero(metadata.query_lens <= FEW_TOKENS)
-        for call in self._calls:
-            call.block_table, call.table_stride = metadata.block_table.ctypes.data, metadata.block_table.shape[1]
-            call.query_start = metadata.query_start.ctypes.data
-            call.context_lens = metadata.context_lens.ctypes.data
-            call.requests, call.num_requests = few.ctypes.data, len(few)
-        long = None if len(few) == len(metadata.context_lens) else self._long.prepare_long(metadata)
-        return CompiledAttention(metadata, few, self._calls, self._slot_views, self._heads, self._library, long)
+        """Point the call at this step's tables."""
+        call, count = self._call, len(metadata.context_lens)
+        if count > len(self._requests):
+            self._requests = np.arange(count)
+        call.block_table, call.table_stride = metadata.block_table.ctypes.data, metadata.block_table.shape[1]
+        call.query_start = metadata.query_start.ctypes.data
+        call.context_lens = metadata.context_lens.ctypes.data
+        call.requests, call.num_requests = self._requests.ctypes.data, count
+        return CompiledAttention(metadata, call, self._caches, self._library, self._requests)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """One layer's cache, ``[slots, kv_heads, head_dim]`` each, and how many of the latest tokens it shows (0: all)."""
+
+    keys: Tensor
+    values: Tensor
+    window: int
 
 
 @dataclass(slots=True)
 class CompiledAttention:
-    """Attention of one step, see ``Attention``. Holds what the calls point to."""
+    """Attention of one step, see ``Attention``. Holds what the call points to."""
 
     metadata: AttentionMetadata
-    few: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
-    calls: list[AttentionCall]
-    slot_views: list[tuple[Tensor, Tensor]]
-    heads: int
+    call: AttentionCall
+    caches: list[LayerCache]
     library: Library
-    long: SdpaAttention | None
+    requests: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        keys, values = self.slot_views[layer]
-        keys.index_copy_(0, self.metadata.slots, key)
-        values.index_copy_(0, self.metadata.slots, value)
+        cache, call = self.caches[layer], self.call
+        cache.keys.index_copy_(0, self.metadata.slots, key)
+        cache.values.index_copy_(0, self.metadata.slots, value)
         out = torch.empty(query.shape, dtype=query.dtype)
-        if self.few.size:
-            call = self.calls[layer]
-            call.query, call.query_stride, call.out = query.data_ptr(), query.stride(0), out.data_ptr()
-            self.library.attention(ctypes.byref(call))
-        if self.long is not None:
-            self.long.attend_into(out, layer, query, key, value)
+        call.keys, call.values, call.window = cache.keys.data_ptr(), cache.values.data_ptr(), cache.window
+        call.query, call.query_stride, call.out = query.data_ptr(), query.stride(0), out.data_ptr()
+        self.library.attention(ctypes.byref(call))
         return out
