@@ -49,6 +49,7 @@ class AttentionEfficiency:
     Attributes:
         block: Seconds of one wave of thread blocks, beyond bytes and FLOPs.
         tile: Tokens of a query tile: the diagonal is computed to whole tiles.
+        chunk: Seconds of each prefilled chunk beyond that, where every chunk is a kernel of its own (CPU).
     """
 
     compute: float
@@ -57,6 +58,7 @@ class AttentionEfficiency:
     block: float
     tile: float
     sharpness: float
+    chunk: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
