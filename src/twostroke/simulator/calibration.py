@@ -112,7 +112,7 @@ def _toml(value: Any) -> str:
 
 # What is fitted: (table, coefficient, lowest, highest). Memory shares above 1 are weights that stay in a cache.
 _FITTED = (
-    ("gemm", "compute", 0.02, 1.5),
+    ("gemm", "compute", 0.02, 4.0),
     ("gemm", "memory", 0.05, 6.0),
     ("gemm", "launch", 1e-7, 1e-3),
     ("gemm", "sharpness", 1.0, 10.0),
