@@ -195,7 +195,7 @@ def simulated(measured: dict[str, Any], name: str, folder: Path) -> list[Request
     config.write_text(json.dumps(measured["config"]), encoding="utf-8")
     file.write_text(measured["efficiencies"], encoding="utf-8")
     scenario = Scenario(
-        deployment=DeploymentOptions(model=str(config), gpu="cpu", efficiencies=file),
+        deployment=DeploymentOptions(model=str(config), gpu="cpu", efficiencies=str(file)),
         workload=workloads(PACES.get(model, UNKNOWN))[name],
         cache=replace(CacheConfig(), kv_cache_memory=measured["kv_cache_memory"]),
     )

@@ -109,12 +109,16 @@ class KernelTables:
 
     @classmethod
     def read(cls, path: Path, hardware: HardwareSheet, efficiencies: Efficiencies) -> KernelTables:
-        """Raises ConfigError if the file is no table."""
+        """Raises ConfigError if the file is no table, or one of another device."""
+        hint = "make one with python -m benchmarks.simulator.fit --tables DEVICE FILE"
         try:
-            return cls(json.loads(path.read_text(encoding="utf-8")), hardware, efficiencies)
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            found = cls(raw, hardware, efficiencies)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            hint = "make one with benchmarks/simulator/fit.py --tables"
             raise ConfigError(f"cannot read kernel tables from {path}: {error}", hint=hint) from error
+        if (device := raw.get("device", hardware.name)) != hardware.name:
+            raise ConfigError(f"{path} has kernels of {device}, not of {hardware.name}", hint=hint)
+        return found
 
     def gemm(self, format_: str, rows: float, outputs: float, inputs: int, time: KernelTime) -> KernelTime:
         grid = self._gemm.get(format_)
