@@ -125,6 +125,18 @@ class KVCacheManager:
         num_new = -(-num_tokens // self.block_size) - len(table.blocks)
         return (num_new if num_new > 0 else 0) + self._must_copy(request, table) - self.pool.num_free
 
+    def blocks_with_room(self, request: Request) -> list[int] | None:
+        """The live table of a running request if nothing has to be done before it writes its next token, else ``None``.
+
+        It then has a slot in a block that nobody else holds, and the executor has seen all of the table.
+        """
+        table = self._tables[request.request_id]
+        blocks = table.blocks
+        index = request.num_computed_tokens // self.block_size
+        if index >= len(blocks) or table.num_announced < len(blocks) or self.pool.holders(blocks[index]) > 1:
+            return None
+        return blocks
+
     def must_copy(self, request: Request) -> bool:
         """Whether the block that a running request writes next is shared, so that ``allocate`` will copy it."""
         return self._must_copy(request, self._tables[request.request_id])

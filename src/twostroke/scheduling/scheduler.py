@@ -10,6 +10,8 @@ Iteration-level scheduling: Yu et al., Orca, OSDI 2022. Chunked prefill: Agrawal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from twostroke.config import SchedulerConfig
 from twostroke.errors import RequestTooLargeError, TwostrokeError
 from twostroke.kv_cache.manager import KVCacheManager, Prefix
@@ -49,6 +51,8 @@ class Scheduler:
         self._released: list[str] = []
         self._num_arrived = 0
         self._step = 0
+        self._ranked: list[Request] | None = None
+        self._ranks_change = config.policy == "fair"
         self._chunk = min(config.max_prefill_chunk or config.max_num_batched_tokens, config.max_num_batched_tokens)
 
     # ---- arrivals and departures -------------------------------------------------------------------------------
@@ -90,6 +94,7 @@ class Scheduler:
         if request is None:
             return None
         if self.running.pop(request_id, None):
+            self._ranked = None
             self._released.append(request_id)
             self.policy.finished(request)
         else:
@@ -103,6 +108,12 @@ class Scheduler:
 
     def has_work(self) -> bool:
         return bool(self.requests)
+
+    def ranked(self) -> list[Request]:
+        """The running requests, the first one first. Not to be changed."""
+        if self._ranked is None or self._ranks_change:
+            self._ranked = sorted(self.running.values(), key=self.policy.rank)
+        return self._ranked
 
     def skip_steps(self, steps: int) -> None:
         """Count steps that were taken without plans (``scheduling/steady.py``)."""
@@ -124,22 +135,25 @@ class Scheduler:
     def update(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestOutput]:
         """Take in what the step produced: grow the requests, end those that are done."""
         outputs = []
+        size = self.kv.block_size
         for request_id, item in plan.scheduled.items():
             request = item.request
-            if error := result.errors.get(request_id):
+            if result.errors and (error := result.errors.get(request_id)):
                 outputs.append(self.fail(request, error, now))
                 continue
             request.num_computed_tokens += item.num_tokens
-            tokens = result.token_ids.get(request_id, [])
-            prompt_logprobs = _unseen(result.prompt_logprobs.get(request_id), request, item.start)
+            tokens = result.token_ids.get(request_id, ())
+            scores = result.prompt_logprobs.get(request_id)
+            prompt_logprobs = None if scores is None else _unseen(scores, request, item.start)
             if tokens or prompt_logprobs is not None:
                 output = self._extend(request, tokens, now)
                 output.logprobs = result.logprobs.get(request_id)
                 output.prompt_logprobs = prompt_logprobs
                 outputs.append(output)
-            if request.status is RequestStatus.RUNNING:
+            fills_block = request.num_computed_tokens // size > item.start // size
+            if fills_block and request.status is RequestStatus.RUNNING:
                 self.kv.commit(request)
-            if _prompt_computed(request):
+            if self._held and _prompt_computed(request):
                 self._unhold(request)
         return outputs
 
@@ -170,13 +184,29 @@ class Scheduler:
     # ---- running requests --------------------------------------------------------------------------------------
 
     def _continue_running(self, plan: StepPlan) -> None:
-        rank = self.policy.rank
-        for request in sorted(self.running.values(), key=lambda r: (r.num_missing_tokens > 1, rank(r))):
-            if request.request_id not in self.running:
-                continue
-            num_tokens = self._share(request.num_missing_tokens, request, plan)
-            if num_tokens > 0 and self._make_room(request, num_tokens, plan):
-                self._take(request, num_tokens, plan)
+        """Those that lack one token first. Most need nothing for it: their last block has room, and is theirs alone."""
+        long: list[Request] = []
+        room = self.config.max_num_batched_tokens
+        for request in self.ranked():
+            start = request.num_computed_tokens
+            if len(request.token_ids) - start > 1:
+                long.append(request)
+            elif start < request.num_prompt_tokens or plan.num_tokens >= room:
+                self._continue(request, plan)
+            elif blocks := self.kv.blocks_with_room(request):
+                request.num_reached_tokens = max(request.num_reached_tokens, start + 1)
+                plan.add(ScheduledRequest(request, start, 1, blocks, len(blocks)))
+            else:
+                self._continue(request, plan)
+        for request in long:
+            self._continue(request, plan)
+
+    def _continue(self, request: Request, plan: StepPlan) -> None:
+        if request.request_id not in self.running:
+            return  # preempted by one before it
+        num_tokens = self._share(request.num_missing_tokens, request, plan)
+        if num_tokens > 0 and self._make_room(request, num_tokens, plan):
+            self._take(request, num_tokens, plan)
 
     def _share(self, missing: int, request: Request, plan: StepPlan) -> int:
         """How many of the missing tokens fit into chunk and budget; says so when not all do."""
@@ -208,6 +238,7 @@ class Scheduler:
         plan.remove(victim.request_id)
         self.kv.free(victim)
         del self.running[victim.request_id]
+        self._ranked = None
         victim.status = RequestStatus.WAITING
         victim.num_computed_tokens = 0
         victim.num_preemptions += 1
@@ -255,6 +286,7 @@ class Scheduler:
         if request.first_scheduled_time is None:
             request.first_scheduled_time = now
         self.running[request.request_id] = request
+        self._ranked = None
 
     def _unhold(self, leader: Request) -> None:
         for request in self._held.pop(leader.request_id, ()):
@@ -271,7 +303,7 @@ class Scheduler:
 
     # ---- results -----------------------------------------------------------------------------------------------
 
-    def _extend(self, request: Request, tokens: list[int], now: float) -> RequestOutput:
+    def _extend(self, request: Request, tokens: Sequence[int], now: float) -> RequestOutput:
         """Append sampled tokens up to the first one that ends the request."""
         output = _output(request, [])
         for token in tokens:
@@ -292,11 +324,10 @@ def _prompt_computed(request: Request) -> bool:
     return request.num_computed_tokens >= request.num_prompt_tokens
 
 
-def _unseen(scores: list[PositionLogprobs] | None, request: Request, start: int) -> list[PositionLogprobs] | None:
+def _unseen(scores: list[PositionLogprobs], request: Request, start: int) -> list[PositionLogprobs]:
     """The log-probabilities of prompt tokens ``start + 1 ..`` less those that were delivered before a preemption."""
-    if scores is not None:
-        scores = scores[max(0, request.num_scored_tokens - start) :]
-        request.num_scored_tokens += len(scores)
+    scores = scores[max(0, request.num_scored_tokens - start) :]
+    request.num_scored_tokens += len(scores)
     return scores
 
 

@@ -57,7 +57,7 @@ def steady_steps(scheduler: Scheduler, token: int, most: int) -> int:
 
 def advance(scheduler: Scheduler, token: int, steps: int, now: float) -> SteadyRun:
     """Take ``steps`` steps, which ``steady_steps`` has allowed, the last of which ends at ``now``."""
-    requests = sorted(scheduler.running.values(), key=scheduler.policy.rank)
+    requests = scheduler.ranked()
     tokens = [token] * steps
     for request in requests:
         request.token_ids += tokens
