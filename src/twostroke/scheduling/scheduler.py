@@ -311,7 +311,8 @@ class Scheduler:
             output.token_ids.append(token)
             if request.first_token_time is None:
                 request.first_token_time = now
-            if stop := check_stop(request):
+            may_end = token in request.stop_token_ids or len(request.token_ids) >= request.max_total_tokens
+            if may_end and (stop := check_stop(request)):
                 output.finish_reason, output.stop_reason = stop.reason, stop.token_id
                 self.kv.commit(request)
                 self.finish(request.request_id, stop.reason, now)
