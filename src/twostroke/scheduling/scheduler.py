@@ -253,7 +253,7 @@ class Scheduler:
     def _admit_waiting(self, plan: StepPlan, now: float) -> None:
         if not len(self.policy):
             return
-        promised = sum(self.kv.num_blocks_missing(request) for request in self.running.values())
+        promised = self.kv.num_blocks_promised(self.running.values())
         while (request := self.policy.peek()) is not None:
             prefix = self.kv.find_prefix(request)
             if bar := self._bar(request, prefix, promised, plan):
@@ -339,5 +339,5 @@ def _output(request: Request, tokens: list[int]) -> RequestOutput:
         token_ids=tokens,
         num_prompt_tokens=request.num_prompt_tokens,
         num_cached_tokens=request.num_cached_tokens,
-        num_used_prompt_tokens=request.num_used_prompt_tokens,
+        num_used_prompt_tokens=min(request.num_reached_tokens, request.num_prompt_tokens),
     )
