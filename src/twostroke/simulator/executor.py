@@ -70,7 +70,7 @@ class SimulatedExecutor:
     def _draw(self, plan: StepPlan, shape: StepShape) -> dict[str, list[int]]:
         acceptance = self.acceptance
         if acceptance is None and shape.sampled == len(plan.scheduled):
-            return dict.fromkeys(plan.scheduled, [TOKEN])  # nobody changes these lists
+            return {request_id: [TOKEN] for request_id in plan.scheduled}
         if acceptance is None:
             return {request_id: [TOKEN] for request_id, item in plan.scheduled.items() if item.samples}
         drawn = {}
