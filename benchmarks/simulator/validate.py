@@ -43,7 +43,7 @@ NOTES = """## How to read it
 - L40S has a cache of 96 MB, in which the benchmark's repetitions leave weights and short contexts. Such rows are left
   out there (2.5 times the weights, or the keys and values, below the cache's size): no server finds them there.
 - One all-reduce of A100 (4 KiB on 8 devices: 14.8 us between neighbours of 5.6 and 6.3) is an outlier of the
-  measurement. It is kept, and tables, which believe what was measured, pass it on to both neighbours.
+  measurement. It is kept; tables take no message to need longer than a larger one, so its neighbours do not suffer.
 - **Servers**: a request in a closed loop of C clients takes `C x + O d`, with prefill x and decode step d from the cost
   model (`benchmarks/simulator/serving.py`). Fitted on the other models' rows: host time per step, per request and per
   layer for each stack (SGLang serves one model only, so it gets the host times of the other two), one factor on
