@@ -64,9 +64,9 @@ def workloads(pace: Pace) -> dict[str, SimulatedWorkloadOptions]:
     lengths = {"workload": "random", "range_ratio": 0.5}
     few = 8 if pace.times == 1 else 16
     return {
-        "chats, Poisson": make(20, 1.0, workload="sharegpt-like"),
+        "chats, Poisson": make(14, 1.0, workload="sharegpt-like"),
         "closed loop": make(32, arrivals="closed", concurrency=few, input_len=220, output_len=60, **lengths),
-        "long prompts": make(10, 0.5, arrivals="gamma", burstiness=0.5, input_len=1400, output_len=24, **lengths),
+        "long prompts": make(8, 0.5, arrivals="gamma", burstiness=0.5, input_len=1400, output_len=24, **lengths),
         "sessions": make(
             24, 1.5, workload="sessions", input_len=60, output_len=40, prefix_len=300, range_ratio=0.5, think_time=0.5
         ),
@@ -159,21 +159,25 @@ class LivePlayer:
             heapq.heappush(self._due, (following.arrival, following.number, following))
 
 
-def measure(model: str, repeats: int) -> dict[str, Any]:
-    """Calibrate, then run every workload ``repeats`` times, live."""
-    from twostroke.startup import load_engine
-
+def calibrate(model: str) -> dict[str, Any]:
+    """What ``twostroke calibrate`` finds, and every kind of step that it has measured."""
     with TemporaryDirectory() as folder:
         file, steps = Path(folder) / "efficiencies.toml", Path(folder) / "steps.csv"
         command = [sys.executable, "-m", "twostroke", "calibrate", model, "--output", str(file), "--steps", str(steps)]
         subprocess.run(command, check=True)
-        found: dict[str, Any] = {"model": model, "efficiencies": file.read_text(), "steps": steps.read_text()}
+        return {"model": model, "efficiencies": file.read_text(), "steps": steps.read_text(), "workloads": {}}
+
+
+def measure(found: dict[str, Any], repeats: int) -> None:
+    """Run every workload ``repeats`` times, live, on a model that has been calibrated; into ``found``."""
+    from twostroke.startup import load_engine
+
+    model = found["model"]
     # Kept, so that a report needs no checkpoint.
     found["config"] = json.loads((resolve_model(model) / "config.json").read_text(encoding="utf-8"))
     engine = load_engine(EngineConfig(model=ModelOptions(model=model)))
     info = engine.info
     found["kv_cache_memory"] = info.num_blocks * info.block_size * info.kv_bytes_per_token
-    found["workloads"] = {}
     try:
         for name, options in workloads(PACES.get(short_name(model), UNKNOWN)).items():
             runs = []
@@ -185,7 +189,6 @@ def measure(model: str, repeats: int) -> dict[str, Any]:
             print(f"{model}, {name}: done", file=sys.stderr)
     finally:
         engine.close()
-    return found
 
 
 def simulated(measured: dict[str, Any], name: str, folder: Path) -> list[RequestResult]:
@@ -229,13 +232,16 @@ def _row(result: RequestResult) -> list[float]:
     return [round(getattr(result, name), 5) for name in FIELDS]
 
 
-def update(models: Sequence[str], repeats: int = 2) -> Path | None:
+def update(models: Sequence[str], repeats: int = 2, keep_calibration: bool = False) -> Path | None:
     """Measure these models and write the report; of others, from what was measured last. ``None`` if there is none."""
     from benchmarks.simulator import live_report
 
     kept: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {"models": {}}
     for model in models:
-        kept["models"][short_name(model)] = measure(model, repeats)
+        name = short_name(model)
+        if not keep_calibration:
+            kept["models"][name] = calibrate(model)
+        measure(kept["models"][name], repeats)
         kept["environment"] = live_report.environment()
         RESULTS.write_text(json.dumps(kept) + "\n", encoding="utf-8")
     return live_report.write(kept) if kept["models"] else None
@@ -245,8 +251,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help="pilot, or a checkpoint of benchmarks/make_checkpoint.py")
     parser.add_argument("--repeats", type=int, default=2, help="live runs of each workload; the second shows the noise")
+    parser.add_argument("--keep-calibration", action="store_true", help="run the workloads on the last one")
     options = parser.parse_args()
-    path = update(options.models, options.repeats)
+    path = update(options.models, options.repeats, options.keep_calibration)
     if path is None:
         print("skipped: nothing has been measured yet; name the models", file=sys.stderr)
     else:

@@ -47,7 +47,7 @@ SCENES: tuple[Scene, ...] = (
     *((Wave(*wave),) for wave in ((2, 64, 8), (4, 256, 8), (8, 32, 8), (8, 400, 8), (16, 128, 8))),
     (Wave(24, 40, 4, stagger=1),),
     (Wave(64, 32, 6),),
-    (Wave(32, 300, 6, stagger=1),),
+    (Wave(24, 240, 6, stagger=1),),
     (Wave(1, 2500, 6),),  # above the default budget: a chunk on top of computed tokens
     *((Wave(1, known + new, 4, known=known),) for known, new in ((512, 16), (512, 96), (1024, 48), (2048, 160))),
     (Wave(4, 600, 4, known=512),),
