@@ -52,6 +52,7 @@ class Pace:
 # A third to three quarters of what the model can do on two cores.
 PACES = {"pilot": Pace(5.0, 8), "350m": Pace(0.6, 1)}
 UNKNOWN = Pace(0.5, 1)
+WARM_UP = SimulatedWorkloadOptions(workload="random", num_requests=16, input_len=100, output_len=20)
 
 
 def workloads(pace: Pace) -> dict[str, SimulatedWorkloadOptions]:
@@ -61,7 +62,7 @@ def workloads(pace: Pace) -> dict[str, SimulatedWorkloadOptions]:
         found = None if rate is None else rate * pace.rate
         return SimulatedWorkloadOptions(num_requests=requests * pace.times, rate=found, seed=1, **options)
 
-    lengths = {"workload": "random", "range_ratio": 0.5}
+    lengths: dict[str, Any] = {"workload": "random", "range_ratio": 0.5}
     few = 8 if pace.times == 1 else 16
     return {
         "chats, Poisson": make(14, 1.0, workload="sharegpt-like"),
@@ -79,9 +80,10 @@ class LivePlayer:
 
     Args:
         engine: Nobody else uses it.
+        seed: Of the tokens. Another one for each run: what an earlier one left in the prefix cache must not be found.
     """
 
-    def __init__(self, engine: Engine, workload: Workload, seed: int) -> None:
+    def __init__(self, engine: Engine, workload: Workload, seed: str) -> None:
         self._engine = engine
         self._workload = workload
         self._random = Random(f"{seed} tokens")
@@ -179,11 +181,11 @@ def measure(found: dict[str, Any], repeats: int) -> None:
     info = engine.info
     found["kv_cache_memory"] = info.num_blocks * info.block_size * info.kv_bytes_per_token
     try:
+        LivePlayer(engine, make_workload(WARM_UP).workload, "warm-up").run()
         for name, options in workloads(PACES.get(short_name(model), UNKNOWN)).items():
             runs = []
             for repeat in range(repeats):
-                # Other tokens each time: what an earlier run left in the prefix cache must not be found.
-                player = LivePlayer(engine, make_workload(options).workload, repeat)
+                player = LivePlayer(engine, make_workload(options).workload, f"{name} {repeat}")
                 runs.append([_row(result) for result in player.run()])
             found["workloads"][name] = runs
             print(f"{model}, {name}: done", file=sys.stderr)

@@ -8,13 +8,14 @@ from benchmarks.simulator import live, live_report
 from benchmarks.simulator.live import LivePlayer, Pace, workloads
 from tests.fakes import FakeExecutor
 from twostroke.engine.engine import Engine
+from twostroke.simulator.fleet import RequestResult
 from twostroke.simulator.workloads.make import make_workload
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 
-def play(options: SimulatedWorkloadOptions) -> tuple[Engine, list[live.RequestResult]]:
+def play(options: SimulatedWorkloadOptions) -> tuple[Engine, list[RequestResult]]:
     engine = Engine(FakeExecutor(num_blocks=600, block_size=16, max_model_len=4096))
-    return engine, LivePlayer(engine, make_workload(options).workload, 0).run()
+    return engine, LivePlayer(engine, make_workload(options).workload, "test").run()
 
 
 def test_sessions_find_what_their_turns_share() -> None:

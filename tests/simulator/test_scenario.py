@@ -256,5 +256,5 @@ def test_a_page_of_several_runs_names_what_they_share_and_spreads_wide_values() 
     chart = chart[: chart.index("</figure>")]
     assert chart.count('class="line c0') == chart.count('class="line c1') == 2 and "dashed" in chart
     # A logarithmic axis: as far from 50 to 500 as from 100 to 1000.
-    y = {mark: float(re.search(rf'y="([\d.]+)" text-anchor="end">{mark}<', chart)[1]) for mark in (50, 100, 500, 1000)}
+    y = {int(mark): float(place) for place, mark in re.findall(r'y="([\d.]+)" text-anchor="end">(\d+)<', chart)}
     assert y[50] - y[500] == pytest.approx(y[100] - y[1000], abs=0.2)

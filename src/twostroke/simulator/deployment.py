@@ -62,7 +62,8 @@ def deploy(options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerC
     draft = find_model(options.speculative_model) if options.speculative_model else None
     speculation = Speculation(tokens=options.speculative_tokens, draft=draft) if options.speculative_tokens else None
     efficiencies = find_efficiencies(hardware, options)
-    tables = options.kernel_tables and KernelTables.read(options.kernel_tables, hardware, efficiencies)
+    path = options.kernel_tables
+    tables = None if path is None else KernelTables.read(path, hardware, efficiencies)
     cost = RooflineCostModel(
         hardware,
         model,
