@@ -23,6 +23,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.claims.report import Others
 from benchmarks.simulator.data import ROOT
 from twostroke.config import CacheConfig, EngineConfig, ModelOptions
 from twostroke.engine.client import GenerationRequest
@@ -240,10 +241,11 @@ def update(models: Sequence[str], repeats: int = 2, keep_calibration: bool = Fal
 
     kept: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {"models": {}}
     for model in models:
-        name = short_name(model)
+        name, others = short_name(model), Others()
         if not keep_calibration:
             kept["models"][name] = calibrate(model)
         measure(kept["models"][name], repeats)
+        kept["models"][name]["others_cpu_share"] = others.share()
         kept["environment"] = live_report.environment()
         RESULTS.write_text(json.dumps(kept) + "\n", encoding="utf-8")
     return live_report.write(kept) if kept["models"] else None

@@ -26,7 +26,7 @@ Written by `python -m benchmarks.simulator.live pilot CHECKPOINT`; do not edit. 
 alone, and the engine ran the same requests in real time, in a process of its own without HTTP. No request of a workload
 had a part in the calibration. 350m is a random checkpoint (`benchmarks/make_checkpoint.py`). Of {repeats} live runs of
 each workload the mean counts; "live apart" is how far they differ from each other, the larger over the smaller. An
-error is `|simulated / live - 1|`.
+error is `|simulated / live - 1|`. Other programs took {others} of the CPU time meanwhile.
 """
 
 
@@ -108,7 +108,10 @@ def compare(kept: Mapping[str, Any]) -> list[Case]:
 def report(cases: Sequence[Case], kept: Mapping[str, Any], plots: Sequence[str]) -> str:
     repeats = max(len(case.live) for case in cases)
     pairs = [case.pair(figure) for case in cases for figure, _, _ in JUDGED.values()]
-    lines = [INTRODUCTION.format(environment=kept["environment"], repeats=repeats), "## Results", ""]
+    taken = [(model, measured.get("others_cpu_share")) for model, measured in kept["models"].items()]
+    others = ", ".join(f"{share:.0%} ({model})" for model, share in taken if share is not None) or "an unknown share"
+    introduction = INTRODUCTION.format(environment=kept["environment"], repeats=repeats, others=others)
+    lines = [introduction, "## Results", ""]
     lines += [
         "| what | figures | median error | target | | P95 error | target | |",
         "|---|---|---|---|---|---|---|---|",
