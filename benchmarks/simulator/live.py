@@ -16,7 +16,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -171,7 +171,7 @@ def calibrate(model: str) -> dict[str, Any]:
         return {"model": model, "efficiencies": file.read_text(), "steps": steps.read_text(), "workloads": {}}
 
 
-def measure(found: dict[str, Any], repeats: int) -> None:
+def measure(found: dict[str, Any], repeats: int, save: Callable[[], None]) -> None:
     """Run every workload ``repeats`` times, live, on a model that has been calibrated; into ``found``."""
     from twostroke.startup import load_engine
 
@@ -189,6 +189,7 @@ def measure(found: dict[str, Any], repeats: int) -> None:
                 player = LivePlayer(engine, make_workload(options).workload, f"{name} {repeat}")
                 runs.append([_row(result) for result in player.run()])
             found["workloads"][name] = runs
+            save()
             print(f"{model}, {name}: done", file=sys.stderr)
     finally:
         engine.close()
@@ -240,14 +241,18 @@ def update(models: Sequence[str], repeats: int = 2, keep_calibration: bool = Fal
     from benchmarks.simulator import live_report
 
     kept: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {"models": {}}
+
+    def save() -> None:
+        kept["models"][name]["others_cpu_share"] = others.share()
+        RESULTS.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+
     for model in models:
         name, others = short_name(model), Others()
+        kept["environment"] = live_report.environment()
         if not keep_calibration:
             kept["models"][name] = calibrate(model)
-        measure(kept["models"][name], repeats)
-        kept["models"][name]["others_cpu_share"] = others.share()
-        kept["environment"] = live_report.environment()
-        RESULTS.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+            save()
+        measure(kept["models"][name], repeats, save)
     return live_report.write(kept) if kept["models"] else None
 
 
