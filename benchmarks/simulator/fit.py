@@ -37,7 +37,6 @@ SERVES = {
     "h100-sxm": ("h100-sxm", "h100-pcie", "h200"),
     "l40s": ("l40s", "l4"),
 }
-PCIE = ("l40s", "l4", "a10", "h100-pcie", "rtx-4090", "rtx-5090", "rtx-pro-6000")
 NVLINK = ("a100-80gb-sxm", "h100-sxm")
 
 Products = list[tuple[Any, HardwareSheet]]
@@ -136,10 +135,13 @@ def unseen_interval(known: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-def write(name: str, source: str, tables: Mapping[str, Any], devices: Sequence[str] = ()) -> None:
+def write(
+    name: str, source: str, tables: Mapping[str, Any], devices: Sequence[str] = (), links: Sequence[str] = ()
+) -> None:
     lines = [f'source = "{source}"']
-    if devices:
-        lines.append("devices = [" + ", ".join(f'"{device}"' for device in devices) + "]")
+    for key, names in (("devices", devices), ("links", links)):
+        if names:
+            lines.append(f"{key} = [" + ", ".join(f'"{each}"' for each in names) + "]")
     for table, values in tables.items():
         inner = {key: value for key, value in values.items() if isinstance(value, dict)}
         for key, value in inner.items():
@@ -171,7 +173,7 @@ def write_all() -> None:
         if device in NVLINK:
             rates[device] |= fit_links([device])
         write(device, f"fitted to {public} on this device", rates[device], SERVES[device])
-    write("pcie", f"fitted to {public} on L40S", fit_links(["l40s"]), PCIE)
+    write("pcie", f"fitted to {public} on L40S", fit_links(["l40s"]), links=("PCIe",))
     h100 = with_kernels(load_efficiencies("h100-sxm"), rates["h100-sxm"])
     closed = Closed(load_hardware("h100-sxm"), h100)
     stacks = fit_stacks(closed, serving_rows())

@@ -1,12 +1,15 @@
-"""Judges the cost model on public measurements and writes docs/validation/kernels.md with its plots.
+"""Judges the cost model on public measurements, and the simulator on the live engine: writes docs/validation.
 
-    python -m benchmarks.simulator.validate
+    python -m benchmarks.simulator.validate [--live pilot --live /path/to/350m]
 
-Single-threaded, some minutes. Skips, and says so, where the measurements are absent.
+Single-threaded, some minutes. Skips, and says so, where the public measurements are absent. ``--live`` measures the
+engine anew (see ``benchmarks/simulator/live.py``: ten minutes of a quiet machine); without it, that report is written
+again from the last measurement.
 """
 
 from __future__ import annotations
 
+import argparse
 import platform
 import subprocess
 import sys
@@ -15,7 +18,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.simulator import judge, kernels
+from benchmarks.simulator import judge, kernels, live
 from benchmarks.simulator.data import DATA, DEVICES, ROOT, present
 from benchmarks.simulator.judge import Result
 from benchmarks.simulator.kernels import Pair
@@ -23,7 +26,7 @@ from benchmarks.simulator.kernels import Pair
 REPORT = ROOT / "docs" / "validation"
 INTRODUCTION = """# Validation of the cost model: kernels and servers
 
-Written by `python -m benchmarks.simulator.validate`; do not edit. {environment}.
+Written by `python -m benchmarks.simulator.validate`; do not edit. {environment}. The live engine: [live.md](live.md).
 
 Measured times are public: kernels of A100 80 GB, H100 SXM and L40S as NVIDIA's AI Configurator project recorded them
 (Apache-2.0; vLLM's kernels), serving rows of H100 from the same source, products on H100 by Microsoft's Vidur (MIT).
@@ -40,7 +43,7 @@ NOTES = """## How to read it
 - L40S has a cache of 96 MB, in which the benchmark's repetitions leave weights and short contexts. Such rows are left
   out there (2.5 times the weights, or the keys and values, below the cache's size): no server finds them there.
 - One all-reduce of A100 (4 KiB on 8 devices: 14.8 us between neighbours of 5.6 and 6.3) is an outlier of the
-  measurement. It is kept, and tables, which believe what was measured, pass it on to both neighbours.
+  measurement. It is kept; tables take no message to need longer than a larger one, so its neighbours do not suffer.
 - **Servers**: a request in a closed loop of C clients takes `C x + O d`, with prefill x and decode step d from the cost
   model (`benchmarks/simulator/serving.py`). Fitted on the other models' rows: host time per step, per request and per
   layer for each stack (SGLang serves one model only, so it gets the host times of the other two), one factor on
@@ -56,9 +59,20 @@ NOTES = """## How to read it
 
 
 def main() -> int:
-    if not present():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--live", action="append", default=[], metavar="MODEL", help="measure the live engine anew")
+    models = parser.parse_args().live
+    if present():
+        print(write_kernels())
+    else:
         print(f"skipped: no measurements at {DATA}", file=sys.stderr)
-        return 0
+    if path := live.update(models):
+        print(path)
+    return 0
+
+
+def write_kernels() -> Path:
+    """Judge kernels and servers, write their report, return its path."""
     REPORT.mkdir(parents=True, exist_ok=True)
     results = []
     for result in judged():
@@ -66,8 +80,7 @@ def main() -> int:
         results.append(result)
     plots = draw(results)
     (REPORT / "kernels.md").write_text(report(results, plots), encoding="utf-8")
-    print(REPORT / "kernels.md")
-    return 0
+    return REPORT / "kernels.md"
 
 
 def judged() -> Iterator[Result]:

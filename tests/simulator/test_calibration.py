@@ -11,13 +11,9 @@ from tests.fakes import FakeExecutor
 from tests.simulator import configs
 from twostroke.engine.engine import Engine
 from twostroke.errors import ConfigError
-from twostroke.simulator.calibration import (
-    MeasuredStep,
-    as_toml,
-    calibrate,
-    measure,
-)
+from twostroke.simulator.calibration import as_toml, calibrate
 from twostroke.simulator.calibration_options import CalibrationOptions
+from twostroke.simulator.calibration_steps import MeasuredStep, measure, write_steps
 from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
 from twostroke.simulator.efficiencies import load_efficiencies
 from twostroke.simulator.hardware_sheet import load_hardware
@@ -48,6 +44,19 @@ def test_steps_of_the_engine_are_measured_as_what_they_computed() -> None:
     assert all(step.seconds > 0 for step in steps)
     lone = [shape for shape in found if shape.decode_requests == 1 and not shape.prefill]
     assert 17 <= min(shape.decode_context for shape in lone) < 32  # steps of nearly the same context are one kind
+
+
+def test_the_steps_cover_what_a_server_meets(tmp_path: Path) -> None:
+    """Prompts beside decoding, chunks on top of cached tokens, every size of batch: nothing is left to extrapolate."""
+    engine = Engine(FakeExecutor(num_blocks=4000, block_size=16, max_model_len=2600))
+    steps = measure(engine, rounds=1)
+    engine.close()
+    shapes = [step.shape for step in steps]
+    assert any(shape.decode_requests >= 8 and shape.prefill for shape in shapes)
+    assert {before for shape in shapes for _, before in shape.prefill} >= {0, 512, 1024, 2048}
+    assert {shape.decode_requests for shape in shapes if not shape.prefill} >= set(range(1, 25))
+    write_steps(tmp_path / "steps.csv", steps, [1.0] * len(steps))
+    assert len((tmp_path / "steps.csv").read_text().splitlines()) == len(steps) + 1
 
 
 def test_a_fit_finds_times_that_other_coefficients_made() -> None:
@@ -81,5 +90,6 @@ def test_the_file_is_read_back(tmp_path: Path) -> None:
 def test_options() -> None:
     assert CalibrationOptions.weight_format("auto", "fp32") == "fp32"
     assert CalibrationOptions.weight_format("bfloat16", "fp32") == "bf16"
+    assert CalibrationOptions.weight_format("auto", "bf16", "int8") == "int8"
     with pytest.raises(ConfigError, match="--rounds must be at least 1"):
         CalibrationOptions(rounds=0)

@@ -245,3 +245,16 @@ def test_targets() -> None:
     for text in ("ttft", "ttft=0", "itl=1", "ttft=x"):
         with pytest.raises(ConfigError, match="--slo"):
             OutputOptions(slo=text)
+
+
+def test_a_page_of_several_runs_names_what_they_share_and_spreads_wide_values() -> None:
+    """No single run's device or rate in the heading; percentiles in one colour; small values still to be seen."""
+    page = report_html([run_fields(run) for run in runs("rate=2,200", "gpu=h100,l4", num_requests=60)])
+    heading = page[page.index("<h1>") : page.index("</h1>")]
+    assert "H100" in heading and "L4" in heading and "at 200 requests/s" not in page
+    chart = page[page.index("TTFT against load") :]
+    chart = chart[: chart.index("</figure>")]
+    assert chart.count('class="line c0') == chart.count('class="line c1') == 2 and "dashed" in chart
+    # A logarithmic axis: as far from 50 to 500 as from 100 to 1000.
+    y = {int(mark): float(place) for place, mark in re.findall(r'y="([\d.]+)" text-anchor="end">(\d+)<', chart)}
+    assert y[50] - y[500] == pytest.approx(y[100] - y[1000], abs=0.2)

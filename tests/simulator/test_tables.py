@@ -104,3 +104,14 @@ def test_files(tmp_path: Path) -> None:
     file.write_text("[]")
     with pytest.raises(ConfigError, match="cannot read kernel tables"):
         KernelTables.read(file, H100, EFFICIENCIES)
+
+
+def test_an_all_reduce_takes_no_longer_than_a_larger_one() -> None:
+    """One stalled measurement does not make its neighbours slow."""
+    quiet = [[1024, 5e-6], [4096, 5.5e-6], [16384, 6e-6], [65536, 9e-6]]
+    stalled = [[1024, 5e-6], [4096, 15e-6], [16384, 6e-6], [65536, 9e-6]]
+    found, with_stall = tables(all_reduce={"8": quiet}), tables(all_reduce={"8": stalled})
+    for size in (2048, 8192, 32768):
+        time = all_reduce_time(size, 8, efficiency=EFFICIENCIES.all_reduce, link=H100.link_bandwidth)
+        expected = found.all_reduce(size, 8, time)
+        assert with_stall.all_reduce(size, 8, time) == pytest.approx(expected, rel=0.1)

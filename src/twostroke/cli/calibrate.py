@@ -37,8 +37,9 @@ def calibrate(
     from rich.progress import Progress
 
     from twostroke.model_files import resolve_model
-    from twostroke.simulator.calibration import BATCHES, as_toml, measure
+    from twostroke.simulator.calibration import as_toml
     from twostroke.simulator.calibration import calibrate as fit
+    from twostroke.simulator.calibration_steps import SCENES, measure, write_steps
     from twostroke.simulator.efficiencies import load_efficiencies
     from twostroke.simulator.hardware_sheet import load_hardware
     from twostroke.simulator.model_reader import read_model
@@ -51,12 +52,12 @@ def calibrate(
     start = load_efficiencies(hardware.name)
     config = engine_config(model, model_options, cache, scheduler)
     sheet = read_model(resolve_model(config.model.model, config.model.revision))
-    weights = options.weight_format(config.model.dtype, sheet.format)
+    weights = options.weight_format(config.model.dtype, sheet.format, config.model.quantization)
     engine = load_engine(config)
     console = Console(stderr=True)
     try:
         with Progress(console=console, disable=not console.is_terminal, refresh_per_second=2) as progress:
-            task = progress.add_task("measuring", total=options.rounds * len(BATCHES))
+            task = progress.add_task("measuring", total=options.rounds * len(SCENES))
             steps = measure(engine, options.rounds, lambda done: progress.update(task, completed=done))
     finally:
         engine.close()
@@ -66,6 +67,8 @@ def calibrate(
         f"twostroke calibrate on {platform.node() or 'this machine'}: {config.model.model}, {hardware.name}, {weights}"
     )
     write(options.output, as_toml(found, source))
+    if options.steps is not None:
+        write_steps(options.steps, steps, found.estimates)
     print(f"median error {found.median_error:.1%} over {len(steps)} kinds of steps; wrote {options.output}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 
 
 class BlockPool:
@@ -42,6 +43,16 @@ class BlockPool:
         self._holders[block] = 1
         return block
 
+    def allocate_many(self, count: int) -> list[int]:
+        """``allocate``, ``count`` times."""
+        pop, hash_of, holders = self._free.popitem, self._hash_of, self._holders
+        found = [pop(last=False)[0] for _ in range(count)]
+        for block in found:
+            if hash_of[block] is not None:
+                self.forget(block)
+            holders[block] = 1
+        return found
+
     def share(self, block: int) -> None:
         """Add a holder to a block that is held or free (a free one is revived)."""
         if self._holders[block] == 0:
@@ -50,17 +61,31 @@ class BlockPool:
 
     def release(self, block: int) -> None:
         """Remove a holder. The last one leaves a free block that keeps its content."""
-        self._holders[block] -= 1
-        if self._holders[block] == 0:
-            self._free[block] = None
-            if self._hash_of[block] is None:
-                self._free.move_to_end(block, last=False)
+        self.release_all((block,))
+
+    def release_all(self, blocks: Iterable[int]) -> None:
+        """``release`` of each, in this order."""
+        hash_of, holders, free = self._hash_of, self._holders, self._free
+        for block in blocks:
+            holders[block] -= 1
+            if not holders[block]:
+                free[block] = None
+                if hash_of[block] is None:
+                    free.move_to_end(block, last=False)
 
     def remember(self, block: int, content: bytes) -> None:
         """Index a full block by the hash of its content, unless an equal block is indexed already."""
         if content not in self._block_of and self._hash_of[block] is None:
             self._block_of[content] = block
             self._hash_of[block] = content
+
+    def remember_all(self, blocks: Sequence[int], contents: Sequence[bytes]) -> None:
+        """``remember`` of each block with its content, in this order."""
+        hash_of, block_of = self._hash_of, self._block_of
+        for block, content in zip(blocks, contents):
+            if content not in block_of and hash_of[block] is None:
+                block_of[content] = block
+                hash_of[block] = content
 
     def forget(self, block: int) -> None:
         """Drop the block's content from the index."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import sub
@@ -80,6 +80,11 @@ class KVCacheManager:
         """Blocks still to be allocated before all known tokens of a running request have a slot."""
         return self.blocks_for(request.num_tokens) - len(self._tables[request.request_id].blocks)
 
+    def num_blocks_promised(self, requests: Iterable[Request]) -> int:
+        """``num_blocks_missing`` of all of them together."""
+        size, tables = self.block_size, self._tables
+        return sum([-(-len(r.token_ids) // size) - len(tables[r.request_id].blocks) for r in requests])
+
     def find_prefix(self, request: Request) -> Prefix:
         """The longest prefix whose keys and values exist; never all tokens, since the last one's logits are needed.
 
@@ -124,6 +129,18 @@ class KVCacheManager:
         table = self._tables[request.request_id]
         num_new = -(-num_tokens // self.block_size) - len(table.blocks)
         return (num_new if num_new > 0 else 0) + self._must_copy(request, table) - self.pool.num_free
+
+    def blocks_with_room(self, request: Request) -> list[int] | None:
+        """The live table of a running request if nothing has to be done before it writes its next token, else ``None``.
+
+        It then has a slot in a block that nobody else holds, and the executor has seen all of the table.
+        """
+        table = self._tables[request.request_id]
+        blocks = table.blocks
+        index = request.num_computed_tokens // self.block_size
+        if index >= len(blocks) or table.num_announced < len(blocks) or self.pool.holders(blocks[index]) > 1:
+            return None
+        return blocks
 
     def must_copy(self, request: Request) -> bool:
         """Whether the block that a running request writes next is shared, so that ``allocate`` will copy it."""
@@ -192,7 +209,7 @@ class KVCacheManager:
             table.num_announced = min(table.num_announced, first_written)
         num_new = -(-num_tokens // self.block_size) - len(table.blocks)
         if num_new > 0:
-            table.blocks += [self.pool.allocate() for _ in range(num_new)]
+            table.blocks += self.pool.allocate_many(num_new)
         changed_from, table.num_announced = table.num_announced, len(table.blocks)
         return Allocation(block_copies, changed_from)
 
@@ -208,8 +225,8 @@ class KVCacheManager:
         num_full = request.num_computed_tokens // self.block_size
         if num_full > table.num_indexed:
             hashes = extend_block_hashes(request, num_full, self.block_size, self._model_id)
-            for index in range(table.num_indexed, num_full):
-                self.pool.remember(table.blocks[index], hashes[index])
+            new = slice(table.num_indexed, num_full)
+            self.pool.remember_all(table.blocks[new], hashes[new])
             table.num_indexed = num_full
 
     def free(self, request: Request, *, discard: bool = False) -> None:
@@ -221,10 +238,11 @@ class KVCacheManager:
         table = self._tables.pop(request.request_id, None)
         if table is None:
             return
-        for block in reversed(table.blocks):
-            if discard and self.pool.holders(block) == 1:
-                self.pool.forget(block)
-            self.pool.release(block)
+        if discard:
+            for block in table.blocks:
+                if self.pool.holders(block) == 1:
+                    self.pool.forget(block)
+        self.pool.release_all(reversed(table.blocks))
 
     def num_unused_slots(self, request: Request) -> int:
         """Slots that a running request's table reserves and that hold no token."""

@@ -10,6 +10,8 @@ Iteration-level scheduling: Yu et al., Orca, OSDI 2022. Chunked prefill: Agrawal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from twostroke.config import SchedulerConfig
 from twostroke.errors import RequestTooLargeError, TwostrokeError
 from twostroke.kv_cache.manager import KVCacheManager, Prefix
@@ -49,6 +51,8 @@ class Scheduler:
         self._released: list[str] = []
         self._num_arrived = 0
         self._step = 0
+        self._ranked: list[Request] | None = None
+        self._ranks_change = config.policy == "fair"
         self._chunk = min(config.max_prefill_chunk or config.max_num_batched_tokens, config.max_num_batched_tokens)
 
     # ---- arrivals and departures -------------------------------------------------------------------------------
@@ -90,6 +94,7 @@ class Scheduler:
         if request is None:
             return None
         if self.running.pop(request_id, None):
+            self._ranked = None
             self._released.append(request_id)
             self.policy.finished(request)
         else:
@@ -103,6 +108,12 @@ class Scheduler:
 
     def has_work(self) -> bool:
         return bool(self.requests)
+
+    def ranked(self) -> list[Request]:
+        """The running requests, the first one first. Not to be changed."""
+        if self._ranked is None or self._ranks_change:
+            self._ranked = sorted(self.running.values(), key=self.policy.rank)
+        return self._ranked
 
     def skip_steps(self, steps: int) -> None:
         """Count steps that were taken without plans (``scheduling/steady.py``)."""
@@ -124,22 +135,25 @@ class Scheduler:
     def update(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestOutput]:
         """Take in what the step produced: grow the requests, end those that are done."""
         outputs = []
+        size = self.kv.block_size
         for request_id, item in plan.scheduled.items():
             request = item.request
-            if error := result.errors.get(request_id):
+            if result.errors and (error := result.errors.get(request_id)):
                 outputs.append(self.fail(request, error, now))
                 continue
             request.num_computed_tokens += item.num_tokens
-            tokens = result.token_ids.get(request_id, [])
-            prompt_logprobs = _unseen(result.prompt_logprobs.get(request_id), request, item.start)
+            tokens = result.token_ids.get(request_id, ())
+            scores = result.prompt_logprobs.get(request_id)
+            prompt_logprobs = None if scores is None else _unseen(scores, request, item.start)
             if tokens or prompt_logprobs is not None:
                 output = self._extend(request, tokens, now)
                 output.logprobs = result.logprobs.get(request_id)
                 output.prompt_logprobs = prompt_logprobs
                 outputs.append(output)
-            if request.status is RequestStatus.RUNNING:
+            fills_block = request.num_computed_tokens // size > item.start // size
+            if fills_block and request.status is RequestStatus.RUNNING:
                 self.kv.commit(request)
-            if _prompt_computed(request):
+            if self._held and _prompt_computed(request):
                 self._unhold(request)
         return outputs
 
@@ -170,15 +184,35 @@ class Scheduler:
     # ---- running requests --------------------------------------------------------------------------------------
 
     def _continue_running(self, plan: StepPlan) -> None:
+        """Those that lack one token first. Most need nothing for it: their last block has room, and is theirs alone."""
         self._let_in_newcomers(plan)
-        rank, hurries = self.policy.rank, self.policy.hurries
-        order = sorted(self.running.values(), key=lambda r: (not hurries(r), r.num_missing_tokens > 1, rank(r)))
+        order = self.ranked()
+        hurrying = [request for request in order if self.policy.hurries(request)]
+        for request in hurrying:
+            self._continue(request, plan)
+        long: list[Request] = []
+        # Behind those, shares are the policy's to decide.
+        room = 0 if hurrying or plan.scheduled else self.config.max_num_batched_tokens
         for request in order:
-            if request.request_id not in self.running or request.request_id in plan.scheduled:
-                continue
-            num_tokens = self._share(request.num_missing_tokens, request, plan)
-            if num_tokens > 0 and self._make_room(request, num_tokens, plan):
-                self._take(request, num_tokens, plan)
+            start = request.num_computed_tokens
+            if len(request.token_ids) - start > 1:
+                long.append(request)
+            elif start < request.num_prompt_tokens or plan.num_tokens >= room:
+                self._continue(request, plan)
+            elif blocks := self.kv.blocks_with_room(request):
+                request.num_reached_tokens = max(request.num_reached_tokens, start + 1)
+                plan.add(ScheduledRequest(request, start, 1, blocks, len(blocks)))
+            else:
+                self._continue(request, plan)
+        for request in long:
+            self._continue(request, plan)
+
+    def _continue(self, request: Request, plan: StepPlan) -> None:
+        if request.request_id not in self.running or request.request_id in plan.scheduled:
+            return  # preempted by one before it, or in already
+        num_tokens = self._share(request.num_missing_tokens, request, plan)
+        if num_tokens > 0 and self._make_room(request, num_tokens, plan):
+            self._take(request, num_tokens, plan)
 
     def _share(self, missing: int, request: Request, plan: StepPlan) -> int:
         """How many of the missing tokens fit into chunk and budget; says so when not all do."""
@@ -214,6 +248,7 @@ class Scheduler:
         plan.remove(victim.request_id)
         self.kv.free(victim)
         del self.running[victim.request_id]
+        self._ranked = None
         victim.status = RequestStatus.WAITING
         victim.num_computed_tokens = 0
         victim.num_preemptions += 1
@@ -228,7 +263,7 @@ class Scheduler:
     def _admit_waiting(self, plan: StepPlan) -> None:
         if not len(self.policy):
             return
-        promised = self._promised()
+        promised = self.kv.num_blocks_promised(self.running.values())
         while (request := self.policy.peek()) is not None:
             prefix = self._entry(request, promised, plan)
             if isinstance(prefix, Reason):
@@ -258,7 +293,7 @@ class Scheduler:
 
     def _let_in_newcomers(self, plan: StepPlan) -> None:
         """Those that the policy puts before the running ones, preempting whom it names until there is room."""
-        promised = 0 if self.policy.newcomer() is None else self._promised()
+        promised = 0 if self.policy.newcomer() is None else self.kv.num_blocks_promised(self.running.values())
         while (request := self.policy.newcomer()) is not None and self._left(request, plan):
             prefix = self.kv.find_prefix(request)
             while self._is_full() or not self.kv.has_room(request, prefix, promised):
@@ -270,10 +305,6 @@ class Scheduler:
             self._admit(self.policy.pop(), prefix, plan)
             promised += self.kv.num_blocks_missing(request)
 
-    def _promised(self) -> int:
-        """Blocks that the running requests' known tokens still need."""
-        return sum(self.kv.num_blocks_missing(request) for request in self.running.values())
-
     def _is_full(self) -> bool:
         return len(self.running) >= self.config.max_num_seqs
 
@@ -282,6 +313,7 @@ class Scheduler:
         if request.first_scheduled_time is None:
             request.first_scheduled_time = plan.time
         self.running[request.request_id] = request
+        self._ranked = None
         self.kv.admit(request, prefix)
         if request.num_preemptions == 0:
             request.num_cached_tokens = prefix.num_tokens
@@ -302,7 +334,7 @@ class Scheduler:
 
     # ---- results -----------------------------------------------------------------------------------------------
 
-    def _extend(self, request: Request, tokens: list[int], now: float) -> RequestOutput:
+    def _extend(self, request: Request, tokens: Sequence[int], now: float) -> RequestOutput:
         """Append sampled tokens up to the first one that ends the request."""
         output = _output(request, [])
         for token in tokens:
@@ -310,7 +342,8 @@ class Scheduler:
             output.token_ids.append(token)
             if request.first_token_time is None:
                 request.first_token_time = now
-            if stop := check_stop(request):
+            may_end = token in request.stop_token_ids or len(request.token_ids) >= request.max_total_tokens
+            if may_end and (stop := check_stop(request)):
                 output.finish_reason, output.stop_reason = stop.reason, stop.token_id
                 self.kv.commit(request)
                 self.finish(request.request_id, stop.reason, now)
@@ -323,11 +356,10 @@ def _prompt_computed(request: Request) -> bool:
     return request.num_computed_tokens >= request.num_prompt_tokens
 
 
-def _unseen(scores: list[PositionLogprobs] | None, request: Request, start: int) -> list[PositionLogprobs] | None:
+def _unseen(scores: list[PositionLogprobs], request: Request, start: int) -> list[PositionLogprobs]:
     """The log-probabilities of prompt tokens ``start + 1 ..`` less those that were delivered before a preemption."""
-    if scores is not None:
-        scores = scores[max(0, request.num_scored_tokens - start) :]
-        request.num_scored_tokens += len(scores)
+    scores = scores[max(0, request.num_scored_tokens - start) :]
+    request.num_scored_tokens += len(scores)
     return scores
 
 
@@ -338,5 +370,5 @@ def _output(request: Request, tokens: list[int]) -> RequestOutput:
         token_ids=tokens,
         num_prompt_tokens=request.num_prompt_tokens,
         num_cached_tokens=request.num_cached_tokens,
-        num_used_prompt_tokens=request.num_used_prompt_tokens,
+        num_used_prompt_tokens=min(request.num_reached_tokens, request.num_prompt_tokens),
     )

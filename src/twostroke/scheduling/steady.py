@@ -57,14 +57,15 @@ def steady_steps(scheduler: Scheduler, token: int, most: int) -> int:
 
 def advance(scheduler: Scheduler, token: int, steps: int, now: float) -> SteadyRun:
     """Take ``steps`` steps, which ``steady_steps`` has allowed, the last of which ends at ``now``."""
-    requests = sorted(scheduler.running.values(), key=scheduler.policy.rank)
+    requests = scheduler.ranked()
     tokens = [token] * steps
     for request in requests:
         request.token_ids += tokens
     free_blocks = scheduler.kv.decode(requests, steps)
     finished = []
     for request in requests:
-        scheduler.kv.commit(request)
+        if not request.num_computed_tokens % scheduler.kv.block_size:
+            scheduler.kv.commit(request)
         if len(request.token_ids) >= request.max_total_tokens and (stop := check_stop(request)):
             scheduler.finish(request.request_id, stop.reason, now)
             finished.append(request)
@@ -87,7 +88,7 @@ def _until_someone_enters(scheduler: Scheduler, steps: int) -> int:
     if request is None or full:
         return steps
     prefix = kv.find_prefix(request)
-    if kv.has_room(request, prefix, sum(map(kv.num_blocks_missing, scheduler.running.values()))):
+    if kv.has_room(request, prefix, kv.num_blocks_promised(scheduler.running.values())):
         return 0
     if prefix.looked_up:
         for other in scheduler.running.values():

@@ -58,7 +58,7 @@ def prefill_time(
     ranks: int = 1,
     cache_bytes: float = 2.0,
 ) -> KernelTime:
-    """Time for chunks of (new tokens, tokens cached before), all in one kernel. Arguments as in ``decode_time``."""
+    """Time for chunks of (new tokens, tokens cached before). Arguments as in ``decode_time``."""
     e = efficiency
     heads = layer.heads / ranks
     pairs = 0.0
@@ -77,4 +77,4 @@ def prefill_time(
     moved += 2 * new * heads * (layer.key_dim + layer.value_dim) * ACTIVATION_BYTES
     memory = moved / (e.memory * bandwidth)
     waves = ceil(tiles * heads / units)
-    return combine(compute, memory, e.launch + e.block * waves, e.sharpness)
+    return combine(compute, memory, e.launch + e.block * waves + e.chunk * len(chunks), e.sharpness)

@@ -16,15 +16,19 @@ class CalibrationOptions:
     gpu: str = "cpu"
     """The device that the engine runs on: a hardware sheet by name, or one of your own (.toml)."""
     rounds: int = 3
-    """How often every batch is run; the fastest step of a kind counts."""
+    """How often every batch is run; the median step of a kind counts."""
     output: Path = Path("efficiencies.toml")
     """Write the coefficients here."""
+    steps: Path | None = None
+    """Write every kind of step, measured and estimated, here (CSV)."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise ConfigError(f"--rounds must be at least 1, got {self.rounds}", hint="3 are usual")
 
     @staticmethod
-    def weight_format(dtype: str, stored: str) -> str:
-        """What the engine keeps the weights in: ``--dtype``, or what the checkpoint states."""
+    def weight_format(dtype: str, stored: str, quantization: str | None = None) -> str:
+        """What the engine keeps the weights in: ``--quantization``, ``--dtype``, or what the checkpoint states."""
+        if quantization is not None:
+            return quantization
         return stored if dtype == "auto" else weight_format(dtype).name

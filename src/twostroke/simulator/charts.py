@@ -11,17 +11,25 @@ from itertools import pairwise
 WIDTH, HEIGHT = 560, 260
 LEFT, RIGHT, TOP, BOTTOM = 56, 14, 12, 40
 NUM_COLOURS = 6
+# From this ratio of the largest to the smallest value on, small ones would lie on the axis.
+LOG_FROM = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line. ``low`` and ``high``, where given, make a band around it."""
+    """One line. ``low`` and ``high``, where given, make a band around it.
+
+    Attributes:
+        colour: Number of its colour; by default its own. Lines of one kind share theirs and differ in ``dashed``.
+    """
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
+    colour: int | None = None
+    dashed: bool = False
 
 
 def line_chart(
@@ -30,20 +38,26 @@ def line_chart(
     """Lines over a common x axis, with a legend where there are several.
 
     Args:
-        points: Mark each value; hovering shows it.
+        points: Mark each value; hovering shows it. The y axis is then logarithmic if the values differ widely.
         step: Values hold until the next one.
     """
     xs = [x for line in series for x in line.x]
-    ys = [y for line in series for y in (*line.y, *line.high)]
+    ys = [y for line in series for y in (*line.y, *line.low, *line.high)]
     if not xs:
         return ""
-    x_axis, y_axis = _Axis(min(0.0, min(xs)), max(xs), LEFT, WIDTH - RIGHT), _Axis(0.0, max(ys), HEIGHT - BOTTOM, TOP)
+    wide = points and min(ys) > 0 and max(ys) / min(ys) > LOG_FROM
+    y_axis = (_LogAxis if wide else _Axis)(min(ys) if wide else 0.0, max(ys), HEIGHT - BOTTOM, TOP)
+    x_axis = _Axis(min(0.0, min(xs)), max(xs), LEFT, WIDTH - RIGHT)
     parts = [_frame(x_axis, y_axis, x_label, y_label)]
-    for number, line in enumerate(series):
-        parts.append(_line(line, f"c{number % NUM_COLOURS}", x_axis, y_axis, points, step))
+    colours = [f"c{(at if line.colour is None else line.colour) % NUM_COLOURS}" for at, line in enumerate(series)]
+    for line, colour in zip(series, colours):
+        parts.append(_line(line, colour, x_axis, y_axis, points, step))
     legend = ""
     if len(series) > 1:
-        keys = (f'<span class="key c{at % NUM_COLOURS}">{escape(line.name)}</span>' for at, line in enumerate(series))
+        keys = (
+            f'<span class="key {colour}{" dashed" if line.dashed else ""}">{escape(line.name)}</span>'
+            for line, colour in zip(series, colours)
+        )
         legend = f'<div class="legend">{"".join(keys)}</div>'
     svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
     return f"<figure><figcaption>{escape(title)}</figcaption>{legend}{svg}</figure>"
@@ -59,12 +73,13 @@ def bar_chart(title: str, unit: str, bars: Sequence[tuple[str, float | None]]) -
     parts = []
     for at, (label, value) in enumerate(known):
         y, width = at * row + 5, max(1.0, room * value / most)
+        amount = escape(_with_unit(value, unit))
         shown = label if len(label) <= 28 else label[:27] + "…"
         parts.append(
             f'<text class="tick" x="{label_width - 8}" y="{y + 13}" text-anchor="end">{escape(shown)}'
             f"<title>{escape(label)}</title></text>"
             f'<rect class="bar" x="{label_width}" y="{y}" width="{width:.1f}" height="{row - 9}" rx="2"/>'
-            f'<text class="value" x="{label_width + width + 6:.1f}" y="{y + 13}">{_short(value)} {escape(unit)}</text>'
+            f'<text class="value" x="{label_width + width + 6:.1f}" y="{y + 13}">{amount}</text>'
         )
     height = len(known) * row + 8
     svg = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
@@ -85,6 +100,26 @@ class _Axis:
 
     def ticks(self) -> list[float]:
         return [self.low + at * self.step for at in range(round((self.high - self.low) / self.step) + 1)]
+
+
+class _LogAxis(_Axis):
+    """Powers of ten, and where they are few, also twice and five times them."""
+
+    def __init__(self, low: float, high: float, begin: float, end: float) -> None:
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        factors = (1, 2, 5) if len(powers) <= 4 else (1,)
+        marks = [factor * 10.0**power for power in powers for factor in factors]
+        first = max(at for at, mark in enumerate(marks) if mark <= low * (1 + 1e-9))
+        last = min((at for at, mark in enumerate(marks) if mark >= high * (1 - 1e-9)), default=len(marks) - 1)
+        self._ticks = marks[first : last + 1]
+        self._begin, self._end = begin, end
+
+    def place(self, value: float) -> float:
+        low, high = math.log(self._ticks[0]), math.log(self._ticks[-1])
+        return self._begin + (math.log(value) - low) / (high - low) * (self._end - self._begin)
+
+    def ticks(self) -> list[float]:
+        return self._ticks
 
 
 def _round_step(span: float) -> float:
@@ -126,7 +161,8 @@ def _line(line: Series, colour: str, x_axis: _Axis, y_axis: _Axis, points: bool,
             places_drawn += [(x, before), (x, y)]
     else:
         places_drawn = places
-    parts.append(f'<path class="line {colour}" d="{_path(places_drawn)}"/>')
+    dashed = " dashed" if line.dashed else ""
+    parts.append(f'<path class="line {colour}{dashed}" d="{_path(places_drawn)}"/>')
     if points:
         for (x, y), x_value, y_value in zip(places, line.x, line.y):
             text = escape(f"{line.name}: {_short(y_value)} at {_short(x_value)}")
@@ -138,6 +174,12 @@ def _line(line: Series, colour: str, x_axis: _Axis, y_axis: _Axis, points: bool,
 
 def _path(places: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+
+
+def _with_unit(value: float, unit: str) -> str:
+    if unit == "$":
+        return f"${value:.3f}"
+    return f"{value:.1f} %" if unit == "%" else f"{_short(value)} {unit}"
 
 
 def _short(value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 from twostroke.config import CacheConfig, SchedulerConfig
@@ -13,13 +14,14 @@ from twostroke.simulator.acceptance import Acceptance
 from twostroke.simulator.clock import VirtualClock
 from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel, Speculation
 from twostroke.simulator.decode_curve import Bound
-from twostroke.simulator.efficiencies import load_efficiencies
+from twostroke.simulator.efficiencies import SHARED, Efficiencies, load_efficiencies
 from twostroke.simulator.executor import SimulatedExecutor
 from twostroke.simulator.hardware_sheet import HardwareSheet, load_hardware
 from twostroke.simulator.model_sheet import ModelSheet
 from twostroke.simulator.options import DeploymentOptions
 from twostroke.simulator.public_models import find_model
 from twostroke.simulator.replica import Replica
+from twostroke.simulator.tables import KernelTables
 
 GB = 1e9
 # What a device's context, libraries and communication buffers take beside weights and activations.
@@ -59,12 +61,16 @@ def deploy(options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerC
     hardware, model = load_hardware(options.gpu), find_model(options.model)
     draft = find_model(options.speculative_model) if options.speculative_model else None
     speculation = Speculation(tokens=options.speculative_tokens, draft=draft) if options.speculative_tokens else None
+    efficiencies = find_efficiencies(hardware, options)
+    path = options.kernel_tables
+    tables = None if path is None else KernelTables.read(path, hardware, efficiencies)
     cost = RooflineCostModel(
         hardware,
         model,
         Parallel(tensor=options.tp),
         Dtypes(weights=options.weight_dtype, kv_cache=options.kv_cache_dtype),
-        load_efficiencies(hardware.name, options.efficiencies),
+        efficiencies,
+        tables=tables,
         speculation=speculation,
     )
     format_ = None if options.weight_dtype == "auto" else options.weight_dtype
@@ -101,6 +107,17 @@ def deploy(options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerC
         kv_bytes=round(num_blocks * cache.block_size * per_token),
         max_model_len=length,
         note=note,
+    )
+
+
+def find_efficiencies(hardware: HardwareSheet, options: DeploymentOptions) -> Efficiencies:
+    """The coefficients that ``--efficiencies`` and ``--serving-stack`` ask for. Raises ConfigError."""
+    source = options.efficiencies
+    return load_efficiencies(
+        SHARED if source == "data-sheet" else hardware.name,
+        None if source in ("auto", "data-sheet") else Path(source),
+        options.serving_stack,
+        link=hardware.link_kind,
     )
 
 

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 from twostroke.errors import ConfigError
 
 FILES = Path(__file__).parent / "efficiencies"
+# In place of a device's name: the coefficients that devices have in common.
+SHARED = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,7 @@ class AttentionEfficiency:
     Attributes:
         block: Seconds of one wave of thread blocks, beyond bytes and FLOPs.
         tile: Tokens of a query tile: the diagonal is computed to whole tiles.
+        chunk: Seconds of each prefilled chunk beyond that, where every chunk is a kernel of its own (CPU).
     """
 
     compute: float
@@ -57,6 +60,7 @@ class AttentionEfficiency:
     block: float
     tile: float
     sharpness: float
+    chunk: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,13 +144,16 @@ class Efficiencies:
         return self.gemm.get(format_) or self.gemm["bf16"]
 
 
-def load_efficiencies(device: str, path: Path | None = None, stack: str | None = None) -> Efficiencies:
+def load_efficiencies(
+    device: str, path: Path | None = None, stack: str | None = None, *, link: str = ""
+) -> Efficiencies:
     """Coefficients for a device: those of the shipped files that name it over the default ones.
 
     Args:
-        device: Name of a hardware sheet.
+        device: Name of a hardware sheet; ``SHARED`` takes the default ones alone.
         path: TOML file of one's own; what it holds goes before everything else.
         stack: Serving software whose host times to take (``vllm``, ``sglang``, ``trtllm``); the default's otherwise.
+        link: The sheet's ``link_kind``: some coefficients belong to a kind of link, whatever it joins.
 
     Raises:
         ConfigError: The file is unreadable, or names something unknown.
@@ -154,7 +161,7 @@ def load_efficiencies(device: str, path: Path | None = None, stack: str | None =
     raw = _parse(FILES / "default.toml")
     for file in sorted(FILES.glob("*.toml")):
         found = _parse(file)
-        if device in found.get("devices", ()):
+        if device in found.get("devices", ()) or link.startswith(tuple(found.get("links", ()))):
             raw = _merge(raw, found)
     if stack is not None:
         raw = _merge(raw, _parse(_stack_file(stack)))
@@ -178,7 +185,9 @@ def _parse(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}", hint="see simulator/efficiencies for the format") from error
+        raise ConfigError(
+            f"cannot read {path}: {error}", hint="auto, data-sheet, or a file such as `twostroke calibrate` writes"
+        ) from error
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

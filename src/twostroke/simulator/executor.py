@@ -52,7 +52,7 @@ class SimulatedExecutor:
             piece = self._curve.piece(shape.decode_requests, shape.decode_context)
             seconds, self.last_binding = piece.at(shape.decode_context), piece.binding
         self.clock.advance(seconds)
-        return StepResult(token_ids=self._draw(plan), duration=seconds, timings={"forward": seconds})
+        return StepResult(token_ids=self._draw(plan, shape), duration=seconds, timings={"forward": seconds})
 
     def decode_run(self, requests: int, context: int, steps: int, until: float) -> DecodeRun:
         """Consecutive steps from now on in which ``requests`` requests decode, at most ``steps`` of them.
@@ -67,8 +67,10 @@ class SimulatedExecutor:
     def close(self) -> None:
         """Nothing to free."""
 
-    def _draw(self, plan: StepPlan) -> dict[str, list[int]]:
+    def _draw(self, plan: StepPlan, shape: StepShape) -> dict[str, list[int]]:
         acceptance = self.acceptance
+        if acceptance is None and shape.sampled == len(plan.scheduled):
+            return {request_id: [TOKEN] for request_id in plan.scheduled}
         if acceptance is None:
             return {request_id: [TOKEN] for request_id, item in plan.scheduled.items() if item.samples}
         drawn = {}

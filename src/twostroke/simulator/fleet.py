@@ -116,12 +116,15 @@ class Fleet:
         if self._workload.reactive:
             # Any other replica may end a request, and so set one off, from its own time on.
             until = min([arrival, *(other.clock() for other in busy if other is not replica)])
-        finished = replica.run(until)
-        for request in finished:
-            self._finish(request)
-        if finished:
-            progress(len(finished))
-        return True
+        while True:
+            finished = replica.run(until)
+            for request in finished:
+                self._finish(request)
+            if finished:
+                progress(len(finished))
+            sets_off = finished and self._workload.reactive
+            if sets_off or not replica.has_work() or replica.clock() >= until:
+                return True
 
     # ---- arrivals ----------------------------------------------------------------------------------------------
 

@@ -27,6 +27,8 @@ TILES = (
     (128, 256),
     (256, 128),
 )
+# Largest first: for many rows they win, and their time rules out most others at a glance.
+TRIED = tuple(reversed(TILES))
 SPLITS = (1, 2, 4, 8)
 # A split product writes and reads float32 partial sums; most of that stays in the cache.
 PARTIAL_BYTES = 8 * 0.3
@@ -62,10 +64,12 @@ def _compute(
     if not e.half_tile:
         return 2.0 * rows * outputs * inputs / (e.compute * flops)
     best = float("inf")
-    for tile_rows, tile_outputs in TILES:
+    for tile_rows, tile_outputs in TRIED:
         area = tile_rows * tile_outputs
         step = 2.0 * (area + e.half_tile) * units / (e.compute * flops)  # seconds per step along the inner dimension
         tiles = ceil(rows / tile_rows) * ceil(outputs / tile_outputs) / units
+        if step * tiles * inputs >= best:
+            continue  # even without a last wave and a prologue
         for split in SPLITS:
             waves = e.waves * ceil(tiles * split) + (1 - e.waves) * max(tiles * split, 1.0)
             time = waves * step * (inputs / split + e.prologue)
@@ -73,4 +77,6 @@ def _compute(
                 time += e.split + PARTIAL_BYTES * rows * outputs * split / (e.memory * bandwidth)
             if time < best:
                 best = time
+            if step * tiles * inputs + e.split >= best:
+                break  # a further split would cost more than the rest of the last wave
     return best

@@ -22,12 +22,12 @@ body { margin: 0 auto; max-width: 1240px; padding: 24px; background: var(--bg); 
   font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 22px; margin: 0 0 4px; } h2 { font-size: 17px; margin: 32px 0 10px; }
 p { margin: 4px 0; } .dim { color: var(--dim); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 10px; margin-top: 16px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(190px, 1fr)); gap: 10px; margin-top: 16px; }
 .tile, figure { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 10px 14px; }
-.tile b { display: block; font-size: 20px; font-weight: 600; font-variant-numeric: tabular-nums; }
+.tile b { display: block; font-size: 19px; white-space: nowrap; font-weight: 600; font-variant-numeric: tabular-nums; }
 .tile span { color: var(--dim); font-size: 13px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 480px), 1fr)); gap: 14px; }
-figure { margin: 0; } figcaption { font-weight: 600; margin-bottom: 4px; }
+figure { margin: 0; align-self: start; } figcaption { font-weight: 600; margin-bottom: 4px; }
 svg { width: 100%; height: auto; display: block; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; background: var(--card); }
@@ -37,24 +37,27 @@ th { color: var(--dim); font-weight: 500; }
 .grid { stroke: var(--line); } .axis { stroke: var(--dim); } .tick { fill: var(--dim); font-size: 11px; }
 .label { fill: var(--dim); font-size: 12px; } .value { fill: var(--fg); font-size: 12px; }
 .line { fill: none; stroke: var(--c); stroke-width: 1.8; stroke-linejoin: round; } .point { fill: var(--c); }
+.line.dashed { stroke-dasharray: 5 4; }
 .band { fill: var(--c); opacity: .15; } .bar { fill: var(--c0); }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 14px; font-size: 13px; color: var(--dim); }
 .key::before { content: ""; display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 5px;
   background: var(--c); }
+.key.dashed::before { width: 15px; height: 3px; vertical-align: middle;
+  background: repeating-linear-gradient(90deg, var(--c) 0 4px, transparent 4px 6px); }
 .c0 { --c: var(--c0); } .c1 { --c: var(--c1); } .c2 { --c: var(--c2); } .c3 { --c: var(--c3); }
 .c4 { --c: var(--c4); } .c5 { --c: var(--c5); }
-details { margin: 8px 0; } summary { cursor: pointer; }
+details { margin: 8px 0; } summary { cursor: pointer; } details > .charts { margin-top: 10px; }
 """
 
 
 def report_html(runs: Sequence[Fields]) -> str:
     """The page. Runs are those of ``report.run_fields``, in the order in which they are shown."""
-    last = runs[-1]
-    parts = [_heading(last)]
+    parts = [_heading(runs)]
     if len(runs) == 1:
-        parts.append(_tiles(last))
+        parts.append(_tiles(runs[0]))
     else:
-        parts += ["<h2>Side by side</h2>", _comparison(runs), "<h2>Latency against load</h2>", _load_charts(runs)]
+        title = "Latency against load" if _rates_vary(_groups(runs)) else "Compared"
+        parts += ["<h2>Side by side</h2>", _comparison(runs), f"<h2>{title}</h2>", _load_charts(runs)]
     for at, run in enumerate(runs):
         body = f'<div class="charts">{_timeline_charts(run)}</div>{_latency_table(run)}{_setting(run)}'
         if len(runs) == 1:
@@ -63,7 +66,7 @@ def report_html(runs: Sequence[Fields]) -> str:
             opened = " open" if at == len(runs) - 1 else ""
             title = escape(run["label"] or "this run")
             parts.append(f"<details{opened}><summary>Timeline: {title}</summary>{body}</details>")
-    title = escape(f"{last['setting']['model']} on {last['hardware']['name']}")
+    title = escape(f"{_common(runs, 'model')} on {' and '.join(_devices(runs, 'name'))}")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -71,24 +74,44 @@ def report_html(runs: Sequence[Fields]) -> str:
     )
 
 
-def _heading(run: Fields) -> str:
-    setting = run["setting"]
-    devices = f"{setting['replicas']} x " if setting["replicas"] > 1 else ""
-    devices += f"{setting['tp']} x {run['hardware']['title']}"
-    rate = f" at {setting['rate']:g} requests/s" if setting["rate"] else ""
-    notes = "".join(f'<p class="dim">Note: {escape(note)}.</p>' for note in run["notes"])
-    if run["interrupted"]:
-        notes += "<p><b>Interrupted: this is what there was so far.</b></p>"
+def _devices(runs: Sequence[Fields], key: str) -> list[str]:
+    return list(dict.fromkeys(run["hardware"][key] for run in runs))
+
+
+def _common(runs: Sequence[Fields], name: str) -> str:
+    """A setting's value, or that it differs."""
+    values = list(dict.fromkeys(str(run["setting"][name]) for run in runs))
+    return values[0] if len(values) == 1 else f"{len(values)} values of {name}"
+
+
+def _heading(runs: Sequence[Fields]) -> str:
+    """What was simulated; of several runs, what they have in common."""
+    replicas, ranks = _common(runs, "replicas"), _common(runs, "tp")
+    devices = f"{replicas} x " if replicas != "1" else ""
+    devices += f"{ranks} x {', '.join(_devices(runs, 'title'))}"
+    rates = {run["setting"]["rate"] for run in runs}
+    rate = f" at {rates.pop():g} requests/s" if len(rates) == 1 and None not in rates else ""
+    targets = ", ".join(f"{name.upper()} {limit:g} s" for name, limit in runs[-1]["targets"].items())
+    sources = {run["hardware"]["name"]: str(run["deployment"].get("times_from", "")) for run in runs}
+    lines = [f"Times on {escape(name)}: {escape(source)}." for name, source in sources.items() if source]
+    if targets:
+        lines.append(f"A good request stays within {escape(targets)}.")
+    if any(run["interval"] for run in runs):
+        lines.append("Bands and ranges: each end of the cost model's interval taken for the truth in every step.")
+    lines += dict.fromkeys(f"Note: {escape(note)}." for run in runs for note in run["notes"])
+    details = "".join(f'<p class="dim">{line}</p>' for line in lines)
+    if any(run["interrupted"] for run in runs):
+        details += "<p><b>Interrupted: this is what there was so far.</b></p>"
     return (
-        f"<h1>{escape(setting['model'])} on {escape(devices)}</h1>"
-        f'<p class="dim">Workload {escape(setting["workload"])}{rate}, seed {setting["seed"]}; simulated with the '
-        f"engine's own scheduler, {escape(setting['batching'])} batching, policy {escape(setting['policy'])}.</p>"
-        f"{notes}"
+        f"<h1>{escape(_common(runs, 'model'))} on {escape(devices)}</h1>"
+        f'<p class="dim">Workload {escape(_common(runs, "workload"))}{rate}, seed {escape(_common(runs, "seed"))}; '
+        f"simulated with the engine's own scheduler, {escape(_common(runs, 'batching'))} batching, policy "
+        f"{escape(_common(runs, 'policy'))}.</p>{details}"
     )
 
 
 def _tiles(run: Fields) -> str:
-    binding = sorted(run["binding"].items(), key=lambda item: (-item[1], item[0]))
+    binding = _shares(run["binding"])
     tiles = [
         ("TTFT median / p99", f"{run['median_ttft_ms']:.0f} / {run['p99_ttft_ms']:.0f} ms"),
         ("TPOT median / p99", f"{run['median_tpot_ms']:.1f} / {run['p99_tpot_ms']:.1f} ms"),
@@ -97,7 +120,7 @@ def _tiles(run: Fields) -> str:
         ("MFU / MBU", f"{run['mfu']:.0%} / {run['mbu']:.0%}"),
         ("KV cache mean / peak", f"{run['kv_mean']:.0%} / {run['kv_peak']:.0%}"),
         ("Prefix cache hits", f"{run['prefix_hit_rate']:.0%}"),
-        ("Steps wait for", f"{binding[0][0]} {binding[0][1]:.0%}" if binding else "-"),
+        ("Steps wait for", f"{binding[0][0]} {binding[0][1]:.0f}%" if binding else "-"),
         ("Per million tokens", f"${run['dollars_per_million_tokens']:.3f}"),
     ]
     if run["request_goodput"] is not None:
@@ -120,14 +143,24 @@ def _comparison(runs: Sequence[Fields]) -> str:
     return f'<div class="scroll"><table><tr><th>run</th>{titles}</tr>{"".join(rows)}</table></div>{note}'
 
 
-def _load_charts(runs: Sequence[Fields]) -> str:
-    """Lines over the rate where it varies, else bars."""
+def _groups(runs: Sequence[Fields]) -> dict[str, list[Fields]]:
+    """Runs that differ in their rate only, by what else their labels say."""
     groups: dict[str, list[Fields]] = {}
     for run in runs:
         others = [part for part in run["label"].split(", ") if "rate=" not in part]
         groups.setdefault(", ".join(others), []).append(run)
-    varies = all(len({run["setting"]["rate"] for run in group}) > 1 for group in groups.values())
-    if not varies or any(run["setting"]["rate"] is None for run in runs):
+    return groups
+
+
+def _rates_vary(groups: Mapping[str, Sequence[Fields]]) -> bool:
+    rates = [[run["setting"]["rate"] for run in group] for group in groups.values()]
+    return all(None not in each and len(set(each)) > 1 for each in rates)
+
+
+def _load_charts(runs: Sequence[Fields]) -> str:
+    """Lines over the rate where it varies, else bars."""
+    groups = _groups(runs)
+    if not _rates_vary(groups):
         charts = [
             bar_chart(title, unit, [(run["label"] or "this run", run[key]) for run in runs])
             for key, title, unit in (
@@ -138,28 +171,38 @@ def _load_charts(runs: Sequence[Fields]) -> str:
             )
         ]
         return f'<div class="charts">{"".join(charts)}</div>'
-    charts = []
-    for key, title in LATENCY_CHARTS:
-        lines = [
-            _load_line(group, f"{name} {quantile}".strip(), f"{quantile}_{key}_ms")
-            for name, group in groups.items()
-            for quantile in ("median", "p99")
+
+    def both(solid: tuple[str, str], dashed: tuple[str, str]) -> list[Series]:
+        """A solid and a dashed line in one colour for each group, from (name, key)."""
+        return [
+            _load_line(group, f"{name} {title}".strip(), key, colour, dashes)
+            for colour, (name, group) in enumerate(groups.items())
+            for dashes, (title, key) in enumerate((solid, dashed))
+            if all(run[key] is not None for run in group)
         ]
-        charts.append(line_chart(f"{title} against load", "requests/s offered", "ms", lines, points=True))
-    good = [_load_line(group, name or "goodput", "request_goodput") for name, group in groups.items()]
-    done = [_load_line(group, f"{name} completed".strip(), "request_throughput") for name, group in groups.items()]
-    known = [line for line in good if all(value is not None for value in line.y)]
-    charts.append(line_chart("Requests per second", "requests/s offered", "requests/s", [*done, *known], points=True))
+
+    charts = [
+        line_chart(
+            f"{title} against load",
+            "requests/s offered",
+            "ms",
+            both(("median", f"median_{key}_ms"), ("p99", f"p99_{key}_ms")),
+            points=True,
+        )
+        for key, title in LATENCY_CHARTS
+    ]
+    done = both(("completed", "request_throughput"), ("good", "request_goodput"))
+    charts.append(line_chart("Requests per second", "requests/s offered", "requests/s", done, points=True))
     return f'<div class="charts">{"".join(charts)}</div>'
 
 
-def _load_line(group: Sequence[Fields], name: str, key: str) -> Series:
+def _load_line(group: Sequence[Fields], name: str, key: str, colour: int, dashes: int) -> Series:
     ordered = sorted(group, key=lambda run: run["setting"]["rate"])
     rates = [run["setting"]["rate"] for run in ordered]
     with_ends = all(run["interval"] for run in ordered)
     low = [run["interval"]["low"][key] for run in ordered] if with_ends else []
     high = [run["interval"]["high"][key] for run in ordered] if with_ends else []
-    return Series(name, rates, [run[key] for run in ordered], low, high)
+    return Series(name, rates, [run[key] for run in ordered], low, high, colour, bool(dashes))
 
 
 def _timeline_charts(run: Fields) -> str:
@@ -172,17 +215,26 @@ def _timeline_charts(run: Fields) -> str:
         line_chart("Requests", "seconds", "requests", waiting, step=True)
         + line_chart("KV cache held by requests", "seconds", "% of blocks", kv, step=True)
         + line_chart("Tokens computed (prompt and output)", "seconds", "tokens/s", rate)
-        + bar_chart("What steps wait for", "%", [(name, 100 * share) for name, share in run["binding"].items()])
+        + bar_chart("What steps wait for", "%", _shares(run["binding"]))
     )
 
 
+def _shares(binding: Mapping[str, float]) -> list[tuple[str, float | None]]:
+    """Percentages, the largest first."""
+    ordered = sorted(binding.items(), key=lambda item: (-item[1], item[0]))
+    return [(name, 100 * share) for name, share in ordered if share > 0]
+
+
 def _latency_table(run: Fields) -> str:
-    columns = ("mean", "median", "p90", "p95", "p99")
+    columns, ends = ("mean", "median", "p90", "p95", "p99"), run["interval"]
     rows = []
     for key, name in (*LATENCY_CHARTS[:2], ("itl", "ITL"), LATENCY_CHARTS[2], ("queue", "Queue")):
         cells = "".join(f"<td>{run[f'{column}_{key}_ms']:.2f}</td>" for column in columns)
+        if ends:
+            low, high = (ends[bound][f"median_{key}_ms"] for bound in ("low", "high"))
+            cells += f"<td>{low:.2f} to {high:.2f}</td>"
         rows.append(f"<tr><td>{name}</td>{cells}</tr>")
-    head = "".join(f"<th>{column}</th>" for column in columns)
+    head = "".join(f"<th>{column}</th>" for column in (*columns, *(["median, range"] if ends else [])))
     return f'<h2>Latencies</h2><div class="scroll"><table><tr><th>ms</th>{head}</tr>{"".join(rows)}</table></div>'
 
 

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from twostroke.bench.options import require
 from twostroke.errors import ConfigError
+from twostroke.simulator.efficiencies import stack_names
 
 RouterName = Literal["round-robin", "least-loaded", "prefix-affinity"]
 TARGETS = ("ttft", "tpot", "e2el")
@@ -40,14 +41,23 @@ class DeploymentOptions:
     """Probability that a draft is accepted, given that those before it were."""
     speculative_model: str | None = None
     """Model that drafts; without one (n-gram) drafts cost nothing."""
-    efficiencies: Path | None = None
-    """Measured coefficients (TOML) in place of those for this hardware, such as `twostroke calibrate` writes."""
+    efficiencies: str = "auto"
+    """What share of its data sheet a device reaches. auto: as fitted to this hardware, where it was measured;
+    data-sheet: as if nobody had, by what devices have in common; or a TOML file, such as `twostroke calibrate` writes.
+    """
+    kernel_tables: Path | None = None
+    """Measured kernels of this hardware (JSON), which correct the coefficients where they cover a shape."""
+    serving_stack: str | None = None
+    """Serving software whose time on the host counts: vllm, sglang or trtllm; by default vllm's, on a CPU our own."""
     price_per_hour: float | None = None
     """US dollars for one device; by default the sheet's."""
 
     def __post_init__(self) -> None:
         for name in ("tp", "replicas"):
             require(getattr(self, name) >= 1, f"--{name}", getattr(self, name), "at least 1")
+        known = stack_names()
+        ok = self.serving_stack is None or self.serving_stack in known
+        require(ok, "--serving-stack", self.serving_stack, "one of " + ", ".join(known))
         require(
             self.router in get_args(RouterName), "--router", self.router, "one of " + ", ".join(get_args(RouterName))
         )

@@ -76,15 +76,21 @@ class Replica:
             finished = self._take_run(steps, until)
         else:
             finished = self.step()
-        self._finish_times += [request.finish_time or 0.0 for request in finished]
+        if finished:
+            self._finish_times += [request.finish_time or 0.0 for request in finished]
         return finished
 
     def step(self) -> list[Request]:
         now = self.clock()
         plan = self.scheduler.schedule(now)
         result = self.executor.execute(plan)
+        unfinished = len(self.scheduler.requests)
         self.scheduler.update(plan, result, self.clock())
-        return self._observe(plan, result)
+        finished = []
+        if len(self.scheduler.requests) < unfinished:
+            finished = [item.request for item in plan.scheduled.values() if item.request.finish_reason is not None]
+        self._observe(plan, result, finished)
+        return finished
 
     def _take_run(self, most: int, until: float) -> list[Request]:
         running = self.scheduler.running
@@ -107,10 +113,9 @@ class Replica:
         )
         return run.finished
 
-    def _observe(self, plan: StepPlan, result: StepResult) -> list[Request]:
-        """Write down what happened; returns whom the step has ended."""
+    def _observe(self, plan: StepPlan, result: StepResult, finished: list[Request]) -> None:
+        """Write down what happened; ``finished`` are those whom the step has ended."""
         now, scheduler = self.clock(), self.scheduler
-        finished = [item.request for item in plan.scheduled.values() if item.request.finish_reason is not None]
         self.log.add(
             plan.time,
             now,
@@ -136,7 +141,6 @@ class Replica:
                 finished_requests=[(r.request_id, r.finish_reason) for r in finished if r.finish_reason],
             )
             self._recorder.add(event)
-        return finished
 
     def _num_kept(self, plan: StepPlan, result: StepResult) -> int:
         """Tokens drawn and kept: drafts past a request's end are not."""

@@ -101,6 +101,7 @@ def run_fields(run: Run) -> dict[str, Any]:
             "kv_bytes_per_token_and_device": deployment.info.kv_bytes_per_token,
             "num_blocks": deployment.info.num_blocks,
             "max_model_len": deployment.max_model_len,
+            "times_from": deployment.cost.efficiencies.source,
         },
         **summary_fields(run.summary),
         "interval": {bound: summary_fields(summary) for bound, summary in run.interval.items()},

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from math import exp, log
+from math import exp, inf, log
 from pathlib import Path
 from typing import Any
 
@@ -103,18 +103,22 @@ class KernelTables:
         self._decode = self._attention_grids(raw.get("decode", ()), self._decode_model)
         self._prefill = self._attention_grids(raw.get("prefill", ()), self._prefill_model)
         self._all_reduce = {
-            int(ranks): Curve([(a, b) for a, b in points], self._all_reduce_model(int(ranks)))
+            int(ranks): Curve(_rising(points), self._all_reduce_model(int(ranks)))
             for ranks, points in raw.get("all_reduce", {}).items()
         }
 
     @classmethod
     def read(cls, path: Path, hardware: HardwareSheet, efficiencies: Efficiencies) -> KernelTables:
-        """Raises ConfigError if the file is no table."""
+        """Raises ConfigError if the file is no table, or one of another device."""
+        hint = "make one with python -m benchmarks.simulator.fit --tables DEVICE FILE"
         try:
-            return cls(json.loads(path.read_text(encoding="utf-8")), hardware, efficiencies)
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            found = cls(raw, hardware, efficiencies)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            hint = "make one with benchmarks/simulator/fit.py --tables"
             raise ConfigError(f"cannot read kernel tables from {path}: {error}", hint=hint) from error
+        if (device := raw.get("device", hardware.name)) != hardware.name:
+            raise ConfigError(f"{path} has kernels of {device}, not of {hardware.name}", hint=hint)
+        return found
 
     def gemm(self, format_: str, rows: float, outputs: float, inputs: int, time: KernelTime) -> KernelTime:
         grid = self._gemm.get(format_)
@@ -207,6 +211,16 @@ class KernelTables:
             return all_reduce_time(size, ranks, efficiency=self.efficiencies.all_reduce, link=link)
 
         return model
+
+
+def _rising(points: Sequence[tuple[float, float]]) -> Points:
+    """Nothing takes longer than more of the same: what a measurement has above that was somebody else's time."""
+    rising: list[tuple[float, float]] = []
+    least = inf
+    for place, seconds in sorted(points, reverse=True):
+        least = min(least, seconds)
+        rising.append((place, least))
+    return rising[::-1]
 
 
 def _scaled(time: KernelTime, ratio: float) -> KernelTime:

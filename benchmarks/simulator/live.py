@@ -1,0 +1,274 @@
+"""Measures the live engine on this machine beside the simulator: five workloads that the calibration has not seen.
+
+    python -m benchmarks.simulator.live pilot /path/to/350m      measures and writes docs/validation/live.md
+    python -m benchmarks.simulator.live                          writes it again from what was measured last
+
+For each model: ``twostroke calibrate``, then every workload on the engine in this process, requests in real time; then
+the same requests in the simulator, from the coefficients alone. Nothing else should run meanwhile. A measurement is
+kept in ``benchmarks/results/live_engine.json``, every request of it, so that the report can be made anew without one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.claims.report import Others
+from benchmarks.simulator.data import ROOT
+from twostroke.config import CacheConfig, EngineConfig, ModelOptions
+from twostroke.engine.client import GenerationRequest
+from twostroke.engine.engine import Engine
+from twostroke.model_files import resolve_model
+from twostroke.sampling_params import SamplingParams
+from twostroke.simulator.fleet import RequestResult
+from twostroke.simulator.options import DeploymentOptions
+from twostroke.simulator.scenario import Scenario, simulate
+from twostroke.simulator.workloads.base import RequestSpec, Workload
+from twostroke.simulator.workloads.make import make_workload
+from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
+
+RESULTS = ROOT / "benchmarks" / "results" / "live_engine.json"
+# What is kept of a request: seconds since the workload began, and tokens.
+FIELDS = ("number", "arrival", "first_token", "finish", "prompt_tokens", "output_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much of each workload suits a model here: requests a second, and how many times the least number of them."""
+
+    rate: float
+    times: int
+
+
+# A third to three quarters of what the model can do on two cores.
+PACES = {"pilot": Pace(5.0, 8), "350m": Pace(0.6, 1)}
+UNKNOWN = Pace(0.5, 1)
+WARM_UP = SimulatedWorkloadOptions(workload="random", num_requests=16, input_len=100, output_len=20)
+
+
+def workloads(pace: Pace) -> dict[str, SimulatedWorkloadOptions]:
+    """Lengths, arrivals and sharing that no scene of the calibration has."""
+
+    def make(requests: int, rate: float | None = None, **options: Any) -> SimulatedWorkloadOptions:
+        found = None if rate is None else rate * pace.rate
+        return SimulatedWorkloadOptions(num_requests=requests * pace.times, rate=found, seed=1, **options)
+
+    lengths: dict[str, Any] = {"workload": "random", "range_ratio": 0.5}
+    few = 8 if pace.times == 1 else 16
+    return {
+        "chats, Poisson": make(14, 1.0, workload="sharegpt-like"),
+        "closed loop": make(32, arrivals="closed", concurrency=few, input_len=220, output_len=60, **lengths),
+        "long prompts": make(8, 0.5, arrivals="gamma", burstiness=0.5, input_len=1400, output_len=24, **lengths),
+        "sessions": make(
+            24, 1.5, workload="sessions", input_len=60, output_len=40, prefix_len=300, range_ratio=0.5, think_time=0.5
+        ),
+        "bursts": make(48, 3.0, arrivals="burst", burst_size=2 * few, input_len=70, output_len=40, **lengths),
+    }
+
+
+class LivePlayer:
+    """Sends a workload's requests to an engine when they are due, and notes what comes back and when.
+
+    Args:
+        engine: Nobody else uses it.
+        seed: Of the tokens. Another one for each run: what an earlier one left in the prefix cache must not be found.
+    """
+
+    def __init__(self, engine: Engine, workload: Workload, seed: str) -> None:
+        self._engine = engine
+        self._workload = workload
+        self._random = Random(f"{seed} tokens")
+        self._due: list[tuple[float, int, RequestSpec]] = [
+            (spec.arrival, spec.number, spec) for spec in workload.arrivals()
+        ]
+        heapq.heapify(self._due)
+        self._sent: dict[str, tuple[RequestSpec, list[int]]] = {}
+        self._first: dict[str, float] = {}
+        self._sessions: dict[int, list[int]] = {}
+        self._shared: dict[int, list[int]] = {}
+        self._results: list[RequestResult] = []
+
+    def run(self) -> list[RequestResult]:
+        """All requests, by number. Raises EngineError if one fails."""
+        engine, began = self._engine, time.perf_counter()
+        while self._due or engine.has_work():
+            now = time.perf_counter() - began
+            while self._due and self._due[0][0] <= now:
+                self._send(heapq.heappop(self._due)[2])
+            if not engine.has_work():
+                time.sleep(max(0.0, self._due[0][0] - now))
+                continue
+            outputs = engine.step()
+            now = time.perf_counter() - began
+            for output in outputs:
+                if output.error is not None:
+                    raise output.error
+                self._first.setdefault(output.request_id, now)
+                self._sent[output.request_id][1].extend(output.token_ids)
+                if output.finished:
+                    self._end(output.request_id, output.num_cached_tokens, now)
+        return sorted(self._results, key=lambda result: result.number)
+
+    def _send(self, spec: RequestSpec) -> None:
+        prompt = self._prompt(spec)
+        self._sent[spec.request_id] = spec, list(prompt)
+        params = SamplingParams(temperature=0, max_tokens=spec.output_tokens, ignore_eos=True, detokenize=False)
+        self._engine.submit(GenerationRequest(request_id=spec.request_id, prompt_token_ids=prompt, params=params))
+
+    def _prompt(self, spec: RequestSpec) -> list[int]:
+        """Tokens that are equal where the workload says so: a session's next turn has the answers in it."""
+        if spec.session is not None and spec.session in self._sessions:
+            known = self._sessions[spec.session]
+        else:
+            known = []
+            for identity, tokens in spec.segments:
+                if spec.session is None or identity < 0:
+                    known = known + self._shared.setdefault(identity, self._draw(tokens))
+        return known + self._draw(spec.prompt_tokens - len(known))
+
+    def _draw(self, count: int) -> list[int]:
+        return [self._random.randrange(self._engine.info.vocab_size) for _ in range(count)]
+
+    def _end(self, request_id: str, cached: int, now: float) -> None:
+        spec, tokens = self._sent.pop(request_id)
+        if spec.session is not None:
+            self._sessions[spec.session] = tokens
+        first = self._first.pop(request_id)
+        self._results.append(
+            RequestResult(
+                number=spec.number,
+                replica=0,
+                arrival=spec.arrival,
+                scheduled=first,
+                first_token=first,
+                finish=now,
+                prompt_tokens=spec.prompt_tokens,
+                output_tokens=spec.output_tokens,
+                cached_tokens=cached,
+                preemptions=0,
+            )
+        )
+        for following in self._workload.after(spec, now):
+            heapq.heappush(self._due, (following.arrival, following.number, following))
+
+
+def calibrate(model: str) -> dict[str, Any]:
+    """What ``twostroke calibrate`` finds, and every kind of step that it has measured."""
+    with TemporaryDirectory() as folder:
+        file, steps = Path(folder) / "efficiencies.toml", Path(folder) / "steps.csv"
+        command = [sys.executable, "-m", "twostroke", "calibrate", model, "--output", str(file), "--steps", str(steps)]
+        subprocess.run(command, check=True)
+        return {"model": model, "efficiencies": file.read_text(), "steps": steps.read_text(), "workloads": {}}
+
+
+def measure(found: dict[str, Any], repeats: int, save: Callable[[], None]) -> None:
+    """Run every workload ``repeats`` times, live, on a model that has been calibrated; into ``found``."""
+    from twostroke.startup import load_engine
+
+    model = found["model"]
+    # Kept, so that a report needs no checkpoint.
+    found["config"] = json.loads((resolve_model(model) / "config.json").read_text(encoding="utf-8"))
+    engine = load_engine(EngineConfig(model=ModelOptions(model=model)))
+    info = engine.info
+    found["kv_cache_memory"] = info.num_blocks * info.block_size * info.kv_bytes_per_token
+    try:
+        LivePlayer(engine, make_workload(WARM_UP).workload, "warm-up").run()
+        for name, options in workloads(PACES.get(short_name(model), UNKNOWN)).items():
+            runs = []
+            for repeat in range(repeats):
+                player = LivePlayer(engine, make_workload(options).workload, f"{name} {repeat}")
+                runs.append([_row(result) for result in player.run()])
+            found["workloads"][name] = runs
+            save()
+            print(f"{model}, {name}: done", file=sys.stderr)
+    finally:
+        engine.close()
+
+
+def simulated(measured: dict[str, Any], name: str, folder: Path) -> list[RequestResult]:
+    """The same requests in the simulator, as ``twostroke simulate`` would run them."""
+    model = short_name(measured["model"])
+    config, file = folder / f"{model}.json", folder / f"{model}.toml"
+    config.write_text(json.dumps(measured["config"]), encoding="utf-8")
+    file.write_text(measured["efficiencies"], encoding="utf-8")
+    scenario = Scenario(
+        deployment=DeploymentOptions(model=str(config), gpu="cpu", efficiencies=str(file)),
+        workload=workloads(PACES.get(model, UNKNOWN))[name],
+        cache=replace(CacheConfig(), kv_cache_memory=measured["kv_cache_memory"]),
+    )
+    return simulate(scenario).result.requests
+
+
+def short_name(model: str) -> str:
+    return Path(model).name
+
+
+def results_of(rows: list[list[float]]) -> list[RequestResult]:
+    """Requests of a kept measurement."""
+    return [
+        RequestResult(
+            number=int(number),
+            replica=0,
+            arrival=arrival,
+            scheduled=first,
+            first_token=first,
+            finish=finish,
+            prompt_tokens=int(prompt),
+            output_tokens=int(output),
+            cached_tokens=0,
+            preemptions=0,
+        )
+        for number, arrival, first, finish, prompt, output in rows
+    ]
+
+
+def _row(result: RequestResult) -> list[float]:
+    return [round(getattr(result, name), 5) for name in FIELDS]
+
+
+def update(models: Sequence[str], repeats: int = 2, keep_calibration: bool = False) -> Path | None:
+    """Measure these models and write the report; of others, from what was measured last. ``None`` if there is none."""
+    from benchmarks.simulator import live_report
+
+    kept: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {"models": {}}
+
+    def save() -> None:
+        kept["models"][name]["others_cpu_share"] = others.share()
+        RESULTS.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+
+    for model in models:
+        name, others = short_name(model), Others()
+        kept["environment"] = live_report.environment()
+        if not keep_calibration:
+            kept["models"][name] = calibrate(model)
+            save()
+        measure(kept["models"][name], repeats, save)
+    return live_report.write(kept) if kept["models"] else None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", help="pilot, or a checkpoint of benchmarks/make_checkpoint.py")
+    parser.add_argument("--repeats", type=int, default=2, help="live runs of each workload; the second shows the noise")
+    parser.add_argument("--keep-calibration", action="store_true", help="run the workloads on the last one")
+    options = parser.parse_args()
+    path = update(options.models, options.repeats, options.keep_calibration)
+    if path is None:
+        print("skipped: nothing has been measured yet; name the models", file=sys.stderr)
+    else:
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""The report on the live engine: the simulator's figures beside the measured ones, table and scatter plots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.simulator import live
+from benchmarks.simulator.data import ROOT
+from benchmarks.simulator.kernels import Pair, median
+from twostroke.simulator.fleet import RequestResult
+
+REPORT = ROOT / "docs" / "validation"
+TARGET_MEDIAN, TARGET_TAIL = 0.10, 0.20
+
+Figure = Callable[[Sequence[RequestResult]], float]
+INTRODUCTION = """# Validation of the simulator: the live engine on a CPU
+
+Written by `python -m benchmarks.simulator.live pilot CHECKPOINT`; do not edit. {environment}.
+
+`twostroke calibrate` measured short steps of each model; the simulator then ran five workloads from those coefficients
+alone, and the engine ran the same requests in real time, in a process of its own without HTTP. No request of a workload
+had a part in the calibration. 350m is a random checkpoint (`benchmarks/make_checkpoint.py`). Of {repeats} live runs of
+each workload the mean counts; "live apart" is how far they differ from each other, the larger over the smaller. An
+error is `|simulated / live - 1|`. Other programs took {others} of the CPU time meanwhile.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One workload on one model: live runs and the simulated one."""
+
+    model: str
+    workload: str
+    live: list[list[RequestResult]]
+    simulated: list[RequestResult]
+
+    def pair(self, figure: Figure) -> Pair:
+        return Pair(mean([figure(run) for run in self.live]), figure(self.simulated))
+
+    def apart(self, figure: Figure) -> float:
+        found = [figure(run) for run in self.live]
+        return max(found) / min(found) - 1
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least ``share`` of them do not exceed."""
+    return sorted(values)[ceil(share * len(values)) - 1]
+
+
+def ttfts(results: Sequence[RequestResult]) -> list[float]:
+    return [result.ttft for result in results]
+
+
+def tpots(results: Sequence[RequestResult]) -> list[float]:
+    return [result.tpot for result in results if result.output_tokens > 1]
+
+
+def throughput(results: Sequence[RequestResult]) -> float:
+    """Output tokens per second, until the last request has ended."""
+    return sum(result.output_tokens for result in results) / max(result.finish for result in results)
+
+
+# What is judged, and how it is shown; then the tails, which are shown only.
+JUDGED: Mapping[str, tuple[Figure, float, str]] = {
+    "TTFT, mean, ms": (lambda results: mean(ttfts(results)), 1e3, "{:.1f}"),
+    "TPOT, mean, ms": (lambda results: mean(tpots(results)), 1e3, "{:.2f}"),
+    "output tokens/s": (throughput, 1.0, "{:.0f}"),
+}
+TAILS: Mapping[str, tuple[Figure, float, str]] = {
+    "TTFT, median, ms": (lambda results: percentile(ttfts(results), 0.5), 1e3, "{:.1f}"),
+    "TTFT, P95, ms": (lambda results: percentile(ttfts(results), 0.95), 1e3, "{:.1f}"),
+    "TPOT, P95, ms": (lambda results: percentile(tpots(results), 0.95), 1e3, "{:.2f}"),
+}
+
+
+def write(kept: Mapping[str, Any]) -> Path:
+    """Simulate what was measured and write the report. Returns its path."""
+    cases = list(compare(kept))
+    plots = [draw(cases, "TTFT", ttfts), draw(cases, "TPOT", tpots)]
+    path = REPORT / "live.md"
+    path.write_text(report(cases, kept, plots), encoding="utf-8")
+    return path
+
+
+def compare(kept: Mapping[str, Any]) -> list[Case]:
+    with TemporaryDirectory() as folder:
+        return [
+            Case(
+                model,
+                name,
+                [live.results_of(run) for run in runs],
+                live.simulated(measured, name, Path(folder)),
+            )
+            for model, measured in kept["models"].items()
+            for name, runs in measured["workloads"].items()
+        ]
+
+
+def report(cases: Sequence[Case], kept: Mapping[str, Any], plots: Sequence[str]) -> str:
+    repeats = max(len(case.live) for case in cases)
+    pairs = [case.pair(figure) for case in cases for figure, _, _ in JUDGED.values()]
+    taken = [(model, measured.get("others_cpu_share")) for model, measured in kept["models"].items()]
+    others = ", ".join(f"{share:.0%} ({model})" for model, share in taken if share is not None) or "an unknown share"
+    introduction = INTRODUCTION.format(environment=kept["environment"], repeats=repeats, others=others)
+    lines = [introduction, "## Results", ""]
+    lines += [
+        "| what | figures | median error | target | | P95 error | target | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    lines.append(_judged("TTFT, TPOT and throughput of all workloads", pairs))
+    for title, (figure, _, _) in JUDGED.items():
+        lines.append(_judged(title.removesuffix(", ms"), [case.pair(figure) for case in cases]))
+    lines += ["", "P95 of few figures is the largest of them.", ""]
+    lines += [*_table("By workload", cases, JUDGED), *_table("Tails, without a target", cases, TAILS)]
+    lines += [
+        "## Single requests",
+        "",
+        "| model | workload | requests | TTFT error | TPOT error |",
+        "|---|---|---|---|---|",
+    ]
+    for case in cases:
+        errors = (median(_request_pairs(case, values)) for values in (ttfts, tpots))
+        shown = " | ".join(f"{error:.1%}" for error in errors)
+        lines.append(f"| {case.model} | {case.workload} | {len(case.simulated)} | {shown} |")
+    lines += ["", "Medians over the requests, each against its own double in the first live run.", ""]
+    lines += [*_fits(kept), "## Plots", "", *plots]
+    return "\n".join(lines) + "\n"
+
+
+def _judged(what: str, pairs: Sequence[Pair]) -> str:
+    middle, tail = median(pairs), percentile([pair.error for pair in pairs], 0.95)
+    verdicts = ["met" if middle <= TARGET_MEDIAN else "**missed**", "met" if tail <= TARGET_TAIL else "**missed**"]
+    first = f"{middle:.1%} | {TARGET_MEDIAN:.0%} | {verdicts[0]}"
+    return f"| {what} | {len(pairs)} | {first} | {tail:.1%} | {TARGET_TAIL:.0%} | {verdicts[1]} |"
+
+
+def _table(title: str, cases: Sequence[Case], figures: Mapping[str, tuple[Figure, float, str]]) -> list[str]:
+    lines = [f"## {title}", "", "| model | workload | what | live | simulated | error | live apart |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for case in cases:
+        for name, (figure, unit, form) in figures.items():
+            pair = case.pair(figure)
+            both = " | ".join(form.format(unit * value) for value in (pair.measured, pair.estimated))
+            signed = f"{pair.estimated / pair.measured - 1:+.1%}"
+            apart = f"{case.apart(figure):.1%}"
+            lines.append(f"| {case.model} | {case.workload} | {name} | {both} | {signed} | {apart} |")
+    return [*lines, ""]
+
+
+def _fits(kept: Mapping[str, Any]) -> list[str]:
+    """How well each calibration describes the steps that it was fitted to, by what they do."""
+    lines = ["## The calibrations themselves", "", "| model | steps that | kinds | median error | P95 error |"]
+    lines.append("|---|---|---|---|---|")
+    for model, measured in kept["models"].items():
+        groups: dict[str, list[float]] = {}
+        for row in measured["steps"].splitlines()[1:]:
+            requests, _, chunks, _, seconds, estimated = row.split(",")
+            group = "decode" if not chunks else "prefill beside decoding" if int(requests) else "prefill"
+            groups.setdefault(group, []).append(abs(float(estimated) / float(seconds) - 1))
+        for group, errors in sorted(groups.items()):
+            figures = f"{percentile(errors, 0.5):.1%} | {percentile(errors, 0.95):.1%}"
+            lines.append(f"| {model} | {group} | {len(errors)} | {figures} |")
+    return [*lines, "", "These are fitted, not predicted.", ""]
+
+
+def _request_pairs(case: Case, values: Callable[[Sequence[RequestResult]], list[float]]) -> list[Pair]:
+    return [Pair(*both) for both in zip(values(case.live[0]), values(case.simulated)) if both[0] > 0]
+
+
+def draw(cases: Sequence[Case], name: str, values: Callable[[Sequence[RequestResult]], list[float]]) -> str:
+    """A scatter plot of all requests; returns the line that shows it."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.4, 4.6), dpi=90)
+    every: list[float] = []
+    for number, case in enumerate(cases):
+        pairs = _request_pairs(case, values)
+        style = "o^"[[each.model for each in cases].index(case.model) > 0]
+        axes.plot(
+            [pair.measured for pair in pairs],
+            [pair.estimated for pair in pairs],
+            style,
+            color=f"C{number % 5}",
+            ms=3,
+            alpha=0.6,
+            mew=0,
+            label=f"{case.model}, {case.workload}",
+        )
+        every += [pair.measured for pair in pairs]
+    ends = [min(every), max(every)]
+    axes.plot(ends, ends, "k-", lw=0.7)
+    axes.set(xscale="log", yscale="log", xlabel="live, s", ylabel="simulated, s", title=f"{name}, every request")
+    axes.legend(fontsize=6, markerscale=1.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.tight_layout()
+    file = f"live-{name.lower()}.png"
+    figure.savefig(REPORT / file)
+    pyplot.close(figure)
+    return f"![{name} of single requests: simulated against live seconds]({file})"
+
+
+def environment() -> str:
+    """Date, commit, machine and versions of a measurement."""
+    from importlib.metadata import version
+
+    from benchmarks.simulator import validate
+
+    return f"{validate.environment()}, PyTorch {version('torch')}"

@@ -1,0 +1,159 @@
+"""Short steps on the live engine, for a calibration: which ones, and how they are timed.
+
+They cover what the cost model distinguishes: prompts of several lengths, alone and together; chunks that follow cached
+tokens, found in the prefix cache or computed before; decoding with few and many requests over short and long contexts;
+and prompts that come while others decode. The median of each kind counts: what a step usually takes, the operating
+system's share included, and not what it takes once in a while.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from twostroke.engine.client import GenerationRequest
+from twostroke.engine.engine import Engine
+from twostroke.observability.events import StepEvent
+from twostroke.sampling_params import SamplingParams
+from twostroke.simulator.step_shape import StepShape
+
+
+class Wave(NamedTuple):
+    """Requests that come together.
+
+    Attributes:
+        known: Tokens of the prompt that the prefix cache has.
+        stagger: Output tokens that each request gets more than the one before it, so that batches of all sizes occur.
+        at: The step of the scene before which they come.
+    """
+
+    requests: int
+    prompt: int
+    output: int
+    known: int = 0
+    stagger: int = 0
+    at: int = 0
+
+
+Scene = tuple[Wave, ...]
+# Those that do not fit are left out. A 350M model on two cores takes about a minute for all of them.
+SCENES: tuple[Scene, ...] = (
+    *((Wave(1, prompt, 8),) for prompt in (16, 48, 128, 300, 512, 1000, 1500)),
+    *((Wave(*wave),) for wave in ((2, 64, 8), (4, 256, 8), (8, 32, 8), (8, 400, 8), (16, 128, 8))),
+    (Wave(24, 40, 4, stagger=1),),
+    (Wave(64, 32, 6),),
+    (Wave(24, 240, 6, stagger=1),),
+    (Wave(1, 2500, 6),),  # above the default budget: a chunk on top of computed tokens
+    *((Wave(1, known + new, 4, known=known),) for known, new in ((512, 16), (512, 96), (1024, 48), (2048, 160))),
+    (Wave(4, 600, 4, known=512),),
+    # Prompts that join requests which decode.
+    (Wave(2, 64, 24), Wave(1, 32, 4, at=4), Wave(1, 128, 4, at=10), Wave(1, 512, 4, at=16)),
+    (Wave(8, 100, 24), Wave(1, 64, 4, at=4), Wave(2, 200, 4, at=10), Wave(1, 640, 4, known=512, at=16)),
+    (Wave(16, 64, 24), Wave(1, 24, 4, at=4), Wave(1, 256, 4, at=10), Wave(4, 64, 4, at=16)),
+)
+LONGEST_KNOWN = 2048
+# Tokens per request whose steps count as one shape; a context that is a little longer takes as long.
+SAME_CONTEXT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """A shape and the seconds that a step of it took, scheduling included."""
+
+    shape: StepShape
+    seconds: float
+
+
+def measure(engine: Engine, rounds: int = 3, said: Callable[[int], None] = lambda done: None) -> list[MeasuredStep]:
+    """Run the scenes on an engine that nobody else uses, ``rounds`` times; the median step of each kind.
+
+    Args:
+        said: Called after every scene with how many are done.
+
+    Raises:
+        EngineError: A step failed.
+    """
+    random = Random(0)
+    base = [random.randrange(engine.info.vocab_size) for _ in range(LONGEST_KNOWN)]
+    chosen = [scene for scene in SCENES if _fits(scene, engine)]
+    found: defaultdict[tuple[object, ...], list[MeasuredStep]] = defaultdict(list)
+    _run(engine, random, base, (Wave(1, 16, 4),))  # the first pass pays for allocations
+    for number in range(rounds):
+        for index, scene in enumerate(chosen):
+            if known := max(wave.known for wave in scene):
+                _run(engine, random, base, (Wave(1, known + 1, 1, known=known),))  # into the prefix cache
+            for step in _run(engine, random, base, scene):
+                found[_kind(step.shape)].append(step)
+            said(number * len(SCENES) + index + 1)
+    return [sorted(steps, key=lambda step: step.seconds)[len(steps) // 2] for steps in found.values()]
+
+
+def step_shape(event: StepEvent) -> StepShape:
+    """What a recorded step computed."""
+    decode = [item for item in event.scheduled if item.num_tokens == 1]
+    chunks = tuple((item.num_tokens, item.start) for item in event.scheduled if item.num_tokens > 1)
+    context = sum(item.start + 1 for item in decode)
+    return StepShape(len(decode), context, chunks, sum(item.sampled for item in event.scheduled))
+
+
+def write_steps(path: Path, steps: Sequence[MeasuredStep], estimates: Sequence[float]) -> None:
+    """A CSV with one row for each kind of step: what it computed, measured and estimated seconds."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("decode_requests", "decode_context", "prefill", "sampled", "measured", "estimated"))
+        for step, estimate in zip(steps, estimates):
+            shape = step.shape
+            chunks = " ".join(f"{new}+{before}" for new, before in shape.prefill)
+            numbers = (f"{step.seconds:.6g}", f"{estimate:.6g}")
+            rows.writerow((shape.decode_requests, shape.decode_context, chunks, shape.sampled, *numbers))
+
+
+def _fits(scene: Scene, engine: Engine) -> bool:
+    info = engine.info
+    longest = [wave.prompt + wave.output + wave.stagger * (wave.requests - 1) for wave in scene]
+    needed = sum(wave.requests * (tokens + info.block_size) for wave, tokens in zip(scene, longest))
+    return (
+        max(longest) <= info.max_model_len
+        and needed <= info.num_blocks * info.block_size
+        and sum(wave.requests for wave in scene) <= engine.config.scheduler.max_num_seqs
+    )
+
+
+def _run(engine: Engine, random: Random, base: Sequence[int], scene: Scene) -> list[MeasuredStep]:
+    waves = sorted(scene, key=lambda wave: wave.at)
+    found: list[MeasuredStep] = []
+    last = events[-1].step if (events := engine.recorder.events()) else -1
+    while waves or engine.has_work():
+        while waves and (waves[0].at <= len(found) or not engine.has_work()):
+            _submit(engine, random, base, waves.pop(0))
+        began = engine.clock()
+        outputs = engine.step()
+        seconds = engine.clock() - began
+        for ended in outputs:
+            if ended.error is not None:
+                raise ended.error
+        event = engine.recorder.events(last)[-1]
+        last = event.step
+        found.append(MeasuredStep(step_shape(event), seconds))
+    return found
+
+
+def _submit(engine: Engine, random: Random, base: Sequence[int], wave: Wave) -> None:
+    for index in range(wave.requests):
+        output = wave.output + index * wave.stagger
+        params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True, detokenize=False)
+        own = [random.randrange(engine.info.vocab_size) for _ in range(wave.prompt - wave.known)]
+        request_id = f"calibrate-{random.getrandbits(64):x}"
+        prompt = [*base[: wave.known], *own]
+        engine.submit(GenerationRequest(request_id=request_id, prompt_token_ids=prompt, params=params))
+
+
+def _kind(shape: StepShape) -> tuple[object, ...]:
+    """Equal for steps that take as long, as far as a measurement can tell."""
+    mean = shape.decode_context // max(shape.decode_requests, 1)
+    return shape.decode_requests, mean // SAME_CONTEXT, shape.prefill, shape.sampled

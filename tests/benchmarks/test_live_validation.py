@@ -1,0 +1,63 @@
+"""The live validation plays the requests that the simulator runs: same lengths, same sharing, same order."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.simulator import live, live_report
+from benchmarks.simulator.live import LivePlayer, Pace, workloads
+from tests.fakes import FakeExecutor
+from twostroke.engine.engine import Engine
+from twostroke.simulator.fleet import RequestResult
+from twostroke.simulator.workloads.make import make_workload
+from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
+
+
+def play(options: SimulatedWorkloadOptions) -> tuple[Engine, list[RequestResult]]:
+    engine = Engine(FakeExecutor(num_blocks=600, block_size=16, max_model_len=4096))
+    return engine, LivePlayer(engine, make_workload(options).workload, "test").run()
+
+
+def test_sessions_find_what_their_turns_share() -> None:
+    options = SimulatedWorkloadOptions(
+        workload="sessions", num_requests=6, turns=3, input_len=20, output_len=15, prefix_len=64, rate=1000.0
+    )
+    engine, found = play(options)
+    engine.close()
+    assert [result.number for result in found] == list(range(6))
+    assert found[0].cached_tokens == 0
+    # A later turn finds the system prompt and the turns before it, the last answer's last token aside.
+    for number in (1, 2, 4, 5):
+        known = found[number].prompt_tokens - 20
+        assert (known - 1) // 16 * 16 <= found[number].cached_tokens <= known
+        assert found[number].arrival >= found[number - 1].finish
+
+
+def test_a_closed_loop_keeps_its_clients_busy() -> None:
+    options = SimulatedWorkloadOptions(
+        workload="random", num_requests=9, arrivals="closed", concurrency=3, input_len=10, output_len=4
+    )
+    engine, found = play(options)
+    steps = engine.recorder.events()
+    engine.close()
+    assert len(found) == 9 and all(result.arrival <= result.first_token <= result.finish for result in found)
+    assert max(event.num_running for event in steps) <= 3
+
+
+def test_the_workloads_are_five_and_each_model_gets_its_pace() -> None:
+    few, many = workloads(Pace(0.5, 1)), workloads(Pace(5.0, 8))
+    assert len(few) == len(many) == 5
+    assert all(many[name].num_requests == 8 * (few[name].num_requests or 0) for name in few)
+
+
+def test_figures() -> None:
+    rows = [[0, 0.0, 0.5, 1.5, 10, 11], [1, 1.0, 1.2, 2.0, 10, 9]]
+    results = live.results_of(rows)
+    assert live_report.throughput(results) == pytest.approx(10.0)
+    assert live_report.ttfts(results) == pytest.approx([0.5, 0.2])
+    assert live_report.tpots(results) == pytest.approx([0.1, 0.1])
+    case = live_report.Case("m", "w", [results, results], live.results_of([[0, 0.0, 0.6, 1.6, 10, 11]]))
+    assert case.pair(lambda found: found[0].ttft).error == pytest.approx(0.2)
+    assert case.apart(live_report.throughput) == 0
+    assert live_report.percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert live_report.percentile([float(value) for value in range(1, 21)], 0.95) == 19.0
