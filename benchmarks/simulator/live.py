@@ -38,6 +38,8 @@ from twostroke.simulator.workloads.make import make_workload
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 RESULTS = ROOT / "benchmarks" / "results" / "live_engine.json"
+# A run beside which others took a larger share of the CPU time is done again, so many times at most in all.
+QUIET, ATTEMPTS = 0.03, 2
 # What is kept of a request: seconds since the workload began, and tokens.
 FIELDS = ("number", "arrival", "first_token", "finish", "prompt_tokens", "output_tokens")
 
@@ -171,6 +173,20 @@ def calibrate(model: str) -> dict[str, Any]:
         return {"model": model, "efficiencies": file.read_text(), "steps": steps.read_text(), "workloads": {}}
 
 
+def quiet_run(engine: Engine, options: SimulatedWorkloadOptions, seed: str) -> tuple[list[RequestResult], float]:
+    """A live run, and the share of the CPU time that others took: of at most ``ATTEMPTS`` the quietest, or the first
+    that was quiet. Which one it is does not depend on what was measured."""
+    best: tuple[list[RequestResult], float] = [], 2.0
+    for attempt in range(ATTEMPTS):
+        others = Others()
+        results = LivePlayer(engine, make_workload(options).workload, f"{seed} {attempt}").run()
+        share = others.share() or 0.0
+        best = min(best, (results, share), key=lambda run: run[1])
+        if share <= QUIET:
+            break
+    return best
+
+
 def measure(found: dict[str, Any], repeats: int, save: Callable[[], None]) -> None:
     """Run every workload ``repeats`` times, live, on a model that has been calibrated; into ``found``."""
     from twostroke.startup import load_engine
@@ -184,13 +200,11 @@ def measure(found: dict[str, Any], repeats: int, save: Callable[[], None]) -> No
     try:
         LivePlayer(engine, make_workload(WARM_UP).workload, "warm-up").run()
         for name, options in workloads(PACES.get(short_name(model), UNKNOWN)).items():
-            runs = []
-            for repeat in range(repeats):
-                player = LivePlayer(engine, make_workload(options).workload, f"{name} {repeat}")
-                runs.append([_row(result) for result in player.run()])
-            found["workloads"][name] = runs
+            runs = [quiet_run(engine, options, f"{name} {repeat}") for repeat in range(repeats)]
+            found["workloads"][name] = [[_row(result) for result in run] for run, _ in runs]
             save()
-            print(f"{model}, {name}: done", file=sys.stderr)
+            shares = ", ".join(f"{share:.0%}" for _, share in runs)
+            print(f"{model}, {name}: done; others took {shares} of the CPU time", file=sys.stderr)
     finally:
         engine.close()
 
