@@ -334,7 +334,7 @@ def test_properties(
     order: str,
     most: int,
 ) -> None:
-    """Never over the budget; order kept; system and last message intact; all tokens accounted for; better ones first."""
+    """Never over the budget; order kept; system and last message intact; all tokens counted; better ones first."""
     chatted = [{"role": role, "content": f"<{i}>{text}</{i}>"} for i, (role, text) in enumerate(messages)]
     given_documents = [
         Document(text=text, id=f"d{i}", title=title, score=None if scores is None else float(scores[i]))
