@@ -2,7 +2,7 @@
 
 One server, one workload (lengths and concurrency fixed), measured by turns by ``twostroke bench serve`` and by NVIDIA's
 AIPerf (https://github.com/ai-dynamo/aiperf). It is no dependency of this project and wants a venv of its own:
-``python -m venv /tmp/aiperf && /tmp/aiperf/bin/pip install aiperf==0.13.0``.
+``python -m venv VENV && VENV/bin/pip install aiperf==0.13.0``.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Row:
 
 def main(
     *,
-    aiperf: Path = Path("/tmp/aiperf/bin/aiperf"),
+    aiperf: Path = Path("aiperf"),
     model: str = "pilot",
     requests: int = 200,
     concurrency: int = 4,
@@ -97,7 +97,7 @@ def main(
     """Measure one server with both clients, print the table, and record it.
 
     Args:
-        aiperf: Its executable, in a venv of its own.
+        aiperf: Its executable, in a venv of its own; by default the one on the PATH.
         model: An embedded model, a folder, or 10m or 350m for a random checkpoint of that size.
         requests: Of each run.
         concurrency: Requests at a time.

@@ -15,7 +15,7 @@ from training import prompts
 from training.bank import BANK_DIR, load_bank, problems_of
 from training.conversations import ConversationBuilder
 from training.data import Encoder
-from training.tokenizer import VOCAB_SIZE, load_tokenizer, save_tokenizer, train_tokenizer, training_text
+from training.tokenizer import VOCAB_SIZE, save_tokenizer, train_tokenizer, training_text
 
 RUNS_DIR = Path(__file__).parent / "runs"
 TOKENIZER_DIR = RUNS_DIR / "tokenizer"
@@ -28,19 +28,13 @@ def main() -> None:
     """Writes the tokenizer to training/runs/tokenizer and a summary to standard output."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bank", type=Path, default=BANK_DIR)
-    parser.add_argument(
-        "--keep-tokenizer", action="store_true", help="only copy the bank: to go on with trained weights"
-    )
     parser.add_argument("--show", type=int, default=0, help="print this many training conversations")
     args = parser.parse_args()
     bank = load_bank(args.bank)
     for problem in problems_of(list(bank.items)):
         print(f"warning: {problem}", file=sys.stderr)
-    if args.keep_tokenizer:
-        tokenizer = load_tokenizer(TOKENIZER_DIR)
-    else:
-        tokenizer = train_tokenizer(training_text(bank, prompts.instruction_texts()))
-        save_tokenizer(tokenizer, TOKENIZER_DIR)
+    tokenizer = train_tokenizer(training_text(bank, prompts.instruction_texts()))
+    save_tokenizer(tokenizer, TOKENIZER_DIR)
     if BANK_COPY.exists():
         shutil.rmtree(BANK_COPY)
     shutil.copytree(args.bank, BANK_COPY)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -16,15 +14,13 @@ from twostroke.layers.attention.sdpa import SdpaBackend
 BLOCK_SIZE = 16
 
 
-@pytest.fixture(params=["avx512", "avx2", "generic"])
-def library(request: pytest.FixtureRequest) -> Iterator[Library]:
+@pytest.fixture
+def library(instruction_set: str) -> Library:
+    """Set to each instruction set in turn."""
     found = load_library()
     assert found is not None
-    before = found.instruction_set
-    if not found.select(request.param):
-        pytest.skip(f"this processor has no {request.param}")
-    yield found
-    found.select(before)
+    assert found.instruction_set == instruction_set
+    return found
 
 
 def _metadata(query_lens: list[int], context_lens: list[int], num_blocks: int) -> AttentionMetadata:

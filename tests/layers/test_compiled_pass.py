@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +25,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 TOKENS = torch.randint(0, 96, (120,), generator=torch.Generator().manual_seed(1)).tolist()
 CHUNKS = [70, 1, 3, 45, 1]
-
-
-@pytest.fixture(params=["avx512", "avx2", "generic"])
-def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
-    library = load_library()
-    assert library is not None
-    before = library.instruction_set
-    if not library.select(request.param):
-        pytest.skip(f"this processor has no {request.param}")
-    yield request.param
-    library.select(before)
 
 
 def load(folder: Path, family: str, **options: Any) -> StepDriver:
