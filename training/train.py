@@ -21,15 +21,15 @@ from training.augment import Rephraser
 from training.bank import Bank, load_bank
 from training.copying import learn_copying
 from training.data import BatchSource, Encoder
-from training.model import SIZES, Chooser, greedy, make_model, text_loss
+from training.model import SIZES, Chooser, give_meanings, greedy, make_model, text_loss
 from training.prepare import BANK_COPY, RUNS_DIR, TOKENIZER_DIR
 from training.suites import begun_answer, quick_cases, render
 from training.teacher import Teacher
 from training.tokenizer import IM_END, load_tokenizer
 
 PEAK_LR = {"pilot": 1.5e-3, "draft": 3e-3}
-MILLION_TOKENS = {"pilot": 12.0, "draft": 4.0}
-WARM_UP, DECAY_FROM, FINAL_LR = 0.025, 0.6, 0.02  # As fractions of the tokens, of the tokens, of the peak.
+MILLION_TOKENS = {"pilot": 13.0, "draft": 5.0}
+WARM_UP, DECAY_FROM, FINAL_LR = 0.025, 0.5, 0.02  # As fractions of the tokens, of the tokens, of the peak.
 TEACHER_STEPS = 1000
 COPYING_STEPS = 300  # At most, before any text.
 EMA_DECAY = 0.995
@@ -112,7 +112,8 @@ class Trainer:
         batch = self.source.next(fraction).to(self.device)
         self.model.train()
         with torch.autocast(self.device.type, torch.bfloat16):
-            loss, answers, hidden = text_loss(self.model, batch)
+            text, hidden = text_loss(self.model, batch)
+            loss = text
             if batch.questions:
                 wanted = self.teacher.shares(batch.questions).clone().to(self.device)  # No inference tensor.
                 loss = loss + self.chooser(self.model, batch, hidden, wanted)
@@ -124,7 +125,7 @@ class Trainer:
         decay = min(EMA_DECAY, self.progress.step / (self.progress.step + 10))
         parameters: list[Tensor] = [p.detach() for p in self.model.parameters()]
         torch._foreach_lerp_(list(self.average.values()), parameters, 1 - decay)
-        return answers.item(), batch.ids.numel()
+        return text.item(), batch.ids.numel()
 
     def save(self) -> None:
         """Writes the checkpoint beside its name and renames it, so that a stop never leaves half of one."""
@@ -164,10 +165,12 @@ class Trainer:
         return True
 
     def begin(self, seed: int) -> None:
-        """Starts from scratch: the teacher learns the bank, then the model learns to copy, in a few steps."""
+        """Starts from scratch: the teacher learns the bank, tells what words are worth; the model learns to copy."""
         begun = time.perf_counter()
         self.teacher.learn(Rephraser(self.bank), TEACHER_STEPS, seed)
         print(f"teacher: right about {self.teacher.right():.1%} of held-out phrasings", flush=True)
+        words = [self.encoder.decode([token]) for token in range(self.model.config.vocab_size)]
+        give_meanings(self.model, self.chooser, self.teacher, words)
         right = learn_copying(self.model, COPYING_STEPS, seed)
         print(f"copying learned: {right:.0%} of repeated random tokens", flush=True)
         self.average = {n: p.detach().clone() for n, p in self.model.named_parameters()}
