@@ -43,7 +43,16 @@ def _random(*shape: int, scale: float = 1.0) -> Tensor:
 
 
 # Rows that make one pass and several, whole and partial blocks of outputs.
-SHAPES = [(1, 64, 32), (2, 17, 64), (3, 100, 320), (5, 50, 64), (7, 40, 96), (13, 96, 128), (16, 1030, 256), (37, 129, 64)]
+SHAPES = [
+    (1, 64, 32),
+    (2, 17, 64),
+    (3, 100, 320),
+    (5, 50, 64),
+    (7, 40, 96),
+    (13, 96, 128),
+    (16, 1030, 256),
+    (37, 129, 64),
+]
 
 
 @pytest.mark.parametrize(("rows", "outputs", "inputs"), SHAPES)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from importlib.metadata import version
 
 import torch
 
-import twostroke
 from benchmarks.peers.workers.protocol import Clock, Prompts, serve
 from twostroke.engine.client import GenerationRequest
 from twostroke.llm import LLM
@@ -35,7 +35,7 @@ def main() -> None:
                     raise output.error
                 clock.note(int(output.request_id.split("-")[1]), output.token_ids)
 
-    serve("twostroke", twostroke.__version__, run, format=args.quantization or "bf16")
+    serve("twostroke", version("twostroke"), run, format=args.quantization or "bf16")
 
 
 if __name__ == "__main__":
