@@ -65,8 +65,8 @@ def main(
                 systems.append(System(f"llama.cpp {format}", kind, llama_cpp, "llama_cpp_worker", arguments))
     for label, python in (("transformers", transformers), ("vLLM", vllm)):
         if python is not None:
-            arguments = ("--model", str(model), "--threads", str(threads))
-            systems.append(System(f"{label} bf16", "bf16", python, f"{label.lower()}_worker", arguments))
+            plain = ("--model", str(model), "--threads", str(threads))
+            systems.append(System(f"{label} bf16", "bf16", python, f"{label.lower()}_worker", plain))
     vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
     others = Others()
     with tempfile.TemporaryDirectory(prefix="twostroke-peers-") as folder, running(systems, Path(folder)) as workers:

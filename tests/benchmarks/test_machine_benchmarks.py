@@ -9,9 +9,12 @@ import torch
 
 from benchmarks import growth, make_checkpoint, memory, quantization
 from tests.benchmarks.test_claims import TINY
+from training.bank import load_bank
 from twostroke.config import EngineConfig
 from twostroke.model_config import ModelConfig
+from twostroke.model_files import resolve_model
 from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.text.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -64,8 +67,8 @@ def test_coarser_weights_diverge_more(checkpoint: Path) -> None:
 
 
 def test_held_out_passages_are_judged_on_their_answers() -> None:
-    pilot = quantization.resolve_model("pilot")
-    tokenizer = quantization.Tokenizer.from_folder(pilot)
+    pilot = resolve_model("pilot")
+    tokenizer = Tokenizer.from_folder(pilot)
     (passage,) = quantization.held_out(pilot, 1)
     answer = tokenizer.decode(passage.ids[passage.start :])
-    assert any(item.answer in answer for item in quantization.load_bank().items)
+    assert any(item.answer in answer for item in load_bank().items)

@@ -6,13 +6,12 @@ import argparse
 
 import torch
 import transformers
-from transformers.generation.streamers import BaseStreamer
 
 from benchmarks.peers.workers.protocol import Clock, Prompts, serve
 
 
-class Streamer(BaseStreamer):
-    """Told of every step's tokens, the prompt first."""
+class Streamer:
+    """Told of every step's tokens, the prompt first; the interface is ``BaseStreamer``'s."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._prompt = clock, True
