@@ -93,7 +93,7 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
 
 
 def _pages(count: int) -> mmap.mmap | bytearray:
-    """Zeros that the kernel supplies when they are first touched.
+    """Zeros, page-aligned, that the kernel supplies when they are first touched.
 
     torch.zeros would write them all now, and so would numpy's where the C library has room in a heap.
     """
