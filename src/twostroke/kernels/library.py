@@ -30,6 +30,7 @@ class LinearCall(ctypes.Structure):
         ("x_stride", c_int64),
         ("weight", c_void_p),
         ("scales", c_void_p),
+        ("offsets", c_void_p),
         ("bias", c_void_p),
         ("residual", c_void_p),
         ("out", c_void_p),
@@ -132,7 +133,7 @@ class Library:
 
     @property
     def instruction_set(self) -> str:
-        """Which build of the kernels runs: ``avx512``, ``avx2`` or ``generic``."""
+        """Which build of the kernels runs: ``avx512``, ``avxvnni``, ``avx2`` or ``generic``."""
         name: bytes = self._selected()
         return name.decode()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,8 +14,6 @@ from twostroke.config import CacheConfig
 from twostroke.errors import InsufficientMemoryError
 from twostroke.model_config import ModelConfig
 from twostroke.runtime.device import format_bytes, free_memory, total_memory
-
-_PAGE = 4096
 
 
 def plan_num_blocks(
@@ -88,8 +88,18 @@ class KVTensors:
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # numpy's zeros are pages that the kernel supplies when first touched; torch.zeros would write them all now.
     count = int(np.prod(shape)) * dtype.itemsize
-    bytes = np.zeros(count + _PAGE, dtype=np.uint8)
-    start = -bytes.ctypes.data % _PAGE  # at its start, so that no key straddles two cache lines
-    return torch.from_numpy(bytes[start : start + count]).view(dtype).view(shape)
+    return torch.from_numpy(np.frombuffer(_pages(max(count, 1)), dtype=np.uint8)[:count]).view(dtype).view(shape)
+
+
+def _pages(count: int) -> mmap.mmap | bytearray:
+    """Zeros, page-aligned, that the kernel supplies when they are first touched.
+
+    torch.zeros would write them all now, and so would numpy's where the C library has room in a heap.
+    """
+    if sys.platform == "win32":
+        return bytearray(count)
+    pages = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if sys.platform == "linux":
+        pages.madvise(mmap.MADV_HUGEPAGE)  # as numpy does: attention reads all over them
+    return pages

@@ -12,12 +12,13 @@ constexpr int kGroup = 32;      // Input columns that share a scale in 4-bit wei
 
 enum WeightFormat : int32_t { kBf16 = 0, kInt8 = 1, kInt4 = 2 };
 
-// y = x W^T + bias, over packed weights (see pack_* in kernels.inc).
+// y = x W^T + bias, over packed weights (see linear.inc and layers/packing.py).
 struct Linear {
     const bf16* x;          // [rows, inputs], rows `x_stride` apart
     int64_t x_stride;
     const void* weight;     // packed, [blocks of 16 outputs][...]
     const float* scales;    // int8: [outputs]; int4: [blocks][groups][16]; else null
+    const int32_t* offsets;  // int8: [outputs], -128 times the sum of an output's weights; else null
     const bf16* bias;       // [outputs] or null
     const bf16* residual;   // [rows, outputs], added after rounding, or null
     void* out;              // [rows, outputs], bf16 or float
@@ -91,7 +92,9 @@ struct Kernels {
 };
 
 const Kernels* generic_kernels();
-const Kernels* avx2_kernels();    // null where not built
-const Kernels* avx512_kernels();  // needs avx512_bf16 and avx512_vnni
+// Null where not built, or where the processor lacks something.
+const Kernels* avx2_kernels();
+const Kernels* avxvnni_kernels();  // AVX2, and its own form of the instruction for products of bytes
+const Kernels* avx512_kernels();   // with avx512_bf16 and avx512_vnni
 
 }  // namespace twostroke
