@@ -2,7 +2,7 @@
 
 Every peer lives in a virtual environment of its own; ``benchmarks/peers/README.md`` says how to make them. In each
 round every system gets the same random prompts at once, and its tokens are timed as its own loop yields them: no HTTP.
-Writes ``peers-NAME.json`` and ``.md``.
+Writes ``peers-NAME.json`` and ``.md``; ``benchmarks.peers.overview`` puts the records into one table.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import random
 import shlex
 import sys
 import tempfile
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from benchmarks.peers.report import Found, figures, tables
 from benchmarks.peers.systems import Round, System, Worker, own_systems, running
 
 RESULTS = Path(__file__).parents[1] / "results"
+PAUSE = 0.5  # seconds before each round: threads of the one before spin on for up to 0.2
 LLAMA_FORMATS = {"bf16": "bf16", "q8_0": "int8", "q4_0": "int4"}
 
 
@@ -45,7 +47,8 @@ def main(
     """Measure and record.
 
     Args:
-        model: Folder of the checkpoint, bfloat16 (`benchmarks/make_checkpoint.py`).
+        model: Folder of the checkpoint, bfloat16 (`benchmarks/make_checkpoint.py`); what is asked of 350m and 10m is
+            looked up by the folder's name.
         llama_cpp: Python of the environment with llama-cpp-python.
         gguf: Folder with bf16.gguf, q8_0.gguf and q4_0.gguf (`workers/gguf_convert.py`).
         transformers: Python of the environment with transformers.
@@ -74,7 +77,8 @@ def main(
         about = {worker.system.name: worker.about for worker in workers}
     command = shlex.join(["python", "-m", "benchmarks.peers", *sys.argv[1:]])
     where = environment(command, others.share())
-    _write(measured, where, about, f"{input_len} tokens in, {output_len} out; {rounds} rounds", out / f"peers-{name}")
+    what = f"{model.name}, {input_len} tokens in, {output_len} out; {rounds} rounds"
+    _write(measured, where, about, model.name, what, out / f"peers-{name}")
 
 
 def _measure(
@@ -88,6 +92,7 @@ def _measure(
         # In turn, and each time another first: a machine that slows down meanwhile slows all.
         turn = number % len(workers)
         for worker in workers[turn:] + workers[:turn]:
+            time.sleep(PAUSE)
             one = worker.run(prompts, output_len if number else 4)
             if number:
                 found[worker.system.name].append(one)
@@ -97,10 +102,11 @@ def _measure(
     return {name: figures(each, reference) for name, each in found.items()}
 
 
-def _write(measured: Found, where: dict[str, Any], about: dict[str, Any], what: str, path: Path) -> None:
+def _write(measured: Found, where: dict[str, Any], about: dict[str, Any], model: str, what: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "environment": where,
+        "model": model,
         "systems": about,
         "figures": {count: {n: asdict(f) for n, f in each.items()} for count, each in measured.items()},
     }
@@ -108,7 +114,7 @@ def _write(measured: Found, where: dict[str, Any], about: dict[str, Any], what: 
     versions = ", ".join(sorted({f"{one['name']} {one['version']}" for one in about.values()}))
     text = (
         f"# Beside its peers\n\n{environment_text(where)}- {versions}\n- {what}; medians; all systems loaded at once, "
-        f"rounds in turn, tokens timed in each engine's own loop\n\n{tables(measured)}\n"
+        f"rounds in turn, tokens timed in each engine's own loop\n\n{tables(model, measured)}\n"
     )
     path.with_suffix(".md").write_text(text)
     print(text)

@@ -109,8 +109,12 @@ def running(systems: Sequence[System], folder: Path) -> Iterator[list[Worker]]:
 def _start(system: System, log: Path) -> Worker:
     reading, writing = os.pipe()
     # A peer may print what it likes: answers have a pipe of their own.
-    environment = {**os.environ, "PEER_STDOUT": str(writing), "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
-    if not system.own:
+    environment = {**os.environ, "PEER_STDOUT": str(writing), "HF_HUB_OFFLINE": "1"}
+    if system.own:
+        environment["OMP_WAIT_POLICY"] = "PASSIVE"  # as twostroke sets it for itself, but here torch is imported before
+    else:
+        # Peers wait as they are used to: threads that sleep between operators would make theirs slower.
+        environment.pop("OMP_WAIT_POLICY", None)
         environment.pop("PYTHONPATH", None)
     with log.open("wb") as output:
         process = subprocess.Popen(
