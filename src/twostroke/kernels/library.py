@@ -92,6 +92,7 @@ class PassCall(ctypes.Structure):
         ("num_layers", c_int64),
         ("tokens", c_int64),
         ("hidden", c_int64),
+        ("mlp_tokens", c_int64),
         ("x", c_void_p),
         ("normed", c_void_p),
         ("wide", c_void_p),

@@ -51,7 +51,8 @@ def can_pack(weight: Tensor, format: str) -> bool:
 def pack(weight: Tensor, format: str) -> PackedWeight:
     """Pack a bfloat16 weight ``[outputs, inputs]``; outputs are padded to a multiple of 16 with zeros."""
     outputs, inputs = weight.shape
-    weight = F.pad(weight, (0, 0, 0, -outputs % LANES))
+    if outputs % LANES:  # padding by nothing would copy
+        weight = F.pad(weight, (0, 0, 0, -outputs % LANES))
     if format == "bfloat16":
         return PackedWeight(format, _blocks(weight, 2), None, outputs, inputs)
     if format == "int8":

@@ -63,10 +63,11 @@ enum Component : int32_t { kNorm = 0, kGemm = 1, kPlace = 2, kAttention = 3, kAc
 struct Pass {
     const Layer* layers;
     int64_t num_layers, tokens, hidden;
+    int64_t mlp_tokens;        // How many go through the MLP at once, at most.
     bf16* x;                   // [tokens, hidden], changed in place
     bf16* normed;              // Room for [tokens, hidden] ...
-    bf16* wide;                // ... [tokens, the wider of queries, keys and values, and gates and ups] ...
-    bf16* narrow;              // ... [tokens, the wider of the attention's output and the activation].
+    bf16* wide;                // ... [tokens, queries, keys and values], and for [mlp_tokens, gates and ups] ...
+    bf16* narrow;              // ... [tokens, the attention's output], and for [mlp_tokens, the activation].
     const int64_t* positions;  // [tokens]
     const int64_t* slots;      // [tokens]: where their keys and values go
     const float* cos;          // [positions, head_dim / 2]
