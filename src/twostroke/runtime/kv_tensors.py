@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
-import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +10,7 @@ from torch import Tensor
 
 from twostroke.config import CacheConfig
 from twostroke.errors import InsufficientMemoryError
+from twostroke.kernels.pages import fresh_pages
 from twostroke.model_config import ModelConfig
 from twostroke.runtime.device import format_bytes, free_memory, total_memory
 
@@ -89,17 +88,4 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     count = int(np.prod(shape)) * dtype.itemsize
-    return torch.from_numpy(np.frombuffer(_pages(max(count, 1)), dtype=np.uint8)[:count]).view(dtype).view(shape)
-
-
-def _pages(count: int) -> mmap.mmap | bytearray:
-    """Zeros, page-aligned, that the kernel supplies when they are first touched.
-
-    torch.zeros would write them all now, and so would numpy's where the C library has room in a heap.
-    """
-    if sys.platform == "win32":
-        return bytearray(count)
-    pages = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if sys.platform == "linux":
-        pages.madvise(mmap.MADV_HUGEPAGE)  # as numpy does: attention reads all over them
-    return pages
+    return torch.from_numpy(np.frombuffer(fresh_pages(count), dtype=np.uint8)[:count]).view(dtype).view(shape)
