@@ -28,8 +28,9 @@ from training.teacher import Teacher
 from training.tokenizer import IM_END, load_tokenizer
 
 PEAK_LR = {"pilot": 1.5e-3, "draft": 3e-3}
-MILLION_TOKENS = {"pilot": 13.0, "draft": 5.0}
-WARM_UP, DECAY_FROM, FINAL_LR = 0.025, 0.5, 0.02  # As fractions of the tokens, of the tokens, of the peak.
+MILLION_TOKENS = {"pilot": 17.0, "draft": 5.0}
+WARM_UP, FIRST_FALL, RESTART = 0.019, 0.38, 0.765  # As fractions of the tokens.
+SECOND_PEAK, FINAL_LR = 0.5, 0.02  # As fractions of the peak, and of either peak.
 TEACHER_STEPS = 1000
 COPYING_STEPS = 300  # At most, before any text.
 EMA_DECAY = 0.995
@@ -53,12 +54,16 @@ class Progress:
 
 
 def learning_rate(fraction: float, peak: float) -> float:
-    """Warm-up, constant, then a linear fall to nearly nothing, over the fraction of the schedule."""
+    """Warm-up, constant, then two linear falls to nearly nothing, the second one from SECOND_PEAK.
+
+    A warm restart (Loshchilov and Hutter 2017): what the first fall settled is kept, the rest is stirred once more.
+    """
     if fraction < WARM_UP:
         return peak * (0.02 + 0.98 * fraction / WARM_UP)
-    if fraction < DECAY_FROM:
+    if fraction < FIRST_FALL:
         return peak
-    return peak * (FINAL_LR + (1 - FINAL_LR) * max(0.0, 1 - fraction) / (1 - DECAY_FROM))
+    top, begin, end = (1.0, FIRST_FALL, RESTART) if fraction < RESTART else (SECOND_PEAK, RESTART, 1.0)
+    return peak * top * (FINAL_LR + (1 - FINAL_LR) * max(0.0, end - fraction) / (end - begin))
 
 
 def make_optimizers(model: LlamaForCausalLM, kind: str, peak: float) -> list[torch.optim.Optimizer]:
