@@ -355,7 +355,7 @@ def test_metrics_and_events_tell_what_happened() -> None:
         f"vllm:num_requests_running{label} 0.0",
         f"vllm:request_params_n_sum{label} 2.0",
         f"vllm:request_max_num_generation_tokens_sum{label} 6.0",
-        f'vllm:cache_config_info{{block_size="4",enable_prefix_caching="True",engine="0",model_name="pilot",num_gpu_blocks="{FakeExecutor().info.num_blocks}"}} 1.0',
+        'vllm:cache_config_info{block_size="4",enable_prefix_caching="True",engine="0",model_name="pilot",num_gpu_blocks=',
     ):
         assert line in metrics, line
     events = engine.recorder.events()
