@@ -42,7 +42,7 @@ def check_entries(info: ExecutorInfo, prompts: Sequence[Sequence[int]], params: 
 
 
 def check_copies(info: ExecutorInfo, prompts: Sequence[Sequence[int]], params: SamplingParams) -> None:
-    """Raise ``InvalidRequestError`` if all samples together would hold more tokens of their prompts than is sensible."""
+    """Raise ``InvalidRequestError`` if all samples together would hold too many tokens of their prompts."""
     most = max(MAX_PROMPT_COPIES, info.max_model_len * MAX_SAMPLES)
     if (copies := sum(map(len, prompts)) * params.n) > most:
         message = f"{len(prompts)} prompts with n={params.n} hold {copies} tokens together, at most {most} are taken"
