@@ -15,6 +15,7 @@ MAX_SAMPLES = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_LENGTH = 1024
 MAX_LOGIT_BIAS = 1024
+MIN_REPETITION_PENALTY = 0.01  # divided by next to nothing, a logit is infinite, and that ends the step of all requests
 MAX_BAD_WORDS = 256
 MAX_BAD_WORDS_LENGTH = 16_384  # characters of all together: they are encoded while the server waits
 
@@ -131,10 +132,10 @@ class SamplingParams:
         _require(_is_number(self.top_p) and 0 < self.top_p <= 1, "top_p", self.top_p, "in (0, 1]")
         _require(_is_number(self.min_p) and 0 <= self.min_p <= 1, "min_p", self.min_p, "in [0, 1]")
         _require(
-            _is_number(self.repetition_penalty) and 0 < self.repetition_penalty <= 100,
+            _is_number(self.repetition_penalty) and MIN_REPETITION_PENALTY <= self.repetition_penalty <= 100,
             "repetition_penalty",
             self.repetition_penalty,
-            "in (0, 100]",
+            f"in [{MIN_REPETITION_PENALTY}, 100]",
         )
         for name in ("presence_penalty", "frequency_penalty"):
             value = getattr(self, name)

@@ -13,6 +13,7 @@ from twostroke.sampling_params import (
     MAX_SEED,
     MAX_STOP_STRING_LENGTH,
     MAX_STOP_STRINGS,
+    MIN_REPETITION_PENALTY,
 )
 
 MAX_PROMPTS = 256
@@ -44,7 +45,7 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
     "top_k": {"minimum": -1},
     "top_p": {"exclusiveMinimum": 0, "maximum": 1},
     "min_p": {"minimum": 0, "maximum": 1},
-    "repetition_penalty": {"exclusiveMinimum": 0, "maximum": 100},
+    "repetition_penalty": {"minimum": MIN_REPETITION_PENALTY, "maximum": 100},
     "presence_penalty": {"minimum": -2, "maximum": 2},
     "frequency_penalty": {"minimum": -2, "maximum": 2},
     "seed": {"minimum": -(2**63), "maximum": MAX_SEED},
