@@ -111,6 +111,7 @@ def test_the_bounds_of_every_field(url: str, engine: AsyncEngine) -> None:
     command += ["--continue-on-failure", "--no-shrink", "--seed", "1", "--warnings", "off"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
+    assert f"{len(WITH_BODY + WITHOUT)} passed" in ended.stdout
     check_health(engine)
 
 
