@@ -233,6 +233,13 @@ def check_length(model: ServedModel, length: int, param: str) -> None:
         raise RequestTooLargeError(message, needed=length, available=longest, param=param, hint="send less text")
 
 
+def check_tokens(model: ServedModel, tokens: Sequence[int], param: str) -> None:
+    """Raise ``InvalidRequestError`` if one of ``tokens`` is none of the model's."""
+    vocab = model.client.info.vocab_size
+    if tokens and not 0 <= min(tokens) <= max(tokens) < vocab:
+        raise InvalidRequestError(f"{param} holds token ids outside [0, {vocab})", param=param)
+
+
 def truncate(tokens: list[int], keep: int | None) -> list[int]:
     """The last ``keep`` tokens."""
     return tokens if keep is None else tokens[-keep:]
