@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def test_long_lists_never_become_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pairs, "add", counted)
     vocab = 10 * MANY_TOKENS
     for field in ("allowed_token_ids", "banned_token_ids"):
-        params = {field: list(range(vocab - 1)) * 2}
+        params: dict[str, Any] = {field: list(range(vocab - 1)) * 2}
         assert len(masked(make_request(**params), vocab)) == (1 if field == "allowed_token_ids" else vocab - 1)
     assert sum(pairs) == 0
 
