@@ -337,6 +337,9 @@ def test_parameters_are_checked_once_for_all_samples_and_prompts(monkeypatch: py
     assert [sample.params.prompt_logprobs for sample in samples] == [1] + [None] * 15
     engine.prepare(replace(first, request_id="b", prompt_token_ids=[4, 5]))
     assert (len(encoded), len(made)) == (6, 1)
+    engine.prepare(call("none", detokenize=True))
+    engine.prepare(call("same", detokenize=True, bad_words=["x", "y"]))
+    assert len(encoded) == 6
     engine.prepare(call("c", detokenize=True, bad_words=["x", "z"]))
     assert len(encoded) == 12
 

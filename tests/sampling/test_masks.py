@@ -51,7 +51,7 @@ def test_long_lists_never_become_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs: list[int] = []
     add = Pairs.add
 
-    def counted(self: Pairs, row: int, tokens: Collection[int], values: Iterable[float] | None = None) -> None:
+    def counted(self: Pairs, row: int, tokens: Collection[int], values: Iterable[float] | float = 0.0) -> None:
         pairs.append(len(tokens))
         add(self, row, tokens, values)
 

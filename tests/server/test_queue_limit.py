@@ -49,6 +49,24 @@ async def test_a_full_queue_is_a_429_with_retry_after() -> None:
     assert again.status_code == 200
 
 
+async def test_a_call_of_many_prompts_is_taken_whole_or_not_at_all() -> None:
+    """With more prompts than may wait it was refused on an idle server, and told to try again, for ever."""
+    config = EngineConfig(scheduler=SchedulerConfig(max_num_seqs=2))
+    engine = AsyncEngine(Engine(SlowExecutor(), Tokenizer(byte_level()), config), max_queued_requests=2)
+    transport = httpx.ASGITransport(create_app(engine))
+    many = {**BODY, "prompt": [[1, 2, i + 1] for i in range(8)]}
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            first = asyncio.ensure_future(client.post("/v1/completions", json=many))
+            while engine.stats().num_waiting < 2 and not first.done():
+                await asyncio.sleep(0.005)
+            second = await client.post("/v1/completions", json=many)
+            assert (second.status_code, (await first).status_code) == (429, 200)
+            assert len((await first).json()["choices"]) == 8
+    finally:
+        engine.close()
+
+
 def test_the_option_reaches_the_engine(monkeypatch: Any) -> None:
     """`twostroke serve` hands it to whoever loads the engine."""
     import twostroke.cli.main

@@ -149,7 +149,8 @@ class AsyncEngine:
         if request.request_id in self._streams:
             raise InvalidRequestError(f"request id {request.request_id!r} is in use", param="request_id")
         samples = self._engine.prepare(request)
-        self._check_queue()
+        if not request.follows:
+            self._check_queue()
         self._num_submitted += len(samples)
         stream = AsyncStream(request, lambda: self._inbox.put(lambda: self._engine.abort(request.request_id)))
         self._streams[request.request_id] = stream
@@ -197,7 +198,7 @@ class AsyncEngine:
     # ---- the event loop's side ---------------------------------------------------------------------------------
 
     def _check_queue(self) -> None:
-        """Refuse what would wait behind too many. Only the waiting count, so a call with ``n > 1`` may exceed it."""
+        """Refuse what would wait behind too many. Only the waiting count, so one call may exceed it."""
         waiting = self._num_submitted - self._num_taken + self._engine.last_stats.num_waiting
         if self._max_queued is not None and waiting >= self._max_queued:
             message = f"{waiting} requests wait already, and at most {self._max_queued} may"

@@ -24,6 +24,7 @@ class GenerationRequest:
         priority: Lower runs first under ``--policy priority``.
         tenant: On whose behalf: ``--policy fair`` divides the engine among tenants. Empty if nobody said.
         labels: What the client calls its end user and the like; step events carry them, nothing else does.
+        follows: One more prompt of a call whose first has been taken: a full queue refuses calls, not parts of them.
     """
 
     request_id: str
@@ -33,6 +34,7 @@ class GenerationRequest:
     cache_salt: str = ""
     tenant: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    follows: bool = False
 
 
 class TokenUsage(NamedTuple):

@@ -40,6 +40,8 @@ class Intake:
         self._num_seeded = 0
         # The last one: an HTTP call has the same parameters for each of its prompts, and checking can take 20 ms.
         self._checked: _Checked | None = None
+        # Of the last call that had any: many a client sends the same ones with every call.
+        self._bad_words: tuple[Sequence[str], TokenSequences] = ((), ())
         # Chat models often name the end of a turn in their tokenizer alone.
         own_eos = tokenizer.eos_token_id if tokenizer else None
         self._eos_token_ids = info.eos_token_ids | (frozenset() if own_eos is None else {own_eos})
@@ -130,12 +132,17 @@ class Intake:
         """Each word as token sequences, as written, at the start of a text, and after a space: all of them spell it."""
         if self._tokenizer is None or not words:
             return ()
+        last, known = self._bad_words
+        if last == words:
+            return known
         spellings: list[str] = []
         for word in words:
             bare = word.lstrip(" ")
             spellings += [word, bare, f" {bare}"] if bare else [word]
         encoded = self._tokenizer.encode_all(spellings)
-        return tuple(dict.fromkeys(tuple(tokens) for tokens in encoded if tokens))
+        sequences = tuple(dict.fromkeys(tuple(tokens) for tokens in encoded if tokens))
+        self._bad_words = words, sequences  # in one assignment: other threads may be here
+        return sequences
 
     def _next_seed(self) -> int:
         if self._seed is None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Iterable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 
 class Pairs:
     """Collects single logits to read or change; no pair may be added twice where values are written back.
+
+    They are kept as arrays: as Python numbers, the tokens that a penalty has seen cost more than a small model's pass.
 
     Args:
         vocab_size: Tokens outside ``[0, vocab_size)`` are left out: they have no logit, and an index out of range
@@ -18,26 +23,40 @@ class Pairs:
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._rows: list[int] = []
-        self._tokens: list[int] = []
-        self._values: list[float] = []
+        self._rows: list[int] = []  # of each array of tokens
+        self._tokens: list[npt.NDArray[np.int64]] = []
+        self._values: list[npt.NDArray[np.float32]] = []
+        self._length = 0
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._length
 
-    def add(self, row: int, tokens: Collection[int], values: Iterable[float] | None = None) -> None:
-        """Add one pair for each of ``tokens``; ``values`` default to zero."""
-        for token, value in zip(tokens, values if values is not None else (0.0 for _ in tokens), strict=True):
-            if 0 <= token < self._vocab_size:
-                self._rows.append(row)
-                self._tokens.append(token)
-                self._values.append(value)
+    def add(self, row: int, tokens: Collection[int], values: Iterable[float] | float = 0.0) -> None:
+        """Add one pair for each of ``tokens``; ``values`` are as many, or one for all."""
+        if not (count := len(tokens)):
+            return
+        if isinstance(tokens, array):
+            ids = np.frombuffer(tokens, dtype=np.int64)
+        else:
+            ids = np.fromiter(tokens, np.int64, count)
+        if isinstance(values, Iterable):
+            numbers = np.fromiter(values, np.float32, count)
+        else:
+            numbers = np.full(count, values, dtype=np.float32)
+        if ids.min() < 0 or ids.max() >= self._vocab_size:
+            known = (ids >= 0) & (ids < self._vocab_size)
+            ids, numbers = ids[known], numbers[known]
+        self._rows.append(row)
+        self._tokens.append(ids)
+        self._values.append(numbers)
+        self._length += len(ids)
 
     def index(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Rows and tokens, int64 [pairs] each: ``logits[pairs.index(device)]`` is [pairs]."""
-        both = torch.tensor([self._rows, self._tokens], dtype=torch.int64).to(device, non_blocking=True)
+        rows = np.repeat(np.array(self._rows, dtype=np.int64), list(map(len, self._tokens)))
+        both = torch.from_numpy(np.stack([rows, np.concatenate(self._tokens)])).to(device, non_blocking=True)
         return both[0], both[1]
 
     def values(self, device: torch.device) -> Tensor:
         """float32 [pairs]."""
-        return torch.tensor(self._values, dtype=torch.float32).to(device, non_blocking=True)
+        return torch.from_numpy(np.concatenate(self._values)).to(device, non_blocking=True)

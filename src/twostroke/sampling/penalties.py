@@ -32,8 +32,7 @@ def _apply_repetition(logits: Tensor, requests: Sequence[Request]) -> None:
     for row, request in enumerate(requests):
         penalty = request.params.repetition_penalty
         if penalty != 1:
-            tokens = set(request.token_ids)
-            seen.add(row, tokens, [penalty] * len(tokens))
+            seen.add(row, set(request.token_ids), penalty)
     if seen:
         index, penalties = seen.index(logits.device), seen.values(logits.device)
         values = logits[index]  # [pairs]
@@ -49,8 +48,8 @@ def _apply_presence_and_frequency(logits: Tensor, requests: Sequence[Request]) -
         if params.presence_penalty != 0 or params.frequency_penalty != 0:
             counts = Counter(request.output_token_ids)
             counted.add(row, counts.keys(), counts.values())
-            presence.add(row, counts.keys(), [params.presence_penalty] * len(counts))
-            frequency.add(row, counts.keys(), [params.frequency_penalty] * len(counts))
+            presence.add(row, counts.keys(), params.presence_penalty)
+            frequency.add(row, counts.keys(), params.frequency_penalty)
     if counted:
         device = logits.device
         index = counted.index(device)

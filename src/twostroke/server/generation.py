@@ -120,6 +120,7 @@ class Generation:
                     priority=fields.priority or 0,
                     cache_salt=fields.cache_salt or "",
                     labels=labels,
+                    follows=i > 0,
                 )
                 for i, prompt in enumerate(prompts)
             ]
