@@ -28,9 +28,9 @@ from training.teacher import Teacher
 from training.tokenizer import IM_END, load_tokenizer
 
 PEAK_LR = {"pilot": 1.5e-3, "draft": 3e-3}
-MILLION_TOKENS = {"pilot": 17.0, "draft": 5.0}
-WARM_UP, FIRST_FALL, RESTART = 0.019, 0.38, 0.765  # As fractions of the tokens.
-SECOND_PEAK, FINAL_LR = 0.5, 0.02  # As fractions of the peak, and of either peak.
+MILLION_TOKENS = {"pilot": 20.0, "draft": 5.0}
+WARM_UP, FINAL_LR = 0.016, 0.02  # As fractions of the tokens, of a fall's beginning.
+FALLS = ((0.32, 0.65, 1.0), (0.65, 0.85, 0.5), (0.85, 1.0, 0.35))  # From and to which fraction, from what of the peak.
 TEACHER_STEPS = 1000
 COPYING_STEPS = 300  # At most, before any text.
 EMA_DECAY = 0.995
@@ -54,15 +54,15 @@ class Progress:
 
 
 def learning_rate(fraction: float, peak: float) -> float:
-    """Warm-up, constant, then two linear falls to nearly nothing, the second one from SECOND_PEAK.
+    """Warm-up, constant, then linear falls to nearly nothing, each from less than the one before.
 
-    A warm restart (Loshchilov and Hutter 2017): what the first fall settled is kept, the rest is stirred once more.
+    Warm restarts (Loshchilov and Hutter 2017): what a fall settled is kept, the rest is stirred once more.
     """
     if fraction < WARM_UP:
         return peak * (0.02 + 0.98 * fraction / WARM_UP)
-    if fraction < FIRST_FALL:
+    if fraction < FALLS[0][0]:
         return peak
-    top, begin, end = (1.0, FIRST_FALL, RESTART) if fraction < RESTART else (SECOND_PEAK, RESTART, 1.0)
+    begin, end, top = next(fall for fall in reversed(FALLS) if fraction >= fall[0])
     return peak * top * (FINAL_LR + (1 - FINAL_LR) * max(0.0, end - fraction) / (end - begin))
 
 
