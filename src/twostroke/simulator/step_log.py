@@ -71,8 +71,10 @@ class StepLog:
         self.end.append(end)
         self.decode_requests.append(shape.decode_requests)
         self.decode_context.append(shape.decode_context)
-        self.prefill_tokens.append(sum(count for count, _ in shape.prefill))
-        self.prefill_context.append(sum(count * cached + count * (count + 1) // 2 for count, cached in shape.prefill))
+        prefill = shape.prefill
+        self.prefill_tokens.append(sum([count for count, _ in prefill]) if prefill else 0)
+        pairs = sum([count * cached + count * (count + 1) // 2 for count, cached in prefill]) if prefill else 0
+        self.prefill_context.append(pairs)
         self.new_tokens.append(new_tokens)
         self.gaps.append(gaps)
         self.running.append(running)
