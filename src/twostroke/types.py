@@ -139,7 +139,8 @@ class Request:
     @property
     def num_used_prompt_tokens(self) -> int:
         """Prompt tokens that were computed or found so far, each counted once."""
-        return min(self.num_reached_tokens, self.num_prompt_tokens)
+        reached, prompt = self.num_reached_tokens, self.num_prompt_tokens
+        return reached if reached < prompt else prompt
 
     def reach(self, num_tokens: int) -> int:
         """Note that the next ``num_tokens`` go through the model; how many are prompt tokens that never did before."""

@@ -10,8 +10,6 @@ Iteration-level scheduling: Yu et al., Orca, OSDI 2022. Chunked prefill: Agrawal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from twostroke.config import SchedulerConfig
 from twostroke.errors import RequestTooLargeError, TwostrokeError
 from twostroke.kv_cache.manager import KVCacheManager, Prefix
@@ -143,7 +141,7 @@ class Scheduler:
                 continue
             before = request.num_computed_tokens
             computed = request.num_computed_tokens = before + item.num_tokens
-            tokens = drawn.get(request_id, ())
+            tokens = drawn.get(request_id) or []
             unseen = _unseen(scores[request_id], request, item.start) if request_id in scores else None
             if tokens or unseen is not None:
                 output = self._extend(request, tokens, now)
@@ -335,15 +333,15 @@ class Scheduler:
 
     # ---- results -----------------------------------------------------------------------------------------------
 
-    def _extend(self, request: Request, tokens: Sequence[int], now: float) -> RequestOutput:
+    def _extend(self, request: Request, tokens: list[int], now: float) -> RequestOutput:
         """Append sampled tokens up to the first one that ends the request."""
-        known, ends, stop, kept = request.token_ids, request.stop_token_ids, None, 0
+        known, ends, most, stop, kept = request.token_ids, request.stop_token_ids, request.max_total_tokens, None, 0
         for token in tokens:
             known.append(token)
             kept += 1
-            if (token in ends or len(known) >= request.max_total_tokens) and (stop := check_stop(request)):
+            if (len(known) >= most or token in ends) and (stop := check_stop(request)):
                 break
-        output = _output(request, list(tokens[:kept]))
+        output = _output(request, tokens[:kept])
         if kept and request.first_token_time is None:
             request.first_token_time = now
         if stop:
