@@ -90,6 +90,7 @@ class LivePlayer:
         self._engine = engine
         self._workload = workload
         self._random = Random(f"{seed} tokens")
+        self._vocabulary = range(engine.info.vocab_size)
         self._due: list[tuple[float, int, RequestSpec]] = [
             (spec.arrival, spec.number, spec) for spec in workload.arrivals()
         ]
@@ -139,7 +140,7 @@ class LivePlayer:
         return known + self._draw(spec.prompt_tokens - len(known))
 
     def _draw(self, count: int) -> list[int]:
-        return [self._random.randrange(self._engine.info.vocab_size) for _ in range(count)]
+        return self._random.choices(self._vocabulary, k=count)  # between two steps: it must not take long
 
     def _end(self, request_id: str, cached: int, now: float) -> None:
         spec, tokens = self._sent.pop(request_id)
