@@ -20,6 +20,7 @@ FLAGS = ["-O3", "-std=c++17", "-fPIC", "-pthread", "-fvisibility=hidden", "-ffp-
 # One build of the same kernels per instruction set; which one runs is decided when they are loaded.
 INSTRUCTION_SETS = {
     "avx2": "-mavx2 -mfma",
+    "avxvnni": "-mavx2 -mfma -mavxvnni",
     "avx512": "-mavx2 -mfma -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx512vnni"
     " -mprefer-vector-width=512",
 }

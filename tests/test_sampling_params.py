@@ -18,7 +18,7 @@ from twostroke.sampling_params import SamplingParams
         "top_k": [-2, 1.5],
         "top_p": [0, 1.01, float("nan")],
         "min_p": [-0.1, 1.1],
-        "repetition_penalty": [0, -1, float("inf")],
+        "repetition_penalty": [0, -1, float("inf"), 5e-324, 0.0099],
         "presence_penalty": [-2.1, 2.1],
         "frequency_penalty": [-2.1, 2.1],
         "seed": [2**64, -(2**63) - 1, 1.0],

@@ -34,13 +34,16 @@ class Stage:
 
 
 # First which item a question wants; then the answers (and copying is kept up, which `copying.py` taught); then the two
-# together (an answer's first tokens say which it is; whole answers would drown them); then all else.
+# together (an answer's first tokens say which it is; whole answers would drown them); then all else. The last stage is
+# the learning rate's second fall, on first tokens above all: most of what is still wrong is another item's answer.
 MIX = (
-    Stage(0.10, single=0.55, mixed=0.35, copying=0.10, system=0.00, multi_turn=0.00, stubs=1.00, bare=1.0, plain=0.2),
-    Stage(0.30, single=0.62, mixed=0.10, copying=0.12, system=0.12, multi_turn=0.02, stubs=0.50, bare=0.8, plain=0.2),
-    Stage(0.70, single=0.54, mixed=0.20, copying=0.06, system=0.14, multi_turn=0.04, stubs=0.92, bare=0.3, plain=0.1),
-    Stage(1e9, single=0.47, mixed=0.15, copying=0.06, system=0.18, multi_turn=0.11, stubs=0.75, bare=0.1, plain=0.1),
+    Stage(0.100, single=0.55, mixed=0.35, copying=0.10, system=0.00, multi_turn=0.00, stubs=1.00, bare=1.0, plain=0.2),
+    Stage(0.275, single=0.60, mixed=0.14, copying=0.10, system=0.12, multi_turn=0.02, stubs=0.40, bare=0.6, plain=0.2),
+    Stage(0.535, single=0.53, mixed=0.20, copying=0.06, system=0.13, multi_turn=0.05, stubs=0.72, bare=0.5, plain=0.1),
+    Stage(0.765, single=0.50, mixed=0.18, copying=0.06, system=0.15, multi_turn=0.07, stubs=0.70, bare=0.4, plain=0.1),
+    Stage(1e9, single=0.50, mixed=0.28, copying=0.03, system=0.11, multi_turn=0.05, stubs=0.85, bare=0.1, plain=0.1),
 )
+LONGEST_FROM = 0.46  # Progress from which some contexts are thousands of tokens long.
 SURE = 0.5  # The share of an item from which a mixture of questions is taken to want it.
 LONGEST_MIXTURE = 24  # Words.
 Answering = Callable[[Item], str]
@@ -102,8 +105,8 @@ def is_about_itself(item: Item) -> bool:
 class ConversationBuilder:
     """Draws conversations. `progress` in [0, 1] is how far training has come.
 
-    It goes through the stages of MIX, and sees the longest contexts after 0.6. Without a teacher there are no mixtures
-    of questions.
+    It goes through the stages of MIX, and sees the longest contexts after LONGEST_FROM. Without a teacher there are no
+    mixtures of questions.
     """
 
     def __init__(self, bank: Bank, teacher: Teacher | None = None) -> None:
@@ -305,7 +308,7 @@ class ConversationBuilder:
 
     def draw_length(self, rng: random.Random, progress: float) -> int:
         """Tokens of padding, log-uniform: rarely above 2000, and above that only late in training."""
-        if progress > 0.6 and rng.random() < 0.04:
+        if progress > LONGEST_FROM and rng.random() < 0.04:
             return rng.randrange(2000, 7000)
         return round(math.exp(rng.uniform(math.log(40), math.log(1600))))
 

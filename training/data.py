@@ -18,10 +18,6 @@ from training.teacher import Teacher
 from training.tokenizer import IM_END, IM_START, MODEL_MAX_LENGTH
 
 POOL_EXAMPLES = 1024
-AUXILIARY_WEIGHT = (
-    0.1  # Loss weight of what is not an answer, early in training: it teaches the words of the questions.
-)
-AUXILIARY_UNTIL = 0.10
 WIDTH_STEP = 8  # Tokens that the length of a batch is a multiple of.
 LONGEST_STUB = 16  # Tokens kept of an answer that is cut short.
 
@@ -74,10 +70,14 @@ class Encoder:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
+    def decode(self, ids: list[int]) -> str:
+        """The text of tokens, without the special ones."""
+        text: str = self._tokenizer.decode(ids)
+        return text
+
     def cut(self, text: str, tokens: int) -> str:
         """The first tokens of a text."""
-        cut: str = self._tokenizer.decode(self.encode(text)[:tokens])
-        return cut
+        return self.decode(self.encode(text)[:tokens])
 
     def _cached(self, text: str) -> list[int]:
         found = self._cache.get(text)
@@ -87,8 +87,8 @@ class Encoder:
             found = self._cache[text] = self.encode(text)
         return found
 
-    def example(self, conversation: Conversation, rng: random.Random, auxiliary: float) -> Example:
-        """Tokens with loss on the assistant's words and on what ends them; `auxiliary` weighs all other tokens."""
+    def example(self, conversation: Conversation, rng: random.Random) -> Example:
+        """Tokens with loss on the assistant's words and on what ends them."""
         ids: list[int] = []
         weights: list[float] = []
         gaps: list[int] = []  # Token indices at which positions may jump.
@@ -110,7 +110,7 @@ class Encoder:
                 gaps += [rng.randrange(start, end) for _ in range(2) if end > start] + [max(start, end)]
             ids += head + body + tail
             asked = len(ids) - len(body) - len(tail) - 1
-            weights += [auxiliary] * len(head) + [1.0 if answer else auxiliary] * len(body) + [auxiliary] * len(tail)
+            weights += [0.0] * len(head) + [float(answer)] * len(body) + [0.0] * len(tail)
         limit = MODEL_MAX_LENGTH
         ids, weights = ids[:limit], weights[:limit]
         question = conversation.question if asked < limit else None
@@ -196,11 +196,7 @@ class BatchSource:
 
     def _make_pool(self) -> list[list[Example]]:
         rng = random.Random(f"{self._seed}/{self._pool}")
-        auxiliary = AUXILIARY_WEIGHT if self._progress < AUXILIARY_UNTIL else 0.0
-        examples = [
-            self._encoder.example(self._builder.build(rng, self._progress), rng, auxiliary)
-            for _ in range(POOL_EXAMPLES)
-        ]
+        examples = [self._encoder.example(self._builder.build(rng, self._progress), rng) for _ in range(POOL_EXAMPLES)]
         examples.sort(key=lambda e: len(e.ids))
         batches: list[list[Example]] = [[]]
         for example in examples:

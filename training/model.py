@@ -8,12 +8,14 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from training.data import Batch
+from training.teacher import Teacher
 from training.tokenizer import MODEL_MAX_LENGTH, VOCAB_SIZE
 
 ROPE_THETA = 100_000.0
 PAD_ID, EOS_ID = 0, 2
 ROW_STEP = 128
-LONGEST_BAG, BAG_WEIGHT, BAG_SCALE = 96, 0.5, 16.0  # Tokens; share of the loss; embeddings are small.
+LONGEST_BAG, BAG_WEIGHT, BAG_SCALE = 96, 0.5, 16.0  # Tokens; share of the loss; as in the teacher.
+EMBEDDING_STD = 0.1  # Large enough that what it begins with outlasts the first steps.
 SIZES = {
     "pilot": {
         "hidden_size": 256,
@@ -55,6 +57,7 @@ def make_model(size: str, seed: int) -> LlamaForCausalLM:
     model = LlamaForCausalLM(make_config(size))
     scale = (2 * model.config.num_hidden_layers) ** -0.5
     with torch.no_grad():
+        model.model.embed_tokens.weight.mul_(EMBEDDING_STD / model.config.initializer_range)
         for name, parameter in model.named_parameters():
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 parameter.mul_(scale)
@@ -86,22 +89,18 @@ def _few_shapes(linear: nn.Module, rows: Tensor) -> Tensor:
     return padded[: len(rows)].float()
 
 
-def text_loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """The weighted mean cross-entropy in nats per token, that of the answers alone, and the states to choose by.
+def text_loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The mean cross-entropy of the answers in nats per token (0 without any), and the states to choose by.
 
-    The second has no gradient; the third are those after half of the layers, [rows, length, hidden].
+    The states are those after half of the layers, [rows, length, hidden].
 
     Logits are computed only where there is loss: at 4096 words they cost as much as a layer.
     """
-    weights = batch.weights[:, 1:]  # [rows, length - 1]: the weight of each predicted token
-    chosen = weights > 0
+    chosen = batch.weights[:, 1:] > 0  # [rows, length - 1]: which tokens are to be predicted
     middle, hidden = hidden_states(model, batch.ids, batch.positions)
     logits = _few_shapes(model.lm_head, hidden[:, :-1][chosen])  # [predicted, vocabulary]
-    each = F.cross_entropy(logits, batch.ids[:, 1:][chosen], reduction="none")
-    weight = weights[chosen]
-    answers = weight == 1.0
-    mean = (each * weight).sum() / weight.sum().clamp(min=1.0)
-    return mean, each.detach()[answers].sum() / answers.sum().clamp(min=1), middle
+    total = F.cross_entropy(logits, batch.ids[:, 1:][chosen], reduction="sum")
+    return total / chosen.sum().clamp(min=1), middle
 
 
 class Chooser(nn.Module):
@@ -127,6 +126,26 @@ class Chooser(nn.Module):
         embedded = embedded[..., embedded.shape[-1] // 2 :] * inside[..., None]
         bag = embedded.sum(1) / inside.sum(1, keepdim=True).sqrt()
         return loss + BAG_WEIGHT * F.cross_entropy(_few_shapes(self.words, BAG_SCALE * bag), wanted)
+
+
+@torch.no_grad()
+def give_meanings(model: LlamaForCausalLM, chooser: Chooser, teacher: Teacher, words: Sequence[str]) -> None:
+    """Sets half of the embedding, and the bag's map, to what the teacher knows of each token's text, `words`.
+
+    Added up over a question, that alone finds the right item for three of four held-out phrasings. A model narrower
+    than the teacher gets the principal axes.
+    """
+    embedding = model.model.embed_tokens.weight
+    half = embedding.shape[1] // 2
+    vectors, out = teacher.vectors(words).clone(), teacher.out.weight.detach()
+    if (room := embedding.shape[1] - half) < vectors.shape[1]:
+        axes = torch.linalg.svd(vectors, full_matrices=False).Vh[:room].T
+        vectors, out = vectors @ axes, out @ axes
+    known = vectors.abs().sum(1) > 0
+    vectors *= EMBEDDING_STD / vectors[known].std()
+    embedding[known, half:] = vectors[known].to(embedding.device)
+    chooser.words.weight.copy_(out)
+    chooser.words.bias.copy_(teacher.out.bias)
 
 
 @torch.inference_mode()

@@ -71,6 +71,12 @@ class Teacher(nn.Module):
         logits: Tensor = self.eval()(questions)
         return logits.softmax(-1)
 
+    @torch.inference_mode()
+    def vectors(self, texts: Sequence[str]) -> Tensor:
+        """What each text adds to a question's bag, [texts, DIMENSIONS]; zeros where it has no words."""
+        rows = [self.bag.weight[features_of(text)].sum(0) * bool(words_of(text)) for text in texts]
+        return torch.stack(rows)
+
     def right(self) -> float:
         """The share of held-out phrasings that it would answer with the right item."""
         cases = [(question, index) for index, item in enumerate(self._items) for question in item.held_out]

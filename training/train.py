@@ -21,15 +21,16 @@ from training.augment import Rephraser
 from training.bank import Bank, load_bank
 from training.copying import learn_copying
 from training.data import BatchSource, Encoder
-from training.model import SIZES, Chooser, greedy, make_model, text_loss
+from training.model import SIZES, Chooser, give_meanings, greedy, make_model, text_loss
 from training.prepare import BANK_COPY, RUNS_DIR, TOKENIZER_DIR
 from training.suites import begun_answer, quick_cases, render
 from training.teacher import Teacher
 from training.tokenizer import IM_END, load_tokenizer
 
 PEAK_LR = {"pilot": 1.5e-3, "draft": 3e-3}
-MILLION_TOKENS = {"pilot": 12.0, "draft": 4.0}
-WARM_UP, DECAY_FROM, FINAL_LR = 0.025, 0.6, 0.02  # As fractions of the tokens, of the tokens, of the peak.
+MILLION_TOKENS = {"pilot": 17.0, "draft": 5.0}
+WARM_UP, FIRST_FALL, RESTART = 0.019, 0.38, 0.765  # As fractions of the tokens.
+SECOND_PEAK, FINAL_LR = 0.5, 0.02  # As fractions of the peak, and of either peak.
 TEACHER_STEPS = 1000
 COPYING_STEPS = 300  # At most, before any text.
 EMA_DECAY = 0.995
@@ -53,12 +54,16 @@ class Progress:
 
 
 def learning_rate(fraction: float, peak: float) -> float:
-    """Warm-up, constant, then a linear fall to nearly nothing, over the fraction of the schedule."""
+    """Warm-up, constant, then two linear falls to nearly nothing, the second one from SECOND_PEAK.
+
+    A warm restart (Loshchilov and Hutter 2017): what the first fall settled is kept, the rest is stirred once more.
+    """
     if fraction < WARM_UP:
         return peak * (0.02 + 0.98 * fraction / WARM_UP)
-    if fraction < DECAY_FROM:
+    if fraction < FIRST_FALL:
         return peak
-    return peak * (FINAL_LR + (1 - FINAL_LR) * max(0.0, 1 - fraction) / (1 - DECAY_FROM))
+    top, begin, end = (1.0, FIRST_FALL, RESTART) if fraction < RESTART else (SECOND_PEAK, RESTART, 1.0)
+    return peak * top * (FINAL_LR + (1 - FINAL_LR) * max(0.0, end - fraction) / (end - begin))
 
 
 def make_optimizers(model: LlamaForCausalLM, kind: str, peak: float) -> list[torch.optim.Optimizer]:
@@ -112,7 +117,8 @@ class Trainer:
         batch = self.source.next(fraction).to(self.device)
         self.model.train()
         with torch.autocast(self.device.type, torch.bfloat16):
-            loss, answers, hidden = text_loss(self.model, batch)
+            text, hidden = text_loss(self.model, batch)
+            loss = text
             if batch.questions:
                 wanted = self.teacher.shares(batch.questions).clone().to(self.device)  # No inference tensor.
                 loss = loss + self.chooser(self.model, batch, hidden, wanted)
@@ -124,7 +130,7 @@ class Trainer:
         decay = min(EMA_DECAY, self.progress.step / (self.progress.step + 10))
         parameters: list[Tensor] = [p.detach() for p in self.model.parameters()]
         torch._foreach_lerp_(list(self.average.values()), parameters, 1 - decay)
-        return answers.item(), batch.ids.numel()
+        return text.item(), batch.ids.numel()
 
     def save(self) -> None:
         """Writes the checkpoint beside its name and renames it, so that a stop never leaves half of one."""
@@ -164,10 +170,12 @@ class Trainer:
         return True
 
     def begin(self, seed: int) -> None:
-        """Starts from scratch: the teacher learns the bank, then the model learns to copy, in a few steps."""
+        """Starts from scratch: the teacher learns the bank, tells what words are worth; the model learns to copy."""
         begun = time.perf_counter()
         self.teacher.learn(Rephraser(self.bank), TEACHER_STEPS, seed)
         print(f"teacher: right about {self.teacher.right():.1%} of held-out phrasings", flush=True)
+        words = [self.encoder.decode([token]) for token in range(self.model.config.vocab_size)]
+        give_meanings(self.model, self.chooser, self.teacher, words)
         right = learn_copying(self.model, COPYING_STEPS, seed)
         print(f"copying learned: {right:.0%} of repeated random tokens", flush=True)
         self.average = {n: p.detach().clone() for n, p in self.model.named_parameters()}

@@ -55,7 +55,10 @@ class ModelOptions:
     dtype: Dtype = "auto"
     """Precision of weights and activations; `auto` takes the checkpoint's."""
     quantization: Quantization | None = None
-    """Round the weights of linear layers while loading: `int8` or `int4`. On a CPU; half or a third of the bytes."""
+    """Round the weights of linear layers while loading: `int8` or `int4`. On a CPU; half or a third of the bytes.
+
+    On text that pilot was not trained on, about 0.03 % and 0.2 % of the likeliest tokens become others.
+    """
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1` ...; `auto` takes a GPU where there is one."""
     max_model_len: int | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from twostroke.errors import InvalidRequestError
@@ -14,8 +15,9 @@ MAX_SAMPLES = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_LENGTH = 1024
 MAX_LOGIT_BIAS = 1024
+MIN_REPETITION_PENALTY = 0.01  # divided by next to nothing, a logit is infinite, and that ends the step of all requests
 MAX_BAD_WORDS = 256
-MAX_BAD_WORDS_LENGTH = 16_384  # characters of all together: they are encoded while the server waits
+MAX_BAD_WORDS_LENGTH = 16_384  # characters of all together: they are encoded while the server waits, for 20 ms at most
 
 
 def _require(condition: bool, param: str, value: object, allowed: str) -> None:
@@ -41,7 +43,11 @@ def _is_number(value: object) -> bool:
 
 
 def _is_token_list(value: object) -> bool:
-    return isinstance(value, (list, tuple, frozenset, set)) and all(_is_int(t) and t >= 0 for t in value)
+    return isinstance(value, (list, tuple, frozenset, set)) and all(_is_int(t) and 0 <= t < 2**31 for t in value)
+
+
+def _ascending(token_ids: Iterable[int]) -> array[int]:
+    return array("q", sorted(set(token_ids)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +84,8 @@ class SamplingParams:
         skip_special_tokens: Leave special tokens out of the text.
         include_stop_str_in_output: Keep the stop string, or the stop token's text, at the end of the text.
         detokenize: Produce text; without it stop strings cannot be used.
+        allowed_array: ``allowed_token_ids`` as the sampler takes them at every step: ascending, each once, 8 bytes.
+        banned_array: ``banned_token_ids`` likewise.
     """
 
     n: int = 1
@@ -103,6 +111,8 @@ class SamplingParams:
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     detokenize: bool = True
+    allowed_array: array[int] | None = field(init=False, repr=False, compare=False)
+    banned_array: array[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, default in (("stop", ()), ("bad_words", ()), ("stop_token_ids", ()), ("banned_token_ids", ())):
@@ -122,10 +132,10 @@ class SamplingParams:
         _require(_is_number(self.top_p) and 0 < self.top_p <= 1, "top_p", self.top_p, "in (0, 1]")
         _require(_is_number(self.min_p) and 0 <= self.min_p <= 1, "min_p", self.min_p, "in [0, 1]")
         _require(
-            _is_number(self.repetition_penalty) and 0 < self.repetition_penalty <= 100,
+            _is_number(self.repetition_penalty) and MIN_REPETITION_PENALTY <= self.repetition_penalty <= 100,
             "repetition_penalty",
             self.repetition_penalty,
-            "in (0, 100]",
+            f"in [{MIN_REPETITION_PENALTY}, 100]",
         )
         for name in ("presence_penalty", "frequency_penalty"):
             value = getattr(self, name)
@@ -175,6 +185,13 @@ class SamplingParams:
         if self.allowed_token_ids is not None:
             ok = _is_token_list(self.allowed_token_ids) and len(self.allowed_token_ids) > 0
             _require(ok, "allowed_token_ids", self.allowed_token_ids, "a non-empty list of token ids")
+        # The engine checks an object once, so what it was given must not change under it.
+        for name in ("bad_words", "stop_token_ids", "allowed_token_ids", "banned_token_ids"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else tuple(value))
+        allowed = None if self.allowed_token_ids is None else _ascending(self.allowed_token_ids)
+        object.__setattr__(self, "allowed_array", allowed)
+        object.__setattr__(self, "banned_array", _ascending(self.banned_token_ids))
         ok = isinstance(self.logit_bias, Mapping) and len(self.logit_bias) <= MAX_LOGIT_BIAS
         ok = ok and all(
             _is_int(t) and t >= 0 and _is_number(b) and -100 <= b <= 100 for t, b in self.logit_bias.items()

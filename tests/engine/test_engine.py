@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -312,21 +313,30 @@ def test_bad_words_are_banned_as_they_are_written() -> None:
     assert space not in only_newline.bad_words_token_ids
 
 
-def test_bad_words_are_encoded_once_for_all_samples_and_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It happens on the event loop's thread: per sample, 256 long words held up the server for seconds."""
+def test_parameters_are_checked_once_for_all_samples_and_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the event loop's thread: 256 bad words, or 262,144 token ids, took seconds for 256 prompts or samples."""
     engine = Engine(FakeExecutor(), TOKENIZER)
     encoded: list[str] = []
+    made: list[SamplingParams] = []
+    check = SamplingParams.__post_init__
 
-    def encode(_: Tokenizer, text: str, **__: object) -> list[int]:
-        encoded.append(text)
-        return [1]
+    def encode_all(_: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+        encoded.extend(texts)
+        return [[1] for _ in texts]
 
-    monkeypatch.setattr(Tokenizer, "encode", encode)
-    samples = engine.prepare(call("a", detokenize=True, bad_words=["x", "y"], n=16))
+    def counted(params: SamplingParams) -> None:
+        made.append(params)
+        check(params)
+
+    monkeypatch.setattr(Tokenizer, "encode_all", encode_all)
+    first = call("a", detokenize=True, bad_words=["x", "y"], prompt_logprobs=1, n=16)
+    monkeypatch.setattr(SamplingParams, "__post_init__", counted)
+    samples = engine.prepare(first)
     assert len(encoded) == 6  # as written, at the start of a text, and after a space
     assert {sample.bad_words_token_ids for sample in samples} == {((1,),)}
-    engine.prepare(call("b", [4, 5], detokenize=True, bad_words=["x", "y"]))
-    assert len(encoded) == 6
+    assert [sample.params.prompt_logprobs for sample in samples] == [1] + [None] * 15
+    engine.prepare(replace(first, request_id="b", prompt_token_ids=[4, 5]))
+    assert (len(encoded), len(made)) == (6, 1)
     engine.prepare(call("c", detokenize=True, bad_words=["x", "z"]))
     assert len(encoded) == 12
 
@@ -353,6 +363,9 @@ def test_metrics_and_events_tell_what_happened() -> None:
         'vllm:request_success_total{engine="0",finished_reason="length",model_name="pilot"} 2.0',
         f"vllm:time_to_first_token_seconds_count{label} 2.0",
         f"vllm:num_requests_running{label} 0.0",
+        f"vllm:request_params_n_sum{label} 2.0",
+        f"vllm:request_max_num_generation_tokens_sum{label} 6.0",
+        'vllm:cache_config_info{block_size="4",enable_prefix_caching="True",engine="0",model_name="pilot",num_gpu_blocks=',
     ):
         assert line in metrics, line
     events = engine.recorder.events()

@@ -26,7 +26,7 @@ def _load() -> Library:
     return found
 
 
-@pytest.fixture(params=["avx512", "avx2", "generic"])
+@pytest.fixture(params=["avx512", "avxvnni", "avx2", "generic"])
 def library(request: pytest.FixtureRequest) -> Iterator[Library]:
     found = _load()
     before = found.instruction_set
@@ -42,7 +42,17 @@ def _random(*shape: int, scale: float = 1.0) -> Tensor:
     return (torch.randn(*shape, generator=generator) * scale).bfloat16()
 
 
-SHAPES = [(1, 64, 32), (2, 17, 64), (3, 100, 320), (5, 50, 64), (7, 40, 96), (16, 1030, 256), (37, 129, 64)]
+# Rows that make one pass and several, whole and partial blocks of outputs.
+SHAPES = [
+    (1, 64, 32),
+    (2, 17, 64),
+    (3, 100, 320),
+    (5, 50, 64),
+    (7, 40, 96),
+    (13, 96, 128),
+    (16, 1030, 256),
+    (37, 129, 64),
+]
 
 
 @pytest.mark.parametrize(("rows", "outputs", "inputs"), SHAPES)
@@ -75,12 +85,39 @@ def test_quantized_linear_is_exact_for_rounded_operands(
     assert (found - wanted).abs().mean() < slack / 20
 
 
+@pytest.mark.parametrize(("format", "largest"), [("int8", 127), ("int4", 8)])
+@pytest.mark.parametrize("rows", [1, 4, 6, 12, 13, 40])
+def test_integers_are_multiplied_exactly(library: Library, format: str, largest: int, rows: int) -> None:
+    """Scales are 1 here. The largest products come together in the last rows: nothing may saturate."""
+    generator = torch.Generator().manual_seed(rows)
+    weight = torch.randint(1 - largest, largest, (50, 64), generator=generator)
+    weight[:, ::32] = -largest  # for int8 the largest in size, for int4 one in every group
+    weight[40:] = -largest
+    x = torch.randint(-127, 128, (rows, 64), generator=generator)
+    x[:, 0] = 127
+    x[-2:] = torch.tensor([[127], [-127]])[-min(rows, 2) :]
+    found = PackedLinear(pack(weight.bfloat16(), format), None, library).wide(x.bfloat16())
+    assert torch.equal(found, (x @ weight.T).float())
+
+
+@pytest.mark.parametrize("rows", [3, 30])
+def test_quantized_layers_add_bias_and_residual(library: Library, rows: int) -> None:
+    bias, residual, x = _random(50), _random(rows, 50), _random(rows, 64)
+    for format in ("int8", "int4"):
+        packed = pack(_random(50, 64, scale=0.1), format)
+        plain = PackedLinear(packed, None, library).wide(x)
+        with_bias = (plain + bias.float()).bfloat16()
+        layer = PackedLinear(packed, bias, library)
+        torch.testing.assert_close(layer(x, residual), with_bias + residual, atol=0, rtol=8e-3)
+        torch.testing.assert_close(layer(x), with_bias, atol=0, rtol=8e-3)
+
+
 @pytest.mark.parametrize("format", ["bfloat16", "int8", "int4"])
 def test_a_row_does_not_depend_on_its_company(library: Library, format: str) -> None:
     layer = PackedLinear(pack(_random(200, 128), format), None, library)
     x = _random(40, 128)
     together = layer.wide(x)
-    for rows in (1, 2, 5, 8, 13):
+    for rows in (1, 2, 5, 6, 8, 13, 25):
         assert torch.equal(layer.wide(x[:rows]), together[:rows])
 
 

@@ -9,7 +9,7 @@ import pytest
 from twostroke.kernels.library import load_library
 
 
-@pytest.fixture(params=["avx512", "avx2", "generic"])
+@pytest.fixture(params=["avx512", "avxvnni", "avx2", "generic"])
 def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     library = load_library()
     assert library is not None

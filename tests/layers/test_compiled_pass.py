@@ -11,6 +11,7 @@ import torch
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from tests.steps import StepDriver
 from twostroke.kernels.library import load_library
+from twostroke.layers import compiled_pass
 from twostroke.observability.profile import COMPONENTS, Profiler
 
 SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "torch_dtype": "bfloat16"}
@@ -67,6 +68,12 @@ def test_room_grows_with_the_step(tmp_path: Path) -> None:
     if library.instruction_set == "avx512":  # where chunks change no bit of the attention, they change none of anything
         assert torch.equal(whole, few)
     assert (whole - few).abs().max() < 0.1
+
+
+def test_an_mlp_takes_tokens_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = logits(load(tmp_path / "whole", "llama-biases-one-kv-head"))
+    monkeypatch.setattr(compiled_pass, "MLP_TOKENS", 16)  # steps of 70 and 45 tokens then go in five parts and three
+    assert torch.equal(logits(load(tmp_path / "parts", "llama-biases-one-kv-head")), whole)
 
 
 def test_a_profile_counts_the_kernels_seconds_and_changes_nothing(tmp_path: Path) -> None:

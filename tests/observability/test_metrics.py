@@ -18,6 +18,7 @@ vllm:request_time_per_output_token_seconds_bucket vllm:e2e_request_latency_secon
 vllm:request_queue_time_seconds_bucket vllm:request_prefill_time_seconds_bucket
 vllm:request_decode_time_seconds_bucket vllm:request_success_total vllm:iteration_tokens_total_bucket
 vllm:request_prompt_tokens_bucket vllm:request_generation_tokens_bucket vllm:request_params_max_tokens_bucket
+vllm:request_max_num_generation_tokens_bucket vllm:request_params_n_bucket vllm:request_inference_time_seconds_bucket
 twostroke:kv_cache_waste_ratio twostroke:step_duration_seconds_bucket
 """
 
@@ -94,6 +95,7 @@ def test_latencies_of_a_request() -> None:
     assert mean(metrics, "vllm:request_queue_time_seconds") == (1, 0.5)
     assert mean(metrics, "vllm:request_prefill_time_seconds") == (1, 1.0)
     assert mean(metrics, "vllm:request_decode_time_seconds") == (1, 2.0)
+    assert mean(metrics, "vllm:request_inference_time_seconds") == (1, 3.0)
     assert value(metrics, "vllm:prompt_tokens_total") == 6
     assert mean(metrics, "vllm:request_prompt_tokens") == (1, 6)
     assert mean(metrics, "vllm:request_generation_tokens") == (1, request.num_output_tokens)
@@ -124,6 +126,24 @@ def test_aborted_and_failed_requests_are_counted_but_not_timed(reason: FinishRea
     assert mean(metrics, "vllm:e2e_request_latency_seconds") == (0, 0)
     assert mean(metrics, "vllm:request_prompt_tokens") == (0, 0)
     assert metrics._last_token_time == {}
+
+
+def test_the_samples_of_a_request() -> None:
+    metrics = EngineMetrics("pilot")
+    samples = [finish(make_request(), FinishReason.LENGTH), finish(make_request(), FinishReason.STOP)]
+    samples[1].token_ids.extend([7, 7])
+    metrics.observe_samples(samples)
+    metrics.observe_samples([finish(make_request(), FinishReason.ABORT)])
+    assert mean(metrics, "vllm:request_params_n") == (1, 2)
+    assert mean(metrics, "vllm:request_max_num_generation_tokens") == (1, samples[1].num_output_tokens)
+
+
+def test_the_size_of_the_cache() -> None:
+    """What routers of Kubernetes' Gateway API read to know how much a server can hold."""
+    metrics = EngineMetrics("pilot")
+    metrics.describe_cache(320, 16, prefix_caching=True)
+    facts = {"num_gpu_blocks": "320", "block_size": "16", "enable_prefix_caching": "True"}
+    assert value(metrics, "vllm:cache_config_info", **facts) == 1
 
 
 def test_startup_phases() -> None:

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from typing import Any
+
 import pytest
 import torch
 
 from tests.sampling.helpers import make_request, sample, support
 from twostroke.errors import InvalidRequestError, NonFiniteLogitsError
-from twostroke.sampling.masks import apply_logit_bias, apply_masks
+from twostroke.sampling.masks import MANY_TOKENS, apply_logit_bias, apply_masks
+from twostroke.sampling.pairs import Pairs
 from twostroke.types import Request
 
 
@@ -25,6 +29,38 @@ def test_banned_tokens() -> None:
     assert masked(make_request(banned_token_ids=[3, 1])) == [1, 3]
     assert masked(make_request(banned_token_ids=[1], allowed_token_ids=[1, 2])) == [0, 1, 3, 4]
     assert support([0.0] * 5, banned_token_ids=[3, 1]) == {0, 2, 4}
+
+
+def test_many_tokens_are_masked_as_few_are() -> None:
+    """Also where most of them, or all, are outside the vocabulary; the row beside is not touched."""
+    few, many = [3, 1, 3], [3, 1, 3, *range(5, 5 + 2 * MANY_TOKENS)]
+    for vocab in (5, 300):
+        for tokens in (few, many):
+            logits = torch.zeros(2, vocab)
+            apply_masks(logits, [make_request(banned_token_ids=tokens), make_request(allowed_token_ids=tokens)])
+            listed = {token for token in tokens if token < vocab}
+            for token in range(vocab):
+                expected = [-torch.inf, 0.0] if token in listed else [0.0, -torch.inf]
+                assert logits[:, token].tolist() == expected, (vocab, len(tokens), token)
+    assert masked(make_request(allowed_token_ids=many[3:])) == [0, 1, 2, 3, 4]
+    assert masked(make_request(banned_token_ids=many[3:])) == []
+
+
+def test_long_lists_never_become_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs of Python numbers cost 0.1 us per token of a list, row and step: everybody's steps took seconds."""
+    pairs: list[int] = []
+    add = Pairs.add
+
+    def counted(self: Pairs, row: int, tokens: Collection[int], values: Iterable[float] | None = None) -> None:
+        pairs.append(len(tokens))
+        add(self, row, tokens, values)
+
+    monkeypatch.setattr(Pairs, "add", counted)
+    vocab = 10 * MANY_TOKENS
+    for field in ("allowed_token_ids", "banned_token_ids"):
+        params: dict[str, Any] = {field: list(range(vocab - 1)) * 2}
+        assert len(masked(make_request(**params), vocab)) == (1 if field == "allowed_token_ids" else vocab - 1)
+    assert sum(pairs) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from tests.sampling.helpers import make_request, sample, support
 from twostroke.sampling.random import uniforms
 from twostroke.sampling.sampler import Sampler
+from twostroke.sampling_params import MIN_REPETITION_PENALTY
 
 # Probabilities 0.4, 0.1, 0.3, 0.2.
 LOGITS = [math.log(p) for p in (0.4, 0.1, 0.3, 0.2)]
@@ -182,3 +184,25 @@ def test_a_row_without_tokens_brings_no_nan_into_the_draw(monkeypatch: pytest.Mo
     nothing: dict[str, Any] = {"allowed_token_ids": [0], "banned_token_ids": [0]}
     output = sample(torch.zeros(2, 3), [make_request(**nothing), make_request(top_p=0.5, **nothing)])
     assert output.token_ids == [-1, -1] and seen == [False, False]
+
+
+EXTREMES: dict[str, list[Any]] = {
+    "temperature": [0, 5e-324, 1e-20, 100],
+    "top_p": [5e-324, 1],
+    "min_p": [0, 5e-324, 1],
+    "repetition_penalty": [MIN_REPETITION_PENALTY, 100],
+    "presence_penalty": [-2, 2],
+    "frequency_penalty": [-2, 2],
+    "logit_bias": [{0: 100, 1: -100}],
+}
+
+
+def test_no_allowed_value_ends_the_step() -> None:
+    """An index out of range in one row fails the pass for all, and three such passes in a row end the engine."""
+    torch.manual_seed(0)
+    rows = torch.stack([torch.randn(32), 1e4 * torch.randn(32), torch.zeros(32), torch.full((32,), -torch.inf)])
+    rows[3, 5] = -1e4
+    for values in itertools.product(*EXTREMES.values()):
+        params = dict(zip(EXTREMES, values))
+        output = sample(rows, [make_request((0, 1, 5), (5, 2) * 50, **params) for _ in rows])
+        assert all(0 <= token < 32 for token in output.token_ids), params

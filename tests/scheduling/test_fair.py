@@ -296,7 +296,9 @@ class FloodRun:
     flood_output: int = 0
     quiet_prompt: int = 128
     budget: int = 32
+    gap: float = QUIET_GAP
     now: float = 0.0
+    longest_step: float = 0.0
     ttfts: list[float] = field(default_factory=list)
     num_flood: int = 0
     num_flood_tokens: int = 0
@@ -306,7 +308,7 @@ class FloodRun:
         self.scheduler = Scheduler(config, KVCacheManager(3000, BLOCK))
         self.executor = FakeExecutor(3000, BLOCK)
         self.quiet = [
-            (number * QUIET_GAP, self._request(f"quiet{number}", self.quiet_prompt, 4, "quiet"))
+            (number * self.gap, self._request(f"quiet{number}", self.quiet_prompt, 4, "quiet"))
             for number in range(NUM_QUIET)
         ]
 
@@ -343,7 +345,9 @@ class FloodRun:
     def _step(self) -> None:
         plan = self.scheduler.schedule(self.now)
         result = self.executor.execute(plan)
-        self.now += 0.002 + 0.00025 * plan.num_tokens
+        seconds = 0.002 + 0.00025 * plan.num_tokens
+        self.longest_step = max(self.longest_step, seconds)
+        self.now += seconds
         self.scheduler.update(plan, result, self.now)
         for item in plan.scheduled.values():
             request = item.request
@@ -357,11 +361,24 @@ class FloodRun:
     [(32, 3, 128), (32, 3, 16), (32, 64, 16), (256, 64, 16), (256, 64, 128), (256, 200, 128)],
 )
 def test_a_flood_does_not_drown_others(budget: int, flood_output: int, quiet_prompt: int) -> None:
-    """A key that floods raises another key's median TTFT by no more than 2x, however long its answers hold seats."""
+    """A key that floods raises another key's median TTFT by no more than 2x, however long its answers hold seats.
+
+    With 16 tokens that hangs on the moments of arrival (decision 0027); the bound below does not.
+    """
     alone = FloodRun("fcfs", 0, quiet_prompt, budget).run()
     run = FloodRun("fair", flood_output, quiet_prompt, budget)
     assert run.run() <= 2 * alone
     assert run.num_flood_tokens > 1000 * run.now  # and is itself still served: alone it would get 3200 a second
+
+
+@pytest.mark.parametrize(("budget", "quiet_prompt"), [(32, 16), (256, 16), (256, 128)])
+def test_a_newcomer_waits_for_the_step_that_runs_and_a_quarter_more(budget: int, quiet_prompt: int) -> None:
+    """At whatever moment of a step it comes. For a prompt that is short beside the step, that may be more than 2x."""
+    alone = FloodRun("fcfs", 0, quiet_prompt, budget).run()
+    for shift in range(4):
+        run = FloodRun("fair", 64, quiet_prompt, budget, gap=0.130 + 0.0024 * shift)
+        run.run()
+        assert max(run.ttfts) <= 1.25 * alone + run.longest_step + 1e-9
 
 
 def test_first_come_first_served_does_drown_them() -> None:

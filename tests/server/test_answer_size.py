@@ -12,7 +12,7 @@ from tests.server.scripted import ScriptedEngine
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.errors import InvalidRequestError
 from twostroke.sampling_params import MAX_LOGPROBS, SamplingParams
-from twostroke.server.answer_size import check_entries, num_entries
+from twostroke.server.answer_size import check_copies, check_entries, num_entries
 from twostroke.server.chat import ChatShape
 
 CONTEXT = 8192
@@ -41,6 +41,24 @@ def test_too_many_log_probabilities(fields: dict[str, Any], prompts: int) -> Non
 def test_one_answer_may_always_have_all_of_its() -> None:
     long = ExecutorInfo(model_id="x", vocab_size=340, max_model_len=2**20, num_blocks=40, block_size=4)
     check_entries(long, [PROMPT], SamplingParams(logprobs=MAX_LOGPROBS, max_tokens=None))
+
+
+def test_too_many_copies_of_long_prompts() -> None:
+    """A body of 5 MB made the server hold 800 MB, before a single token went through the model."""
+    long = ExecutorInfo(model_id="x", vocab_size=340, max_model_len=2**17, num_blocks=40, block_size=4)
+    prompt = [1] * 100_000
+    check_copies(long, [prompt], SamplingParams(n=128))
+    check_copies(INFO, [[1] * 8000] * 256, SamplingParams(n=4))
+    with pytest.raises(InvalidRequestError, match="8 prompts with n=128 hold 102400000 tokens") as caught:
+        check_copies(long, [prompt] * 8, SamplingParams(n=128))
+    assert caught.value.param == "n"
+
+
+async def test_a_call_is_asked_for_its_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twostroke.server.answer_size.MAX_PROMPT_COPIES", 1)
+    monkeypatch.setattr("twostroke.server.answer_size.MAX_SAMPLES", 0)
+    response = await post(ScriptedEngine(), "completions", {"prompt": [[1, 2]], "n": 2})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "n")
 
 
 async def test_a_chat_hears_of_it_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:

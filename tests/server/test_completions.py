@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from tests.server.http import complete, stream
+from tests.server.http import complete, post, stream
 from tests.server.scripted import ScriptedEngine
 
 TEXT = "the quick brown fox"
@@ -55,6 +56,33 @@ async def test_echo() -> None:
     assert "".join(event["choices"][0]["text"] for event in events) == "the dog" + TEXT
     tokens = ScriptedEngine().tokenizer.encode("the dog")
     assert (await complete(ScriptedEngine(), prompt=tokens, echo=True))["choices"][0]["text"] == "the dog" + TEXT
+
+
+@pytest.mark.parametrize("prompt", [[-1], [5, 2**70], [[5], [340]], [-1] * 200, [1] * 200])
+async def test_what_cannot_be_echoed(prompt: list[Any]) -> None:
+    """Its text was looked up before anybody had seen that there is none."""
+    response = await post(ScriptedEngine(), "completions", {"prompt": prompt, "echo": True})
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == "prompt"
+
+
+async def test_many_prompts_let_others_have_their_turn() -> None:
+    """256 of 20,000 characters are encoded on the event loop, 10 ms each: without turns between, nobody is served."""
+    turns, done = 0, asyncio.Event()
+
+    async def other() -> None:
+        nonlocal turns
+        while not done.is_set():
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(other())
+    await complete(ScriptedEngine(), prompt=["x"], max_tokens=1)
+    alone = turns
+    await complete(ScriptedEngine(), prompt=["x"] * 200, max_tokens=1, stream=False)
+    done.set()
+    await task
+    assert turns - alone > alone + 150
 
 
 async def test_logprobs() -> None:

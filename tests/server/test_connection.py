@@ -30,7 +30,7 @@ def connected(url: str) -> Iterator[socket.socket]:
 
 
 def answer(opened: socket.socket) -> tuple[int, str]:
-    """Status and code of an error, after which the connection must be closed by the server."""
+    """Status and code of an error with an id, after which the connection must be closed by the server."""
     data = b""
     try:
         while piece := opened.recv(65536):
@@ -39,6 +39,7 @@ def answer(opened: socket.socket) -> tuple[int, str]:
         pass
     head, _, body = data.partition(b"\r\n\r\n")
     assert b"connection: close" in head.lower()
+    assert b"\r\nx-request-id: req-" in head
     return int(head.split()[1]), json.loads(body)["error"]["code"]
 
 
@@ -112,6 +113,37 @@ def test_time_runs_only_while_the_client_is_awaited(monkeypatch: pytest.MonkeyPa
 def test_what_is_no_http_gets_an_error_of_the_usual_shape() -> None:
     with running_server(ScriptedEngine()) as url, connected(url) as opened:
         opened.sendall(b"hello\r\n\r\n")
+        assert answer(opened) == (400, "invalid_value")
+
+
+@pytest.mark.parametrize("cut", [None, 40, -20, -5])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_an_offer_to_go_on_in_http2_is_ignored(cut: int | None, chunked: bool) -> None:
+    """As Java's HttpClient makes it with every request to a plain URL; the bodies were lost."""
+    offer = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAB\r\n"
+    body = json.dumps({"prompt": "the dog", "max_tokens": 5}).encode()
+    framed = b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    if not chunked:
+        framed = b"content-length: %d\r\n\r\n%s" % (len(body), body)
+    message = HEAD + offer + framed
+    engine = ScriptedEngine()
+    with running_server(engine) as url, connected(url) as opened:
+        for _ in range(2):
+            for piece in (message[:cut], b"" if cut is None else message[cut:]):
+                opened.sendall(piece)
+                time.sleep(0.02)
+            head, _, answered = opened.recv(65536).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200")
+            assert json.loads(answered)["choices"][0]["text"] == "the quick brown fox"
+        opened.sendall(b"GET /health HTTP/1.1\r\nconnection: close, upgrade\r\nupgrade: websocket\r\n\r\n")
+        data = b"".join(iter(lambda: opened.recv(65536), b""))
+        assert data.startswith(b"HTTP/1.1 200") and data.endswith(b'{"status":"ok"}')
+    assert [request.params.max_tokens for request in engine.submitted] == [5, 5]
+
+
+def test_nobody_is_connected_through() -> None:
+    with running_server(ScriptedEngine()) as url, connected(url) as opened:
+        opened.sendall(b"CONNECT example.com:443 HTTP/1.1\r\nhost: example.com:443\r\n\r\n")
         assert answer(opened) == (400, "invalid_value")
 
 

@@ -20,6 +20,7 @@ from twostroke.server.app import create_app
 from twostroke.text.tokenizer import Tokenizer
 from twostroke.types import StepPlan, StepResult
 
+STEP_SECONDS = 0.03
 BODY = {"prompt": [1, 2, 3], "max_tokens": 100, "ignore_eos": True}
 
 
@@ -27,7 +28,7 @@ class SlowExecutor(FakeExecutor):
     """A hundred tokens take seconds."""
 
     def execute(self, plan: StepPlan) -> StepResult:
-        time.sleep(0.03)
+        time.sleep(STEP_SECONDS)
         return super().execute(plan)
 
 
@@ -81,3 +82,17 @@ async def test_a_stream_that_is_cut_off_ends_with_an_error(engine: AsyncEngine) 
     with pytest.raises(openai.APIError, match="shut down before the answer was complete"):
         async for _ in await client.completions.create(model="x", prompt="x", stream=True):
             pass
+
+
+async def test_nobody_waits_for_a_long_step_to_hear_of_it(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is gone 5 s later, and a step may take more: its clients saw the connection break."""
+    monkeypatch.setattr("tests.server.test_drain.STEP_SECONDS", 1.5)
+    async with client_for(engine) as client:
+        answer = asyncio.create_task(client.post("completions", json=BODY))
+        while not engine.stats().num_running + engine.stats().num_waiting:
+            await asyncio.sleep(0.005)
+        began = time.monotonic()
+        await engine.drain(0)
+        response = await asyncio.wait_for(answer, 5)
+    assert response.status_code == 503
+    assert time.monotonic() - began < 0.7

@@ -48,6 +48,7 @@ FIELDS: list[tuple[str, Any, Any]] = [
     ("top_p", 1, 1.01),
     ("min_p", 1, 1.01),
     ("repetition_penalty", 100, 101),
+    ("repetition_penalty", 0.01, 5e-324),
     ("presence_penalty", 2, 2.1),
     ("frequency_penalty", -2, -2.1),
     ("seed", 2**64 - 1, 2**64),

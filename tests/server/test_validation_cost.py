@@ -68,16 +68,26 @@ def test_few_complaints_about_many_mistakes(model: type[BaseModel], body: dict[s
         ("chat/completions", {**CHAT, "logit_bias": {str(i): "x" for i in range(100_000)}}, "logit_bias"),
         ("completions", {**TEXT, **{f"field {i}": 0 for i in range(50_000)}}, "field 0"),
         ("completions", {"prompt": ["x"] * 200_000}, "prompt"),
+        ("completions", {"prompt": [[]] * 1_000_000}, None),
+        ("chat/completions", {"messages": [{}] * 500_000}, None),
     ],
 )
 @pytest.mark.usefixtures("only_its_own_garbage")
-async def test_a_megabyte_of_nonsense_is_answered_at_once(path: str, body: dict[str, Any], param: str) -> None:
+async def test_megabytes_of_nonsense_are_answered_at_once(path: str, body: dict[str, Any], param: str | None) -> None:
     content = json.dumps(body)
     began = time.thread_time()
     response = await post(ScriptedEngine(), path, content)
     assert time.thread_time() - began < 0.5
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == param
+
+
+async def test_brackets_in_texts_are_no_lists() -> None:
+    text = '[{"a": "\\\\"}, [' * 20_000
+    error = (await post(ScriptedEngine(), "completions", {"prompt": text})).json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    for unfinished in ('{"prompt": "' + "[" * 100_000, '"[\\' * 100_000):
+        assert "not valid JSON" in (await post(ScriptedEngine(), "completions", unfinished)).json()["error"]["message"]
 
 
 async def test_as_many_messages_and_parts_as_are_allowed() -> None:

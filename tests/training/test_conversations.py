@@ -61,7 +61,7 @@ def test_an_example_asks_where_its_answer_begins(builder: ConversationBuilder, t
     head = encoder.encode("<|im_start|>assistant\n")
     for _ in range(300):
         conversation = builder.build(rng, 0.4)
-        example = encoder.example(conversation, rng, auxiliary=0.0)
+        example = encoder.example(conversation, rng)
         assert len(example.ids) == len(example.weights) == len(example.positions)
         assert example.positions == sorted(set(example.positions))
         assert example.positions[-1] < MODEL_MAX_LENGTH

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from training.augment import Rephraser
 from training.bank import Bank, load_bank
+from training.model import BAG_SCALE, Chooser, give_meanings, make_model
 from training.teacher import BUCKETS, Teacher, features_of
 
 
@@ -48,3 +50,22 @@ def test_features_are_buckets_and_never_none() -> None:
     assert all(0 <= f < BUCKETS for f in features_of("What is the KV cache?"))
     assert features_of("What is it?") == features_of("what IS it")
     assert features_of("?!")
+
+
+@pytest.mark.parametrize("size", ["pilot", "draft"])
+def test_a_model_begins_with_what_the_teacher_knows_of_its_tokens(tmp_path: Path, size: str) -> None:
+    """Added up, they choose the right item before any training; tokens without words keep what they had."""
+    bank = small_bank(tmp_path)
+    teacher = Teacher(bank, seed=0)
+    teacher.learn(Rephraser(bank), 30, seed=0)
+    model = make_model(size, seed=0)
+    hidden, vocabulary = model.config.hidden_size, model.config.vocab_size
+    chooser = Chooser(hidden, len(bank.items))
+    words = [item.id for item in bank.items] + ["?"] * (vocabulary - len(bank.items))
+    before = model.model.embed_tokens.weight.detach().clone()
+    give_meanings(model, chooser, teacher, words)
+    after = model.model.embed_tokens.weight.detach()
+    chosen = chooser.words(BAG_SCALE * after[: len(bank.items), hidden // 2 :]).argmax(-1)
+    assert chosen.tolist() == list(range(len(bank.items)))
+    assert torch.equal(after[:, : hidden // 2], before[:, : hidden // 2])
+    assert torch.equal(after[len(bank.items) :], before[len(bank.items) :])

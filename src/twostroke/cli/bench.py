@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Group, Parameter
 
 from twostroke.bench.options import OfflineBenchOptions, ServeBenchOptions, WorkloadOptions
-from twostroke.cli.flags import CacheFlags, ModelFlags, SchedulerFlags, engine_config
+from twostroke.cli.flags import CacheFlags, ModelFlags, SchedulerFlags, engine_config, shown_default
 from twostroke.errors import EngineError
 
 if TYPE_CHECKING:
@@ -26,7 +26,14 @@ WorkloadFlags = Annotated[
 ]
 ServeBenchFlags = Annotated[
     ServeBenchOptions,
-    Parameter(name="*", group=Group("Run", sort_key=2), negative_iterable=(), negative_bool=(), consume_multiple=True),
+    Parameter(
+        name="*",
+        group=Group("Run", sort_key=2),
+        negative_iterable=(),
+        negative_bool=(),
+        consume_multiple=True,
+        show_default=shown_default,
+    ),
 ]
 OfflineBenchFlags = Annotated[
     OfflineBenchOptions, Parameter(name="*", group=Group("Run", sort_key=0), negative_iterable=())
@@ -36,8 +43,8 @@ OfflineBenchFlags = Annotated[
 def bench_app() -> App:
     """The group of benchmarks."""
     app = App(name="bench", help="Measure a server, or the engine alone.", help_format="plaintext")
-    app.command(serve)
-    app.command(offline)
+    app.command(serve, usage="Usage: twostroke bench serve [OPTIONS]")
+    app.command(offline, usage="Usage: twostroke bench offline [MODEL] [OPTIONS]")
     return app
 
 

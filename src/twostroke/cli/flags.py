@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 def _section(title: str, order: int) -> Parameter:
     # Lists need no flag that empties them.
     group = Group(title, sort_key=order)
-    return Parameter(name="*", group=group, negative_iterable=(), show_default=_shown_default)
+    return Parameter(name="*", group=group, negative_iterable=(), show_default=shown_default)
 
 
-def _shown_default(value: object) -> str | None:
+def shown_default(value: object) -> str | None:
+    """A default as the help shows it; nothing where there is none."""
     return None if value is None or value == () else str(value)
 
 
@@ -48,7 +49,7 @@ BatchFlags = Annotated[
         group=Group("Batch", sort_key=0),
         negative_bool=(),
         negative_iterable=(),
-        show_default=_shown_default,
+        show_default=shown_default,
     ),
 ]
 

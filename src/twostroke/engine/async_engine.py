@@ -82,8 +82,8 @@ class AsyncStream:
                     tell(self._usage)
         return not self._unfinished
 
-    def fail(self, error: TwostrokeError) -> None:
-        """End the samples that will get no more outputs."""
+    def fail(self, error: TwostrokeError, reason: FinishReason = FinishReason.ERROR) -> None:
+        """End the samples that will get no more outputs, or are not to wait for them."""
         for index in sorted(self._unfinished):
             self.put(
                 RequestOutput(
@@ -92,7 +92,7 @@ class AsyncStream:
                     token_ids=[],
                     num_prompt_tokens=len(self._call.prompt_token_ids),
                     num_cached_tokens=0,
-                    finish_reason=FinishReason.ERROR,
+                    finish_reason=reason,
                     error=error,
                 )
             )
@@ -182,9 +182,11 @@ class AsyncEngine:
                 while self._streams:
                     await asyncio.sleep(0.02)
         message = "the server shut down before the answer was complete"
-        for request_id in list(self._streams):
+        for request_id, stream in self._streams.items():
             error = ShuttingDownError(message, hint="send the request again, to another server")
             self._inbox.put(partial(self._engine.abort, request_id, error))
+            # At once: the engine hears of it after the step that it is in, and that may outlast the server.
+            stream.fail(error, FinishReason.ABORT)
 
     def close(self) -> None:
         """Stop the thread after the step it is in, end what runs, and release the engine's resources."""

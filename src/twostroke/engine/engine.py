@@ -69,6 +69,7 @@ class Engine:
         self.recorder = Recorder(config.observability.step_events, config.observability.record)
         self.metrics = EngineMetrics(served_model_name or config.model.model)
         self.metrics.observe_startup(info.load_seconds)
+        self.metrics.describe_cache(info.num_blocks, info.block_size, prefix_caching=config.cache.enable_prefix_caching)
         self.dead: EngineDeadError | None = None
         self._texts = OutputProcessor(tokenizer) if tokenizer else None
         self._consecutive_failures = 0
@@ -205,8 +206,10 @@ class Engine:
         return outputs
 
     def _forget(self, request: Request) -> None:
-        if all(sample.finish_reason for sample in self._live.get(request.parent_id, ())):
-            self._live.pop(request.parent_id, None)
+        samples = self._live.get(request.parent_id)
+        if samples is not None and all(sample.finish_reason for sample in samples):
+            del self._live[request.parent_id]
+            self.metrics.observe_samples(samples)
 
     def _refresh_stats(self) -> None:
         self.last_stats = self.scheduler.stats()

@@ -5,15 +5,25 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from twostroke.engine.client import GenerationRequest
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.errors import InvalidRequestError, RequestTooLargeError
 from twostroke.sampling.random import derive_seed
+from twostroke.sampling_params import SamplingParams
 from twostroke.text.tokenizer import Tokenizer
 from twostroke.types import Request
 
 TokenSequences = tuple[tuple[int, ...], ...]
+
+
+class _Checked(NamedTuple):
+    """What follows from parameters alone; ``others`` are those of all samples but the first."""
+
+    params: SamplingParams
+    others: SamplingParams
+    bad_words: TokenSequences
 
 
 class Intake:
@@ -28,8 +38,8 @@ class Intake:
         self._tokenizer = tokenizer
         self._seed = seed
         self._num_seeded = 0
-        # Of the last call that had any: an HTTP call makes one for each of its prompts.
-        self._bad_words: tuple[tuple[str, ...], TokenSequences] = ((), ())
+        # The last one: an HTTP call has the same parameters for each of its prompts, and checking can take 20 ms.
+        self._checked: _Checked | None = None
         # Chat models often name the end of a turn in their tokenizer alone.
         own_eos = tokenizer.eos_token_id if tokenizer else None
         self._eos_token_ids = info.eos_token_ids | (frozenset() if own_eos is None else {own_eos})
@@ -49,13 +59,10 @@ class Intake:
         vocab = self._info.vocab_size
         if not 0 <= min(call.prompt_token_ids) <= max(call.prompt_token_ids) < vocab:
             raise InvalidRequestError(f"the prompt holds token ids outside [0, {vocab})", param="prompt")
-        params.check_vocabulary(vocab)
         if self._tokenizer is None and (params.detokenize or params.bad_words):
             raise InvalidRequestError("this engine has no tokenizer; set detokenize=False", param="detokenize")
-        bad_words = self._encode_bad_words(params.bad_words)
+        checked = self._check(params)
         seed = self._next_seed() if params.seed is None else params.seed % 2**64
-        # The leader reports the prompt's log-probabilities; computing them again would tell nothing new.
-        others = params if params.n == 1 else replace(params, prompt_logprobs=None)
         requests: list[Request] = []
         for index in range(params.n):
             request = Request(
@@ -64,11 +71,11 @@ class Intake:
                 index=index,
                 token_ids=list(call.prompt_token_ids),
                 num_prompt_tokens=len(call.prompt_token_ids),
-                params=params if index == 0 else others,
+                params=params if index == 0 else checked.others,
                 max_total_tokens=max_total_tokens,
                 eos_token_ids=self._eos_token_ids,
                 seed=seed if index == 0 else derive_seed(seed, index),
-                bad_words_token_ids=bad_words,
+                bad_words_token_ids=checked.bad_words,
                 arrival_time=now,
                 priority=call.priority,
                 cache_salt=call.cache_salt,
@@ -109,21 +116,26 @@ class Intake:
             )
         return min(most, max(held, prompt + 1)) if wanted is None else prompt + wanted
 
+    def _check(self, params: SamplingParams) -> _Checked:
+        last = self._checked
+        if last is not None and last.params is params:
+            return last
+        params.check_vocabulary(self._info.vocab_size)
+        # The leader reports the prompt's log-probabilities; computing them again would tell nothing new.
+        others = params if params.prompt_logprobs is None else replace(params, prompt_logprobs=None)
+        self._checked = checked = _Checked(params, others, self._encode_bad_words(params.bad_words))
+        return checked
+
     def _encode_bad_words(self, words: Sequence[str]) -> TokenSequences:
         """Each word as token sequences, as written, at the start of a text, and after a space: all of them spell it."""
         if self._tokenizer is None or not words:
             return ()
-        last, known = self._bad_words
-        if last == (words := tuple(words)):
-            return known
         spellings: list[str] = []
         for word in words:
             bare = word.lstrip(" ")
             spellings += [word, bare, f" {bare}"] if bare else [word]
-        encoded = (self._tokenizer.encode(text, add_special_tokens=False) for text in spellings)
-        sequences = tuple(dict.fromkeys(tuple(tokens) for tokens in encoded if tokens))
-        self._bad_words = words, sequences  # in one assignment: other threads may be here
-        return sequences
+        encoded = self._tokenizer.encode_all(spellings)
+        return tuple(dict.fromkeys(tuple(tokens) for tokens in encoded if tokens))
 
     def _next_seed(self) -> int:
         if self._seed is None:

@@ -30,6 +30,7 @@ class LinearCall(ctypes.Structure):
         ("x_stride", c_int64),
         ("weight", c_void_p),
         ("scales", c_void_p),
+        ("offsets", c_void_p),
         ("bias", c_void_p),
         ("residual", c_void_p),
         ("out", c_void_p),
@@ -91,6 +92,7 @@ class PassCall(ctypes.Structure):
         ("num_layers", c_int64),
         ("tokens", c_int64),
         ("hidden", c_int64),
+        ("mlp_tokens", c_int64),
         ("x", c_void_p),
         ("normed", c_void_p),
         ("wide", c_void_p),
@@ -132,7 +134,7 @@ class Library:
 
     @property
     def instruction_set(self) -> str:
-        """Which build of the kernels runs: ``avx512``, ``avx2`` or ``generic``."""
+        """Which build of the kernels runs: ``avx512``, ``avxvnni``, ``avx2`` or ``generic``."""
         name: bytes = self._selected()
         return name.decode()
 

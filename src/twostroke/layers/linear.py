@@ -81,6 +81,7 @@ class PackedLinear:
         self.call = LinearCall(
             weight=packed.data.data_ptr(),
             scales=None if packed.scales is None else packed.scales.data_ptr(),
+            offsets=None if packed.offsets is None else packed.offsets.data_ptr(),
             bias=None if bias is None else bias.data_ptr(),
             inputs=packed.inputs,
             outputs=packed.outputs,

@@ -1,4 +1,4 @@
-"""Weights rearranged, and for int8 and int4 rounded, as the compiled kernels read them (``kernels/cpp/kernels.inc``).
+"""Weights rearranged, and for int8 and int4 rounded, as the compiled kernels read them (``kernels/cpp/linear.inc``).
 
 int8: one scale per output, ``max |w| / 127``. int4: one scale per output and 32 inputs, chosen so that the largest
 weight becomes -8 and the whole range -8 .. 7 is used, as in llama.cpp's Q4_0. Activations are rounded by the kernels,
@@ -25,6 +25,8 @@ class PackedWeight:
         data: bfloat16 ``[blocks, inputs / 2, 16, 2]``; int8 ``[blocks, inputs / 4, 16, 4]``; int4, as uint8,
             ``[blocks, inputs / 32, 4, 16, 4]`` with two weights a byte.
         scales: float32; int8 ``[blocks * 16]``, int4 ``[blocks, inputs / 32, 16]``.
+        offsets: int32 ``[blocks * 16]``, for int8: -128 times an output's sum. The AVX-512 kernel multiplies unsigned
+            activations, 128 too large, and begins its sums here.
     """
 
     format: str
@@ -32,11 +34,12 @@ class PackedWeight:
     scales: Tensor | None
     outputs: int
     inputs: int
+    offsets: Tensor | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return self.data.nbytes + (0 if self.scales is None else self.scales.nbytes)
+        return sum(part.nbytes for part in (self.data, self.scales, self.offsets) if part is not None)
 
 
 def can_pack(weight: Tensor, format: str) -> bool:
@@ -48,12 +51,14 @@ def can_pack(weight: Tensor, format: str) -> bool:
 def pack(weight: Tensor, format: str) -> PackedWeight:
     """Pack a bfloat16 weight ``[outputs, inputs]``; outputs are padded to a multiple of 16 with zeros."""
     outputs, inputs = weight.shape
-    weight = F.pad(weight, (0, 0, 0, -outputs % LANES))
+    if outputs % LANES:  # padding by nothing would copy
+        weight = F.pad(weight, (0, 0, 0, -outputs % LANES))
     if format == "bfloat16":
         return PackedWeight(format, _blocks(weight, 2), None, outputs, inputs)
     if format == "int8":
         q, scales = quantize_int8(weight)
-        return PackedWeight(format, _blocks(q, 4), scales, outputs, inputs)
+        offsets = q.sum(1, dtype=torch.int32) * -128
+        return PackedWeight(format, _blocks(q, 4), scales, outputs, inputs, offsets)
     q, scales = quantize_int4(weight)
     pairs = (q + 8).to(torch.uint8).view(-1, LANES, inputs // GROUP, 4, 2, 4)
     nibbles = pairs[:, :, :, :, 0] | pairs[:, :, :, :, 1] << 4  # [blocks, 16, groups, 4, 4]

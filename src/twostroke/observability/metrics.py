@@ -30,6 +30,7 @@ REQUEST_BUCKETS = (
 )
 # vLLM ends this row at the model's length.
 REQUEST_TOKENS_BUCKETS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
+SAMPLES_BUCKETS = (1, 2, 5, 10, 20)
 STEP_TOKENS_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 STEP_SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -65,6 +66,12 @@ class EngineMetrics:
         """
         for phase, value in seconds.items():
             self._startup.labels(self._model_name, ENGINE, phase).set(value)
+
+    def describe_cache(self, num_blocks: int, block_size: int, *, prefix_caching: bool) -> None:
+        """Say how large the KV cache is: vLLM's info metric, whose facts are labels of a constant 1."""
+        facts = {"block_size": block_size, "num_gpu_blocks": num_blocks, "enable_prefix_caching": prefix_caching}
+        info = Gauge("vllm:cache_config_info", "The KV cache.", [*LABELS, *facts], registry=self.registry)
+        info.labels(self._model_name, ENGINE, *map(str, facts.values())).set(1)
 
     def observe_stats(self, stats: SchedulerStats) -> None:
         """Set the gauges."""
@@ -116,10 +123,17 @@ class EngineMetrics:
         if request.first_token_time is None or last is None:
             return
         self._prefill_time.observe(request.first_token_time - request.first_scheduled_time)
+        self._inference_time.observe(last - request.first_scheduled_time)
         decode_time = last - request.first_token_time
         self._decode_time.observe(decode_time)
         if request.num_output_tokens > 1:  # a single token has no time between tokens
             self._tpot.observe(decode_time / (request.num_output_tokens - 1))
+
+    def observe_samples(self, samples: Sequence[Request]) -> None:
+        """Count a client's request whose last sample has ended, if any of them is a complete answer."""
+        if any(sample.finish_reason in (FinishReason.STOP, FinishReason.LENGTH) for sample in samples):
+            self._num_samples.observe(len(samples))
+            self._longest_sample.observe(max(sample.num_output_tokens for sample in samples))
 
     def render(self) -> tuple[bytes, str]:
         """The exposition text and its content type."""
@@ -150,11 +164,16 @@ class EngineMetrics:
         self._e2e = seconds("vllm:e2e_request_latency_seconds", "Arrival to end.", REQUEST_BUCKETS)
         self._queue_time = seconds("vllm:request_queue_time_seconds", "Arrival to first step.", REQUEST_BUCKETS)
         self._prefill_time = seconds("vllm:request_prefill_time_seconds", "First step to first token.", REQUEST_BUCKETS)
+        self._inference_time = seconds(
+            "vllm:request_inference_time_seconds", "First step to last token.", REQUEST_BUCKETS
+        )
         self._decode_time = seconds("vllm:request_decode_time_seconds", "First to last token.", REQUEST_BUCKETS)
         tokens: Callable[[str, str], Histogram] = partial(self._histogram, buckets=REQUEST_TOKENS_BUCKETS)
         self._request_prompt_tokens = tokens("vllm:request_prompt_tokens", "Prompt tokens of a request.")
         self._request_generation_tokens = tokens("vllm:request_generation_tokens", "Tokens generated for a request.")
         self._request_max_tokens = tokens("vllm:request_params_max_tokens", "Most tokens that a request could get.")
+        self._longest_sample = tokens("vllm:request_max_num_generation_tokens", "Tokens of a request's longest sample.")
+        self._num_samples = self._histogram("vllm:request_params_n", "Samples of a request.", SAMPLES_BUCKETS)
         success = Counter(
             "vllm:request_success",
             "Finished requests, by reason.",

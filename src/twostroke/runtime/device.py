@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from pathlib import Path
 
 import psutil
@@ -76,9 +78,14 @@ def _inactive_file_bytes(stat: str) -> int:
 
 
 def release_cached_memory() -> None:
-    """Give back what torch's allocator keeps of freed GPU memory: the device counts it as taken."""
+    """Give back what allocators keep of freed memory, torch's on a GPU and the C library's: it counts as taken.
+
+    Weights that are read, packed and dropped leave holes in glibc's heaps, 200 MiB of a 665 MiB model.
+    """
     if torch.cuda.is_available() and torch.cuda.memory_reserved():
         torch.cuda.empty_cache()
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 def memory_error(error: Exception) -> InsufficientMemoryError | None:

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from twostroke.config import CacheConfig
 from twostroke.errors import InsufficientMemoryError
+from twostroke.kernels.pages import fresh_pages
 from twostroke.model_config import ModelConfig
 from twostroke.runtime.device import format_bytes, free_memory, total_memory
-
-_PAGE = 4096
 
 
 def plan_num_blocks(
@@ -88,8 +87,5 @@ class KVTensors:
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # numpy's zeros are pages that the kernel supplies when first touched; torch.zeros would write them all now.
     count = int(np.prod(shape)) * dtype.itemsize
-    bytes = np.zeros(count + _PAGE, dtype=np.uint8)
-    start = -bytes.ctypes.data % _PAGE  # at its start, so that no key straddles two cache lines
-    return torch.from_numpy(bytes[start : start + count]).view(dtype).view(shape)
+    return torch.from_numpy(np.frombuffer(fresh_pages(count), dtype=np.uint8)[:count]).view(dtype).view(shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -11,6 +13,9 @@ from twostroke.errors import InvalidRequestError, NonFiniteLogitsError, Twostrok
 from twostroke.sampling.pairs import Pairs
 from twostroke.types import Request
 
+# Of one row: more tokens are written by an operation of their own, since pairs of Python numbers cost 0.1 us each.
+MANY_TOKENS = 256
+
 
 def apply_masks(logits: Tensor, requests: Sequence[Request]) -> None:
     """Set to -inf, in place, what a row may not draw: by allowed and banned tokens, bad words and ``min_tokens``.
@@ -19,10 +24,15 @@ def apply_masks(logits: Tensor, requests: Sequence[Request]) -> None:
         logits: float32 [rows, vocab].
         requests: One per row.
     """
-    _keep_allowed(logits, requests)
     masked = Pairs(logits.shape[1])
     for row, request in enumerate(requests):
-        masked.add(row, request.params.banned_token_ids)
+        params = request.params
+        if params.allowed_array is not None:
+            _keep(logits[row], _known(params.allowed_array, logits))
+        if len(params.banned_array) > MANY_TOKENS:
+            logits[row].index_fill_(0, _known(params.banned_array, logits), -torch.inf)
+        else:
+            masked.add(row, params.banned_array)
         masked.add(row, list(_bad_word_ends(request)))
         if request.num_output_tokens < request.params.min_tokens:
             masked.add(row, request.stop_token_ids)
@@ -59,25 +69,28 @@ def nothing_left(request: Request) -> TwostrokeError:
     )
 
 
-def _keep_allowed(logits: Tensor, requests: Sequence[Request]) -> None:
-    allowed = Pairs(logits.shape[1])
-    rows = []
-    for row, request in enumerate(requests):
-        if request.params.allowed_token_ids is not None:
-            allowed.add(row, request.params.allowed_token_ids)
-            rows.append(row)
-    if rows:
-        index = allowed.index(logits.device)
-        kept = logits[index]  # [pairs]
-        logits[torch.tensor(rows, device=logits.device)] = -torch.inf
-        logits[index] = kept
+def _known(token_ids: array[int], logits: Tensor) -> Tensor:
+    """Those of ascending ids that have a logit, int64 [ids], where the logits are."""
+    known = token_ids[: bisect_left(token_ids, logits.shape[1])]
+    ids = torch.frombuffer(known, dtype=torch.int64) if known else torch.empty(0, dtype=torch.int64)
+    return ids.to(logits.device)
+
+
+def _keep(row: Tensor, token_ids: Tensor) -> None:
+    """Set all of ``row``, float32 [vocab], to -inf in place, but for these tokens."""
+    kept = row[token_ids]  # a copy
+    row.fill_(-torch.inf)
+    row[token_ids] = kept
 
 
 def _bad_word_ends(request: Request) -> Iterator[int]:
     """Last tokens of those bad words whose other tokens are the end of the output."""
+    last = request.token_ids[-1]
     for word in request.bad_words_token_ids:
         num_before = len(word) - 1
-        if 0 <= num_before <= request.num_output_tokens:
-            end = request.token_ids[request.num_tokens - num_before :]
-            if tuple(end) == word[:-1]:
+        # Most words are out after one comparison: there may be hundreds, of hundreds of tokens each.
+        if 0 < num_before <= request.num_output_tokens and word[-2] == last:
+            if tuple(request.token_ids[-num_before:]) == word[:-1]:
                 yield word[-1]
+        elif num_before == 0:
+            yield word[0]

@@ -1,4 +1,4 @@
-"""How large an answer may become: each limit of a request by itself is harmless, their product is not."""
+"""How large a call may become in memory: each limit of a request by itself is harmless, their product is not."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.errors import InvalidRequestError
-from twostroke.sampling_params import MAX_LOGPROBS, SamplingParams
+from twostroke.sampling_params import MAX_LOGPROBS, MAX_SAMPLES, SamplingParams
 
 # Log-probabilities kept for one call, of some 450 bytes each; one answer of the context's length may have all of its.
 MAX_LOGPROB_ENTRIES = 2**21
+# Every sample holds its prompt's tokens, of 8 bytes each; one prompt of the context's length may have all its samples.
+MAX_PROMPT_COPIES = 2**24
 # Above so many the answer is put together on a thread: some 10 ms of work.
 MANY_ENTRIES = 2_000
 
@@ -37,3 +39,11 @@ def check_entries(info: ExecutorInfo, prompts: Sequence[Sequence[int]], params: 
         raise InvalidRequestError(
             message, param="logprobs" if params.logprobs is not None else "prompt_logprobs", hint=hint
         )
+
+
+def check_copies(info: ExecutorInfo, prompts: Sequence[Sequence[int]], params: SamplingParams) -> None:
+    """Raise ``InvalidRequestError`` if all samples together would hold too many tokens of their prompts."""
+    most = max(MAX_PROMPT_COPIES, info.max_model_len * MAX_SAMPLES)
+    if (copies := sum(map(len, prompts)) * params.n) > most:
+        message = f"{len(prompts)} prompts with n={params.n} hold {copies} tokens together, at most {most} are taken"
+        raise InvalidRequestError(message, param="n", hint="lower n, or send several requests")

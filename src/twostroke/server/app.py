@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from twostroke.engine.client import EngineClient
@@ -18,7 +19,7 @@ from twostroke.server.completions import completions_router
 from twostroke.server.errors import BodyTooLargeError, error_response, install_error_handlers
 from twostroke.server.health import Health, Version, health_router
 from twostroke.server.models import ModelCard, ModelList, models_router
-from twostroke.server.openapi import document_api
+from twostroke.server.openapi import LIMIT_HEADERS, document_api
 from twostroke.server.options import ServerOptions
 from twostroke.server.request_id import RequestIds
 from twostroke.server.responses import ChatChunk, ChatCompletion, Completion
@@ -27,6 +28,8 @@ from twostroke.server.tokenization import Detokenized, Tokenized, tokenization_r
 from twostroke.server.version import package_version
 
 ANSWERS = (ChatCompletion, ChatChunk, Completion, ModelList, ModelCard, Tokenized, Detokenized, Health, Version)
+# What scripts of web pages may read of an answer's head.
+EXPOSED_HEADERS = ("x-request-id", "retry-after", *LIMIT_HEADERS)
 DESCRIPTION = "OpenAI's API over the twostroke engine. Every accepted field works; any other is refused by name."
 
 
@@ -67,6 +70,15 @@ def create_app_for(serving: Serving, options: ServerOptions, gateway: Gateway | 
     if gateway is not None and gateway.needed:
         # Added after it, so it comes before: who may not ask has nothing read.
         app.add_middleware(GatewayMiddleware, gateway=gateway, refuse=error_response)
+    if options.allowed_origins:
+        # Before the keys: a browser asks without one whether it may send one.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=options.allowed_origins,
+            allow_methods=("GET", "HEAD", "POST"),
+            allow_headers=("*",),
+            expose_headers=EXPOSED_HEADERS,
+        )
     app.add_middleware(RequestIds)
     for router in (chat_router, completions_router, tokenization_router, models_router, health_router):
         app.include_router(router(serving))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from twostroke.sampling_params import SamplingParams
-from twostroke.server.generation import Generation, RunningUsage, Sample, encode_text, truncate
+from twostroke.server.generation import Generation, RunningUsage, Sample, check_tokens, encode_text, truncate
 from twostroke.server.logprobs import TextOffsets, completion_logprobs, prompt_logprobs
 from twostroke.server.openapi import ERROR_RESPONSES, answers
 from twostroke.server.protocol import CompletionRequest
@@ -43,7 +44,10 @@ def completions_router(serving: Serving) -> APIRouter:
         model = serving.accepting(request.scope)
         model.check_name(body.model)
         params = body.to_params(model.client.info.sampling_defaults)
-        prompts = [await _encode_prompt(model, body, params, prompt) for prompt in body.prompts()]
+        prompts: list[Prompt] = []
+        for prompt in body.prompts():
+            prompts.append(await _encode_prompt(model, body, params, prompt))
+            await asyncio.sleep(0)  # each may take 10 ms, and there may be 256: the others' turn
         request_id = name_request(request.scope, "cmpl")
         generation = Generation(model.client, request_id, [p.token_ids for p in prompts], params, body)
         return await generation.respond(
@@ -67,8 +71,10 @@ async def _encode_prompt(
         )
     else:
         tokens = prompt
+        check_tokens(model, tokens, "prompt")
     kept = truncate(tokens, body.kept_prompt_tokens(model.client.info, params))
-    if not body.echo:
+    # What is too long will be refused, with the numbers: its text, of millions of tokens perhaps, is not needed.
+    if not body.echo or len(kept) > model.client.info.max_model_len:
         return Prompt(kept, "")
     whole = isinstance(prompt, str) and len(kept) == len(tokens)
     if whole and isinstance(prompt, str):

@@ -1,18 +1,22 @@
 """uvicorn's HTTP connection, with an end to what it reads and waits for: heads, half-sent requests, stalled readers.
 
-uvicorn bounds none of these with httptools, and all of them come before any key is looked at.
+uvicorn bounds none of these with httptools, and all of them come before any key is looked at. Nor does it get at the
+body of a request that offers to go on in another protocol, as Java's HttpClient does with every first one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
+import httptools
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from twostroke.errors import TwostrokeError
 from twostroke.server.errors import HeadTooLargeError, MalformedRequestError, RequestTimeoutError, error_response
+from twostroke.server.request_id import request_id
 
 MAX_HEAD_BYTES = 64 * 2**10  # what uvicorn allows with h11
 READ_SECONDS = 60.0  # for a whole head, and for each piece of a body
@@ -43,13 +47,45 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._refused:
             return
         self._bytes_without_body += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self._bytes_without_body > MAX_HEAD_BYTES:
             self._refuse_head()
         if not self._in_message:
             self._reading = _cancel(self._reading)
         elif self._in_body or self._reading is None:
             self._await_data()
+
+    def _parse(self, data: bytes) -> None:
+        """As ``HttpToolsProtocol.data_received`` does, but for upgrades.
+
+        Those may be ignored (RFC 9110, 7.8). httptools then takes the body for the other protocol and calls the message
+        complete: so its callbacks did nothing, and a parser that sees no upgrade reads the request once more.
+        """
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.send_400_response("")
+        except httptools.HttpParserUpgrade as stopped:
+            if self.parser.get_method() == b"CONNECT":  # no offer that could be ignored
+                self.send_400_response("")
+                return
+            (end_of_head,) = stopped.args
+            head = self._head_without_upgrade()
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+            self._parse(head + data[end_of_head:])
+
+    def _head_without_upgrade(self) -> bytes:
+        parser = self.parser
+        lines = [b"%s %s HTTP/%s" % (parser.get_method(), self.url, parser.get_http_version().encode())]
+        for name, value in self.headers:
+            if name == b"connection":
+                kept = [token for token in value.split(b",") if token.strip().lower() != b"upgrade"]
+                lines += [b"connection: " + b",".join(kept)] if kept else []
+            elif name != b"upgrade":
+                lines.append(name + b": " + value)
+        return b"\r\n".join([*lines, b"", b""])
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -60,7 +96,7 @@ class BoundedProtocol(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > MAX_HEAD_BYTES:
             self._refuse_head()
-        if self._refused:
+        if self._refused or self.parser.should_upgrade():
             return
         self._bytes_without_body, self._in_body = 0, True
         super().on_headers_complete()
@@ -71,7 +107,7 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if not self._refused:
+        if not self._refused and not self.parser.should_upgrade():
             self._bytes_without_body = 0
             self._in_message = self._in_body = False
             super().on_message_complete()
@@ -99,6 +135,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refused = True
         if self.cycle is None or self.cycle.response_complete or (self._in_body and not self.cycle.response_started):
             response = error_response(error)
+            # Where the application has the request already, the id is the one that it knows.
+            response.headers["x-request-id"] = request_id(cast(Scope, self.scope) if self._in_message else {})
             status = HTTPStatus(response.status_code)
             lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode(), b"connection: close"]
             lines += [name + b": " + value for name, value in response.raw_headers]

@@ -17,7 +17,7 @@ from twostroke.engine.client import EngineClient, GenerationRequest, OutputStrea
 from twostroke.errors import EngineError, InvalidRequestError, RequestTooLargeError, TwostrokeError
 from twostroke.gateway.caller import check_together
 from twostroke.sampling_params import SamplingParams
-from twostroke.server.answer_size import MANY_ENTRIES, check_entries
+from twostroke.server.answer_size import MANY_ENTRIES, check_copies, check_entries
 from twostroke.server.errors import encode_error
 from twostroke.server.limits import most_chars
 from twostroke.server.protocol import GenerationFields
@@ -101,6 +101,7 @@ class Generation:
                 param="priority",
                 hint="leave it out, or start the server with --policy priority",
             )
+        check_copies(client.info, prompts, params)
         check_entries(client.info, prompts, params)
         self.request_id = request_id
         self.num_choices = len(prompts) * params.n
@@ -230,6 +231,13 @@ def check_length(model: ServedModel, length: int, param: str) -> None:
     if length > (longest := most_chars(model.client.info.max_model_len)):
         message = f"{param} holds {length} characters, and at most {longest} are encoded"
         raise RequestTooLargeError(message, needed=length, available=longest, param=param, hint="send less text")
+
+
+def check_tokens(model: ServedModel, tokens: Sequence[int], param: str) -> None:
+    """Raise ``InvalidRequestError`` if one of ``tokens`` is none of the model's."""
+    vocab = model.client.info.vocab_size
+    if tokens and not 0 <= min(tokens) <= max(tokens) < vocab:
+        raise InvalidRequestError(f"{param} holds token ids outside [0, {vocab})", param=param)
 
 
 def truncate(tokens: list[int], keep: int | None) -> list[int]:

@@ -13,6 +13,7 @@ from twostroke.sampling_params import (
     MAX_SEED,
     MAX_STOP_STRING_LENGTH,
     MAX_STOP_STRINGS,
+    MIN_REPETITION_PENALTY,
 )
 
 MAX_PROMPTS = 256
@@ -24,6 +25,7 @@ MAX_LABEL_LENGTH = 512
 MAX_PROMPT_TOKENS = 4_000_000
 MAX_CHOICES = 1024
 MAX_DOCUMENTS = 1024
+MAX_CONTAINERS = 2**16  # lists and objects in a body: more than messages, parts, documents and prompts together
 # Characters of one prompt, or of what it is put together from: seconds of a tokenizer's work, and a gigabyte.
 MAX_CONTEXT_CHARS = 4_000_000
 CHARS_PER_TOKEN = 8  # a longer context than that many characters fill may be given as many
@@ -43,7 +45,7 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
     "top_k": {"minimum": -1},
     "top_p": {"exclusiveMinimum": 0, "maximum": 1},
     "min_p": {"minimum": 0, "maximum": 1},
-    "repetition_penalty": {"exclusiveMinimum": 0, "maximum": 100},
+    "repetition_penalty": {"minimum": MIN_REPETITION_PENALTY, "maximum": 100},
     "presence_penalty": {"minimum": -2, "maximum": 2},
     "frequency_penalty": {"minimum": -2, "maximum": 2},
     "seed": {"minimum": -(2**63), "maximum": MAX_SEED},

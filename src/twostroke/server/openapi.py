@@ -17,7 +17,7 @@ Responses = dict[int | str, dict[str, Any]]
 _PLACE = "#/components/schemas/{name}"
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}}
 
-_LIMIT_HEADERS = {
+LIMIT_HEADERS = {
     f"x-ratelimit-{what}-{of}": {"description": description.format(of), "schema": {"type": kind}}
     for of in ("requests", "tokens")
     for what, description, kind in (
@@ -109,7 +109,7 @@ def _show_limits(document: dict[str, Any]) -> None:
     """Only what is posted counts, and is told where its key's limits stand, whatever the answer."""
     for operations in document["paths"].values():
         for response in operations.get("post", {}).get("responses", {}).values():
-            response["headers"] = response.get("headers", {}) | _LIMIT_HEADERS
+            response["headers"] = response.get("headers", {}) | LIMIT_HEADERS
 
 
 def _forget_validation_errors(document: dict[str, Any]) -> None:

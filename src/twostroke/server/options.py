@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from twostroke.errors import ConfigError
 
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -25,6 +27,8 @@ class ServerOptions:
     """Port to listen on; 0 takes a free one."""
     served_model_name: tuple[str, ...] = ()
     """Name of the model in the API (repeat the flag for more); by default MODEL as given."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origin of web pages that may call the server (repeat the flag for more; * is any); by default none."""
     shutdown_timeout: float = 30.0
     """Seconds that running requests may go on after SIGTERM before they are aborted."""
     max_body_size: int = 32 * 2**20
@@ -44,6 +48,10 @@ class ServerOptions:
         _require(bool(self.host), "--host", self.host, "an address")
         _require(0 <= self.port <= 65535, "--port", self.port, "from 0 to 65535")
         _require(all(self.served_model_name), "--served-model-name", self.served_model_name, "not empty")
+        ok = all(origin == "*" or _ORIGIN.fullmatch(origin) for origin in self.allowed_origins)
+        _require(
+            ok, "--allowed-origins", self.allowed_origins, "such as https://chat.example.org, without a path, or *"
+        )
         _require(0 <= self.shutdown_timeout < 1e6, "--shutdown-timeout", self.shutdown_timeout, "0 or more seconds")
         _require(0 < self.stall_timeout < 1e6, "--stall-timeout", self.stall_timeout, "more than 0 seconds")
         _require(self.max_body_size >= 1024, "--max-body-size", self.max_body_size, "at least 1KiB")

@@ -88,7 +88,7 @@ class GenerationFields(StrictModel):
     )
     return_token_ids: bool | None = Field(None, description="Return the token ids of prompt and answer.")
     priority: int | None = Field(None, description="Lower runs first under --policy priority.")
-    cache_salt: str | None = Field(None, description="Cached prefixes are shared only between equal salts.")
+    cache_salt: Label | None = Field(None, description="Cached prefixes are shared only between equal salts.")
     # These three say who asks and change no answer: the request log and the step events carry them.
     user: Label | None = Field(None, description=f"The client's name for its end user; {LABELLED}.")
     safety_identifier: Label | None = Field(None, description=f"Newer name of user; {LABELLED}.")

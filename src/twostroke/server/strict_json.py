@@ -1,8 +1,13 @@
-"""Bodies as JSON in which every key is there once: of two, one would be ignored, and which one nobody can know."""
+"""Bodies as JSON in which every key is there once: of two, one would be ignored, and which one nobody can know.
+
+And in which there are no more lists and objects than all limits together allow: making millions of empty ones takes
+seconds, in which the parser lets nobody else run.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,13 +16,19 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from twostroke.errors import InvalidRequestError
+from twostroke.server.limits import MAX_CONTAINERS
+
+# The end may be missing, else each quote of a text without one would be tried as its beginning.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 
 
 class StrictRequest(Request):
     """A request whose body has no key twice."""
 
     async def json(self) -> Any:
-        return json.loads(await self.body(), object_pairs_hook=_object)
+        body = await self.body()
+        _check_containers(body)
+        return json.loads(body, object_pairs_hook=_object)
 
 
 class StrictRoute(APIRoute):
@@ -30,6 +41,17 @@ class StrictRoute(APIRoute):
             return await handle(StrictRequest(request.scope, request.receive))
 
         return handle_strictly
+
+
+def _check_containers(body: bytes) -> None:
+    # Texts may hold any number of brackets, and most bodies have so few that this need not be looked at.
+    if _num_brackets(body) <= MAX_CONTAINERS or _num_brackets(_STRING.sub(b"", body)) <= MAX_CONTAINERS:
+        return
+    raise InvalidRequestError(f"the body holds more than {MAX_CONTAINERS} lists and objects", hint="send fewer")
+
+
+def _num_brackets(text: bytes) -> int:
+    return text.count(b"[") + text.count(b"{")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from twostroke.errors import InvalidRequestError
 from twostroke.server.chat import encode_chat
-from twostroke.server.generation import encode_text
+from twostroke.server.generation import check_tokens, encode_text
 from twostroke.server.openapi import ERROR_RESPONSES, answers
 from twostroke.server.protocol import Messages
 from twostroke.server.serving import ServedModel, Serving
@@ -86,9 +86,7 @@ def tokenization_router(serving: Serving) -> APIRouter:
         """The text of token ids, special tokens written out."""
         model = serving.loaded()
         model.check_name(body.model)
-        vocab = model.client.info.vocab_size
-        if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < vocab:
-            raise InvalidRequestError(f"tokens holds ids outside [0, {vocab})", param="tokens")
+        check_tokens(model, body.tokens, "tokens")
         # On a thread: a body may hold millions of them.
         text = await asyncio.to_thread(model.client.tokenizer.decode, body.tokens, skip_special_tokens=False)
         return _json(Detokenized(text))

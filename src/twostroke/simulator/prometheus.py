@@ -1,7 +1,7 @@
 """What the live server's ``/metrics`` would say at the end of a simulation: the same names, labels and buckets.
 
 The live engine counts token by token. A run of steps gives thousands of tokens at once, so here the counts are made
-of the log's columns; ``tests/simulator/test_prometheus.py`` compares both.
+of the log's columns; ``tests/simulator/test_summary.py`` compares both.
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ class _Filled(Collector):
     def __init__(self, run: Run) -> None:
         self._model = run.scenario.deployment.model
         self._labels = [self._model, metrics.ENGINE]
+        self._live = EngineMetrics(self._model)
+        caching = run.scenario.cache.enable_prefix_caching
+        self._live.describe_cache(run.result.total_blocks, run.result.block_size, prefix_caching=caching)
         self._counters = _counters(run)
         self._histograms = _histograms(run)
 
     def collect(self) -> Iterable[Metric]:
-        for family in EngineMetrics(self._model).registry.collect():
+        for family in self._live.registry.collect():
             if family.name in self._counters:
                 counter = CounterMetricFamily(family.name, family.documentation, labels=metrics.LABELS)
                 counter.add_metric(self._labels, self._counters[family.name])
@@ -110,6 +113,7 @@ def _phases(requests: Sequence[RequestResult]) -> dict[str, tuple[Sequence[float
     return {
         **_of_requests("vllm:request_queue_time_seconds", edges, [r.scheduled - r.arrival for r in requests]),
         **_of_requests("vllm:request_prefill_time_seconds", edges, [r.first_token - r.scheduled for r in requests]),
+        **_of_requests("vllm:request_inference_time_seconds", edges, [r.finish - r.scheduled for r in requests]),
         **_of_requests("vllm:request_decode_time_seconds", edges, [r.finish - r.first_token for r in requests]),
     }
 
@@ -121,6 +125,8 @@ def _lengths(requests: Sequence[RequestResult]) -> dict[str, tuple[Sequence[floa
         **_of_requests("vllm:request_prompt_tokens", edges, [r.prompt_tokens for r in requests]),
         **_of_requests("vllm:request_generation_tokens", edges, outputs),
         **_of_requests("vllm:request_params_max_tokens", edges, outputs),
+        **_of_requests("vllm:request_max_num_generation_tokens", edges, outputs),
+        **_of_requests("vllm:request_params_n", metrics.SAMPLES_BUCKETS, [1] * len(outputs)),
     }
 
 

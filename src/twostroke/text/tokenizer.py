@@ -106,9 +106,13 @@ class Tokenizer:
         return ids
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """How many tokens each text has by itself, without the model's BOS; all cores count, none holds the GIL."""
+        """How many tokens each text has by itself, see ``encode_all``."""
+        return list(map(len, self.encode_all(texts)))
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text by itself, without the model's BOS; all cores work, none holds the GIL."""
         encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [len(encoding.ids) for encoding in encodings]
+        return [encoding.ids for encoding in encodings]
 
     def prefix(self, text: str, num_tokens: int) -> str:
         """What the first `num_tokens` tokens of a text stand for; a character that they would split stays whole."""

@@ -10,6 +10,7 @@ namespace {
 
 const twostroke::Kernels* best() {
     if (const auto* found = twostroke::avx512_kernels()) return found;
+    if (const auto* found = twostroke::avxvnni_kernels()) return found;
     if (const auto* found = twostroke::avx2_kernels()) return found;
     return twostroke::generic_kernels();
 }
@@ -22,9 +23,10 @@ const twostroke::Kernels* chosen = best();
 
 extern "C" {
 
-// Chooses "avx512", "avx2" or "generic"; 0 if this processor cannot run it.
+// Chooses "avx512", "avxvnni", "avx2" or "generic"; 0 if this processor cannot run it.
 int twostroke_select(const char* name) {
-    for (const auto* found : {twostroke::avx512_kernels(), twostroke::avx2_kernels(), twostroke::generic_kernels()})
+    for (const auto* found : {twostroke::avx512_kernels(), twostroke::avxvnni_kernels(), twostroke::avx2_kernels(),
+                              twostroke::generic_kernels()})
         if (found && strcmp(found->name, name) == 0) return chosen = found, 1;
     return 0;
 }

@@ -12,12 +12,13 @@ constexpr int kGroup = 32;      // Input columns that share a scale in 4-bit wei
 
 enum WeightFormat : int32_t { kBf16 = 0, kInt8 = 1, kInt4 = 2 };
 
-// y = x W^T + bias, over packed weights (see pack_* in kernels.inc).
+// y = x W^T + bias, over packed weights (see linear.inc and layers/packing.py).
 struct Linear {
     const bf16* x;          // [rows, inputs], rows `x_stride` apart
     int64_t x_stride;
     const void* weight;     // packed, [blocks of 16 outputs][...]
     const float* scales;    // int8: [outputs]; int4: [blocks][groups][16]; else null
+    const int32_t* offsets;  // int8: [outputs], -128 times the sum of an output's weights; else null
     const bf16* bias;       // [outputs] or null
     const bf16* residual;   // [rows, outputs], added after rounding, or null
     void* out;              // [rows, outputs], bf16 or float
@@ -62,10 +63,11 @@ enum Component : int32_t { kNorm = 0, kGemm = 1, kPlace = 2, kAttention = 3, kAc
 struct Pass {
     const Layer* layers;
     int64_t num_layers, tokens, hidden;
+    int64_t mlp_tokens;        // How many go through the MLP at once, at most.
     bf16* x;                   // [tokens, hidden], changed in place
     bf16* normed;              // Room for [tokens, hidden] ...
-    bf16* wide;                // ... [tokens, the wider of queries, keys and values, and gates and ups] ...
-    bf16* narrow;              // ... [tokens, the wider of the attention's output and the activation].
+    bf16* wide;                // ... [tokens, queries, keys and values], and for [mlp_tokens, gates and ups] ...
+    bf16* narrow;              // ... [tokens, the attention's output], and for [mlp_tokens, the activation].
     const int64_t* positions;  // [tokens]
     const int64_t* slots;      // [tokens]: where their keys and values go
     const float* cos;          // [positions, head_dim / 2]
@@ -91,7 +93,9 @@ struct Kernels {
 };
 
 const Kernels* generic_kernels();
-const Kernels* avx2_kernels();    // null where not built
-const Kernels* avx512_kernels();  // needs avx512_bf16 and avx512_vnni
+// Null where not built, or where the processor lacks something.
+const Kernels* avx2_kernels();
+const Kernels* avxvnni_kernels();  // AVX2, and its own form of the instruction for products of bytes
+const Kernels* avx512_kernels();   // with avx512_bf16 and avx512_vnni
 
 }  // namespace twostroke

@@ -1,0 +1,194 @@
+"""How the cost of a decode step grows with batch and context. Run as ``python -m benchmarks.growth MODEL``.
+
+The executor runs steps that no scheduler planned: so many requests of so many tokens, over a cache full of values.
+Beside each stands the roofline of this machine, from two rates that the script measures itself: the time to read the
+step's weights, keys and values once, or to carry out its products, whichever is longer. Writes
+benchmarks/results/growth.json, .md and .png.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import cyclopts
+import torch
+
+from benchmarks.claims.report import Others, environment, environment_text
+from twostroke.config import EngineConfig
+from twostroke.kernels.library import load_library
+from twostroke.layers.linear import PackedLinear
+from twostroke.layers.packing import pack
+from twostroke.model_config import ModelConfig
+from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.sampling_params import SamplingParams
+from twostroke.types import Request, ScheduledRequest, StepPlan
+
+RESULTS = Path(__file__).parent / "results"
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+CONTEXTS = (128, 512, 2048, 8192)
+BLOCK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Rates that nothing here can exceed: bytes read a second, bf16 operations a second."""
+
+    bandwidth: float
+    operations: float
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One kind of step: milliseconds measured (median) and by the roofline, and which rate that is."""
+
+    batch: int
+    context: int
+    ms: float
+    roofline_ms: float
+    bound: str
+
+
+def main(model: Path, *, kv: int = 2**31, rounds: int = 9, threads: int = 2, out: Path = RESULTS) -> None:
+    """Measure, record and draw.
+
+    Args:
+        model: Folder of a checkpoint, bfloat16.
+        kv: Bytes of KV cache; batches that do not fit at a context are left out.
+        rounds: Steps of each kind; the median counts.
+    """
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    others = Others()
+    config = EngineConfig.from_flat(
+        {"model": str(model), "kv_cache_memory": kv, "block_size": BLOCK, "max_num_seqs": max(BATCHES)}
+    )
+    executor = TorchExecutor.load(config)
+    machine = measure_machine(rounds)
+    print(f"reads {machine.bandwidth / 1e9:.1f} GB/s, {machine.operations / 1e9:.0f} GFLOP/s", file=sys.stderr)
+    for cache in (*executor.kv.keys, *executor.kv.values):
+        cache.fill_(0.01)  # pages that nobody wrote to are all one page, which the cache would hold
+    sheet = ModelConfig.from_folder(model)
+    points = []
+    for context in CONTEXTS:
+        for batch in BATCHES:
+            if batch * -(-context // BLOCK) <= executor.info.num_blocks and context <= executor.info.max_model_len:
+                points.append(measure(executor, sheet, machine, batch, context, rounds))
+                print(points[-1], file=sys.stderr, flush=True)
+    executor.close()
+    where = environment(shlex.join(["python", "-m", "benchmarks.growth", *sys.argv[1:]]), others.share())
+    _write(points, machine, where, out)
+
+
+def measure_machine(rounds: int) -> Machine:
+    """Reading from memory: torch's sum of 1 GiB, or one row through weights of 500 MB, whichever is faster. Products:
+    PyTorch's or our own, whichever is faster."""
+    library = load_library()
+    big = torch.ones(2**27, dtype=torch.int64)
+    bandwidth = big.nbytes / _median(lambda: big.sum(), rounds)
+    weight = torch.randn(2048, 2048).bfloat16()
+    x = torch.randn(512, 2048).bfloat16()
+    count = 2 * len(x) * weight.numel()
+    operations = count / _median(lambda: torch.nn.functional.linear(x, weight), rounds)
+    if library is not None:
+        layers = [PackedLinear(pack(weight, "bfloat16"), None, library) for _ in range(60)]
+        size = sum(layer.nbytes for layer in layers)
+        bandwidth = max(bandwidth, size / _median(lambda: [layer(x[:1]) for layer in layers], rounds))
+        operations = max(operations, count / _median(lambda: layers[0](x), rounds))
+    return Machine(bandwidth, operations)
+
+
+def _median(run: Callable[[], object], rounds: int) -> float:
+    run()
+    seconds = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
+
+
+def measure(
+    executor: TorchExecutor, sheet: ModelConfig, machine: Machine, batch: int, context: int, rounds: int
+) -> Point:
+    """Steps in which ``batch`` requests, whose latest token is number ``context``, decode one token each."""
+    blocks = list(range(executor.info.num_blocks))
+    random.Random(0).shuffle(blocks)
+    each = -(-context // BLOCK)
+    params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+    plan = StepPlan(0, 0.0)
+    for index in range(batch):
+        request = Request(
+            f"{batch}-{context}-{index}", [300 + index] * context, params, context - 1, executor.info.max_model_len
+        )
+        plan.add(ScheduledRequest(request, context - 1, 1, blocks[index * each : (index + 1) * each], 0))
+    seconds = _median(lambda: executor.execute(plan), rounds)
+    plan = StepPlan(0, 0.0, released=list(plan.scheduled))
+    executor.execute(plan)
+    read = sheet.num_parameters - sheet.vocab_size * sheet.hidden_size  # an embedding is looked up
+    moved = 2 * read + batch * context * sheet.kv_bytes_per_token(2)
+    heads = sheet.num_layers * sheet.num_heads * sheet.head_dim
+    operations = batch * (2 * read + 4 * context * heads)
+    memory, arithmetic = moved / machine.bandwidth, operations / machine.operations
+    bound = "memory" if memory > arithmetic else "arithmetic"
+    return Point(batch, context, seconds * 1e3, max(memory, arithmetic) * 1e3, bound)
+
+
+def _write(points: Sequence[Point], machine: Machine, where: dict[str, Any], folder: Path) -> None:
+    lines = [
+        "| context | batch | step, ms | roofline, ms | bound by | times the roofline | ms a request |",
+        "|---:|---:|---:|---:|---|---:|---:|",
+    ]
+    lines += [
+        f"| {p.context} | {p.batch} | {p.ms:.1f} | {p.roofline_ms:.1f} | {p.bound} | {p.ms / p.roofline_ms:.2f} "
+        f"| {p.ms / p.batch:.2f} |"
+        for p in points
+    ]
+    text = (
+        f"# How the cost of a decode step grows\n\n{environment_text(where)}\n"
+        f"This machine, measured in the same run: {machine.bandwidth / 1e9:.1f} GB/s read, "
+        f"{machine.operations / 1e9:.0f} GFLOP/s in bf16.\n\n![step time](growth.png)\n\n" + "\n".join(lines) + "\n"
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"environment": where, "machine": asdict(machine), "points": [asdict(p) for p in points]}
+    (folder / "growth.json").write_text(json.dumps(record, indent=1) + "\n")
+    (folder / "growth.md").write_text(text)
+    draw(points, folder / "growth.png")
+    print(text)
+
+
+def draw(points: Sequence[Point], path: Path) -> None:
+    """Step time over batch and over context; dashed: the roofline."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 4), dpi=90, sharey=True)
+    for axes, line, x in ((left, "context", "batch"), (right, "batch", "context")):
+        for value in sorted({getattr(p, line) for p in points}):
+            along = sorted((p for p in points if getattr(p, line) == value), key=lambda p: getattr(p, x))
+            if len(along) < 2:
+                continue
+            places = [getattr(p, x) for p in along]
+            (drawn,) = axes.plot(places, [p.ms for p in along], ".-", lw=1, label=f"{line} {value}")
+            axes.plot(places, [p.roofline_ms for p in along], "--", lw=0.8, color=drawn.get_color())
+        axes.set(xscale="log", yscale="log", xlabel=x)
+        axes.set_xticks(sorted({getattr(p, x) for p in points}), sorted({getattr(p, x) for p in points}))
+        axes.legend(fontsize=7)
+    left.set(ylabel="decode step, ms (dashed: roofline)")
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    cyclopts.run(main)

@@ -1,0 +1,115 @@
+"""Writes a Llama checkpoint of safetensors as a bf16 GGUF file, and rounds it with llama.cpp's own quantizer.
+
+Token ids are all that a benchmark needs, so the file has no tokenizer. Run in the environment of llama.cpp, which has
+``gguf``, ``safetensors`` and ``numpy``. Queries and keys are reordered as llama.cpp's rotation wants them
+(``convert_hf_to_gguf.py``, ``LlamaModel.permute``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import mmap
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import llama_cpp
+import numpy as np
+
+NAMES = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+}  # fmt: skip
+ENDS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+FORMATS = {"q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0, "q4_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0}
+
+
+def tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and bfloat16 values, as uint16, of a safetensors file."""
+    with path.open("rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    size = struct.unpack("<Q", data[:8])[0]
+    header: dict[str, Any] = json.loads(data[8 : 8 + size])
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        if entry["dtype"] != "BF16":
+            raise SystemExit(f"error: {name} is {entry['dtype']}, not BF16")
+        begin, end = (8 + size + offset for offset in entry["data_offsets"])
+        yield name, np.frombuffer(data[begin:end], np.uint16).reshape(entry["shape"])
+
+
+def target_name(name: str) -> str:
+    """A tensor's name in GGUF."""
+    base = name.removesuffix(".weight")
+    if base in ENDS:
+        return f"{ENDS[base]}.weight"
+    _, _, layer, rest = base.split(".", 3)
+    return f"blk.{layer}.{NAMES[rest]}.weight"
+
+
+def convert(folder: Path, target: Path) -> None:
+    """Write the checkpoint in ``folder`` as bf16; norms become float32, as llama.cpp keeps them."""
+    raw = json.loads((folder / "config.json").read_text())
+    heads, kv_heads = raw["num_attention_heads"], raw["num_key_value_heads"]
+    writer = gguf.GGUFWriter(target, "llama")
+    writer.add_context_length(raw["max_position_embeddings"])
+    writer.add_embedding_length(raw["hidden_size"])
+    writer.add_block_count(raw["num_hidden_layers"])
+    writer.add_feed_forward_length(raw["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_layer_norm_rms_eps(raw["rms_norm_eps"])
+    writer.add_rope_dimension_count(raw["head_dim"])
+    writer.add_key_length(raw["head_dim"])
+    writer.add_value_length(raw["head_dim"])
+    writer.add_rope_freq_base(raw["rope_theta"])
+    writer.add_vocab_size(raw["vocab_size"])
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    writer.add_tokenizer_model("no_vocab")
+    for name, values in tensors(folder / "model.safetensors"):
+        if values.ndim == 1:
+            writer.add_tensor(target_name(name), (values.astype(np.uint32) << 16).view(np.float32))
+            continue
+        for part, count in (("q_proj", heads), ("k_proj", kv_heads)):
+            if part in name:
+                pairs = values.reshape(count, 2, len(values) // count // 2, values.shape[1])
+                values = pairs.swapaxes(1, 2).reshape(values.shape)
+        data = np.ascontiguousarray(values).view(np.uint8)
+        writer.add_tensor(target_name(name), data, raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def quantize(source: Path, target: Path, format: str, threads: int) -> None:
+    """As ``llama-quantize`` does it without options: Q4_0 keeps the output matrix in Q6_K."""
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype, params.nthread = FORMATS[format], threads
+    if llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)) != 0:
+        raise SystemExit(f"error: llama.cpp could not quantize {source}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("out", type=Path, help="folder for bf16.gguf, q8_0.gguf and q4_0.gguf")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    plain = args.out / "bf16.gguf"
+    if not plain.exists():
+        convert(args.checkpoint, plain)
+    for format in FORMATS:
+        if not (args.out / f"{format}.gguf").exists():
+            quantize(plain, args.out / f"{format}.gguf", format, args.threads)
+
+
+if __name__ == "__main__":
+    main()

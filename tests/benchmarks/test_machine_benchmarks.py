@@ -1,0 +1,74 @@
+"""Protects: what the benchmarks of growth, memory and quantisation compute from what they measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import growth, make_checkpoint, memory, quantization
+from tests.benchmarks.test_claims import TINY
+from training.bank import load_bank
+from twostroke.config import EngineConfig
+from twostroke.model_config import ModelConfig
+from twostroke.model_files import resolve_model
+from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.text.tokenizer import Tokenizer
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setitem(make_checkpoint.SIZES, "10m", {**make_checkpoint.SIZES["10m"], **TINY, "vocab_size": 512})
+    make_checkpoint.main("10m", str(tmp_path / "model"))
+    return tmp_path / "model"
+
+
+def test_a_step_is_judged_by_what_it_must_move_and_multiply(checkpoint: Path) -> None:
+    config = EngineConfig.from_flat({"model": str(checkpoint), "kv_cache_memory": 2**24, "block_size": growth.BLOCK})
+    executor, sheet = TorchExecutor.load(config), ModelConfig.from_folder(checkpoint)
+    slow_memory, slow_products = growth.Machine(1e6, 1e15), growth.Machine(1e15, 1e6)
+    kept = sheet.num_parameters - sheet.vocab_size * sheet.hidden_size
+    point = growth.measure(executor, sheet, slow_memory, 3, 40, 1)
+    assert point.bound == "memory" and point.ms > 0
+    moved = 2 * kept + 3 * 40 * sheet.kv_bytes_per_token(2)
+    assert point.roofline_ms == pytest.approx(moved / 1e6 * 1e3)
+    point = growth.measure(executor, sheet, slow_products, 3, 40, 1)
+    assert point.bound == "arithmetic"
+    attention = 4 * 40 * sheet.num_layers * sheet.num_heads * sheet.head_dim
+    assert point.roofline_ms == pytest.approx(3 * (2 * kept + attention) / 1e6 * 1e3)
+    assert executor.inputs.num_live == 0
+    executor.close()
+
+
+def test_points_are_drawn(tmp_path: Path) -> None:
+    points = [growth.Point(b, c, b + c / 100, b, "memory") for b in (1, 2) for c in (128, 512)]
+    growth.draw(points, tmp_path / "growth.png")
+    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_servers_memory_is_read_with_its_cache_in_use(checkpoint: Path) -> None:
+    found = memory.measure(checkpoint, 2**24, None)
+    assert found.weights == ModelConfig.from_folder(checkpoint).weight_bytes(2)
+    assert 50e6 < found.healthy <= found.peak
+    assert found.loaded - found.healthy > 2**23  # pages of the cache are there now
+    assert found.beside == found.loaded - found.weights - 2**24
+
+
+def test_coarser_weights_diverge_more(checkpoint: Path) -> None:
+    torch.manual_seed(0)
+    passage = quantization.Passage([5, 300, 310, 17, 4, 290, 12, 9], 0)
+    found = quantization.errors(checkpoint, [passage], False)
+    assert found["bfloat16"].divergence == 0 and found["bfloat16"].same == 1
+    assert 0 < found["int8"].divergence < found["int4"].divergence <= found["int4"].worst
+    judged = quantization.errors(checkpoint, [quantization.Passage(passage.ids, 5)], True)
+    vocabulary = ModelConfig.from_folder(checkpoint).vocab_size
+    assert judged["int8"].perplexity == pytest.approx(vocabulary, rel=0.5)  # random weights know nothing
+
+
+def test_held_out_passages_are_judged_on_their_answers() -> None:
+    pilot = resolve_model("pilot")
+    tokenizer = Tokenizer.from_folder(pilot)
+    (passage,) = quantization.held_out(pilot, 1)
+    answer = tokenizer.decode(passage.ids[passage.start :])
+    assert any(item.answer in answer for item in load_bank().items)
