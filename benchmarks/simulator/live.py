@@ -2,6 +2,7 @@
 
     python -m benchmarks.simulator.live pilot /path/to/350m      measures and writes docs/validation/live.md
     python -m benchmarks.simulator.live                          writes it again from what was measured last
+    python -m benchmarks.simulator.live --refit                  the same, after a change to the cost model
 
 For each model: ``twostroke calibrate``, then every workload on the engine in this process, requests in real time; then
 the same requests in the simulator, from the coefficients alone. Nothing else should run meanwhile. A measurement is
@@ -16,6 +17,7 @@ import json
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,13 +27,19 @@ from typing import Any
 
 from benchmarks.claims.report import Others
 from benchmarks.simulator.data import ROOT
-from twostroke.config import CacheConfig, EngineConfig, ModelOptions
+from twostroke.config import CacheConfig, EngineConfig, ModelOptions, ObservabilityConfig
 from twostroke.engine.client import GenerationRequest
 from twostroke.engine.engine import Engine
 from twostroke.model_files import resolve_model
 from twostroke.sampling_params import SamplingParams
+from twostroke.simulator.calibration import as_toml
+from twostroke.simulator.calibration import calibrate as fit
+from twostroke.simulator.calibration_steps import measured_steps, steps_csv
+from twostroke.simulator.efficiencies import load_efficiencies
 from twostroke.simulator.fleet import RequestResult
+from twostroke.simulator.hardware_sheet import load_hardware
 from twostroke.simulator.options import DeploymentOptions
+from twostroke.simulator.public_models import find_model
 from twostroke.simulator.scenario import Scenario, simulate
 from twostroke.simulator.workloads.base import RequestSpec, Workload
 from twostroke.simulator.workloads.make import make_workload
@@ -40,6 +48,8 @@ from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 RESULTS = ROOT / "benchmarks" / "results" / "live_engine.json"
 # A run beside which others took a larger share of the CPU time is done again, so many times at most in all.
 QUIET, ATTEMPTS = 0.03, 2
+# More steps than any run of a workload has.
+KEPT_EVENTS = 100_000
 # What is kept of a request: seconds since the workload began, and tokens.
 FIELDS = ("number", "arrival", "first_token", "finish", "prompt_tokens", "output_tokens")
 
@@ -90,6 +100,7 @@ class LivePlayer:
         self._engine = engine
         self._workload = workload
         self._random = Random(f"{seed} tokens")
+        self._vocabulary = range(engine.info.vocab_size)
         self._due: list[tuple[float, int, RequestSpec]] = [
             (spec.arrival, spec.number, spec) for spec in workload.arrivals()
         ]
@@ -139,7 +150,7 @@ class LivePlayer:
         return known + self._draw(spec.prompt_tokens - len(known))
 
     def _draw(self, count: int) -> list[int]:
-        return [self._random.randrange(self._engine.info.vocab_size) for _ in range(count)]
+        return self._random.choices(self._vocabulary, k=count)  # between two steps: it must not take long
 
     def _end(self, request_id: str, cached: int, now: float) -> None:
         spec, tokens = self._sent.pop(request_id)
@@ -173,6 +184,17 @@ def calibrate(model: str) -> dict[str, Any]:
         return {"model": model, "efficiencies": file.read_text(), "steps": steps.read_text(), "workloads": {}}
 
 
+def refit(found: dict[str, Any], folder: Path, rounds: int = 4000) -> str:
+    """Coefficients fitted anew to the steps of a kept calibration: what it would have found with today's cost model."""
+    file = folder / "config.json"
+    file.write_text(json.dumps(found["config"]), encoding="utf-8")
+    sheet, hardware = find_model(str(file)), load_hardware("cpu")
+    steps, start = measured_steps(found["steps"]), load_efficiencies("cpu")
+    fitted = fit(steps, hardware, sheet, start, weights=sheet.format, rounds=rounds)
+    found["steps"] = steps_csv(fitted.steps, fitted.estimates)
+    return as_toml(fitted, tomllib.loads(found["efficiencies"])["source"])
+
+
 def quiet_run(engine: Engine, options: SimulatedWorkloadOptions, seed: str) -> tuple[list[RequestResult], float]:
     """A live run, and the share of the CPU time that others took: of at most ``ATTEMPTS`` the quietest, or the first
     that was quiet. Which one it is does not depend on what was measured."""
@@ -187,20 +209,29 @@ def quiet_run(engine: Engine, options: SimulatedWorkloadOptions, seed: str) -> t
     return best
 
 
-def measure(found: dict[str, Any], repeats: int, save: Callable[[], None]) -> None:
-    """Run every workload ``repeats`` times, live, on a model that has been calibrated; into ``found``."""
+def measure(found: dict[str, Any], repeats: int, save: Callable[[], None], record: Path | None = None) -> None:
+    """Run every workload ``repeats`` times, live, on a model that has been calibrated; into ``found``.
+
+    Args:
+        record: A folder for the step events of each workload, to see where live and simulated part.
+    """
     from twostroke.startup import load_engine
 
     model = found["model"]
     # Kept, so that a report needs no checkpoint.
     found["config"] = json.loads((resolve_model(model) / "config.json").read_text(encoding="utf-8"))
-    engine = load_engine(EngineConfig(model=ModelOptions(model=model)))
+    observed = ObservabilityConfig(step_events=KEPT_EVENTS) if record else ObservabilityConfig()
+    engine = load_engine(EngineConfig(model=ModelOptions(model=model), observability=observed))
     info = engine.info
     found["kv_cache_memory"] = info.num_blocks * info.block_size * info.kv_bytes_per_token
     try:
         LivePlayer(engine, make_workload(WARM_UP).workload, "warm-up").run()
         for name, options in workloads(PACES.get(short_name(model), UNKNOWN)).items():
+            last = engine.recorder.events()[-1].step
             runs = [quiet_run(engine, options, f"{name} {repeat}") for repeat in range(repeats)]
+            if record is not None:
+                lines = b"\n".join(event.to_json() for event in engine.recorder.events(last))
+                (record / f"{short_name(model)}, {name}.jsonl").write_bytes(lines)
             found["workloads"][name] = [[_row(result) for result in run] for run, _ in runs]
             save()
             shares = ", ".join(f"{share:.0%}" for _, share in runs)
@@ -250,7 +281,9 @@ def _row(result: RequestResult) -> list[float]:
     return [round(getattr(result, name), 5) for name in FIELDS]
 
 
-def update(models: Sequence[str], repeats: int = 2, keep_calibration: bool = False) -> Path | None:
+def update(
+    models: Sequence[str], repeats: int = 2, keep_calibration: bool = False, record: Path | None = None
+) -> Path | None:
     """Measure these models and write the report; of others, from what was measured last. ``None`` if there is none."""
     from benchmarks.simulator import live_report
 
@@ -266,8 +299,17 @@ def update(models: Sequence[str], repeats: int = 2, keep_calibration: bool = Fal
         if not keep_calibration:
             kept["models"][name] = calibrate(model)
             save()
-        measure(kept["models"][name], repeats, save)
+        measure(kept["models"][name], repeats, save, record)
     return live_report.write(kept) if kept["models"] else None
+
+
+def refit_all() -> None:
+    """``refit`` of every kept calibration, in place."""
+    kept: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
+    with TemporaryDirectory() as folder:
+        for found in kept["models"].values():
+            found["efficiencies"] = refit(found, Path(folder))
+    RESULTS.write_text(json.dumps(kept) + "\n", encoding="utf-8")
 
 
 def main() -> int:
@@ -275,8 +317,12 @@ def main() -> int:
     parser.add_argument("models", nargs="*", help="pilot, or a checkpoint of benchmarks/make_checkpoint.py")
     parser.add_argument("--repeats", type=int, default=2, help="live runs of each workload; the second shows the noise")
     parser.add_argument("--keep-calibration", action="store_true", help="run the workloads on the last one")
+    parser.add_argument("--record", type=Path, help="a folder for the steps of every workload (JSON lines)")
+    parser.add_argument("--refit", action="store_true", help="fit anew to the steps of the calibrations that are kept")
     options = parser.parse_args()
-    path = update(options.models, options.repeats, options.keep_calibration)
+    if options.refit:
+        refit_all()
+    path = update(options.models, options.repeats, options.keep_calibration, options.record)
     if path is None:
         print("skipped: nothing has been measured yet; name the models", file=sys.stderr)
     else:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from benchmarks.simulator import live, live_report
@@ -61,3 +65,14 @@ def test_figures() -> None:
     assert case.apart(live_report.throughput) == 0
     assert live_report.percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert live_report.percentile([float(value) for value in range(1, 21)], 0.95) == 19.0
+
+
+def test_a_kept_calibration_can_be_fitted_again(tmp_path: Path) -> None:
+    """Nothing is measured for it: the steps that were kept, and what the cost model says of them today."""
+    kept = json.loads(live.RESULTS.read_text(encoding="utf-8"))["models"]["pilot"]
+    before = kept["steps"].splitlines()
+    efficiencies = tomllib.loads(live.refit(kept, tmp_path, rounds=5))
+    assert efficiencies["source"] == tomllib.loads(kept["efficiencies"])["source"]
+    after = kept["steps"].splitlines()
+    assert [line.split(",")[:4] for line in after] == [line.split(",")[:4] for line in before]
+    assert after != before  # five tries find something else than thousands did

@@ -50,13 +50,13 @@ def test_blocks_have_room_only_if_nothing_has_to_be_done() -> None:
     kv = KVCacheManager(10, BLOCK)
     leader = make_request("s#0", 6)
     compute(kv, leader)
-    assert kv.blocks_with_room(leader) is kv.block_ids(leader)
+    assert kv.tables_with_room([leader])[0] is kv.block_ids(leader)
     follower = make_request("s#1", 6, leader=leader)
     kv.admit(follower, kv.find_prefix(follower))
-    assert kv.blocks_with_room(leader) is None
+    assert kv.tables_with_room([leader]) == [None]
     full = make_request("full", 8, first=50)
     compute(kv, full)
-    assert kv.blocks_with_room(full) is None
+    assert kv.tables_with_room([leader, full]) == [None, None]
     assert kv.num_blocks_promised([leader, full]) == 0
     full.token_ids.append(1)
     assert kv.num_blocks_promised([leader, full]) == 1

@@ -13,7 +13,7 @@ from twostroke.engine.engine import Engine
 from twostroke.errors import ConfigError
 from twostroke.simulator.calibration import as_toml, calibrate
 from twostroke.simulator.calibration_options import CalibrationOptions
-from twostroke.simulator.calibration_steps import MeasuredStep, measure, write_steps
+from twostroke.simulator.calibration_steps import MeasuredStep, measure, measured_steps, steps_csv
 from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
 from twostroke.simulator.efficiencies import load_efficiencies
 from twostroke.simulator.hardware_sheet import load_hardware
@@ -46,7 +46,7 @@ def test_steps_of_the_engine_are_measured_as_what_they_computed() -> None:
     assert 17 <= min(shape.decode_context for shape in lone) < 32  # steps of nearly the same context are one kind
 
 
-def test_the_steps_cover_what_a_server_meets(tmp_path: Path) -> None:
+def test_the_steps_cover_what_a_server_meets() -> None:
     """Prompts beside decoding, chunks on top of cached tokens, every size of batch: nothing is left to extrapolate."""
     engine = Engine(FakeExecutor(num_blocks=4000, block_size=16, max_model_len=2600))
     steps = measure(engine, rounds=1)
@@ -55,8 +55,11 @@ def test_the_steps_cover_what_a_server_meets(tmp_path: Path) -> None:
     assert any(shape.decode_requests >= 8 and shape.prefill for shape in shapes)
     assert {before for shape in shapes for _, before in shape.prefill} >= {0, 512, 1024, 2048}
     assert {shape.decode_requests for shape in shapes if not shape.prefill} >= set(range(1, 25))
-    write_steps(tmp_path / "steps.csv", steps, [1.0] * len(steps))
-    assert len((tmp_path / "steps.csv").read_text().splitlines()) == len(steps) + 1
+    text = steps_csv(steps, [1.0] * len(steps))
+    assert len(text.splitlines()) == len(steps) + 1
+    read = measured_steps(text)
+    assert [step.shape for step in read] == shapes
+    assert [step.seconds for step in read] == pytest.approx([step.seconds for step in steps], rel=1e-5)
 
 
 def test_a_fit_finds_times_that_other_coefficients_made() -> None:

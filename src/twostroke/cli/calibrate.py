@@ -39,7 +39,7 @@ def calibrate(
     from twostroke.model_files import resolve_model
     from twostroke.simulator.calibration import as_toml
     from twostroke.simulator.calibration import calibrate as fit
-    from twostroke.simulator.calibration_steps import SCENES, measure, write_steps
+    from twostroke.simulator.calibration_steps import SCENES, measure, steps_csv
     from twostroke.simulator.efficiencies import load_efficiencies
     from twostroke.simulator.hardware_sheet import load_hardware
     from twostroke.simulator.model_reader import read_model
@@ -66,14 +66,14 @@ def calibrate(
     source = (
         f"twostroke calibrate on {platform.node() or 'this machine'}: {config.model.model}, {hardware.name}, {weights}"
     )
-    write(options.output, as_toml(found, source))
+    write(options.output, as_toml(found, source), "--output")
     if options.steps is not None:
-        write_steps(options.steps, steps, found.estimates)
+        write(options.steps, steps_csv(steps, found.estimates), "--steps")
     print(f"median error {found.median_error:.1%} over {len(steps)} kinds of steps; wrote {options.output}")
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, text: str, flag: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}", hint="give another --output") from error
+        raise ConfigError(f"cannot write {path}: {error.strerror}", hint=f"give another {flag}") from error

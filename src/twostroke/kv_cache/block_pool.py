@@ -22,7 +22,7 @@ class BlockPool:
         self._holders = [0] * num_blocks
         self._hash_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
-        self._free: OrderedDict[int, None] = OrderedDict((block, None) for block in range(num_blocks))
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
 
     @property
     def num_free(self) -> int:
@@ -39,7 +39,8 @@ class BlockPool:
     def allocate(self) -> int:
         """Take a free block for one holder, evicting its content. The caller has checked ``num_free``."""
         block, _ = self._free.popitem(last=False)
-        self.forget(block)
+        if self._hash_of[block] is not None:
+            self.forget(block)
         self._holders[block] = 1
         return block
 

@@ -37,12 +37,14 @@ class Allocation(NamedTuple):
 class BlockTable:
     """One request's blocks in order of position.
 
-    The first ``num_indexed`` are in the prefix cache's index; the executor has seen the first ``num_announced``.
+    The first ``num_indexed`` are in the prefix cache's index; the executor has seen the first ``num_announced``. Up to
+    ``num_ready`` tokens, at least, can be written before anything has to be allocated, copied or announced.
     """
 
     blocks: list[int] = field(default_factory=list)
     num_indexed: int = 0
     num_announced: int = 0
+    num_ready: int = 0
 
 
 NO_PREFIX = Prefix([], 0)
@@ -118,6 +120,8 @@ class KVCacheManager:
         for block in prefix.blocks:
             self.pool.share(block)
         num_indexed = prefix.num_tokens // self.block_size if self._caching else 0
+        if request.leader is not None and (shared := self._tables.get(request.leader.request_id)):
+            shared.num_ready = 0  # the block that it writes may no longer be its own
         self._tables[request.request_id] = BlockTable(list(prefix.blocks), num_indexed)
         request.num_computed_tokens = prefix.num_tokens
         if prefix.looked_up and request.num_preemptions == 0:
@@ -130,17 +134,16 @@ class KVCacheManager:
         num_new = -(-num_tokens // self.block_size) - len(table.blocks)
         return (num_new if num_new > 0 else 0) + self._must_copy(request, table) - self.pool.num_free
 
-    def blocks_with_room(self, request: Request) -> list[int] | None:
-        """The live table of a running request if nothing has to be done before it writes its next token, else ``None``.
+    def tables_with_room(self, requests: Sequence[Request]) -> list[list[int] | None]:
+        """The live table of each running request that can write its next token as things are, ``None`` for others.
 
         It then has a slot in a block that nobody else holds, and the executor has seen all of the table.
         """
-        table = self._tables[request.request_id]
-        blocks = table.blocks
-        index = request.num_computed_tokens // self.block_size
-        if index >= len(blocks) or table.num_announced < len(blocks) or self.pool.holders(blocks[index]) > 1:
-            return None
-        return blocks
+        tables = self._tables
+        return [
+            table.blocks if request.num_computed_tokens < (table := tables[request.request_id]).num_ready else None
+            for request in requests
+        ]
 
     def must_copy(self, request: Request) -> bool:
         """Whether the block that a running request writes next is shared, so that ``allocate`` will copy it."""
@@ -165,16 +168,19 @@ class KVCacheManager:
         ``num_decode_steps`` has allowed them, no block needs a copy, and the tokens are known. The commits of the last
         round are the caller's: requests may end between them. Returns the free blocks after each round.
         """
-        size, count = self.block_size, len(requests)
+        size, count, caching = self.block_size, len(requests), self._caching
         tables = [self._tables[request.request_id] for request in requests]
         due: list[int] = []  # (round, allocate or commit, which request) as one number: that is the order of events
+        last, end, every = steps - 1, steps * 2 * count, 2 * count * size
         for at, (request, table) in enumerate(zip(requests, tables)):
             computed = request.num_computed_tokens
-            due += range((len(table.blocks) * size - computed) * 2 * count + at, steps * 2 * count, 2 * count * size)
-            if self._caching:
-                first = size - 1 - computed % size
-                due += range((2 * first + 1) * count + at, (steps - 1) * 2 * count, 2 * count * size)
-            request.num_computed_tokens += steps
+            first = len(table.blocks) * size - computed
+            if first < steps:
+                due += range(first * 2 * count + at, end, every)
+            first = size - 1 - computed % size
+            if first < last and caching:
+                due += range((2 * first + 1) * count + at, end - 2 * count, every)
+            request.num_computed_tokens = computed + steps
         due.sort()
         taken = [0] * steps
         for number in due:
@@ -189,6 +195,7 @@ class KVCacheManager:
             else:
                 table.blocks.append(self.pool.allocate())
                 table.num_announced = len(table.blocks)
+                table.num_ready = table.num_announced * size
                 taken[turn // 2] += 1
         return list(accumulate(taken, sub, initial=self.pool.num_free + sum(taken)))[1:]
 
@@ -211,6 +218,7 @@ class KVCacheManager:
         if num_new > 0:
             table.blocks += self.pool.allocate_many(num_new)
         changed_from, table.num_announced = table.num_announced, len(table.blocks)
+        table.num_ready = len(table.blocks) * self.block_size
         return Allocation(block_copies, changed_from)
 
     def _must_copy(self, request: Request, table: BlockTable) -> bool:

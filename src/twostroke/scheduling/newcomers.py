@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from twostroke.types import Request, StepPlan
 
@@ -69,12 +69,13 @@ class Newcomers:
         self._owed[newcomer.tenant] = owed + victim.num_computed_tokens
         return victim
 
-    def hurries(self, request: Request) -> bool:
-        return request.request_id in self._hurrying
+    def hurrying(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """Those of the requests that are newcomers without a token yet, in the same order."""
+        return [request for request in requests if request.request_id in self._hurrying] if self._hurrying else ()
 
     def budget(self, request: Request, plan: StepPlan, most: int) -> int:
         """Most tokens that a step may carry if ``request`` is in it."""
-        if not self._hurrying or self.hurries(request):
+        if not self._hurrying or request.request_id in self._hurrying:
             return most
         running: Mapping[str, Request] = self._running.get(request.tenant, {})
         if len(running) + (request.request_id not in running) < 2:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from twostroke.config import SchedulerConfig
@@ -22,7 +22,7 @@ class SchedulingPolicy(Protocol):
     known. A rank may change with it.
 
     ``newcomer`` names the waiting request, if any, that goes before those that run; then it is what ``peek`` answers.
-    ``displace`` names a running one that the scheduler is to preempt for it. ``hurries`` tells whose prompts go before
+    ``displace`` names a running one that the scheduler is to preempt for it. ``hurrying`` tells whose prompts go before
     the others' tokens, and ``budget`` caps the tokens of a step that carries a request (``most``: the step's own cap).
     """
 
@@ -44,7 +44,7 @@ class SchedulingPolicy(Protocol):
 
     def displace(self, newcomer: Request) -> Request | None: ...
 
-    def hurries(self, request: Request) -> bool: ...
+    def hurrying(self, requests: Sequence[Request]) -> Sequence[Request]: ...
 
     def budget(self, request: Request, plan: StepPlan, most: int) -> int: ...
 
@@ -60,8 +60,8 @@ class NoNewcomers:
     def displace(self, newcomer: Request) -> Request | None:
         return None
 
-    def hurries(self, request: Request) -> bool:
-        return False
+    def hurrying(self, requests: Sequence[Request]) -> Sequence[Request]:
+        return ()
 
     def budget(self, request: Request, plan: StepPlan, most: int) -> int:
         return most
@@ -145,7 +145,7 @@ class FairPolicy:
         self._num_admitted = 0
         self._last_to_leave: str | None = None
         self._newcomers = Newcomers(self._served)
-        self.hurries = self._newcomers.hurries
+        self.hurrying = self._newcomers.hurrying
         self.budget = self._newcomers.budget
 
     def rank(self, request: Request) -> Rank:

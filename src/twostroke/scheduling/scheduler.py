@@ -10,8 +10,6 @@ Iteration-level scheduling: Yu et al., Orca, OSDI 2022. Chunked prefill: Agrawal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from twostroke.config import SchedulerConfig
 from twostroke.errors import RequestTooLargeError, TwostrokeError
 from twostroke.kv_cache.manager import KVCacheManager, Prefix
@@ -135,23 +133,23 @@ class Scheduler:
     def update(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestOutput]:
         """Take in what the step produced: grow the requests, end those that are done."""
         outputs = []
-        size = self.kv.block_size
+        size, drawn, logprobs, scores = self.kv.block_size, result.token_ids, result.logprobs, result.prompt_logprobs
         for request_id, item in plan.scheduled.items():
             request = item.request
             if result.errors and (error := result.errors.get(request_id)):
                 outputs.append(self.fail(request, error, now))
                 continue
-            request.num_computed_tokens += item.num_tokens
-            tokens = result.token_ids.get(request_id, ())
-            scores = result.prompt_logprobs.get(request_id)
-            prompt_logprobs = None if scores is None else _unseen(scores, request, item.start)
-            if tokens or prompt_logprobs is not None:
+            before = request.num_computed_tokens
+            computed = request.num_computed_tokens = before + item.num_tokens
+            tokens = drawn.get(request_id) or []
+            unseen = _unseen(scores[request_id], request, item.start) if request_id in scores else None
+            if tokens or unseen is not None:
                 output = self._extend(request, tokens, now)
-                output.logprobs = result.logprobs.get(request_id)
-                output.prompt_logprobs = prompt_logprobs
+                if logprobs:
+                    output.logprobs = logprobs.get(request_id)
+                output.prompt_logprobs = unseen
                 outputs.append(output)
-            fills_block = request.num_computed_tokens // size > item.start // size
-            if fills_block and request.status is RequestStatus.RUNNING:
+            if computed // size > before // size and request.status is RequestStatus.RUNNING:
                 self.kv.commit(request)
             if self._held and _prompt_computed(request):
                 self._unhold(request)
@@ -187,23 +185,22 @@ class Scheduler:
         """Those that lack one token first. Most need nothing for it: their last block has room, and is theirs alone."""
         self._let_in_newcomers(plan)
         order = self.ranked()
-        hurrying = [request for request in order if self.policy.hurries(request)]
+        hurrying = self.policy.hurrying(order)
         for request in hurrying:
             self._continue(request, plan)
         long: list[Request] = []
         # Behind those, shares are the policy's to decide.
         room = 0 if hurrying or plan.scheduled else self.config.max_num_batched_tokens
-        for request in order:
+        # Nothing below takes away the room of a request that it does not preempt.
+        for request, blocks in zip(order, self.kv.tables_with_room(order)):
             start = request.num_computed_tokens
             if len(request.token_ids) - start > 1:
                 long.append(request)
-            elif start < request.num_prompt_tokens or plan.num_tokens >= room:
+            elif blocks is None or start < request.num_prompt_tokens or plan.num_tokens >= room:
                 self._continue(request, plan)
-            elif blocks := self.kv.blocks_with_room(request):
-                request.num_reached_tokens = max(request.num_reached_tokens, start + 1)
-                plan.add(ScheduledRequest(request, start, 1, blocks, len(blocks)))
             else:
-                self._continue(request, plan)
+                plan.scheduled[request.request_id] = ScheduledRequest(request, start, 1, blocks, len(blocks))
+                plan.num_tokens += 1
         for request in long:
             self._continue(request, plan)
 
@@ -293,7 +290,9 @@ class Scheduler:
 
     def _let_in_newcomers(self, plan: StepPlan) -> None:
         """Those that the policy puts before the running ones, preempting whom it names until there is room."""
-        promised = 0 if self.policy.newcomer() is None else self.kv.num_blocks_promised(self.running.values())
+        if self.policy.newcomer() is None:
+            return
+        promised = self.kv.num_blocks_promised(self.running.values())
         while (request := self.policy.newcomer()) is not None and self._left(request, plan):
             prefix = self.kv.find_prefix(request)
             while self._is_full() or not self.kv.has_room(request, prefix, promised):
@@ -334,21 +333,22 @@ class Scheduler:
 
     # ---- results -----------------------------------------------------------------------------------------------
 
-    def _extend(self, request: Request, tokens: Sequence[int], now: float) -> RequestOutput:
+    def _extend(self, request: Request, tokens: list[int], now: float) -> RequestOutput:
         """Append sampled tokens up to the first one that ends the request."""
-        output = _output(request, [])
+        known, ends, most, stop, kept = request.token_ids, request.stop_token_ids, request.max_total_tokens, None, 0
         for token in tokens:
-            request.token_ids.append(token)
-            output.token_ids.append(token)
-            if request.first_token_time is None:
-                request.first_token_time = now
-            may_end = token in request.stop_token_ids or len(request.token_ids) >= request.max_total_tokens
-            if may_end and (stop := check_stop(request)):
-                output.finish_reason, output.stop_reason = stop.reason, stop.token_id
-                self.kv.commit(request)
-                self.finish(request.request_id, stop.reason, now)
+            known.append(token)
+            kept += 1
+            if (len(known) >= most or token in ends) and (stop := check_stop(request)):
                 break
-        self.policy.charge(request, output_tokens=len(output.token_ids))
+        output = _output(request, tokens[:kept])
+        if kept and request.first_token_time is None:
+            request.first_token_time = now
+        if stop:
+            output.finish_reason, output.stop_reason = stop.reason, stop.token_id
+            self.kv.commit(request)
+            self.finish(request.request_id, stop.reason, now)
+        self.policy.charge(request, output_tokens=kept)
         return output
 
 
@@ -365,10 +365,10 @@ def _unseen(scores: list[PositionLogprobs], request: Request, start: int) -> lis
 
 def _output(request: Request, tokens: list[int]) -> RequestOutput:
     return RequestOutput(
-        request_id=request.parent_id,
-        index=request.index,
-        token_ids=tokens,
-        num_prompt_tokens=request.num_prompt_tokens,
-        num_cached_tokens=request.num_cached_tokens,
-        num_used_prompt_tokens=min(request.num_reached_tokens, request.num_prompt_tokens),
+        request.parent_id,
+        request.index,
+        tokens,
+        request.num_prompt_tokens,
+        request.num_cached_tokens,
+        num_used_prompt_tokens=request.num_used_prompt_tokens,
     )

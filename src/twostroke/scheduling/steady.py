@@ -48,7 +48,8 @@ def steady_steps(scheduler: Scheduler, token: int, most: int) -> int:
         left = request.max_total_tokens - known
         if left < steps:
             steps = left
-        copies = copies or request.leader is not None
+        if request.leader is not None:
+            copies = True
     # Without samples of one prompt, nobody shares a block that is not full.
     if copies and any(map(scheduler.kv.must_copy, running.values())):
         return 0
@@ -63,8 +64,9 @@ def advance(scheduler: Scheduler, token: int, steps: int, now: float) -> SteadyR
         request.token_ids += tokens
     free_blocks = scheduler.kv.decode(requests, steps)
     finished = []
+    size = scheduler.kv.block_size
     for request in requests:
-        if not request.num_computed_tokens % scheduler.kv.block_size:
+        if not request.num_computed_tokens % size:
             scheduler.kv.commit(request)
         if len(request.token_ids) >= request.max_total_tokens and (stop := check_stop(request)):
             scheduler.finish(request.request_id, stop.reason, now)

@@ -12,7 +12,7 @@ import csv
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from io import StringIO
 from random import Random
 from typing import NamedTuple
 
@@ -101,16 +101,28 @@ def step_shape(event: StepEvent) -> StepShape:
     return StepShape(len(decode), context, chunks, sum(item.sampled for item in event.scheduled))
 
 
-def write_steps(path: Path, steps: Sequence[MeasuredStep], estimates: Sequence[float]) -> None:
+def steps_csv(steps: Sequence[MeasuredStep], estimates: Sequence[float]) -> str:
     """A CSV with one row for each kind of step: what it computed, measured and estimated seconds."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(("decode_requests", "decode_context", "prefill", "sampled", "measured", "estimated"))
-        for step, estimate in zip(steps, estimates):
-            shape = step.shape
-            chunks = " ".join(f"{new}+{before}" for new, before in shape.prefill)
-            numbers = (f"{step.seconds:.6g}", f"{estimate:.6g}")
-            rows.writerow((shape.decode_requests, shape.decode_context, chunks, shape.sampled, *numbers))
+    file = StringIO(newline="")
+    rows = csv.writer(file, lineterminator="\n")
+    rows.writerow(("decode_requests", "decode_context", "prefill", "sampled", "measured", "estimated"))
+    for step, estimate in zip(steps, estimates):
+        shape = step.shape
+        chunks = " ".join(f"{new}+{before}" for new, before in shape.prefill)
+        numbers = (f"{step.seconds:.6g}", f"{estimate:.6g}")
+        rows.writerow((shape.decode_requests, shape.decode_context, chunks, shape.sampled, *numbers))
+    return file.getvalue()
+
+
+def measured_steps(text: str) -> list[MeasuredStep]:
+    """The steps of a CSV as ``steps_csv`` makes it."""
+    found = []
+    for row in csv.DictReader(StringIO(text)):
+        chunks = [chunk.partition("+") for chunk in row["prefill"].split()]
+        prefill = tuple((int(new), int(before)) for new, _, before in chunks)
+        shape = StepShape(int(row["decode_requests"]), int(row["decode_context"]), prefill, int(row["sampled"]))
+        found.append(MeasuredStep(shape, float(row["measured"])))
+    return found
 
 
 def _fits(scene: Scene, engine: Engine) -> bool:

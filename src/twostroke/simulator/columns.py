@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,31 +46,69 @@ class Columns:
 
 
 def to_columns(logs: Sequence[StepLog]) -> Columns:
-    """Copy logs; codes of bindings are made the same in all."""
+    """Copy logs, a run of steps as one entry for each; codes of bindings are made the same in all."""
     names = sorted({name for log in logs for name in log.bindings})
+    runs = [_Runs(log) for log in logs]
     codes = []
-    for log in logs:
+    for log, run in zip(logs, runs):
         translation = np.array([names.index(name) for name in log.bindings] or [0], dtype=np.int64)
-        codes.append(translation[_integers([log.binding])])
-
+        codes.append(translation[run.same(log.binding)])
     lengths = np.cumsum([0, *(len(log) for log in logs)])
+
+    def same(column: Callable[[StepLog], array[int]]) -> Integers:
+        return np.concatenate([run.same(column(run.log)) for run in runs])
+
     return Columns(
         start=_numbers([log.start for log in logs]),
         end=_numbers([log.end for log in logs]),
-        decode_requests=_integers([log.decode_requests for log in logs]),
-        decode_context=_integers([log.decode_context for log in logs]),
-        prefill_tokens=_integers([log.prefill_tokens for log in logs]),
-        prefill_context=_integers([log.prefill_context for log in logs]),
-        new_tokens=_integers([log.new_tokens for log in logs]),
-        gaps=_integers([log.gaps for log in logs]),
-        running=_integers([log.running for log in logs]),
-        waiting=_integers([log.waiting for log in logs]),
+        decode_requests=same(lambda log: log.decode_requests),
+        decode_context=np.concatenate([run.contexts() for run in runs]),
+        prefill_tokens=same(lambda log: log.prefill_tokens),
+        prefill_context=same(lambda log: log.prefill_context),
+        new_tokens=same(lambda log: log.new_tokens),
+        gaps=np.concatenate([run.but_first(run.log.gaps) for run in runs]),
+        running=np.concatenate([run.but_last(run.log.running) for run in runs]),
+        waiting=same(lambda log: log.waiting),
         free_blocks=_integers([log.free_blocks for log in logs]),
         binding=np.concatenate(codes) if codes else np.zeros(0, dtype=np.int64),
         other_gaps=_numbers([log.other_gaps for log in logs]),
         bindings=tuple(names),
         first=tuple(int(length) for length in lengths[:-1]),
     )
+
+
+class _Runs:
+    """Gives the records of a log one entry for each of their steps."""
+
+    def __init__(self, log: StepLog) -> None:
+        self.log = log
+        self._steps = np.array(log.steps, dtype=np.int64)
+        ends = np.cumsum(self._steps)
+        self._firsts, self._lasts = ends - self._steps, ends - 1
+        self._requests = self.same(log.decode_requests)
+
+    def same(self, column: array[int]) -> Integers:
+        """The record's entry, for every step."""
+        return np.repeat(np.array(column, dtype=np.int64), self._steps)
+
+    def contexts(self) -> Integers:
+        """More by the number of requests in each further step."""
+        later = np.arange(len(self.log)) - np.repeat(self._firsts, self._steps)
+        found: Integers = self.same(self.log.decode_context) + later * self._requests
+        return found
+
+    def but_first(self, column: array[int]) -> Integers:
+        """The record's entry for its first step, the number of requests for the others."""
+        return self._with(column, self._firsts)
+
+    def but_last(self, column: array[int]) -> Integers:
+        """The record's entry for its last step, the number of requests for the others."""
+        return self._with(column, self._lasts)
+
+    def _with(self, column: array[int], at: Integers) -> Integers:
+        found = self._requests.copy()
+        found[at] = np.array(column, dtype=np.int64)
+        return found
 
 
 def _integers(columns: Sequence[array[int]]) -> Integers:

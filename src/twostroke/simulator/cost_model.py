@@ -14,7 +14,7 @@ from typing import Protocol
 from twostroke.simulator.attention_cost import decode_time, prefill_time
 from twostroke.simulator.communication import all_gather_time, all_reduce_time
 from twostroke.simulator.efficiencies import Efficiencies
-from twostroke.simulator.gemm import gemm_time
+from twostroke.simulator.gemm import Product
 from twostroke.simulator.hardware_sheet import HardwareSheet
 from twostroke.simulator.kernel_time import KernelTime
 from twostroke.simulator.model_sheet import Attention, Experts, Layer, Linear, ModelSheet
@@ -150,6 +150,7 @@ class RooflineCostModel:
             if speculation and speculation.draft
             else None
         )
+        self._products: dict[tuple[float, int, bool], Product] = {}
         self._layers: dict[int, _Parts] = {}
         self._heads: dict[int, _Parts] = {}
         self._decodes: dict[tuple[int, int], _Parts] = {}
@@ -251,19 +252,31 @@ class RooflineCostModel:
         return KernelTime(*(sum(values) for values in zip(*found)))
 
     def _gemm(self, rows: float, outputs: float, inputs: int, quantised: bool) -> KernelTime:
-        format_ = self.compute_format if quantised else self.plain_format
+        key = outputs, inputs, quantised
+        product = self._products.get(key)
+        if product is None:
+            product = self._product(*key)
+            if isinstance(outputs, int):  # how many experts are reached differs from step to step
+                self._products[key] = product
+        time = product.time(rows)
+        if self.tables is None:
+            return time
+        return self.tables.gemm(self._format(quantised), rows, outputs, inputs, time)
+
+    def _product(self, outputs: float, inputs: int, quantised: bool) -> Product:
         bits = self.weights.bits if quantised else 8 * self.plain_bytes
-        time = gemm_time(
-            rows,
+        return Product(
             outputs,
             inputs,
-            efficiency=self.efficiencies.gemm_for(format_),
-            flops=self.hardware.dense_flops[format_],
+            efficiency=self.efficiencies.gemm_for(self._format(quantised)),
+            flops=self.hardware.dense_flops[self._format(quantised)],
             bandwidth=self.hardware.memory_bandwidth,
             units=self.hardware.compute_units,
             weight_bytes=bits / 8,
         )
-        return self.tables.gemm(format_, rows, outputs, inputs, time) if self.tables else time
+
+    def _format(self, quantised: bool) -> str:
+        return self.compute_format if quantised else self.plain_format
 
     def _head(self, sampled: int) -> _Parts:
         found = self._heads.get(sampled)

@@ -50,6 +50,7 @@ class DecodeCurve:
         self._cost = cost
         self._bound = bound
         self._pieces: dict[tuple[int, int], Piece] = {}
+        self._asked: dict[tuple[int, int], tuple[float, str]] = {}
 
     def piece(self, requests: int, context: int) -> Piece:
         """The line on which a step lies in which ``requests`` requests attend to ``context`` tokens together."""
@@ -96,5 +97,9 @@ class DecodeCurve:
         return DecodeRun(times, bindings)
 
     def _ask(self, requests: int, context: int) -> tuple[float, str]:
-        estimate = self._cost.step(StepShape(requests, context, (), requests))
-        return float(getattr(estimate, self._bound)), estimate.binding
+        """Seconds, and what they wait for. One line's end is the next one's beginning, so answers are kept."""
+        found = self._asked.get((requests, context))
+        if found is None:
+            estimate = self._cost.step(StepShape(requests, context, (), requests))
+            found = self._asked[requests, context] = float(getattr(estimate, self._bound)), estimate.binding
+        return found

@@ -42,6 +42,7 @@ class SimulatedExecutor:
         self._cost = cost
         self._bound = bound
         self._curve = DecodeCurve(cost, bound)
+        self._one = [TOKEN]
 
     def execute(self, plan: StepPlan) -> StepResult:
         shape = self.last_shape = step_shape(plan, 0 if self.acceptance is None else self.acceptance.tokens)
@@ -70,9 +71,9 @@ class SimulatedExecutor:
     def _draw(self, plan: StepPlan, shape: StepShape) -> dict[str, list[int]]:
         acceptance = self.acceptance
         if acceptance is None and shape.sampled == len(plan.scheduled):
-            return {request_id: [TOKEN] for request_id in plan.scheduled}
+            return dict.fromkeys(plan.scheduled, self._one)
         if acceptance is None:
-            return {request_id: [TOKEN] for request_id, item in plan.scheduled.items() if item.samples}
+            return dict.fromkeys([name for name, item in plan.scheduled.items() if item.samples], self._one)
         drawn = {}
         for request_id, item in plan.scheduled.items():
             if item.samples:
@@ -94,11 +95,13 @@ def step_shape(plan: StepPlan, drafts: int = 0) -> StepShape:
     prefill = []
     for item in plan.scheduled.values():
         start, count = item.start, item.num_tokens
-        samples = start + count == len(item.request.token_ids)
-        sampled += samples
+        end = start + count
+        samples = end == len(item.request.token_ids)
+        if samples:
+            sampled += 1
         if count == 1 or (count <= drafts + 1 and samples and start >= item.request.num_prompt_tokens):
             decode_requests += 1
-            decode_context += start + count
+            decode_context += end
         else:
             prefill.append((count, start))
     return StepShape(decode_requests, decode_context, tuple(prefill), sampled)

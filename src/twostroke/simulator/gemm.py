@@ -34,6 +34,69 @@ SPLITS = (1, 2, 4, 8)
 PARTIAL_BYTES = 8 * 0.3
 
 
+class Product:
+    """``[rows, inputs] x [inputs, outputs]`` on one device, the weights read from memory once.
+
+    Args:
+        flops: The device's dense peak, FLOP/s; ``bandwidth``: bytes/s; ``units``: its compute units.
+        weight_bytes: Bytes of one weight; ``activation_bytes`` of one element of inputs and outputs.
+    """
+
+    def __init__(
+        self,
+        outputs: float,
+        inputs: int,
+        *,
+        efficiency: GemmEfficiency,
+        flops: float,
+        bandwidth: float,
+        units: int,
+        weight_bytes: float,
+        activation_bytes: float = 2.0,
+    ) -> None:
+        e = self._efficiency = efficiency
+        self._outputs = outputs
+        self._inputs = inputs
+        self._units = units
+        self._flops = e.compute * flops
+        self._bandwidth = e.memory * bandwidth
+        self._weights = weight_bytes * outputs * inputs
+        self._activation = activation_bytes
+        # (rows of a tile, tiles side by side, seconds per step along the inner dimension)
+        self._tiles = [
+            (rows, ceil(outputs / width), 2.0 * (rows * width + e.half_tile) * units / self._flops)
+            for rows, width in (TRIED if e.half_tile else ())
+        ]
+
+    def time(self, rows: float) -> KernelTime:
+        """Time for so many rows."""
+        e = self._efficiency
+        memory = (self._weights + self._activation * rows * (self._inputs + self._outputs)) / self._bandwidth
+        return combine(self._compute(rows), memory, e.launch, e.sharpness)
+
+    def _compute(self, rows: float) -> float:
+        e, inputs, units = self._efficiency, self._inputs, self._units
+        if not e.half_tile:
+            return 2.0 * rows * self._outputs * inputs / self._flops
+        best, prologue = float("inf"), e.prologue
+        for tile_rows, across, step in self._tiles:
+            tiles = ceil(rows / tile_rows) * across / units
+            least = step * tiles * inputs
+            if least >= best:
+                continue  # even without a last wave and a prologue
+            for split in SPLITS:
+                found = tiles * split
+                waves = e.waves * ceil(found) + (1 - e.waves) * (found if found > 1.0 else 1.0)
+                time = waves * step * (inputs / split + prologue)
+                if split > 1:
+                    time += e.split + PARTIAL_BYTES * rows * self._outputs * split / self._bandwidth
+                if time < best:
+                    best = time
+                if least + e.split >= best:
+                    break  # a further split would cost more than the rest of the last wave
+        return best
+
+
 def gemm_time(
     rows: float,
     outputs: float,
@@ -46,37 +109,15 @@ def gemm_time(
     weight_bytes: float,
     activation_bytes: float = 2.0,
 ) -> KernelTime:
-    """Time of ``[rows, inputs] x [inputs, outputs]``, the weights read from memory once.
-
-    Args:
-        flops: The device's dense peak, FLOP/s; ``bandwidth``: bytes/s; ``units``: its compute units.
-        weight_bytes: Bytes of one weight; ``activation_bytes`` of one element of inputs and outputs.
-    """
-    moved = weight_bytes * outputs * inputs + activation_bytes * rows * (inputs + outputs)
-    memory = moved / (efficiency.memory * bandwidth)
-    compute = _compute(rows, outputs, inputs, efficiency, flops, bandwidth, units)
-    return combine(compute, memory, efficiency.launch, efficiency.sharpness)
-
-
-def _compute(
-    rows: float, outputs: float, inputs: int, e: GemmEfficiency, flops: float, bandwidth: float, units: int
-) -> float:
-    if not e.half_tile:
-        return 2.0 * rows * outputs * inputs / (e.compute * flops)
-    best = float("inf")
-    for tile_rows, tile_outputs in TRIED:
-        area = tile_rows * tile_outputs
-        step = 2.0 * (area + e.half_tile) * units / (e.compute * flops)  # seconds per step along the inner dimension
-        tiles = ceil(rows / tile_rows) * ceil(outputs / tile_outputs) / units
-        if step * tiles * inputs >= best:
-            continue  # even without a last wave and a prologue
-        for split in SPLITS:
-            waves = e.waves * ceil(tiles * split) + (1 - e.waves) * max(tiles * split, 1.0)
-            time = waves * step * (inputs / split + e.prologue)
-            if split > 1:
-                time += e.split + PARTIAL_BYTES * rows * outputs * split / (e.memory * bandwidth)
-            if time < best:
-                best = time
-            if step * tiles * inputs + e.split >= best:
-                break  # a further split would cost more than the rest of the last wave
-    return best
+    """Time of one product; arguments as in ``Product``, which is faster for several numbers of rows."""
+    product = Product(
+        outputs,
+        inputs,
+        efficiency=efficiency,
+        flops=flops,
+        bandwidth=bandwidth,
+        units=units,
+        weight_bytes=weight_bytes,
+        activation_bytes=activation_bytes,
+    )
+    return product.time(rows)

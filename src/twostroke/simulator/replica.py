@@ -155,7 +155,10 @@ class Replica:
 
     def _count_gaps(self, drew: Set[str], start: float, end: float) -> int:
         """How many of ``drew`` also drew in the step before; what lies between two tokens of the others is logged."""
-        before, self._drew = self._drew, frozenset(drew)
+        before = self._drew
+        if before == drew:
+            return len(before)
+        self._drew = frozenset(drew)
         same = len(before & drew)
         if same < len(before):
             for request_id in before - drew:

@@ -1,4 +1,4 @@
-"""What each step did, in columns: small enough for millions of steps, and the same for steps and for runs of them."""
+"""What each step did: small enough for millions of steps, and the same for steps and for runs of them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,32 @@ def _numbers() -> array[float]:
 
 @dataclass(slots=True)
 class StepLog:
-    """One entry per step and column.
+    """Columns with one entry per step, and columns with one entry per record: a step, or several that only decode.
+
+    ``columns.to_columns`` gives every column one entry per step.
 
     Attributes:
-        start: Seconds; ``end`` likewise. A step may begin long after the one before: then nobody was there.
+        start: Of each step, in seconds; ``end`` likewise. A step may begin long after the one before: then nobody was
+            there.
+        free_blocks: KV blocks after each step.
+        steps: How many steps a record stands for. Its other entries are those of the first of them; in each further one
+            ``decode_context`` is more by the number of requests, and every request draws again.
         decode_requests: Requests that computed one token (or, under speculation, verified drafts).
         decode_context: Tokens that those attended to.
         prefill_tokens: Prompt tokens computed.
         prefill_context: Pairs of a prompt token and a token that it attended to.
         new_tokens: Tokens drawn.
         gaps: Requests that also got a token in the step before: for each, ``end - start`` lies between two tokens.
-        other_gaps: Seconds between two tokens of a request that was left out of the steps between them.
-        running: Requests after the step; ``waiting`` likewise.
-        free_blocks: KV blocks after the step.
+        running: Requests after the last step of a record, ``decode_requests`` after the others.
+        waiting: Requests that wait, after the step.
         binding: What most of the step waited for, as an index into ``bindings``.
+        other_gaps: Seconds between two tokens of a request that was left out of the steps between them.
     """
 
     start: array[float] = field(default_factory=_numbers)
     end: array[float] = field(default_factory=_numbers)
+    free_blocks: array[int] = field(default_factory=_integers)
+    steps: array[int] = field(default_factory=_integers)
     decode_requests: array[int] = field(default_factory=_integers)
     decode_context: array[int] = field(default_factory=_integers)
     prefill_tokens: array[int] = field(default_factory=_integers)
@@ -45,7 +53,6 @@ class StepLog:
     gaps: array[int] = field(default_factory=_integers)
     running: array[int] = field(default_factory=_integers)
     waiting: array[int] = field(default_factory=_integers)
-    free_blocks: array[int] = field(default_factory=_integers)
     binding: array[int] = field(default_factory=_integers)
     other_gaps: array[float] = field(default_factory=_numbers)
     bindings: dict[str, int] = field(default_factory=dict)
@@ -67,17 +74,20 @@ class StepLog:
         binding: str,
     ) -> None:
         """Append one step."""
+        requests, context, prefill, _ = shape
         self.start.append(start)
         self.end.append(end)
-        self.decode_requests.append(shape.decode_requests)
-        self.decode_context.append(shape.decode_context)
-        self.prefill_tokens.append(sum(count for count, _ in shape.prefill))
-        self.prefill_context.append(sum(count * cached + count * (count + 1) // 2 for count, cached in shape.prefill))
+        self.free_blocks.append(free_blocks)
+        self.steps.append(1)
+        self.decode_requests.append(requests)
+        self.decode_context.append(context)
+        self.prefill_tokens.append(sum([count for count, _ in prefill]) if prefill else 0)
+        pairs = sum([count * cached + count * (count + 1) // 2 for count, cached in prefill]) if prefill else 0
+        self.prefill_context.append(pairs)
         self.new_tokens.append(new_tokens)
         self.gaps.append(gaps)
         self.running.append(running)
         self.waiting.append(waiting)
-        self.free_blocks.append(free_blocks)
         self.binding.append(self._code(binding))
 
     def add_run(
@@ -99,25 +109,27 @@ class StepLog:
             context: Tokens attended to in the first; ``requests`` more in each further one.
             first_gaps: ``gaps`` of the first.
             left: Requests that run on after the last.
+            bindings: What how many of them wait for: each becomes a record.
         """
-        steps = len(times) - 1
-        same = array("q", [requests]) * steps
-        none = array("q", [0]) * steps
-        self.start.extend(times[:-1])
-        self.end.extend(times[1:])
-        self.decode_requests += same
-        self.decode_context.extend(range(context, context + steps * requests, requests))
-        self.prefill_tokens += none
-        self.prefill_context += none
-        self.new_tokens += same
-        self.gaps.append(first_gaps)
-        self.gaps += same[1:]
-        self.running += same[1:]
-        self.running.append(left)
-        self.waiting += array("q", [waiting]) * steps
+        packed = array("d", times)
+        self.start += packed[:-1]
+        self.end += packed[1:]
         self.free_blocks.extend(free_blocks)
+        gaps = first_gaps
         for binding, count in bindings:
-            self.binding += array("q", [self._code(binding)]) * count
+            self.steps.append(count)
+            self.decode_requests.append(requests)
+            self.decode_context.append(context)
+            self.prefill_tokens.append(0)
+            self.prefill_context.append(0)
+            self.new_tokens.append(requests)
+            self.gaps.append(gaps)
+            self.running.append(requests)
+            self.waiting.append(waiting)
+            self.binding.append(self._code(binding))
+            gaps = requests
+            context += count * requests
+        self.running[-1] = left
 
     def _code(self, binding: str) -> int:
         return self.bindings.setdefault(binding, len(self.bindings))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class StepShape:
+class StepShape(NamedTuple):
     """What a step computes. decode: requests with one new token. prefill: chunks."""
 
     decode_requests: int  # requests that compute one token
