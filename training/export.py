@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import GenerationConfig
 from transformers.utils.logging import disable_progress_bar
 
@@ -40,6 +41,15 @@ def training_record(state: dict[str, Any], parameters: int) -> dict[str, object]
     }
 
 
+def mean_of_falls(state: dict[str, Any]) -> dict[str, Tensor]:
+    """The mean of what the last two falls of the learning rate settled on; of an unfinished run, its moving average.
+
+    Averaging at the ends of a cyclic schedule: Izmailov et al. 2018.
+    """
+    ends: list[dict[str, Tensor]] = state["settled"][-2:] or [state["average"]]
+    return {name: torch.stack([end[name] for end in ends]).mean(0) for name in ends[0]}
+
+
 def patch_config(path: Path) -> None:
     """Adds the names that transformers 4 and other readers look for beside those that transformers 5 writes."""
     config = json.loads(path.read_text(encoding="utf-8"))
@@ -61,7 +71,7 @@ def export(checkpoint: Path, target: Path) -> int:
             f"error: {checkpoint} was trained on another bank than {BANK_COPY}\n\nhint: prepare and train again"
         )
     model = make_model(state["size"], seed=0)
-    model.load_state_dict(state["average"], strict=False)  # Only the tied lm_head is absent.
+    model.load_state_dict(mean_of_falls(state), strict=False)  # Only the tied lm_head is absent.
     model.tie_weights()
     parameters = sum(p.numel() for p in model.parameters())
     model = model.to(torch.bfloat16)

@@ -66,6 +66,11 @@ def learning_rate(fraction: float, peak: float) -> float:
     return peak * top * (FINAL_LR + (1 - FINAL_LR) * max(0.0, end - fraction) / (end - begin))
 
 
+def falls_ended(fraction: float) -> int:
+    """How many falls of the learning rate are over."""
+    return sum(fraction >= end for _, end, _ in FALLS)
+
+
 def make_optimizers(model: LlamaForCausalLM, kind: str, peak: float) -> list[torch.optim.Optimizer]:
     """AdamW for everything, or Muon for the layers' matrices; norms and the embedding do not decay."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in n]
@@ -101,6 +106,7 @@ class Trainer:
         tokenizer = load_tokenizer(TOKENIZER_DIR)
         self.model = make_model(size, seed).to(self.device)
         self.average = {n: p.detach().clone() for n, p in self.model.named_parameters()}
+        self.settled: list[dict[str, Tensor]] = []  # The average at the end of each fall of the learning rate.
         self.teacher = Teacher(bank, seed)
         self.chooser = Chooser(self.model.config.hidden_size, len(bank.items)).to(self.device)
         self.optimizers = make_optimizers(self.model, optimizer, peak)
@@ -139,6 +145,7 @@ class Trainer:
             "bank_digest": self.bank.digest,
             "model": self.model.state_dict(),
             "average": self.average,
+            "settled": self.settled,
             "teacher": self.teacher.state_dict(),
             "chooser": self.chooser.state_dict(),
             "optimizers": [o.state_dict() for o in self.optimizers],
@@ -164,6 +171,7 @@ class Trainer:
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         self.average = {n: t.to(self.device) for n, t in state["average"].items()}
+        self.settled = state["settled"]
         self.source.restore(state["source"])
         self.progress = Progress(**state["progress"])
         torch.set_rng_state(state["torch_rng"])
@@ -218,6 +226,8 @@ class Trainer:
             state.seconds += time.perf_counter() - begun
             state.step += 1
             state.tokens += tokens
+            if falls_ended(state.fraction(self.total)) > len(self.settled):
+                self.settled.append({n: t.clone() for n, t in self.average.items()})
             losses.append(loss)
             if not math.isfinite(loss):
                 raise SystemExit("error: the loss is not finite\n\nhint: lower --lr and train again from the start")
