@@ -85,12 +85,12 @@ class Row:
 def main(
     *,
     aiperf: Path = Path("aiperf"),
-    model: str = "pilot",
-    requests: int = 200,
+    model: str = "350m",
+    requests: int = 24,
     concurrency: int = 4,
     input_len: int = 256,
     output_len: int = 64,
-    rounds: int = 5,
+    rounds: int = 3,
     threads: int = 1,
     out: Path = RESULTS,
 ) -> int:
@@ -138,7 +138,12 @@ def main(
     text = table(rows, workload, rounds)
     print(text, flush=True)
     command = shlex.join(["python", "-m", "benchmarks.bench_agreement", *sys.argv[1:]])
-    write(runs, text, environment(command, others.share()) | {"aiperf": version_of(aiperf)}, out)
+    write(
+        runs,
+        text,
+        environment(command, others.share()) | {"aiperf": version_of(aiperf)},
+        out / f"bench_agreement_{Path(model).name}",
+    )
     return 0 if all(abs(row.difference) <= TOLERANCE for row in rows if row.judged) else 1
 
 
@@ -211,7 +216,10 @@ def of_aiperf(report: dict[str, Any], workload: Workload) -> dict[str, float]:
     count = report["request_count"]["avg"]
     near = abs(lengths[0] / workload.input_len - 1) <= 0.02 and lengths[1] == workload.output_len
     if count != workload.requests or not near:
-        raise ClientFailedError(f"AIPerf: {count} requests of {lengths} tokens; asked were {workload}")
+        errors = report.get("error_summary")
+        raise ClientFailedError(
+            f"AIPerf: {count} requests of {lengths} tokens; asked were {workload}; errors: {errors}"
+        )
     return {name: float(report[key][statistic]) for name, _, _, (key, statistic) in METRICS}
 
 
@@ -272,15 +280,13 @@ def version_of(aiperf: Path) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def write(runs: Mapping[str, Sequence[dict[str, float]]], text: str, where: dict[str, Any], folder: Path) -> None:
-    """``bench_agreement.json`` with every round, ``bench_agreement.md`` to read."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write(runs: Mapping[str, Sequence[dict[str, float]]], text: str, where: dict[str, Any], file: Path) -> None:
+    """``file`` with .json for every round, with .md to read."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     results = {**where, "rounds": {"twostroke": runs["ours"], "aiperf": runs["theirs"]}}
-    (folder / "bench_agreement.json").write_text(json.dumps(results, indent=2) + "\n")
+    file.with_suffix(".json").write_text(json.dumps(results, indent=2) + "\n")
     version = f"- AIPerf {where['aiperf']}\n"
-    (folder / "bench_agreement.md").write_text(
-        f"# Two clients, one server\n\n{environment_text(where)}{version}\n{text}\n"
-    )
+    file.with_suffix(".md").write_text(f"# Two clients, one server\n\n{environment_text(where)}{version}\n{text}\n")
 
 
 def _run(command: Sequence[str], log: Path, **environment: str) -> None:
