@@ -46,7 +46,8 @@ def mean_of_falls(state: dict[str, Any]) -> dict[str, Tensor]:
 
     Averaging at the ends of a cyclic schedule: Izmailov et al. 2018.
     """
-    ends: list[dict[str, Tensor]] = state["settled"][-2:] or [state["average"]]
+    finished = state["progress"]["tokens"] >= state["million_tokens"] * 1e6
+    ends: list[dict[str, Tensor]] = state["settled"][-2:] if finished else [state["average"]]
     return {name: torch.stack([end[name] for end in ends]).mean(0) for name in ends[0]}
 
 

@@ -132,7 +132,7 @@ class Chooser(nn.Module):
 def give_meanings(model: LlamaForCausalLM, chooser: Chooser, teacher: Teacher, words: Sequence[str]) -> None:
     """Sets half of the embedding, and the bag's map, to what the teacher knows of each token's text, `words`.
 
-    Added up over a question, that alone finds the right item for three of four held-out phrasings. A model narrower
+    Added up over a question, that alone chooses an item. A model narrower
     than the teacher gets the principal axes.
     """
     embedding = model.model.embed_tokens.weight

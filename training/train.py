@@ -165,6 +165,8 @@ class Trainer:
         state = torch.load(self.path, map_location="cpu", weights_only=True)
         if state["bank_digest"] != self.bank.digest:
             raise SystemExit(f"error: {self.path} was trained on another bank\n\nhint: move it away, then train again")
+        if (state["size"], state["million_tokens"]) != (self.size, self.total / 1e6):
+            raise SystemExit(f"error: {self.path} has another size or schedule\n\nhint: move it away, then train again")
         self.model.load_state_dict(state["model"])
         self.teacher.load_state_dict(state["teacher"])
         self.chooser.load_state_dict(state["chooser"])
@@ -226,7 +228,7 @@ class Trainer:
             state.seconds += time.perf_counter() - begun
             state.step += 1
             state.tokens += tokens
-            if falls_ended(state.fraction(self.total)) > len(self.settled):
+            while falls_ended(state.fraction(self.total)) > len(self.settled):
                 self.settled.append({n: t.clone() for n, t in self.average.items()})
             losses.append(loss)
             if not math.isfinite(loss):
