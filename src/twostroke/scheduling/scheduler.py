@@ -188,6 +188,8 @@ class Scheduler:
         hurrying = self.policy.hurrying(order)
         for request in hurrying:
             self._continue(request, plan)
+        if hurrying:  # Some of the others may have been preempted for them.
+            order = [request for request in order if request.request_id in self.running]
         long: list[Request] = []
         # Behind those, shares are the policy's to decide.
         room = 0 if hurrying or plan.scheduled else self.config.max_num_batched_tokens
