@@ -124,7 +124,7 @@ def measure_same_model(bench: Workbench, load: Workload | None = None) -> Claim:
     verdict = f"; short of the {TARGET:g}x that is claimed for weights read from memory" if short else ""
     return Claim(
         name="continuous_batching_same_model",
-        claim="The same requests on the model of the claims below, without a target",
+        claim="The same requests on the model of the other claims, without a target",
         measured=rounds.text(load) + verdict,
         conditions=_conditions(bench, load),
         figures=rounds.figures(),
