@@ -93,10 +93,14 @@ def _clean(text: str) -> str:
     return " ".join(text.split())
 
 
-def _load_item(raw: dict[str, object], subject: str) -> Item:
+def _load_item(raw: dict[str, object], subject: str, answers: dict[str, object]) -> Item:
     where = f"{subject}.toml, item {raw.get('id')!r}"
-    if unknown := set(raw) - {"id", "questions", "wide", "answer", "more"}:
+    if unknown := set(raw) - {"id", "questions", "wide", "answer", "shared", "more"}:
         raise BankError(f"{where}: unknown keys {sorted(unknown)}")
+    if "shared" in raw:
+        if "answer" in raw or raw["shared"] not in answers:
+            raise BankError(f"{where}: shared must name one of [answers], and there must be no answer beside it")
+        raw = raw | {"answer": answers[str(raw["shared"])]}
     ident, questions, answer, more = raw.get("id"), raw.get("questions"), raw.get("answer"), raw.get("more")
     if not isinstance(ident, str) or not _ID.fullmatch(ident):
         raise BankError(f"{where}: id must be lower-case words joined by hyphens")
@@ -143,10 +147,10 @@ def load_bank(directory: Path = BANK_DIR) -> Bank:
         data = path.read_bytes()
         hasher.update(path.name.encode() + b"\0" + data)
         try:
-            raw_items = tomllib.loads(data.decode("utf-8")).get("item", [])
+            table = tomllib.loads(data.decode("utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise BankError(f"{path.name}: {error}") from error
-        items.extend(_load_item(raw, path.stem) for raw in raw_items)
+        items.extend(_load_item(raw, path.stem, table.get("answers", {})) for raw in table.get("item", []))
     if not items:
         raise BankError(f"no items in {directory}")
     seen: dict[str, str] = {}

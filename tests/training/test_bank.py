@@ -68,3 +68,27 @@ def test_a_broken_item_is_named(tmp_path: Path, questions: str, wide: str, messa
     with pytest.raises(BankError, match=message) as raised:
         load_bank(write_bank(tmp_path, questions, wide))
     assert "kv-cache" in str(raised.value)
+
+
+SHARED = """
+[answers]
+live = "I have no internet."
+
+[[item]]
+id = "weather"
+questions = ["weather", "rain today", "is it cold", "snow tomorrow"]
+shared = "{shared}"
+{answer}
+"""
+
+
+def test_items_may_share_an_answer(tmp_path: Path) -> None:
+    (tmp_path / "declines.toml").write_text(SHARED.format(shared="live", answer=""))
+    assert load_bank(tmp_path).items[0].answer == "I have no internet."
+
+
+@pytest.mark.parametrize(("shared", "answer"), [("gone", ""), ("live", 'answer = "Two of them."')])
+def test_a_shared_answer_has_to_be_there_and_the_only_one(tmp_path: Path, shared: str, answer: str) -> None:
+    (tmp_path / "declines.toml").write_text(SHARED.format(shared=shared, answer=answer))
+    with pytest.raises(BankError, match="weather.*shared must name one"):
+        load_bank(tmp_path)
