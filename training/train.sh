@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes pilot and pilot-draft from the question bank and measures both. On 2 quiet cores training takes about an hour
-# (pilot 45 to 60 minutes, its draft 5); measuring comes on top, some 5 minutes for both. Stopped, it goes on from the
-# last checkpoint when called again. A new start: remove training/runs.
+# Makes pilot and pilot-draft from the question bank and measures both. On 2 quiet cores training pilot takes about an
+# hour and its draft 5 minutes; measuring comes on top, some 5 minutes for both. Stopped, it goes on from the last
+# checkpoint when called again. A new start: remove training/runs.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
