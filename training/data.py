@@ -1,4 +1,4 @@
-"""Training batches: conversations to tokens, loss weights and positions, under a token budget.
+"""Training batches: conversations to tokens, which of them have a loss, and positions, under a token budget.
 
 Positions: the model has 8192 of them but is trained on short sequences, so some examples skip positions between turns
 or inside padding (after PoSE, Zhu et al. 2023): relative distances up to 8191 occur without the cost of sequences
@@ -24,13 +24,13 @@ LONGEST_STUB = 16  # Tokens kept of an answer that is cut short.
 
 @dataclass(frozen=True)
 class Example:
-    """One sequence: token ids, the loss weight of predicting each of them, and their positions (all of length n).
+    """One sequence: token ids, whether predicting each of them is learned, and their positions (all of length n).
 
     `question`, if there is one, is what the turn asks that ends at the index `asked`, where the answer begins.
     """
 
     ids: list[int]
-    weights: list[float]
+    has_loss: list[bool]
     positions: list[int]
     question: str | None = None
     asked: int = -1
@@ -38,13 +38,13 @@ class Example:
 
 @dataclass(frozen=True)
 class Batch:
-    """Right-padded tensors, [rows, length]. Causal attention never looks right, so the padding needs no mask.
+    """Right-padded tensors, [rows, length]. Causal attention never looks right, so it needs no mask for the padding.
 
     `questions` are those that are known, in row `rows[i]` asked at index `asked[i]`.
     """
 
     ids: torch.Tensor
-    weights: torch.Tensor
+    has_loss: torch.Tensor  # bool
     positions: torch.Tensor
     questions: list[str]
     rows: torch.Tensor
@@ -52,10 +52,10 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         """The same on another device."""
-        ids, weights, positions, rows, asked = (
-            t.to(device) for t in (self.ids, self.weights, self.positions, self.rows, self.asked)
+        ids, has_loss, positions, rows, asked = (
+            t.to(device) for t in (self.ids, self.has_loss, self.positions, self.rows, self.asked)
         )
-        return Batch(ids, weights, positions, self.questions, rows, asked)
+        return Batch(ids, has_loss, positions, self.questions, rows, asked)
 
 
 class Encoder:
@@ -90,7 +90,7 @@ class Encoder:
     def example(self, conversation: Conversation, rng: random.Random) -> Example:
         """Tokens with loss on the assistant's words and on what ends them."""
         ids: list[int] = []
-        weights: list[float] = []
+        has_loss: list[bool] = []
         gaps: list[int] = []  # Token indices at which positions may jump.
         last = len(conversation.messages) - 1
         for number, message in enumerate(conversation.messages):
@@ -110,11 +110,11 @@ class Encoder:
                 gaps += [rng.randrange(start, end) for _ in range(2) if end > start] + [max(start, end)]
             ids += head + body + tail
             asked = len(ids) - len(body) - len(tail) - 1
-            weights += [0.0] * len(head) + [float(answer)] * len(body) + [0.0] * len(tail)
+            has_loss += [False] * len(head) + [answer] * len(body) + [False] * len(tail)
         limit = MODEL_MAX_LENGTH
-        ids, weights = ids[:limit], weights[:limit]
+        ids, has_loss = ids[:limit], has_loss[:limit]
         question = conversation.question if asked < limit else None
-        return Example(ids, weights, draw_positions(len(ids), gaps, rng), question, asked)
+        return Example(ids, has_loss, draw_positions(len(ids), gaps, rng), question, asked)
 
 
 def draw_positions(length: int, gaps: list[int], rng: random.Random) -> list[int]:
@@ -133,7 +133,7 @@ def draw_positions(length: int, gaps: list[int], rng: random.Random) -> list[int
 
 
 def collate(examples: list[Example], token_budget: int = 0) -> Batch:
-    """Pads to the longest example, rounded up; padding has weight 0 and repeats the last position.
+    """Pads to the longest example, rounded up; padding has no loss and repeats the last position.
 
     With empty rows up to the budget there are few shapes, which matters: the CPU's matrix library compiles a kernel for
     each one that it meets, and spent a third of the training on that and on the memory it takes.
@@ -141,17 +141,17 @@ def collate(examples: list[Example], token_budget: int = 0) -> Batch:
     width = -(-max(len(e.ids) for e in examples) // WIDTH_STEP) * WIDTH_STEP
     rows = max(len(examples), token_budget // width)
     ids = torch.zeros(rows, width, dtype=torch.long)
-    weights = torch.zeros(rows, width)
+    has_loss = torch.zeros(rows, width, dtype=torch.bool)
     positions = torch.zeros(rows, width, dtype=torch.long)
     for row, e in enumerate(examples):
         n = len(e.ids)
         ids[row, :n] = torch.tensor(e.ids)
-        weights[row, :n] = torch.tensor(e.weights)
+        has_loss[row, :n] = torch.tensor(e.has_loss)
         positions[row, :n] = torch.tensor(e.positions)
         positions[row, n:] = e.positions[-1]
     known = [(e.question, row, e.asked) for row, e in enumerate(examples) if e.question is not None]
     where, asked = (torch.tensor([k[i] for k in known], dtype=torch.long) for i in (1, 2))
-    return Batch(ids, weights, positions, [question for question, _, _ in known], where, asked)
+    return Batch(ids, has_loss, positions, [question for question, _, _ in known], where, asked)
 
 
 class BatchSource:

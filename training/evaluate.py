@@ -10,6 +10,7 @@ frames, the names and the words to copy are held out too. Decoding is greedy.
 
 import argparse
 import datetime
+import hashlib
 import json
 import os
 import platform
@@ -155,6 +156,12 @@ def _commit() -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def weights_digest(directory: Path) -> str:
+    """SHA-256 of a model's weights in hexadecimal: what ties figures to the file they were measured on."""
+    with (directory / "model.safetensors").open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def as_markdown(report: dict[str, Any]) -> str:
     """The summary table."""
     training = report["training"]
@@ -166,6 +173,8 @@ def as_markdown(report: dict[str, Any]) -> str:
         f" {report['items']} questions in {report['training_phrasings']} training"
         f" phrasings, {report['held_out_phrasings']} held out. Trained {training.get('minutes')} min, final loss"
         f" {training.get('final_loss')}.",
+        "",
+        f"Weights: model.safetensors with SHA-256 `{report['weights_sha256']}`.",
         "",
         report["judge"],
         "",
@@ -182,6 +191,7 @@ def as_markdown(report: dict[str, Any]) -> str:
 def build_report(args: argparse.Namespace, bank: Bank) -> dict[str, Any]:
     """Runs all suites and gathers the numbers with what produced them."""
     directory: Path = args.model
+    digest = weights_digest(directory)  # Before they are measured: a later export would go unnoticed.
     disable_progress_bar()
     model = LlamaForCausalLM.from_pretrained(directory, dtype=getattr(torch, args.dtype))
     record_path = directory / "training.json"
@@ -195,6 +205,7 @@ def build_report(args: argparse.Namespace, bank: Bank) -> dict[str, Any]:
     scores, failures = measure(model, directory, bank, all_cases(bank, args.limit))
     return {
         "model": directory.name,
+        "weights_sha256": digest,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "commit": _commit(),
         "torch": torch.__version__,

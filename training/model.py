@@ -96,7 +96,7 @@ def text_loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor]:
 
     Logits are computed only where there is loss: at 4096 words they cost as much as a layer.
     """
-    chosen = batch.weights[:, 1:] > 0  # [rows, length - 1]: which tokens are to be predicted
+    chosen = batch.has_loss[:, 1:]  # [rows, length - 1]: which tokens are to be predicted
     middle, hidden = hidden_states(model, batch.ids, batch.positions)
     logits = _few_shapes(model.lm_head, hidden[:, :-1][chosen])  # [predicted, vocabulary]
     total = F.cross_entropy(logits, batch.ids[:, 1:][chosen], reduction="sum")

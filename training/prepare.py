@@ -11,6 +11,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from training import prompts
 from training.bank import BANK_DIR, load_bank, problems_of
 from training.conversations import ConversationBuilder
@@ -19,9 +21,27 @@ from training.tokenizer import VOCAB_SIZE, save_tokenizer, train_tokenizer, trai
 
 RUNS_DIR = Path(__file__).parent / "runs"
 TOKENIZER_DIR = RUNS_DIR / "tokenizer"
-BANK_COPY = (
-    RUNS_DIR / "bank"
-)  # What the tokenizer and the models are made from: later edits of the bank do not move the split.
+# What the tokenizer and the models are made from: later edits of the bank do not move the split.
+BANK_COPY = RUNS_DIR / "bank"
+
+
+def put_in_place(bank: Path, tokenizer: Tokenizer, copy: Path = BANK_COPY, tokenizer_dir: Path = TOKENIZER_DIR) -> None:
+    """Writes the tokenizer to `tokenizer_dir` and what is in the folder `bank` to `copy`.
+
+    The copy, which train.sh takes for the sign that all is prepared, comes last and whole: stopped at any point, this
+    leaves the former one and its tokenizer, or no copy.
+    """
+    new, old = copy.with_name(f"{copy.name}.new"), copy.with_name(f"{copy.name}.old")
+    for left in (new, old):
+        if left.exists():
+            shutil.rmtree(left)
+    shutil.copytree(bank, new)
+    if copy.exists():
+        copy.replace(old)
+    save_tokenizer(tokenizer, tokenizer_dir)
+    new.replace(copy)
+    if old.exists():
+        shutil.rmtree(old)
 
 
 def main() -> None:
@@ -34,10 +54,7 @@ def main() -> None:
     for problem in problems_of(list(bank.items)):
         print(f"warning: {problem}", file=sys.stderr)
     tokenizer = train_tokenizer(training_text(bank, prompts.instruction_texts()))
-    save_tokenizer(tokenizer, TOKENIZER_DIR)
-    if BANK_COPY.exists():
-        shutil.rmtree(BANK_COPY)
-    shutil.copytree(args.bank, BANK_COPY)
+    put_in_place(args.bank, tokenizer)
     encoder = Encoder(tokenizer)
     for subject, count in Counter(item.subject for item in bank.items).items():
         print(f"{subject:14} {count:4} items")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,23 +18,32 @@ from benchmarks.claims import chunked_prefill, continuous_batching, kv_cache, kv
 from benchmarks.claims.report import ROOT, Claim, Others, environment, write_claims
 from benchmarks.claims.workbench import Workbench, default_model
 
-MEASURES: dict[str, Callable[[Workbench], Claim]] = {
-    "continuous_batching": continuous_batching.measure,
-    "kv_cache": kv_cache.measure,
-    "prefix_caching": prefix_caching.measure,
-    "chunked_prefill": chunked_prefill.measure,
-    "kv_waste": kv_waste.measure,
+MEASURES: dict[str, Sequence[Callable[[Workbench], Claim]]] = {
+    "continuous_batching": (continuous_batching.measure, continuous_batching.measure_same_model),
+    "kv_cache": (kv_cache.measure,),
+    "prefix_caching": (prefix_caching.measure,),
+    "chunked_prefill": (chunked_prefill.measure,),
+    "kv_waste": (kv_waste.measure,),
 }
 TRACES = ROOT.parent / "shared" / "data" / "traces"
 RESULTS = Path(__file__).parent / "results"
 
 
-def main(*names: str, model: str | None = None, data: Path = TRACES, rounds: int = 3, out: Path = RESULTS) -> None:
+def main(
+    *names: str,
+    model: str | None = None,
+    checkpoint: str | None = None,
+    data: Path = TRACES,
+    rounds: int = 3,
+    out: Path = RESULTS,
+) -> None:
     """Measure the claims and print one line for each.
 
     Args:
         names: Which ones, by the names of their scripts; all by default.
         model: What to run on: pilot by default, or a random checkpoint of its size where there is no pilot.
+        checkpoint: A model too large for the CPU's cache, for the claim on continuous batching: by default a random one
+            of 350 M parameters, made for the run (benchmarks/make_checkpoint.py; 0.7 GB in the temporary folder).
         data: Folder of the Azure traces.
         rounds: How often each is measured.
         out: Folder for the record.
@@ -49,10 +58,10 @@ def main(*names: str, model: str | None = None, data: Path = TRACES, rounds: int
     all_along = Others()
     claims: list[Claim] = []
     with default_model(model) as (source, name):
-        bench = Workbench(source, name, rounds, data, say)
-        for chosen in names or MEASURES:
+        bench = Workbench(source, name, rounds, data, say, checkpoint)
+        for measure in (measure for chosen in names or MEASURES for measure in MEASURES[chosen]):
             others = Others()
-            claim = MEASURES[chosen](bench)
+            claim = measure(bench)
             claims.append(replace(claim, figures={**claim.figures, "others_cpu_share": others.share()}))
             print(claim.line(), flush=True)
     if names:

@@ -25,6 +25,7 @@ from twostroke.types import RequestOutput
 
 KV_CACHE_BYTES = 512 * 2**20
 STANDIN = "10m"
+MEMORY_BOUND = "350m"  # 0.7 GB of weights: hardly any CPU's cache holds them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Workbench:
         rounds: How often everything is measured, all variants in turn within each round.
         traces: Folder of the Azure traces, which need not exist.
         say: Takes one line of progress.
+        checkpoint: Folder of a model too large for the cache, or ``None`` to make one where a claim needs it.
     """
 
     model: str
@@ -44,6 +46,7 @@ class Workbench:
     rounds: int
     traces: Path
     say: Callable[[str], None]
+    checkpoint: str | None = None
 
     @contextmanager
     def engines(self, variants: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Engine]]:
@@ -67,12 +70,34 @@ def default_model(model: str | None) -> Iterator[tuple[str, str]]:
     try:
         resolve_model("pilot")
     except ModelLoadError:
-        with tempfile.TemporaryDirectory(prefix="twostroke-claims-") as folder:
-            with redirect_stdout(sys.stderr):
-                make_checkpoint.main(STANDIN, folder)
+        with _random_checkpoint(STANDIN) as folder:
             yield folder, f"random {STANDIN} Llama (no pilot in this tree)"
     else:
         yield "pilot", "pilot"
+
+
+@contextmanager
+def memory_bound_model(checkpoint: str | None) -> Iterator[tuple[str, str]]:
+    """A model whose weights every step reads from memory, and its name: ``checkpoint`` if given, else a random one."""
+    if checkpoint is not None:
+        yield checkpoint, checkpoint
+        return
+    with _random_checkpoint(MEMORY_BOUND) as folder:
+        yield folder, f"random {MEMORY_BOUND} Llama"
+
+
+@contextmanager
+def _random_checkpoint(size: str) -> Iterator[str]:
+    """A folder with a random checkpoint, as long as the block lasts."""
+    with tempfile.TemporaryDirectory(prefix="twostroke-claims-") as folder:
+        with redirect_stdout(sys.stderr):
+            make_checkpoint.main(size, folder)
+        yield folder
+
+
+def weights_megabytes(model: str) -> float:
+    """How large a model's weights are on disk, in millions of bytes."""
+    return sum(path.stat().st_size for path in resolve_model(model).glob("*.safetensors")) / 1e6
 
 
 def greedy(request_id: str, prompt: list[int], num_tokens: int, *, cache_salt: str = "") -> GenerationRequest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from benchmarks import make_checkpoint
 from benchmarks.claims import chunked_prefill, continuous_batching, kv_cache, kv_waste, prefix_caching
 from benchmarks.claims.report import Claim, Others, environment, write_claims
-from benchmarks.claims.workbench import Workbench, default_model
+from benchmarks.claims.workbench import Workbench, default_model, memory_bound_model, weights_megabytes
 from twostroke.errors import ModelLoadError
 
 TINY = {
@@ -22,10 +22,10 @@ TINY = {
     "intermediate_size": 64,
     "vocab_size": 300,
 }
+FEW = continuous_batching.Workload(num_requests=6, max_num_seqs=2, prompt=(3, 5), output=(2, 9))
 CLAIMS: dict[str, Callable[[Workbench], Claim]] = {
-    "continuous_batching": lambda bench: continuous_batching.measure(
-        bench, continuous_batching.Workload(num_requests=6, max_num_seqs=2, prompt=(3, 5), output=(2, 9))
-    ),
+    "continuous_batching": lambda bench: continuous_batching.measure(bench, FEW),
+    "continuous_batching_same_model": lambda bench: continuous_batching.measure_same_model(bench, FEW),
     "kv_cache": lambda bench: kv_cache.measure(bench, kv_cache.Workload(context=40, cached=3, recomputed=1)),
     "prefix_caching": lambda bench: prefix_caching.measure(bench, prefix_caching.Workload(shared=64, requests=2)),
     "chunked_prefill": lambda bench: chunked_prefill.measure(
@@ -39,7 +39,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     size = {**make_checkpoint.SIZES["10m"], **TINY}
     monkeypatch.setitem(make_checkpoint.SIZES, "10m", size)
     make_checkpoint.main("10m", str(tmp_path / "model"))
-    return Workbench(str(tmp_path / "model"), "tiny", 2, tmp_path / "traces", lambda line: None)
+    model = str(tmp_path / "model")
+    return Workbench(model, "tiny", 2, tmp_path / "traces", lambda line: None, checkpoint=model)
 
 
 @pytest.mark.parametrize("name", CLAIMS)
@@ -47,8 +48,53 @@ def test_a_claim_is_one_line_of_claim_measured_and_conditions(name: str, bench: 
     claim = CLAIMS[name](bench)
     assert claim.name == name
     assert "\n" not in claim.line() and claim.line().count(" | ") == 2
-    assert bench.name in claim.conditions
+    assert (bench.checkpoint if name == "continuous_batching" else bench.name) in claim.conditions
     assert len(next(value for key, value in claim.figures.items() if key.startswith("ratio"))) == 2
+
+
+def steps_needed(lengths: Sequence[int], slots: int) -> dict[str, int]:
+    """What each way of batching must take, from the lengths alone: one token per request and step."""
+    ends = [0] * slots
+    for length in lengths:
+        ends[ends.index(min(ends))] += length
+    groups = (lengths[index : index + slots] for index in range(0, len(lengths), slots))
+    return {"continuous": max(ends), "static": sum(max(group) for group in groups)}
+
+
+def test_neither_way_of_batching_takes_a_step_more_than_it_must(bench: Workbench) -> None:
+    """A static batching that dawdled would flatter the other; on both models the steps are the same."""
+    steps = continuous_batching.measure(bench, FEW).figures["steps"]
+    assert steps == continuous_batching.measure_same_model(bench, FEW).figures["steps"]
+    with bench.engines({"any": {}}) as engines:
+        for number in range(bench.rounds):
+            lengths = [call.params.max_tokens or 0 for call in FEW.draw(number, engines["any"])]
+            assert {name: counts[number] for name, counts in steps.items()} == steps_needed(lengths, FEW.max_num_seqs)
+
+
+def test_the_last_stragglers_do_not_decide(bench: Workbench) -> None:
+    """Of the workload that is recorded: what runs while slots stand empty at its end is a small part of a round."""
+    load = continuous_batching.Workload()
+    with bench.engines({"any": {}}) as engines:
+        for number in range(3):
+            lengths = [call.params.max_tokens or 0 for call in load.draw(number, engines["any"])]
+            steps = steps_needed(lengths, load.max_num_seqs)
+            assert steps["continuous"] <= 1.3 * sum(lengths) / load.max_num_seqs
+            assert steps["static"] >= 3.5 * steps["continuous"]
+
+
+def test_the_claim_on_batching_is_about_a_model_that_no_cache_holds(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a checkpoint one is made by the project's own script, and removed; its size is in the record."""
+    assert make_checkpoint.SIZES["350m"]["hidden_size"] == 1024
+    monkeypatch.setitem(make_checkpoint.SIZES, "350m", {**make_checkpoint.SIZES["350m"], **TINY})
+    with memory_bound_model(None) as (model, name):
+        assert (Path(model) / "model.safetensors").is_file()
+        assert "350m" in name
+        assert 0.05 < weights_megabytes(model) < 1
+    assert not Path(model).exists()
+    with memory_bound_model("given") as found:
+        assert found == ("given", "given")
 
 
 def test_waste_is_what_the_last_blocks_leave_empty(bench: Workbench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -51,6 +52,17 @@ def test_both_share_a_tokenizer_and_together_are_small() -> None:
     assert first == second
     size = sum(path.stat().st_size for folder in folders for path in folder.iterdir())
     assert size <= 25e6
+
+
+def test_every_record_is_of_the_weights_that_are_shipped() -> None:
+    """Two exports of one training share a training.json; only the weights' own digest tells them apart."""
+    recorded = {path.stem for path in RESULTS.glob("*.json")}
+    assert "pilot" in recorded
+    for name in recorded:
+        shipped = hashlib.sha256((resolve_model(name) / "model.safetensors").read_bytes()).hexdigest()
+        report = json.loads((RESULTS / f"{name}.json").read_text())
+        assert report.get("weights_sha256") == shipped, f"run python -m training.evaluate for {name}"
+        assert shipped in (RESULTS / f"{name}.md").read_text()
 
 
 def test_the_recorded_quality_is_of_these_weights() -> None:

@@ -62,13 +62,13 @@ def test_an_example_asks_where_its_answer_begins(builder: ConversationBuilder, t
     for _ in range(300):
         conversation = builder.build(rng, 0.4)
         example = encoder.example(conversation, rng)
-        assert len(example.ids) == len(example.weights) == len(example.positions)
+        assert len(example.ids) == len(example.has_loss) == len(example.positions)
         assert example.positions == sorted(set(example.positions))
         assert example.positions[-1] < MODEL_MAX_LENGTH
         if example.question is None:
             continue
         assert example.ids[: example.asked + 1][-len(head) :] == head
-        after = example.weights[example.asked + 1 :]
+        after = example.has_loss[example.asked + 1 :]
         assert not conversation.bare or not after
         assert not conversation.stub or len(after) <= LONGEST_STUB
         bare += conversation.bare

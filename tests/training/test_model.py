@@ -19,13 +19,13 @@ def tiny_model() -> LlamaForCausalLM:
     )  # fmt: skip
 
 
-def test_what_has_no_weight_has_no_loss() -> None:
+def test_a_batch_without_answers_has_no_loss() -> None:
     """A batch of bare questions has no text to learn; its loss is zero, not 0 / 0."""
     model = tiny_model()
-    bare = collate([Example([3, 4, 5], [0.0] * 3, [0, 1, 2], "why", 2)])
+    bare = collate([Example([3, 4, 5], [False] * 3, [0, 1, 2], "why", 2)])
     loss, hidden = text_loss(model, bare)
     assert (loss.item(), hidden.shape) == (0.0, (1, 8, 16))
-    answered = collate([Example([3, 4, 5, 6], [0.0, 0.0, 0.0, 1.0], [0, 1, 2, 3]), Example([3], [0.0], [0])])
+    answered = collate([Example([3, 4, 5, 6], [False, False, False, True], [0, 1, 2, 3]), Example([3], [False], [0])])
     assert text_loss(model, answered)[0].item() > 0
 
 
@@ -36,8 +36,8 @@ def test_the_chooser_reads_the_state_where_the_answer_begins() -> None:
 
     def loss(answer: int, other: int) -> float:
         rows = [
-            Example([other, 7, 8, 9], [0.0] * 4, [0, 1, 2, 3]),
-            Example([3, 4, 5, answer], [0.0] * 4, [0, 1, 2, 3], "why", 2),
+            Example([other, 7, 8, 9], [False] * 4, [0, 1, 2, 3]),
+            Example([3, 4, 5, answer], [False] * 4, [0, 1, 2, 3], "why", 2),
         ]
         batch = collate(rows)
         _, hidden = text_loss(model, batch)

@@ -7,21 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.training.banks import small_bank
 from training.augment import Rephraser
-from training.bank import Bank, load_bank
 from training.model import BAG_SCALE, Chooser, give_meanings, make_model
 from training.teacher import BUCKETS, Teacher, features_of
-
-
-def small_bank(folder: Path) -> Bank:
-    subjects = ("batching", "quantisation", "sampling", "caching", "routing")
-    forms = ["what is {}", "explain {} to me", "why does {} matter", "tell me about {}", "{} in short", "how {} works"]
-    forms += ["who uses {}", "{}, what for", "is {} good", "the point of {}"]
-    for subject in subjects:
-        questions = ", ".join(f'"{form.format(subject)}"' for form in forms)
-        text = f'[[item]]\nid = "{subject}"\nquestions = [{questions}]\nanswer = "About {subject}: nothing."\n'
-        (folder / f"{subject}.toml").write_text(text)
-    return load_bank(folder)
 
 
 def test_it_learns_which_item_a_question_wants(tmp_path: Path) -> None:
