@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -63,12 +64,17 @@ class Others:
         return round(min(1.0, max(0.0, busy - (_own_seconds() - self._own)) / total), 3) if total else None
 
 
+def shown(command: str) -> str:
+    """A command without what only says where things lie on one machine: of an absolute path, the last part."""
+    return re.sub(r"(?<![^\s\"'=])/[^\s\"'=]*/(?=[^/\s\"'=]+)", ".../", command)
+
+
 def environment(command: str, others: float | None) -> dict[str, Any]:
     """Where and with what the numbers were made; ``others`` is the share of the CPU that went elsewhere meanwhile."""
     import torch
 
     return {
-        "command": command,
+        "command": shown(command),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
         "cpu": _cpu_model(),

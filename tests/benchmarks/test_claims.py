@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import make_checkpoint
 from benchmarks.claims import chunked_prefill, continuous_batching, kv_cache, kv_waste, prefix_caching
-from benchmarks.claims.report import Claim, Others, environment, write_claims
+from benchmarks.claims.report import Claim, Others, environment, shown, write_claims
 from benchmarks.claims.workbench import Workbench, default_model, memory_bound_model, weights_megabytes
 from twostroke.errors import ModelLoadError
 
@@ -137,3 +137,20 @@ def test_without_pilot_a_random_checkpoint_stands_in(monkeypatch: pytest.MonkeyP
         assert (Path(model) / "model.safetensors").is_file()
         assert "no pilot" in name
     assert not Path(model).exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (
+            "python -m benchmarks.x /a/b/350m --python=/c/bin/python",
+            "python -m benchmarks.x .../350m --python=.../python",
+        ),
+        (
+            "python benchmarks/x.py http://127.0.0.1:80/v1 '/a b/c'",
+            "python benchmarks/x.py http://127.0.0.1:80/v1 '.../c'",
+        ),
+    ],
+)
+def test_a_record_does_not_tell_where_things_lie(command: str, expected: str) -> None:
+    assert shown(command) == expected
