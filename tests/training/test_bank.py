@@ -90,5 +90,5 @@ def test_items_may_share_an_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("shared", "answer"), [("gone", ""), ("live", 'answer = "Two of them."')])
 def test_a_shared_answer_has_to_be_there_and_the_only_one(tmp_path: Path, shared: str, answer: str) -> None:
     (tmp_path / "declines.toml").write_text(SHARED.format(shared=shared, answer=answer))
-    with pytest.raises(BankError, match="weather.*shared must name one"):
+    with pytest.raises(BankError, match=r"weather.*shared must name one"):
         load_bank(tmp_path)
