@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import make_checkpoint
+from benchmarks.claims.report import shown
 from twostroke.config import EngineConfig
 from twostroke.engine.client import GenerationRequest
 from twostroke.engine.engine import Engine
@@ -65,7 +66,7 @@ class Workbench:
 def default_model(model: str | None) -> Iterator[tuple[str, str]]:
     """What to run on, and its name: ``model`` if given, else pilot, else a random checkpoint of about its size."""
     if model is not None:
-        yield model, model
+        yield model, shown(model)
         return
     try:
         resolve_model("pilot")
@@ -80,7 +81,7 @@ def default_model(model: str | None) -> Iterator[tuple[str, str]]:
 def memory_bound_model(checkpoint: str | None) -> Iterator[tuple[str, str]]:
     """A model whose weights every step reads from memory, and its name: ``checkpoint`` if given, else a random one."""
     if checkpoint is not None:
-        yield checkpoint, checkpoint
+        yield checkpoint, shown(checkpoint)
         return
     with _random_checkpoint(MEMORY_BOUND) as folder:
         yield folder, f"random {MEMORY_BOUND} Llama"
