@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import sys
 from pathlib import Path
 
@@ -89,8 +90,10 @@ def release_cached_memory() -> None:
 
 
 def memory_error(error: Exception) -> InsufficientMemoryError | None:
-    """Our own error if this is torch's way to say that memory ran out, on a GPU or in the CPU's allocator."""
-    if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
+    """Our own error if this is a way to say that memory ran out: torch's two, Python's, or the operating system's."""
+    of_the_system = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    ours = isinstance(error, torch.OutOfMemoryError | MemoryError) or of_the_system
+    if ours or "DefaultCPUAllocator" in str(error):
         hint = "lower --max-num-batched-tokens or --max-prefill-chunk, or leave more memory beside the KV cache"
         return InsufficientMemoryError("the step needs more memory than there is", hint=hint)
     return None
