@@ -177,6 +177,26 @@ async def test_a_bug_in_the_engine_reaches_every_client(engine: AsyncEngine, mon
     assert "bug" in (engine.unhealthy_reason() or "")
 
 
+class Panic(BaseException):
+    """As pyo3's PanicException, which a bug in the tokenizers library raises."""
+
+
+async def test_what_is_no_exception_ends_the_engine_for_everybody(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that run and those that come hear of it; nobody waits for a thread that is gone."""
+
+    def panic(plan: StepPlan) -> StepResult:
+        raise Panic("panicked")
+
+    monkeypatch.setattr(engine._engine.executor, "execute", panic)
+    last = (await asyncio.wait_for(_all(engine.submit(call("a"))), 5))[-1]
+    assert isinstance(last.error, EngineDeadError) and "panicked" in last.error.message
+    await until(lambda: not engine._thread.is_alive())
+    with pytest.raises(EngineDeadError):
+        engine.submit(call("later"))
+
+
 async def test_a_full_queue_refuses_at_once_and_takes_again_once_it_has_moved() -> None:
     config = EngineConfig(scheduler=SchedulerConfig(max_num_seqs=1))
     executor = SlowExecutor()

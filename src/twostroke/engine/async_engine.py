@@ -223,7 +223,7 @@ class AsyncEngine:
             while self._turn():
                 pass
             self._send(self._engine.close())
-        except Exception as cause:
+        except BaseException as cause:  # a panic of the tokenizer's Rust is no Exception
             logger.exception("the engine's thread failed")
             self._engine.dead = EngineDeadError(f"the engine failed: {type(cause).__name__}: {cause}")
         finally:
