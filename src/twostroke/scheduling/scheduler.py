@@ -29,6 +29,10 @@ from twostroke.types import (
     StepResult,
 )
 
+# Most prompt tokens of a request in one step while log-probabilities of its prompt are to be computed: those take logits
+# over the whole vocabulary for each token, and everybody in the step waits for them (256 rows of 150,000 are 150 MB).
+SCORED_CHUNK = 256
+
 
 class Scheduler:
     """Decides each step and keeps the requests' state. Same calls, same plans.
@@ -216,7 +220,8 @@ class Scheduler:
     def _share(self, missing: int, request: Request, plan: StepPlan) -> int:
         """How many of the missing tokens fit into chunk and budget; says so when not all do."""
         left = self._left(request, plan)
-        num_tokens = min(missing, self._chunk, left)
+        chunk = self._chunk if request.reads_prefix_cache else min(self._chunk, SCORED_CHUNK)
+        num_tokens = min(missing, chunk, left)
         if num_tokens < missing:
             reason = Reason.TOKEN_BUDGET if num_tokens == left else Reason.PREFILL_CHUNK
             plan.decisions.append(Decision(request.request_id, reason))
