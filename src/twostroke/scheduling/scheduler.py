@@ -29,8 +29,8 @@ from twostroke.types import (
     StepResult,
 )
 
-# Most tokens of a request in one step while its prompt's log-probabilities are to be computed: they take logits over the
-# whole vocabulary for each token, and everybody in the step waits for them (256 rows of 150,000 are 150 MB).
+# Most tokens of a request in one step while its prompt's log-probabilities are to be computed: each takes logits over
+# the whole vocabulary, and everybody in the step waits for them (256 rows of 150,000 are 150 MB).
 SCORED_CHUNK = 256
 
 
