@@ -177,6 +177,28 @@ async def test_a_bug_in_the_engine_reaches_every_client(engine: AsyncEngine, mon
     assert "bug" in (engine.unhealthy_reason() or "")
 
 
+def test_streams_of_a_closed_event_loop_leave() -> None:
+    """Whoever calls ``asyncio.run`` twice: their ids are free again, and a drain does not wait for them."""
+    engine = AsyncEngine(Engine(SlowExecutor()))
+
+    async def leave() -> None:
+        engine.submit(call("running", max_tokens=100))
+        engine.submit(call("done", max_tokens=1))
+
+    async def come_back() -> None:
+        assert len(await _all(engine.submit(call("other")))) == 5
+        await until(lambda: not engine._streams)
+        for request_id in ("running", "done"):
+            assert len(await _all(engine.submit(call(request_id)))) == 5
+
+    try:
+        asyncio.run(leave())
+        time.sleep(0.02)  # so that the last output of one has been lost
+        asyncio.run(asyncio.wait_for(come_back(), 10))
+    finally:
+        engine.close()
+
+
 class Panic(BaseException):
     """As pyo3's PanicException, which a bug in the tokenizers library raises."""
 
