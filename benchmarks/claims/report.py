@@ -69,7 +69,8 @@ class Others:
 
 def shown(command: str) -> str:
     """A command without what only says where things lie on one machine: of an absolute path, the last part."""
-    return re.sub(r"(?<![^\s\"'=])/[^\s\"'=]*/(?=[^/\s\"'=]+)", ".../", command)
+    quoted, bare = r"(?<=')/[^']*/(?=[^/']+')", r"(?<![^\s\"'=])/[^\s\"'=]*/(?=[^/\s\"'=]+)"
+    return re.sub(f"{quoted}|{bare}", ".../", command)
 
 
 def environment(command: str, others: float | None) -> dict[str, Any]:
