@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from threading import Thread
 
 import pytest
 import torch
@@ -208,3 +209,25 @@ def test_without_the_library_there_is_one_warning_and_no_failure(tmp_path: objec
         "assert len(seen) == 1 and 'C++ compiler' in str(seen[0].message), seen\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_two_engines_may_compute_at_once() -> None:
+    """Each on a thread of its own, while somebody changes the number of workers."""
+    library = _load()
+    library.set_num_threads(3)
+    layers = [PackedLinear(pack(_random(outputs, 128), "bfloat16"), None, library) for outputs in (700, 900)]
+    inputs = [_random(rows, 128) for rows in (40, 60)]
+    wanted = [layer.wide(x) for layer, x in zip(layers, inputs)]
+    right: list[bool] = []
+
+    def compute(layer: PackedLinear, x: Tensor, result: Tensor) -> None:
+        right.append(all(torch.equal(layer.wide(x), result) for _ in range(150)))
+
+    threads = [Thread(target=compute, args=each, daemon=True) for each in zip(layers, inputs, wanted)]
+    for thread in threads:
+        thread.start()
+    for count in (2, 2, 4, 1, 2):
+        library.set_num_threads(count)
+    for thread in threads:
+        thread.join(timeout=60)
+    assert right == [True, True]

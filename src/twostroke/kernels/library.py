@@ -108,7 +108,7 @@ class PassCall(ctypes.Structure):
 
 
 class Library:
-    """The compiled kernels. Calls release the GIL; one thread at a time may be inside."""
+    """The compiled kernels. Calls release the GIL. Of threads inside at once, one has the workers; the others compute alone."""
 
     def __init__(self, path: Path = LIBRARY_PATH) -> None:
         loaded = ctypes.CDLL(str(path))
@@ -143,7 +143,7 @@ class Library:
         return bool(self._select(instruction_set.encode()))
 
     def set_num_threads(self, count: int) -> None:
-        """How many threads compute, the caller's included. Not while a kernel runs."""
+        """How many threads compute, the caller's included; waits until no kernel uses them."""
         self._set_num_threads(count)
 
 
