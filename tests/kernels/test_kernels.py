@@ -128,6 +128,15 @@ def test_rows_may_lie_apart(library: Library) -> None:
     assert torch.equal(layer(wide[:, :64]), layer(wide[:, :64].contiguous()))
 
 
+def test_no_rows_are_no_work(library: Library) -> None:
+    """Rows divide the work: none used to divide by zero, which ends the process."""
+    nothing = _random(0, 64)
+    for format in ("bfloat16", "int8", "int4"):
+        assert PackedLinear(pack(_random(48, 64), format), None, library).wide(nothing).shape == (0, 48)
+    assert RMSNorm(_random(64), 1e-5, library)(nothing).shape == (0, 64)
+    assert silu_mul(nothing, library).shape == (0, 32)
+
+
 def test_nan_comes_out_again(library: Library) -> None:
     for format in ("bfloat16", "int8", "int4"):
         x = _random(3, 64)
