@@ -52,11 +52,12 @@ SHAPES = [
     (7, 40, 96),
     (13, 96, 128),
     (16, 1030, 256),
+    (24, 100, 64),
     (37, 129, 64),
 ]
 
 
-@pytest.mark.parametrize(("rows", "outputs", "inputs"), SHAPES)
+@pytest.mark.parametrize(("rows", "outputs", "inputs"), [*SHAPES, (5, 17, 50), (24, 33, 40), (40, 50, 30)])
 def test_linear_equals_pytorch_up_to_rounding(library: Library, rows: int, outputs: int, inputs: int) -> None:
     weight, x = _random(outputs, inputs, scale=inputs**-0.5), _random(rows, inputs)
     bias, residual = _random(outputs), _random(rows, outputs)
@@ -122,9 +123,10 @@ def test_a_row_does_not_depend_on_its_company(library: Library, format: str) -> 
         assert torch.equal(layer.wide(x[:rows]), together[:rows])
 
 
-def test_rows_may_lie_apart(library: Library) -> None:
+@pytest.mark.parametrize("rows", [6, 30])
+def test_rows_may_lie_apart(library: Library, rows: int) -> None:
     layer = PackedLinear(pack(_random(48, 64), "bfloat16"), None, library)
-    wide = _random(6, 96)
+    wide = _random(rows, 96)
     assert torch.equal(layer(wide[:, :64]), layer(wide[:, :64].contiguous()))
 
 
