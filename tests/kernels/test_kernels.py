@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -12,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from twostroke.kernels.library import Library, load_library
+from twostroke.kernels import library as library_module
+from twostroke.kernels.library import Library, PassCall, load_library
 from twostroke.layers.activation import compiled_peaks, silu_mul
 from twostroke.layers.linear import PackedLinear
 from twostroke.layers.norm import RMSNorm
@@ -208,6 +212,18 @@ def test_threads_come_and_go() -> None:
         library.set_num_threads(threads)
         for _ in range(20):
             torch.testing.assert_close(layer.wide(x).double(), wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_a_library_from_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = load_library.__wrapped__  # what was loaded once is kept
+    with monkeypatch.context() as patch:
+        patch.setattr(library_module, "Library", partial(Library, Path(str(torch._C.__file__))))
+        with pytest.warns(UserWarning, match="twostroke_layout.*install twostroke again"):
+            assert load() is None
+    larger = type("PassCall", (PassCall,), {"_fields_": [("added", ctypes.c_int64)]})
+    monkeypatch.setattr(library_module, "PassCall", larger)
+    with pytest.warns(UserWarning, match="other sources.*install twostroke again"):
+        assert load() is None
 
 
 def test_without_the_library_there_is_one_warning_and_no_failure(tmp_path: object) -> None:
