@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from hatch_build import SOURCES, KernelsHook
 
 ROOT = Path(__file__).parents[1]

@@ -108,7 +108,7 @@ class PassCall(ctypes.Structure):
 
 
 class Library:
-    """The compiled kernels. Calls release the GIL. Of threads inside at once, one has the workers; the others compute alone.
+    """The compiled kernels. Calls release the GIL; of several threads inside, one has the workers, others compute alone.
 
     Raises:
         OSError: The file cannot be loaded, or was built from other sources.
@@ -158,7 +158,7 @@ class Library:
 
 @functools.cache
 def load_library() -> Library | None:
-    """The kernels, or ``None`` with one warning where the package was built without a compiler or from other sources."""
+    """The kernels, or ``None`` with one warning where the package was built without, or from other sources."""
     try:
         return Library()
     except (OSError, AttributeError) as error:
