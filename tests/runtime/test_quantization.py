@@ -44,6 +44,17 @@ def test_weights_take_the_bytes_that_were_planned(tmp_path: Path, tied: bool) ->
         assert load(folder, quantization).weight_bytes == pytest.approx(planned, rel=0.1)
 
 
+def test_layers_that_cannot_be_rounded_are_named_once_and_stay_fast(tmp_path: Path) -> None:
+    raw = {**RAW, "intermediate_size": 80, "tie_word_embeddings": True}  # no multiple of 32
+    folder = write_checkpoint(tmp_path, raw, random_tensors(raw, std=0.1))
+    exact = naive_logits(load(folder, None), TOKENS)
+    with pytest.warns(UserWarning) as warned:
+        model = load(folder, "int8")
+    assert [str(warning.message).split(" linear")[0] for warning in warned] == ["2 of 9"]
+    assert model.compiled_pass is not None
+    assert (naive_logits(model, TOKENS) - exact).abs().mean() < 0.05 * exact.abs().mean()
+
+
 def test_it_needs_bfloat16(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="float32 on cpu") as failure:
         load(write_checkpoint(tmp_path, RAW), "int8", "float32")
