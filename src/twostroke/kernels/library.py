@@ -108,7 +108,7 @@ class PassCall(ctypes.Structure):
 
 
 class Library:
-    """The compiled kernels. Calls release the GIL; of several threads inside, one has the workers, others compute alone.
+    """The compiled kernels. Calls release the GIL; of several threads inside, one has the workers, the rest work alone.
 
     Raises:
         OSError: The file cannot be loaded, or was built from other sources.
