@@ -71,9 +71,10 @@ def test_pilot_answers_with_int8_weights() -> None:
     assert rounded[:30] == exact[:30]
 
 
-def test_an_answer_does_not_depend_on_its_company() -> None:
+def test_an_answer_does_not_depend_on_its_company(instruction_set: str) -> None:
     """Also in bfloat16: the kernels add in one order for any number of rows."""
-    llm = LLM("pilot")
+    # Only the AVX-512 build adds in one order for any cut of a prompt, which a cached prefix is, too.
+    llm = LLM("pilot", enable_prefix_caching=instruction_set == "avx512")
     questions = ["What is a KV cache?", "why is decode slow", "Define TTFT", "tell me a joke", "What is paging?"]
     chats = [[{"role": "user", "content": question}] for question in questions]
     params = SamplingParams(temperature=0.0, max_tokens=80)
