@@ -57,7 +57,9 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("rows", "outputs", "inputs"), [*SHAPES, (5, 17, 50), (24, 33, 40), (40, 50, 30), (50, 40, 4096)])
+@pytest.mark.parametrize(
+    ("rows", "outputs", "inputs"), [*SHAPES, (5, 17, 50), (24, 33, 40), (40, 50, 30), (50, 40, 4096)]
+)
 def test_linear_equals_pytorch_up_to_rounding(library: Library, rows: int, outputs: int, inputs: int) -> None:
     weight, x = _random(outputs, inputs, scale=inputs**-0.5), _random(rows, inputs)
     bias, residual = _random(outputs), _random(rows, outputs)
