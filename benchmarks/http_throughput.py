@@ -58,7 +58,8 @@ def main(
         input_len: Tokens of a prompt.
         output_len: Tokens of an answer.
         rounds: Runs at each concurrency; their median counts.
-        peer_url: Another OpenAI server that serves the same model already; it gets the same load, in turn.
+        peer_url: Another OpenAI server that serves the same model already; it gets the same load, in turn. The record
+            counts its CPU time as that of others.
         peer_name: What to call it.
         out: Folder for the record.
     """
@@ -74,9 +75,11 @@ def main(
         with running_server(served, folder / "server.log") as server:
             for seed in range(rounds):
                 for at in concurrency:
-                    load = ("--num-prompts", str(requests_each * at), "--max-concurrency", str(at))
-                    load += ("--random-input-len", str(input_len), "--random-output-len", str(output_len))
-                    load += ("--ignore-eos", "--seed", str(seed), "--num-warmups", "4")
+                    load = [
+                        *("--num-prompts", str(requests_each * at), "--max-concurrency", str(at)),
+                        *("--random-input-len", str(input_len), "--random-output-len", str(output_len)),
+                        *("--ignore-eos", "--seed", str(seed), "--num-warmups", "4"),
+                    ]
                     runs[at].append(run_client(server.url, load, requests_each * at, folder))
                     if peer_url:
                         peer_runs[str(at)].append(run_client(peer_url, load, requests_each * at, folder))
@@ -91,12 +94,11 @@ def main(
     (out / f"{stem}.md").write_text(f"# Throughput over HTTP\n\n{environment_text(where)}\n{text}\n")
 
 
-def run_client(url: str, load: tuple[str, ...], requests: int, folder: Path) -> dict[str, Any]:
+def run_client(url: str, load: Sequence[str], requests: int, folder: Path) -> dict[str, Any]:
     """One run of ``twostroke bench serve``, see ``summary``."""
     report = folder / "report.json"
-    command = (sys.executable, "-m", "twostroke", "bench", "serve", "--base-url", url, *load)
-    command += ("--output-json", str(report))
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=SECONDS)
+    command = [sys.executable, "-m", "twostroke", "bench", "serve", "--base-url", url, *load]
+    subprocess.run([*command, "--output-json", str(report)], check=True, stdout=subprocess.DEVNULL, timeout=SECONDS)
     return summary(json.loads(report.read_text()), requests)
 
 

@@ -31,7 +31,7 @@ def test_pages_are_there_when_they_are_touched_and_gone_when_they_are_freed() ->
 
 def test_a_kernel_without_huge_pages_gives_others(monkeypatch: pytest.MonkeyPatch) -> None:
     class WithoutHugePages(mmap.mmap):
-        def madvise(self, *arguments: int) -> None:
+        def madvise(self, option: int, start: int = 0, length: int = 0) -> None:
             raise OSError(errno.EINVAL, "Invalid argument")
 
     monkeypatch.setattr(mmap, "mmap", WithoutHugePages)
