@@ -16,7 +16,10 @@ from twostroke.errors import InsufficientMemoryError
 from twostroke.kernels.library import load_library
 from twostroke.kernels.pages import fresh_pages
 from twostroke.layers import compiled_pass
+from twostroke.layers.attention.sdpa import SdpaBackend
+from twostroke.models import decoder
 from twostroke.observability.profile import COMPONENTS, Profiler
+from twostroke.runtime import torch_executor
 
 SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "torch_dtype": "bfloat16"}
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -60,6 +63,19 @@ def test_one_call_equals_layer_by_layer(
         return
     assert torch.equal(together, one_by_one)
     assert all(torch.equal(was, now) for was, now in zip(keys, driver.executor.kv.keys))
+
+
+@pytest.mark.parametrize("family", ["llama-biases-one-kv-head", "qwen3"])
+def test_without_the_kernels_logits_stay_near(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bfloat16 by PyTorch's operators alone, as where no compiler was: they round in the same places."""
+    compiled = logits(load(tmp_path, family))
+    for module in (decoder, torch_executor):
+        monkeypatch.setattr(module, "load_library", lambda: None)
+    driver = load(tmp_path, family)
+    assert driver.executor.model.compiled_pass is None
+    assert isinstance(driver.executor.backend, SdpaBackend)
+    found = logits(driver)
+    assert (found - compiled).abs().mean() < 0.02 * compiled.abs().mean()
 
 
 def test_room_grows_with_the_step(tmp_path: Path) -> None:
