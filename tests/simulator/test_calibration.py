@@ -17,6 +17,7 @@ from twostroke.simulator.calibration_steps import MeasuredStep, measure, measure
 from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
 from twostroke.simulator.efficiencies import load_efficiencies
 from twostroke.simulator.hardware_sheet import load_hardware
+from twostroke.simulator.machine_speed import Speed, usual
 from twostroke.simulator.model_reader import model_sheet
 from twostroke.simulator.step_shape import StepShape
 
@@ -34,7 +35,7 @@ def shapes() -> list[StepShape]:
 
 def test_steps_of_the_engine_are_measured_as_what_they_computed() -> None:
     engine = Engine(FakeExecutor(num_blocks=600))
-    steps = measure(engine, rounds=1)
+    steps = measure(engine, rounds=1).steps
     engine.close()
     found = [step.shape for step in steps]
     assert StepShape(0, 0, ((16, 0),), 1) in found  # the shortest prompt, alone
@@ -49,7 +50,7 @@ def test_steps_of_the_engine_are_measured_as_what_they_computed() -> None:
 def test_the_steps_cover_what_a_server_meets() -> None:
     """Prompts beside decoding, chunks on top of cached tokens, every size of batch: nothing is left to extrapolate."""
     engine = Engine(FakeExecutor(num_blocks=4000, block_size=16, max_model_len=2600))
-    steps = measure(engine, rounds=1)
+    steps = measure(engine, rounds=1).steps
     engine.close()
     shapes = [step.shape for step in steps]
     assert any(shape.decode_requests >= 8 and shape.prefill for shape in shapes)
@@ -60,6 +61,47 @@ def test_the_steps_cover_what_a_server_meets() -> None:
     read = measured_steps(text)
     assert [step.shape for step in read] == shapes
     assert [step.seconds for step in read] == pytest.approx([step.seconds for step in steps], rel=1e-5)
+
+
+def test_runs_at_another_speed_are_made_again_and_do_not_count() -> None:
+    """Coefficients describe one speed: the usual one."""
+    engine = Engine(FakeExecutor(num_blocks=600))
+    calls = 0
+
+    def probe() -> tuple[float, float]:
+        nonlocal calls
+        calls += 1
+        return (1e12 if calls > 3 else 6e11), 1e10
+
+    found = measure(engine, rounds=1, probe=probe)
+    engine.close()
+    assert found.speed == Speed(1e12, 1e10)
+    assert found.left_out == 3  # two at the other speed, and the one in which it changed
+    assert calls == 1 + found.runs
+    assert StepShape(0, 0, ((16, 0),), 1) in [step.shape for step in found.steps]  # of the first scene, made again
+
+
+def test_a_scene_that_never_ran_at_the_usual_speed_still_counts() -> None:
+    """Otherwise a machine that never settles could not be calibrated at all."""
+    engine = Engine(FakeExecutor(num_blocks=600))
+    flops = 1e12
+
+    def probe() -> tuple[float, float]:
+        nonlocal flops
+        flops *= 1.5
+        return flops, 1e10
+
+    found = measure(engine, rounds=1, probe=probe)
+    engine.close()
+    kinds = {step.shape.prefill for step in found.steps}
+    assert ((16, 0),) in kinds and found.runs - found.left_out == found.runs // 2
+
+
+def test_speeds() -> None:
+    one, other = Speed(1e12, 2e10), Speed(1.05e12, 1e10)
+    assert one.apart(other) == other.apart(one) == pytest.approx(1.0)
+    assert not one.agrees(other) and one.agrees(Speed(1.05e12, 2e10))
+    assert usual([one, other, one]) == one
 
 
 def test_a_fit_finds_times_that_other_coefficients_made() -> None:
@@ -82,7 +124,7 @@ def test_the_file_is_read_back(tmp_path: Path) -> None:
     steps = [MeasuredStep(shape, 0.01) for shape in shapes()]
     found = calibrate(steps, CPU, MODEL, START, rounds=20)
     file = tmp_path / "own.toml"
-    file.write_text(as_toml(found, "a test"))
+    file.write_text(as_toml(found, "a test", Speed(8e11, 2e10)))
     read = load_efficiencies("cpu", file)
     assert read.source == "a test"
     assert read.host.step == pytest.approx(found.efficiencies.host.step, rel=1e-4)

@@ -13,6 +13,7 @@ from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
 from twostroke.simulator.efficiencies import Efficiencies, Interval
 from twostroke.simulator.fitting import Space, search
 from twostroke.simulator.hardware_sheet import HardwareSheet
+from twostroke.simulator.machine_speed import Speed
 from twostroke.simulator.model_sheet import ModelSheet
 
 # A fit has to gain this much in mean error before it moves a coefficient from its start by a factor of e.
@@ -93,13 +94,19 @@ def _interval(steps: Sequence[MeasuredStep], estimates: Sequence[float]) -> Inte
     return Interval(decode_low=decode[0], decode_high=decode[1], prefill_low=prefill[0], prefill_high=prefill[1])
 
 
-def as_toml(calibration: Calibration, source: str) -> str:
-    """A file for ``load_efficiencies(device, path)``; ``source`` says on what it was measured."""
+def as_toml(calibration: Calibration, source: str, speed: Speed | None = None) -> str:
+    """A file for ``load_efficiencies(device, path)``.
+
+    Args:
+        source: On what it was measured; ``speed``: how fast that was then, for whoever compares with it.
+    """
     found = calibration.efficiencies
     tables: dict[str, dict[str, Any]] = {f"gemm.{name}": asdict(value) for name, value in found.gemm.items()}
     tables["step"] = {"decode": found.step_decode, "prefill": found.step_prefill}
     for name in ("decode", "prefill", "elementwise", "all_reduce", "host", "interval"):
         tables[name] = asdict(getattr(found, name))
+    if speed is not None:
+        tables["speed"] = speed._asdict()
     lines = [f'source = "{source}"']
     for name, values in tables.items():
         lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]

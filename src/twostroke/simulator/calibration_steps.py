@@ -4,6 +4,9 @@ They cover what the cost model distinguishes: prompts of several lengths, alone 
 tokens, found in the prefix cache or computed before; decoding with few and many requests over short and long contexts;
 and prompts that come while others decode. The median of each kind counts: what a step usually takes, the operating
 system's share included, and not what it takes once in a while.
+
+A probe of the machine's speed goes before and after each scene. Runs at another speed than the usual one are made again
+and do not count: one set of coefficients cannot describe two speeds.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import csv
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 from random import Random
 from typing import NamedTuple
@@ -20,6 +23,7 @@ from twostroke.engine.client import GenerationRequest
 from twostroke.engine.engine import Engine
 from twostroke.observability.events import StepEvent
 from twostroke.sampling_params import SamplingParams
+from twostroke.simulator.machine_speed import SAME, Probe, Speed, usual
 from twostroke.simulator.step_shape import StepShape
 
 
@@ -69,28 +73,103 @@ class MeasuredStep:
     seconds: float
 
 
-def measure(engine: Engine, rounds: int = 3, said: Callable[[int], None] = lambda done: None) -> list[MeasuredStep]:
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a calibration is fitted to.
+
+    Attributes:
+        steps: The median step of each kind, in the order in which they were first seen.
+        speed: The machine's usual one meanwhile; ``None`` if nobody probed.
+        runs: How many runs of scenes were made; ``left_out`` of them at another speed.
+    """
+
+    steps: list[MeasuredStep]
+    speed: Speed | None
+    runs: int
+    left_out: int
+
+
+@dataclass(slots=True)
+class _Runs:
+    """All runs of a scene: their steps, and the machine's speed before and after them."""
+
+    scene: Scene
+    steps: list[list[MeasuredStep]] = field(default_factory=list)
+    speeds: list[tuple[Speed, ...]] = field(default_factory=list)
+
+    def apart(self, run: int, speed: Speed) -> float:
+        return max((found.apart(speed) for found in self.speeds[run]), default=0.0)
+
+    def num_at(self, speed: Speed) -> int:
+        return sum(self.apart(run, speed) <= SAME for run in range(len(self.steps)))
+
+    def chosen(self, speed: Speed | None) -> list[int]:
+        """Those at this speed; if there is none, the one that is closest to it."""
+        every = range(len(self.steps))
+        if speed is None:
+            return list(every)
+        at_speed = [run for run in every if self.apart(run, speed) <= SAME]
+        return at_speed or [min(every, key=lambda run: self.apart(run, speed))]
+
+
+def measure(
+    engine: Engine,
+    rounds: int = 3,
+    said: Callable[[int], None] = lambda done: None,
+    probe: Probe | None = None,
+) -> Measurement:
     """Run the scenes on an engine that nobody else uses, ``rounds`` times; the median step of each kind.
+
+    A scene of which less than half the runs were made at the machine's usual speed is run again, at most as many times.
 
     Args:
         said: Called after every scene with how many are done.
+        probe: Says how fast the machine is just now.
 
     Raises:
         EngineError: A step failed.
     """
     random = Random(0)
     base = [random.randrange(engine.info.vocab_size) for _ in range(LONGEST_KNOWN)]
-    chosen = [scene for scene in SCENES if _fits(scene, engine)]
-    found: defaultdict[tuple[object, ...], list[MeasuredStep]] = defaultdict(list)
+    found = [_Runs(scene) for scene in SCENES if _fits(scene, engine)]
+    speeds: list[Speed] = []
+
+    def look() -> None:
+        if probe is not None:
+            speeds.append(Speed(*probe()))
+
+    def run(runs: _Runs) -> None:
+        if known := max(wave.known for wave in runs.scene):
+            _run(engine, random, base, (Wave(1, known + 1, 1, known=known),))  # into the prefix cache
+        runs.steps.append(_run(engine, random, base, runs.scene))
+        look()
+        runs.speeds.append(tuple(speeds[-2:]))
+
     _run(engine, random, base, (Wave(1, 16, 4),))  # the first pass pays for allocations
+    look()
     for number in range(rounds):
-        for index, scene in enumerate(chosen):
-            if known := max(wave.known for wave in scene):
-                _run(engine, random, base, (Wave(1, known + 1, 1, known=known),))  # into the prefix cache
-            for step in _run(engine, random, base, scene):
-                found[_kind(step.shape)].append(step)
+        for index, runs in enumerate(found):
+            run(runs)
             said(number * len(SCENES) + index + 1)
-    return [sorted(steps, key=lambda step: step.seconds)[len(steps) // 2] for steps in found.values()]
+    for _ in range(rounds):
+        for runs in found:
+            if probe is not None and 2 * runs.num_at(usual(speeds)) < rounds:
+                run(runs)
+    return _sum_up(found, usual(speeds) if speeds else None)
+
+
+def _sum_up(scenes: Sequence[_Runs], speed: Speed | None) -> Measurement:
+    kinds: defaultdict[tuple[object, ...], list[MeasuredStep]] = defaultdict(list)
+    runs = left_out = 0
+    for scene in scenes:
+        chosen = scene.chosen(speed)
+        runs += len(scene.steps)
+        left_out += len(scene.steps) - len(chosen)
+        for number in chosen:
+            for step in scene.steps[number]:
+                kinds[_kind(step.shape)].append(step)
+    steps = [sorted(same, key=lambda step: step.seconds)[len(same) // 2] for same in kinds.values()]
+    return Measurement(steps, speed, runs, left_out)
 
 
 def step_shape(event: StepEvent) -> StepShape:
