@@ -103,11 +103,18 @@ def refit(found: dict[str, Any], folder: Path, rounds: int = 4000) -> str:
     return as_toml(fitted, kept["source"], Speed(**kept["speed"]) if "speed" in kept else None)
 
 
-def measure(found: dict[str, Any], repeats: int, save: Callable[[], None], record: Path | None = None) -> None:
+def measure(
+    found: dict[str, Any],
+    repeats: int,
+    save: Callable[[], None],
+    record: Path | None = None,
+    let_sleep: bool = False,
+) -> None:
     """Run every workload ``repeats`` times, live, on a model that has been calibrated; into ``found``.
 
     Args:
         record: A folder for the step events of each workload, to see where live and simulated part.
+        let_sleep: Let the machine sleep while there is no request.
     """
     from twostroke.startup import load_engine, make_speed_probe
 
@@ -126,7 +133,7 @@ def measure(found: dict[str, Any], repeats: int, save: Callable[[], None], recor
 
                 def run(attempt: int, title: str = f"{name} {repeat}", options: Options = options) -> LiveRun:
                     workload, seed = make_workload(options).workload, f"{title} {attempt}"
-                    made = watched_run(engine, workload, seed, probe, usual)
+                    made = watched_run(engine, workload, seed, probe, usual, let_sleep=let_sleep)
                     if record is not None:
                         events = engine.recorder.events(made.steps[0] - 1)
                         lines = b"\n".join(event.to_json() for event in events)
@@ -192,7 +199,11 @@ def _row(result: RequestResult) -> list[float]:
 
 
 def update(
-    models: Sequence[str], repeats: int = 2, keep_calibration: bool = False, record: Path | None = None
+    models: Sequence[str],
+    repeats: int = 2,
+    keep_calibration: bool = False,
+    record: Path | None = None,
+    let_sleep: bool = False,
 ) -> Path | None:
     """Measure these models and write the report; of others, from what was measured last. ``None`` if there is none."""
     from benchmarks.simulator import live_report
@@ -209,7 +220,8 @@ def update(
         if not keep_calibration:
             kept["models"][name] = calibrate(model)
             save()
-        measure(kept["models"][name], repeats, save, record)
+        kept["models"][name]["let_sleep"] = let_sleep
+        measure(kept["models"][name], repeats, save, record, let_sleep)
     return live_report.write(kept) if kept["models"] else None
 
 
@@ -229,10 +241,11 @@ def main() -> int:
     parser.add_argument("--keep-calibration", action="store_true", help="run the workloads on the last one")
     parser.add_argument("--record", type=Path, help="a folder for the steps of every workload (JSON lines)")
     parser.add_argument("--refit", action="store_true", help="fit anew to the steps of the calibrations that are kept")
+    parser.add_argument("--let-sleep", action="store_true", help="do not keep the cores busy between two requests")
     options = parser.parse_args()
     if options.refit:
         refit_all()
-    path = update(options.models, options.repeats, options.keep_calibration, options.record)
+    path = update(options.models, options.repeats, options.keep_calibration, options.record, options.let_sleep)
     if path is None:
         print("skipped: nothing has been measured yet; name the models", file=sys.stderr)
     else:

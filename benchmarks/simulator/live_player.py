@@ -24,11 +24,20 @@ class LivePlayer:
         engine: Nobody else uses it.
         seed: Of the tokens. Another one for each run: what an earlier one left in the prefix cache must not be found.
         look: Called between two steps, every ``LOOK_EVERY`` seconds while there is work; what it gives is in ``seen``.
+        wait: Lets so many seconds pass while there is no request.
     """
 
-    def __init__(self, engine: Engine, workload: Workload, seed: str, look: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        workload: Workload,
+        seed: str,
+        look: Callable[[], float] | None = None,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.seen: list[float] = []
         self._look = look
+        self._wait = wait
         self._engine = engine
         self._workload = workload
         self._random = Random(f"{seed} tokens")
@@ -51,7 +60,7 @@ class LivePlayer:
             while self._due and self._due[0][0] <= now:
                 self._send(heapq.heappop(self._due)[2])
             if not engine.has_work():
-                time.sleep(max(0.0, self._due[0][0] - now))
+                self._wait(max(0.0, self._due[0][0] - now))
                 continue
             outputs = engine.step()
             now = time.perf_counter() - began

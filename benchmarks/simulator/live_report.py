@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,6 +38,10 @@ calibration, "from, to" the tenth and ninetieth percentile within the run, "memo
 which arithmetic or memory was more than {SAME:.0%} from the calibration's, or beside which others took more than
 {QUIET:.0%} of the CPU time, was made again, up to {ATTEMPTS} times in all; if none was better, the one that was
 disturbed least counts. The choice sees nothing else.
+"""
+AWAKE = """While no request was there, the cores were kept busy with small products, as they are in a calibration: a
+virtual core that sleeps is moved, and may share a physical one with the other for seconds from then on. With
+`--let-sleep` they sleep.
 """
 
 
@@ -171,10 +177,12 @@ def _fits(kept: Mapping[str, Any]) -> list[str]:
     lines.append("|---|---|---|---|---|")
     for model, measured in kept["models"].items():
         groups: dict[str, list[float]] = {}
-        for row in measured["steps"].splitlines()[1:]:
-            requests, _, chunks, _, seconds, estimated = row.split(",")
-            group = "decode" if not chunks else "prefill beside decoding" if int(requests) else "prefill"
-            groups.setdefault(group, []).append(abs(float(estimated) / float(seconds) - 1))
+        for row in csv.DictReader(StringIO(measured["steps"])):
+            if row["prefill"]:
+                group = "prefill beside decoding" if int(row["decode_requests"]) else "prefill"
+            else:
+                group = "decode just after prefill" if int(row.get("since_prefill") or 0) else "decode"
+            groups.setdefault(group, []).append(abs(float(row["estimated"]) / float(row["measured"]) - 1))
         for group, errors in sorted(groups.items()):
             figures = f"{percentile(errors, 0.5):.1%} | {percentile(errors, 0.95):.1%}"
             lines.append(f"| {model} | {group} | {len(errors)} | {figures} |")
@@ -183,13 +191,10 @@ def _fits(kept: Mapping[str, Any]) -> list[str]:
 
 def _states(kept: Mapping[str, Any]) -> list[str]:
     """What the probe saw in each run that counts."""
-    lines = [
-        "## The machine meanwhile",
-        "",
-        STATES,
-        "| model | workload | runs made | slower | from, to | memory | others |",
-    ]
-    lines.append("|---|---|---|---|---|---|---|")
+    lines = ["## The machine meanwhile", "", STATES]
+    if not any(measured.get("let_sleep", True) for measured in kept["models"].values()):
+        lines.append(AWAKE)
+    lines += ["| model | workload | runs made | slower | from, to | memory | others |", "|---|---|---|---|---|---|---|"]
     for model, measured in kept["models"].items():
         for name, states in measured.get("states", {}).items():
             for state in states:

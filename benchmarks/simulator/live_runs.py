@@ -2,11 +2,13 @@
 
 The machine's speed changes for seconds at a time without anybody's doing (``docs/log.md``). A probe looks before, after
 and every half second within a run; a run at another speed than the calibration's is made again. The choice between
-runs sees the probe and the CPU time of other programs, never what was measured.
+runs sees the probe and the CPU time of other programs, never what was measured. Virtual cores that sleep between two
+requests are what changes speed most, so they are kept busy, as they are in a calibration.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -64,11 +66,17 @@ class LiveRun:
         }
 
 
-def watched_run(engine: Engine, workload: Workload, seed: str, probe: SpeedProbe, usual: Speed) -> LiveRun:
-    """A run, and how the machine's speed during it compares with ``usual``."""
+def watched_run(
+    engine: Engine, workload: Workload, seed: str, probe: SpeedProbe, usual: Speed, *, let_sleep: bool = False
+) -> LiveRun:
+    """A run, and how the machine's speed during it compares with ``usual``.
+
+    Args:
+        let_sleep: Let the machine sleep while there is no request. By default it is kept busy, as in a calibration.
+    """
     first = _next_step(engine)
     before, others = Speed(*probe()), Others()
-    player = LivePlayer(engine, workload, seed, probe.flops)
+    player = LivePlayer(engine, workload, seed, probe.flops, time.sleep if let_sleep else probe.keep_busy)
     results = player.run()
     share, after = others.share() or 0.0, Speed(*probe())
     looks = [usual.flops / flops for flops in (before.flops, *player.seen, after.flops)]

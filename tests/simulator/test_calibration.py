@@ -19,7 +19,7 @@ from twostroke.simulator.efficiencies import load_efficiencies
 from twostroke.simulator.hardware_sheet import load_hardware
 from twostroke.simulator.machine_speed import Speed, usual
 from twostroke.simulator.model_reader import model_sheet
-from twostroke.simulator.step_shape import StepShape
+from twostroke.simulator.step_shape import SETTLING, StepShape
 
 CPU = load_hardware("cpu")
 START = load_efficiencies("cpu")
@@ -33,6 +33,10 @@ def shapes() -> list[StepShape]:
     return decode + prefill + [StepShape(8, 8 * 200, ((128, 0),), 9)]
 
 
+def _without_last_column(text: str) -> str:
+    return "\n".join(line.rpartition(",")[0] for line in text.splitlines())
+
+
 def test_steps_of_the_engine_are_measured_as_what_they_computed() -> None:
     engine = Engine(FakeExecutor(num_blocks=600))
     steps = measure(engine, rounds=1).steps
@@ -41,7 +45,9 @@ def test_steps_of_the_engine_are_measured_as_what_they_computed() -> None:
     assert StepShape(0, 0, ((16, 0),), 1) in found  # the shortest prompt, alone
     assert any(shape.decode_requests == 8 and not shape.prefill for shape in found)
     assert any(len(shape.prefill) == 8 for shape in found)
-    assert len({(s.decode_requests, s.decode_context, s.prefill) for s in found}) == len(found)
+    assert len({(s.decode_requests, s.decode_context, s.prefill, s.since_prefill) for s in found}) == len(found)
+    assert {shape.since_prefill for shape in found} == set(range(SETTLING + 1))
+    assert not any(shape.since_prefill for shape in found if shape.prefill)
     assert all(step.seconds > 0 for step in steps)
     lone = [shape for shape in found if shape.decode_requests == 1 and not shape.prefill]
     assert 17 <= min(shape.decode_context for shape in lone) < 32  # steps of nearly the same context are one kind
@@ -60,6 +66,7 @@ def test_the_steps_cover_what_a_server_meets() -> None:
     assert len(text.splitlines()) == len(steps) + 1
     read = measured_steps(text)
     assert [step.shape for step in read] == shapes
+    assert {step.shape.since_prefill for step in measured_steps(_without_last_column(text))} == {0}  # as it was once
     assert [step.seconds for step in read] == pytest.approx([step.seconds for step in steps], rel=1e-5)
 
 

@@ -12,6 +12,7 @@ ROWS, WIDTH = 512, 1024
 # Larger than any cache: 64 MiB read, 64 MiB written.
 COPIED = 1 << 26
 PRODUCTS, COPIES = 15, 5
+SMALL = 192
 
 
 class SpeedProbe:
@@ -26,6 +27,8 @@ class SpeedProbe:
         self._left = torch.ones(ROWS, WIDTH, dtype=torch.bfloat16, device=self._device)
         self._right = torch.ones(WIDTH, WIDTH, dtype=torch.bfloat16, device=self._device)
         self._product = torch.empty(ROWS, WIDTH, dtype=torch.bfloat16, device=self._device)
+        self._small = torch.ones(SMALL, SMALL, dtype=torch.bfloat16, device=self._device)
+        self._small_product = torch.empty_like(self._small)
         self._source = torch.ones(COPIED, dtype=torch.uint8, device=self._device)
         self._target = torch.ones(COPIED, dtype=torch.uint8, device=self._device)
         self()  # the first of each pays for setting up
@@ -34,6 +37,15 @@ class SpeedProbe:
         """FLOP/s and bytes/s (read and written): medians of several products and copies."""
         flops = median(self.flops() for _ in range(PRODUCTS))
         return flops, median(2 * COPIED / self._seconds(self._copy) for _ in range(COPIES))
+
+    def keep_busy(self, seconds: float) -> None:
+        """Compute with all threads for about so long, on so little that the caches keep what they hold.
+
+        A hypervisor may move a virtual core that sleeps, and let two of them share a physical one from then on.
+        """
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            torch.mm(self._small, self._small, out=self._small_product)
 
     def flops(self) -> float:
         """FLOP/s of one product: short enough to be asked between two steps, and leaves most of a cache alone."""

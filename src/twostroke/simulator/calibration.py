@@ -50,8 +50,8 @@ def calibrate(
 ) -> Calibration:
     """The coefficients near ``start`` under which the cost model is least wrong about measured steps.
 
-    What counts is the mean error of steps that decode, of those that prefill and of those that do both, each alike:
-    there are far more of the first kind.
+    What counts is the mean error of steps that decode, soon after others that prefill or later, of those that prefill
+    and of those that do both, each alike: there are far more of the first two.
 
     Args:
         weights: Format that the engine keeps the weights in.
@@ -77,7 +77,8 @@ def calibrate(
 
 def _shares(steps: Sequence[MeasuredStep]) -> list[float]:
     """Weights of the steps, the same in all for every class of them."""
-    classes = [(bool(step.shape.prefill), bool(step.shape.decode_requests)) for step in steps]
+    shapes = [step.shape for step in steps]
+    classes = [(bool(each.prefill), bool(each.decode_requests), bool(each.since_prefill)) for each in shapes]
     counts = Counter(classes)
     return [1 / (len(counts) * counts[each]) for each in classes]
 
@@ -136,6 +137,8 @@ _FITTED = (
     ("host", "step", 1e-6, 1.0),
     ("host", "request", 1e-8, 1e-2),
     ("host", "token", 1e-9, 1e-3),
+    ("host", "settle", 1e-7, 1e-1),
+    ("host", "fade", 0.05, 0.95),
 )
 
 

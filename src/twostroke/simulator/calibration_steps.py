@@ -1,9 +1,9 @@
 """Short steps on the live engine, for a calibration: which ones, and how they are timed.
 
 They cover what the cost model distinguishes: prompts of several lengths, alone and together; chunks that follow cached
-tokens, found in the prefix cache or computed before; decoding with few and many requests over short and long contexts;
-and prompts that come while others decode. The median of each kind counts: what a step usually takes, the operating
-system's share included, and not what it takes once in a while.
+tokens, found in the prefix cache or computed before; decoding with few and many requests over short and long contexts,
+just after a prompt and later; and prompts that come while others decode. The median of each kind counts: what a step
+usually takes, the operating system's share included, and not what it takes once in a while.
 
 A probe of the machine's speed goes before and after each scene. Runs at another speed than the usual one are made again
 and do not count: one set of coefficients cannot describe two speeds.
@@ -24,7 +24,7 @@ from twostroke.engine.engine import Engine
 from twostroke.observability.events import StepEvent
 from twostroke.sampling_params import SamplingParams
 from twostroke.simulator.machine_speed import SAME, Probe, Speed, usual
-from twostroke.simulator.step_shape import StepShape
+from twostroke.simulator.step_shape import SETTLING, StepShape
 
 
 class Wave(NamedTuple):
@@ -47,10 +47,10 @@ class Wave(NamedTuple):
 Scene = tuple[Wave, ...]
 # Those that do not fit are left out. A 350M model on two cores takes about a minute for all of them.
 SCENES: tuple[Scene, ...] = (
-    *((Wave(1, prompt, 8),) for prompt in (16, 48, 128, 300, 512, 1000, 1500)),
-    *((Wave(*wave),) for wave in ((2, 64, 8), (4, 256, 8), (8, 32, 8), (8, 400, 8), (16, 128, 8))),
+    *((Wave(1, prompt, SETTLING + 8),) for prompt in (16, 48, 128, 300, 512, 1000, 1500)),
+    *((Wave(*wave),) for wave in ((2, 64, 20), (4, 256, 8), (8, 32, 20), (8, 400, 8), (16, 128, 8))),
     (Wave(24, 40, 4, stagger=1),),
-    (Wave(64, 32, 6),),
+    (Wave(64, 32, 18),),
     (Wave(24, 240, 6, stagger=1),),
     (Wave(1, 2500, 6),),  # above the default budget: a chunk on top of computed tokens
     *((Wave(1, known + new, 4, known=known),) for known, new in ((512, 16), (512, 96), (1024, 48), (2048, 160))),
@@ -61,6 +61,7 @@ SCENES: tuple[Scene, ...] = (
     (Wave(16, 64, 24), Wave(1, 24, 4, at=4), Wave(1, 256, 4, at=10), Wave(4, 64, 4, at=16)),
 )
 LONGEST_KNOWN = 2048
+WARM_UP: Scene = (Wave(1, 16, 4),)
 # Tokens per request whose steps count as one shape; a context that is a little longer takes as long.
 SAME_CONTEXT = 16
 
@@ -139,13 +140,14 @@ def measure(
             speeds.append(Speed(*probe()))
 
     def run(runs: _Runs) -> None:
+        _run(engine, random, base, WARM_UP)  # the probe has driven the weights out of the caches
         if known := max(wave.known for wave in runs.scene):
             _run(engine, random, base, (Wave(1, known + 1, 1, known=known),))  # into the prefix cache
         runs.steps.append(_run(engine, random, base, runs.scene))
         look()
         runs.speeds.append(tuple(speeds[-2:]))
 
-    _run(engine, random, base, (Wave(1, 16, 4),))  # the first pass pays for allocations
+    _run(engine, random, base, WARM_UP)  # the first pass pays for allocations
     look()
     for number in range(rounds):
         for index, runs in enumerate(found):
@@ -184,12 +186,14 @@ def steps_csv(steps: Sequence[MeasuredStep], estimates: Sequence[float]) -> str:
     """A CSV with one row for each kind of step: what it computed, measured and estimated seconds."""
     file = StringIO(newline="")
     rows = csv.writer(file, lineterminator="\n")
-    rows.writerow(("decode_requests", "decode_context", "prefill", "sampled", "measured", "estimated"))
+    names = ("decode_requests", "decode_context", "prefill", "sampled", "measured", "estimated", "since_prefill")
+    rows.writerow(names)
     for step, estimate in zip(steps, estimates):
         shape = step.shape
         chunks = " ".join(f"{new}+{before}" for new, before in shape.prefill)
         numbers = (f"{step.seconds:.6g}", f"{estimate:.6g}")
-        rows.writerow((shape.decode_requests, shape.decode_context, chunks, shape.sampled, *numbers))
+        sizes = shape.decode_requests, shape.decode_context, chunks, shape.sampled
+        rows.writerow((*sizes, *numbers, shape.since_prefill))
     return file.getvalue()
 
 
@@ -199,7 +203,9 @@ def measured_steps(text: str) -> list[MeasuredStep]:
     for row in csv.DictReader(StringIO(text)):
         chunks = [chunk.partition("+") for chunk in row["prefill"].split()]
         prefill = tuple((int(new), int(before)) for new, _, before in chunks)
-        shape = StepShape(int(row["decode_requests"]), int(row["decode_context"]), prefill, int(row["sampled"]))
+        numbers = [int(row[name]) for name in ("decode_requests", "decode_context", "sampled")]
+        since = int(row.get("since_prefill") or 0)  # not in files of before it was told apart
+        shape = StepShape(*numbers[:2], prefill, numbers[2], since)
         found.append(MeasuredStep(shape, float(row["measured"])))
     return found
 
@@ -216,13 +222,18 @@ def _fits(scene: Scene, engine: Engine) -> bool:
 
 
 def _run(engine: Engine, random: Random, base: Sequence[int], scene: Scene) -> list[MeasuredStep]:
+    """Steps of a scene in their order. What taking in a request costs belongs to the step before which it comes."""
     waves = sorted(scene, key=lambda wave: wave.at)
     found: list[MeasuredStep] = []
     last = events[-1].step if (events := engine.recorder.events()) else -1
+    since = 0
     while waves or engine.has_work():
-        while waves and (waves[0].at <= len(found) or not engine.has_work()):
-            _submit(engine, random, base, waves.pop(0))
+        coming: list[GenerationRequest] = []
+        while waves and (waves[0].at <= len(found) or not (coming or engine.has_work())):
+            coming += _requests(engine, random, base, waves.pop(0))
         began = engine.clock()
+        for request in coming:
+            engine.submit(request)
         outputs = engine.step()
         seconds = engine.clock() - began
         for ended in outputs:
@@ -230,21 +241,26 @@ def _run(engine: Engine, random: Random, base: Sequence[int], scene: Scene) -> l
                 raise ended.error
         event = engine.recorder.events(last)[-1]
         last = event.step
-        found.append(MeasuredStep(step_shape(event), seconds))
+        shape = step_shape(event)
+        since = 0 if shape.prefill else since
+        found.append(MeasuredStep(shape._replace(since_prefill=since), seconds))
+        since = 1 if shape.prefill else (since + 1) % (SETTLING + 1) if since else 0
     return found
 
 
-def _submit(engine: Engine, random: Random, base: Sequence[int], wave: Wave) -> None:
+def _requests(engine: Engine, random: Random, base: Sequence[int], wave: Wave) -> list[GenerationRequest]:
+    found = []
     for index in range(wave.requests):
         output = wave.output + index * wave.stagger
         params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True, detokenize=False)
         own = [random.randrange(engine.info.vocab_size) for _ in range(wave.prompt - wave.known)]
         request_id = f"calibrate-{random.getrandbits(64):x}"
         prompt = [*base[: wave.known], *own]
-        engine.submit(GenerationRequest(request_id=request_id, prompt_token_ids=prompt, params=params))
+        found.append(GenerationRequest(request_id=request_id, prompt_token_ids=prompt, params=params))
+    return found
 
 
 def _kind(shape: StepShape) -> tuple[object, ...]:
     """Equal for steps that take as long, as far as a measurement can tell."""
     mean = shape.decode_context // max(shape.decode_requests, 1)
-    return shape.decode_requests, mean // SAME_CONTEXT, shape.prefill, shape.sampled
+    return shape.decode_requests, mean // SAME_CONTEXT, shape.prefill, shape.sampled, shape.since_prefill

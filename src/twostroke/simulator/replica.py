@@ -72,7 +72,7 @@ class Replica:
 
     def run(self, until: float) -> list[Request]:
         """Take one step, or as many steady ones as begin before ``until``. Returns whom that has ended."""
-        if self._jump and (steps := steady_steps(self.scheduler, TOKEN, MAX_RUN)) > 1:
+        if self._jump and self.executor.settled and (steps := steady_steps(self.scheduler, TOKEN, MAX_RUN)) > 1:
             finished = self._take_run(steps, until)
         else:
             finished = self.step()
