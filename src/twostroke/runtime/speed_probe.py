@@ -8,11 +8,12 @@ from statistics import median
 
 import torch
 
-ROWS, WIDTH = 512, 1024
+ROWS, WIDTH = 256, 1024
 # Larger than any cache: 64 MiB read, 64 MiB written.
 COPIED = 1 << 26
-PRODUCTS, COPIES = 15, 5
-SMALL = 192
+PRODUCTS, COPIES, TRIES = 9, 5, 3
+# Large enough for all threads to have a part, small enough for the second-level cache.
+SMALL = 384
 
 
 class SpeedProbe:
@@ -45,14 +46,20 @@ class SpeedProbe:
         """
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
-            torch.mm(self._small, self._small, out=self._small_product)
+            self._seconds(self._multiply_small)
 
     def flops(self) -> float:
-        """FLOP/s of one product: short enough to be asked between two steps, and leaves most of a cache alone."""
-        return 2 * ROWS * WIDTH * WIDTH / self._seconds(self._multiply)
+        """FLOP/s of the best of a few products, the first of which finds its matrices in no cache.
+
+        Short enough to be asked between two steps, and leaves most of the last cache alone.
+        """
+        return 2 * ROWS * WIDTH * WIDTH / min(self._seconds(self._multiply) for _ in range(TRIES))
 
     def _multiply(self) -> None:
         torch.mm(self._left, self._right, out=self._product)
+
+    def _multiply_small(self) -> None:
+        torch.mm(self._small, self._small, out=self._small_product)
 
     def _copy(self) -> None:
         self._target.copy_(self._source)
