@@ -138,24 +138,26 @@ class Scheduler:
         """Take in what the step produced: grow the requests, end those that are done."""
         outputs = []
         size, drawn, logprobs, scores = self.kv.block_size, result.token_ids, result.logprobs, result.prompt_logprobs
+        errors, held = result.errors, self._held
         for request_id, item in plan.scheduled.items():
             request = item.request
-            if result.errors and (error := result.errors.get(request_id)):
+            if errors and (error := errors.get(request_id)):
                 outputs.append(self.fail(request, error, now))
                 continue
-            before = request.num_computed_tokens
-            computed = request.num_computed_tokens = before + item.num_tokens
+            num_tokens = item.num_tokens
+            computed = request.num_computed_tokens = request.num_computed_tokens + num_tokens
             tokens = drawn.get(request_id) or []
-            unseen = _unseen(scores[request_id], request, item.start) if request_id in scores else None
+            unseen = _unseen(scores[request_id], request, item.start) if scores and request_id in scores else None
             if tokens or unseen is not None:
                 output = self._extend(request, tokens, now)
                 if logprobs:
                     output.logprobs = logprobs.get(request_id)
                 output.prompt_logprobs = unseen
                 outputs.append(output)
-            if computed // size > before // size and request.status is RequestStatus.RUNNING:
+            # It filled a block if its last one holds no more than what is new.
+            if computed % size < num_tokens and request.status is RequestStatus.RUNNING:
                 self.kv.commit(request)
-            if self._held and _prompt_computed(request):
+            if held and _prompt_computed(request):
                 self._unhold(request)
         return outputs
 
@@ -377,11 +379,8 @@ def _unseen(scores: list[PositionLogprobs], request: Request, start: int) -> lis
 
 
 def _output(request: Request, tokens: list[int]) -> RequestOutput:
+    prompt, reached = request.num_prompt_tokens, request.num_reached_tokens
+    used = reached if reached < prompt else prompt  # ``num_used_prompt_tokens``, without a call for every token
     return RequestOutput(
-        request.parent_id,
-        request.index,
-        tokens,
-        request.num_prompt_tokens,
-        request.num_cached_tokens,
-        num_used_prompt_tokens=request.num_used_prompt_tokens,
+        request.parent_id, request.index, tokens, prompt, request.num_cached_tokens, num_used_prompt_tokens=used
     )
