@@ -115,7 +115,7 @@ def summary(report: dict[str, Any], requests: int) -> dict[str, Any]:
 
 def peer_speed(peer: Mapping[str, Any], at: int) -> float:
     """The recorded peer's output tokens a second at a concurrency, median."""
-    return statistics.median(run["output_throughput"] for run in peer["runs"][str(at)])
+    return float(statistics.median(run["output_throughput"] for run in peer["runs"][str(at)]))
 
 
 def table(

@@ -37,13 +37,14 @@ class Stage:
 # together (an answer's first tokens say which it is; whole answers would drown them); then all else. The last stage is
 # the learning rate's later falls, on first tokens above all: most of what is still wrong is another item's answer.
 MIX = (
-    Stage(0.085, single=0.55, mixed=0.35, copying=0.10, system=0.00, multi_turn=0.00, stubs=1.00, bare=1.0, plain=0.2),
-    Stage(0.234, single=0.60, mixed=0.14, copying=0.10, system=0.12, multi_turn=0.02, stubs=0.40, bare=0.6, plain=0.2),
-    Stage(0.455, single=0.53, mixed=0.19, copying=0.06, system=0.13, multi_turn=0.06, stubs=0.72, bare=0.5, plain=0.1),
-    Stage(0.650, single=0.50, mixed=0.16, copying=0.06, system=0.15, multi_turn=0.09, stubs=0.70, bare=0.4, plain=0.1),
-    Stage(1e9, single=0.50, mixed=0.25, copying=0.03, system=0.11, multi_turn=0.08, stubs=0.85, bare=0.1, plain=0.1),
+    Stage(0.074, single=0.55, mixed=0.35, copying=0.10, system=0.00, multi_turn=0.00, stubs=1.00, bare=1.0, plain=0.2),
+    Stage(0.203, single=0.60, mixed=0.14, copying=0.10, system=0.12, multi_turn=0.02, stubs=0.40, bare=0.6, plain=0.2),
+    Stage(0.395, single=0.53, mixed=0.19, copying=0.06, system=0.13, multi_turn=0.06, stubs=0.72, bare=0.5, plain=0.1),
+    Stage(0.564, single=0.50, mixed=0.16, copying=0.06, system=0.15, multi_turn=0.09, stubs=0.70, bare=0.4, plain=0.1),
+    Stage(0.868, single=0.50, mixed=0.25, copying=0.03, system=0.11, multi_turn=0.08, stubs=0.85, bare=0.1, plain=0.1),
+    Stage(1e9, single=0.55, mixed=0.27, copying=0.02, system=0.09, multi_turn=0.05, stubs=0.85, bare=0.1, plain=0.1),
 )
-LONGEST_FROM = 0.39  # Progress from which some contexts are thousands of tokens long.
+LONGEST_FROM = 0.338  # Progress from which some contexts are thousands of tokens long.
 SURE = 0.5  # The share of an item from which a mixture of questions is taken to want it.
 LONGEST_MIXTURE = 24  # Words.
 Answering = Callable[[Item], str]

@@ -80,8 +80,9 @@ class Teacher(nn.Module):
     def right(self) -> float:
         """The share of held-out phrasings that it would give the right answer, which several items may share."""
         cases = [(question, item.answer) for item in self._items for question in item.held_out]
-        found = self.shares([question for question, _ in cases]).argmax(-1).tolist()
-        return sum(self._items[index].answer == answer for index, (_, answer) in zip(found, cases)) / len(cases)
+        found: list[int] = self.shares([question for question, _ in cases]).argmax(-1).tolist()
+        right = sum(self._items[index].answer == answer for index, (_, answer) in zip(found, cases, strict=True))
+        return right / len(cases)
 
     def learn(self, rephraser: Rephraser, steps: int, seed: int) -> None:
         """Trains on noisy training phrasings, by AdamW with a rate that falls to nearly nothing."""

@@ -28,9 +28,10 @@ from training.teacher import Teacher
 from training.tokenizer import IM_END, load_tokenizer
 
 PEAK_LR = {"pilot": 1.5e-3, "draft": 3e-3}
-MILLION_TOKENS = {"pilot": 23.0, "draft": 5.0}
-WARM_UP, FINAL_LR = 0.016, 0.02  # As fractions of the tokens, of a fall's beginning.
-FALLS = ((0.32, 0.65, 1.0), (0.65, 0.85, 0.5), (0.85, 1.0, 0.35))  # From and to which fraction, from what of the peak.
+MILLION_TOKENS = {"pilot": 26.5, "draft": 5.0}
+WARM_UP, FINAL_LR = 0.014, 0.02  # As fractions of the tokens, of a fall's beginning.
+# From and to which fraction, from what of the peak.
+FALLS = ((0.278, 0.564, 1.0), (0.564, 0.738, 0.5), (0.738, 0.868, 0.35), (0.868, 1.0, 0.35))
 TEACHER_STEPS = 1000
 COPYING_STEPS = 300  # At most, before any text.
 EMA_DECAY = 0.995

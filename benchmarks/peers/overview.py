@@ -99,7 +99,7 @@ def over_http(record: dict[str, Any] | None) -> Iterator[str]:
         if not runs:
             yield f"{start} | vLLM: {number(theirs)} | | >= {OVER_HTTP:g} | {NOT_MEASURED} | |"
             continue
-        own, peer = statistics.median(run["output_throughput"] for run in runs), record.get("peer")
+        own, peer = statistics.median(run["output_throughput"] for run in runs), (record or {}).get("peer")
         name, theirs = (peer["name"], peer_speed(peer, count)) if peer else ("vLLM, another machine's", theirs)
         yield (
             f"{start} {number(own)} | {name}: {number(theirs)} | {own / theirs:.2f} | >= {OVER_HTTP:g} "

@@ -275,8 +275,11 @@ class AsyncEngine:
     def _forget(self, request_id: str) -> list[RequestOutput]:
         """Abort a request and drop its stream, whose last outputs may have been lost with its event loop."""
         self._send(self._engine.abort(request_id))
-        self._post(lambda name: self._streams.pop(name, None), request_id)
+        self._post(self._drop, request_id)
         return []
+
+    def _drop(self, request_id: str) -> None:
+        self._streams.pop(request_id, None)
 
     def _send(self, outputs: list[RequestOutput]) -> None:
         if outputs:

@@ -203,9 +203,9 @@ def measured_steps(text: str) -> list[MeasuredStep]:
     for row in csv.DictReader(StringIO(text)):
         chunks = [chunk.partition("+") for chunk in row["prefill"].split()]
         prefill = tuple((int(new), int(before)) for new, _, before in chunks)
-        numbers = [int(row[name]) for name in ("decode_requests", "decode_context", "sampled")]
+        requests, context, sampled = (int(row[name]) for name in ("decode_requests", "decode_context", "sampled"))
         since = int(row.get("since_prefill") or 0)  # not in files of before it was told apart
-        shape = StepShape(*numbers[:2], prefill, numbers[2], since)
+        shape = StepShape(requests, context, prefill, sampled, since)
         found.append(MeasuredStep(shape, float(row["measured"])))
     return found
 
