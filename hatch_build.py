@@ -39,10 +39,9 @@ class KernelsHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         try:
             compile_library(compiler, root / SOURCES, root / LIBRARY)
-        except subprocess.CalledProcessError as error:
-            self.app.display_warning(
-                f"the CPU kernels did not compile, twostroke is built without them:\n{error.stderr}"
-            )
+        except (OSError, subprocess.CalledProcessError) as error:  # no such compiler, nowhere to write; its words
+            reason = getattr(error, "stderr", error)
+            self.app.display_warning(f"the CPU kernels did not compile, twostroke is built without them:\n{reason}")
             return
         build_data["artifacts"].append(str(LIBRARY))
         build_data["pure_python"], build_data["infer_tag"] = False, True
@@ -56,7 +55,7 @@ def find_compiler() -> list[str] | None:
 
 
 def compile_library(compiler: list[str], sources: Path, library: Path) -> None:
-    """Compile every source file and link them; raises CalledProcessError with the compiler's words."""
+    """Compile every source file and link them; raises OSError, or CalledProcessError with the compiler's words."""
     on_x86 = platform.machine().lower() in ("x86_64", "amd64")
 
     def run(*arguments: str | Path) -> None:

@@ -1,7 +1,8 @@
 """Output throughput over HTTP, client and server on the same machine: ``python -m benchmarks.http_throughput``.
 
 The workload is that of ``vllm bench serve --dataset-name random --random-input-len 256 --random-output-len 64
---ignore-eos --max-concurrency N``, sent by ``twostroke bench serve`` to ``twostroke serve`` with its default flags.
+--ignore-eos --max-concurrency N``, sent by ``twostroke bench serve`` to ``twostroke serve`` with its default flags, and
+in turn with it to a peer that runs already, if ``--peer-url`` names one (``vllm serve`` with the same checkpoint, say).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from benchmarks.claims.report import Others, environment, environment_text
 from benchmarks.server import running_server
 
 RESULTS = Path(__file__).parent / "results"
-# Output tokens a second of vLLM 0.32's CPU build with the same checkpoint shape and workload, on 2 cores of an AMD EPYC
-# (measured once, not in the same run; benchmarks/peers measures side by side).
+# Output tokens a second of vLLM 0.32's CPU build with the same checkpoint shape and workload, measured once on another,
+# slower machine (2 cores of an AMD EPYC, 396 GFLOP/s in bf16): a ratio to them flatters. --peer-url measures in turn.
 VLLM = {("10m", 16): 700.0, ("10m", 64): 1161.0, ("350m", 4): 63.1, ("350m", 16): 97.2}
 SECONDS = 900.0  # for one run of the client
 COLUMNS = (
@@ -44,6 +45,8 @@ def main(
     input_len: int = 256,
     output_len: int = 64,
     rounds: int = 3,
+    peer_url: str | None = None,
+    peer_name: str = "vLLM",
     out: Path = RESULTS,
 ) -> None:
     """Serve a model and measure it at each concurrency.
@@ -55,10 +58,14 @@ def main(
         input_len: Tokens of a prompt.
         output_len: Tokens of an answer.
         rounds: Runs at each concurrency; their median counts.
+        peer_url: Another OpenAI server that serves the same model already; it gets the same load, in turn. The record
+            counts its CPU time as that of others.
+        peer_name: What to call it.
         out: Folder for the record.
     """
     others = Others()
     runs: dict[int, list[dict[str, Any]]] = {at: [] for at in concurrency}
+    peer_runs: dict[str, list[dict[str, Any]]] = {str(at): [] for at in concurrency}
     with tempfile.TemporaryDirectory(prefix="twostroke-http-") as name:
         folder, served = Path(name), model
         if model in make_checkpoint.SIZES:
@@ -68,23 +75,31 @@ def main(
         with running_server(served, folder / "server.log") as server:
             for seed in range(rounds):
                 for at in concurrency:
-                    report = folder / f"{seed}-{at}.json"
-                    command = [
-                        *(sys.executable, "-m", "twostroke", "bench", "serve", "--base-url", server.url),
+                    load = [
                         *("--num-prompts", str(requests_each * at), "--max-concurrency", str(at)),
                         *("--random-input-len", str(input_len), "--random-output-len", str(output_len)),
-                        *("--ignore-eos", "--seed", str(seed), "--num-warmups", "4", "--output-json", str(report)),
+                        *("--ignore-eos", "--seed", str(seed), "--num-warmups", "4"),
                     ]
-                    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=SECONDS)
-                    runs[at].append(summary(json.loads(report.read_text()), requests_each * at))
-    text = table(model, runs, input_len, output_len)
+                    runs[at].append(run_client(server.url, load, requests_each * at, folder))
+                    if peer_url:
+                        peer_runs[str(at)].append(run_client(peer_url, load, requests_each * at, folder))
+    peer = {"name": peer_name, "runs": peer_runs} if peer_url else None
+    text = table(model, runs, input_len, output_len, peer)
     print(text, flush=True)
     command_line = shlex.join(["python", "-m", "benchmarks.http_throughput", *sys.argv[1:]])
     where = environment(command_line, others.share())
     out.mkdir(parents=True, exist_ok=True)
     stem = f"http_throughput_{Path(model).name}"
-    (out / f"{stem}.json").write_text(json.dumps({**where, "runs": runs}, indent=2) + "\n")
+    (out / f"{stem}.json").write_text(json.dumps({**where, "runs": runs, "peer": peer}, indent=2) + "\n")
     (out / f"{stem}.md").write_text(f"# Throughput over HTTP\n\n{environment_text(where)}\n{text}\n")
+
+
+def run_client(url: str, load: Sequence[str], requests: int, folder: Path) -> dict[str, Any]:
+    """One run of ``twostroke bench serve``, see ``summary``."""
+    report = folder / "report.json"
+    command = [sys.executable, "-m", "twostroke", "bench", "serve", "--base-url", url, *load]
+    subprocess.run([*command, "--output-json", str(report)], check=True, stdout=subprocess.DEVNULL, timeout=SECONDS)
+    return summary(json.loads(report.read_text()), requests)
 
 
 def summary(report: dict[str, Any], requests: int) -> dict[str, Any]:
@@ -98,19 +113,31 @@ def summary(report: dict[str, Any], requests: int) -> dict[str, Any]:
     return {key: report[key] for key in ("output_throughput", "total_token_throughput", *(k for k, _ in COLUMNS))}
 
 
-def table(model: str, runs: Mapping[int, Sequence[dict[str, Any]]], input_len: int, output_len: int) -> str:
-    """Markdown, medians over the rounds."""
+def peer_speed(peer: Mapping[str, Any], at: int) -> float:
+    """The recorded peer's output tokens a second at a concurrency, median."""
+    return float(statistics.median(run["output_throughput"] for run in peer["runs"][str(at)]))
+
+
+def table(
+    model: str,
+    runs: Mapping[int, Sequence[dict[str, Any]]],
+    input_len: int,
+    output_len: int,
+    peer: Mapping[str, Any] | None = None,
+) -> str:
+    """Markdown, medians over the rounds; ``peer`` as it is recorded: its name, and its runs."""
     names = " | ".join(name for _, name in COLUMNS)
     rounds = len(next(iter(runs.values())))
+    beside = f"{peer['name']}, in turn" if peer else "vLLM 0.32, measured on another, slower machine"
     lines = [
         f"{model}, {input_len} tokens in, {output_len} out, default flags; medians of {rounds} rounds",
         "",
-        f"| concurrency | output tok/s (range) | against vLLM 0.32's, measured before | {names} |",
+        f"| concurrency | output tok/s (range) | against {beside} | {names} |",
         "|---|---|---|" + "---|" * len(COLUMNS),
     ]
     for at, own in runs.items():
         speeds = [run["output_throughput"] for run in own]
-        speed, theirs = statistics.median(speeds), VLLM.get((model, at))
+        speed, theirs = statistics.median(speeds), peer_speed(peer, at) if peer else VLLM.get((model, at))
         against = f"{speed / theirs:.2f}x of {theirs:g}" if theirs else ""
         rest = " | ".join(f"{statistics.median(run[key] for run in own):.1f}" for key, _ in COLUMNS)
         lines.append(f"| {at} | {speed:.0f} ({min(speeds):.0f} to {max(speeds):.0f}) | {against} | {rest} |")

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -123,7 +125,7 @@ def main() -> None:
         print(f"instruction set {library.instruction_set}, {args.threads} threads")
     others = Others()
     rows = measure_linear(args.rounds) + measure_attention(args.rounds)
-    where = environment("python -m benchmarks.kernels", others.share())
+    where = environment(shlex.join(["python", "-m", "benchmarks.kernels", *sys.argv[1:]]), others.share())
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "kernels.json").write_text(json.dumps({"environment": where, "rows": rows}, indent=1) + "\n")
     lines = [

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+
+import pytest
 
 # The models in the tests are tiny, and waiting for a second thread on a busy machine costs far more than it saves.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -11,3 +14,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell without a terminal starts what runs in its background deaf to Ctrl-C, which some tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(params=["avx512", "avxvnni", "avx2", "generic"])
+def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each build of the compiled kernels in turn."""
+    from tests.instruction_sets import selected
+
+    with selected(request.param) as there:
+        if not there:
+            pytest.skip(f"this processor has no {request.param}")
+        yield request.param

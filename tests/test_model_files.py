@@ -14,6 +14,16 @@ def test_a_folder_is_itself(tmp_path: Path) -> None:
     assert resolve_model(str(tmp_path)) == tmp_path
 
 
+@pytest.mark.parametrize("model", ["pilot", "folder"])
+def test_a_revision_of_what_has_none_is_refused(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who pins a revision must not be served something else."""
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelLoadError, match="--revision v1") as failure:
+        resolve_model(model, "v1")
+    assert "Hub" in str(failure.value.hint)
+
+
 def test_a_hub_id_is_downloaded_without_pickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, object]] = []
 

@@ -78,10 +78,11 @@ class Teacher(nn.Module):
         return torch.stack(rows)
 
     def right(self) -> float:
-        """The share of held-out phrasings that it would answer with the right item."""
-        cases = [(question, index) for index, item in enumerate(self._items) for question in item.held_out]
-        found = self.shares([question for question, _ in cases]).argmax(-1)
-        return (found == torch.tensor([index for _, index in cases])).float().mean().item()
+        """The share of held-out phrasings that it would give the right answer, which several items may share."""
+        cases = [(question, item.answer) for item in self._items for question in item.held_out]
+        found: list[int] = self.shares([question for question, _ in cases]).argmax(-1).tolist()
+        right = sum(self._items[index].answer == answer for index, (_, answer) in zip(found, cases, strict=True))
+        return right / len(cases)
 
     def learn(self, rephraser: Rephraser, steps: int, seed: int) -> None:
         """Trains on noisy training phrasings, by AdamW with a rate that falls to nearly nothing."""

@@ -11,6 +11,13 @@ for library in /usr/lib/*/libtcmalloc_minimal.so.4; do
   if [ -e "$library" ]; then export LD_PRELOAD="$library"; fi
 done
 [ -d training/runs/bank ] || "$python" -m training.prepare
+same='import sys; from pathlib import Path; from training.bank import load_bank as load
+sys.exit(load().digest != load(Path("training/runs/bank")).digest)'
+"$python" -c "$same" || {
+  echo "error: training/runs was begun with another bank than training/bank" >&2
+  echo "hint: remove training/runs to train on the bank as it is now" >&2
+  exit 1
+}
 "$python" -m training.train --size pilot
 "$python" -m training.export --size pilot
 "$python" -m training.train --size draft

@@ -5,6 +5,7 @@ A run of all of them is recorded in ``benchmarks/claims/results``; a run of some
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 import cyclopts
 
 from benchmarks.claims import chunked_prefill, continuous_batching, kv_cache, kv_waste, prefix_caching
-from benchmarks.claims.report import ROOT, Claim, Others, environment, write_claims
+from benchmarks.claims.report import Claim, Others, environment, keep_recorded, write_claims
 from benchmarks.claims.workbench import Workbench, default_model
 
 MEASURES: dict[str, Sequence[Callable[[Workbench], Claim]]] = {
@@ -25,7 +26,8 @@ MEASURES: dict[str, Sequence[Callable[[Workbench], Claim]]] = {
     "chunked_prefill": (chunked_prefill.measure,),
     "kv_waste": (kv_waste.measure,),
 }
-TRACES = ROOT.parent / "shared" / "data" / "traces"
+# Without the variable nothing is looked for: a folder of this name is not there.
+TRACES = Path(os.environ.get("TWOSTROKE_DATA", "$TWOSTROKE_DATA")) / "traces"
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -44,7 +46,7 @@ def main(
         model: What to run on: pilot by default, or a random checkpoint of its size where there is no pilot.
         checkpoint: A model too large for the CPU's cache, for the claim on continuous batching: by default a random one
             of 350 M parameters, made for the run (benchmarks/make_checkpoint.py; 0.7 GB in the temporary folder).
-        data: Folder of the Azure traces.
+        data: Folder of the Azure traces, by default traces in $TWOSTROKE_DATA (CONTRIBUTING.md: where they come from).
         rounds: How often each is measured.
         out: Folder for the record.
     """
@@ -68,6 +70,7 @@ def main(
         say("done; nothing recorded, since only a run of all claims is")
         return
     share = all_along.share()
+    claims = keep_recorded(claims, out)
     write_claims(claims, environment(shlex.join(["python", "-m", "benchmarks.claims", *sys.argv[1:]]), share), out)
     say(f"recorded in {out}" + (f"; others took {share:.1%} of the CPU time" if share is not None else ""))
 

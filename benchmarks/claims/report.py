@@ -8,7 +8,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ class Claim:
         target: What was promised, if anything was.
         met: Whether it is; ``None`` without a target or a measurement.
         figures: Every number behind ``measured``, by round.
+        recorded: Commit and date of the former run that measured it, if this one could not.
     """
 
     name: str
@@ -37,15 +38,17 @@ class Claim:
     target: str | None = None
     met: bool | None = None
     figures: dict[str, Any] = field(default_factory=dict)
+    recorded: str | None = None
 
     def line(self) -> str:
         return f"{self.claim} | {self.measured}{self.verdict()} | {self.conditions}"
 
     def verdict(self) -> str:
+        former = f"; measured {self.recorded}" if self.recorded else ""
         if self.target is None:
-            return ""
+            return former
         word = {True: "met", False: "MISSED", None: "not measured"}[self.met]
-        return f"; target {self.target}: {word}"
+        return f"; target {self.target}: {word}{former}"
 
 
 class Others:
@@ -66,7 +69,8 @@ class Others:
 
 def shown(command: str) -> str:
     """A command without what only says where things lie on one machine: of an absolute path, the last part."""
-    return re.sub(r"(?<![^\s\"'=])/[^\s\"'=]*/(?=[^/\s\"'=]+)", ".../", command)
+    quoted, bare = r"(?<=')/[^']*/(?=[^/']+')", r"(?<![^\s\"'=])/[^\s\"'=]*/(?=[^/\s\"'=]+)"
+    return re.sub(f"{quoted}|{bare}", ".../", command)
 
 
 def environment(command: str, others: float | None) -> dict[str, Any]:
@@ -100,6 +104,19 @@ def environment_text(where: dict[str, Any]) -> str:
         f"- date: {where['date']}\n"
         f"- command: `{where['command']}`\n"
     )
+
+
+def keep_recorded(claims: Sequence[Claim], folder: Path) -> list[Claim]:
+    """The claims; what could not be measured (its data is not there) is as it was recorded in ``folder`` before."""
+    path = folder / "claims.json"
+    former = json.loads(path.read_text()) if path.is_file() else {"claims": []}
+    kept = {}
+    for fields in former["claims"]:
+        claim = Claim(**fields)
+        if claim.met is not None:
+            recorded = claim.recorded or f"at commit {former['commit']} on {former['date']}"
+            kept[claim.claim] = replace(claim, recorded=recorded)
+    return [kept.get(c.claim, c) if c.target is not None and c.met is None else c for c in claims]
 
 
 def write_claims(claims: Sequence[Claim], where: dict[str, Any], folder: Path) -> None:

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-# Beside the checkout, or where the environment says.
-DATA = Path(os.environ.get("TWOSTROKE_DATA", ROOT.parent / "shared" / "data")) / "measured"
+# Without the variable nothing is looked for: a folder of this name is not there.
+DATA = Path(os.environ.get("TWOSTROKE_DATA", "$TWOSTROKE_DATA")) / "measured"
 # Devices in the data, by the name of their hardware sheet.
 DEVICES = {"a100-80gb-sxm": "a100_sxm", "h100-sxm": "h100_sxm", "l40s": "l40s"}
 FORMATS = {"bfloat16": "bf16", "fp8": "fp8"}

@@ -12,42 +12,36 @@ kept in ``benchmarks/results/live_engine.json``, every request of it, so that th
 from __future__ import annotations
 
 import argparse
-import heapq
 import json
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.claims.report import Others
 from benchmarks.simulator.data import ROOT
+from benchmarks.simulator.live_player import LivePlayer
+from benchmarks.simulator.live_runs import LiveRun, quiet_run, watched_run
 from twostroke.config import CacheConfig, EngineConfig, ModelOptions, ObservabilityConfig
-from twostroke.engine.client import GenerationRequest
-from twostroke.engine.engine import Engine
 from twostroke.model_files import resolve_model
-from twostroke.sampling_params import SamplingParams
 from twostroke.simulator.calibration import as_toml
 from twostroke.simulator.calibration import calibrate as fit
 from twostroke.simulator.calibration_steps import measured_steps, steps_csv
 from twostroke.simulator.efficiencies import load_efficiencies
 from twostroke.simulator.fleet import RequestResult
 from twostroke.simulator.hardware_sheet import load_hardware
+from twostroke.simulator.machine_speed import Speed
 from twostroke.simulator.options import DeploymentOptions
 from twostroke.simulator.public_models import find_model
 from twostroke.simulator.scenario import Scenario, simulate
-from twostroke.simulator.workloads.base import RequestSpec, Workload
 from twostroke.simulator.workloads.make import make_workload
-from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
+from twostroke.simulator.workloads.options import SimulatedWorkloadOptions as Options
 
 RESULTS = ROOT / "benchmarks" / "results" / "live_engine.json"
-# A run beside which others took a larger share of the CPU time is done again, so many times at most in all.
-QUIET, ATTEMPTS = 0.03, 2
 # More steps than any run of a workload has.
 KEPT_EVENTS = 100_000
 # What is kept of a request: seconds since the workload began, and tokens.
@@ -65,15 +59,15 @@ class Pace:
 # A third to three quarters of what the model can do on two cores.
 PACES = {"pilot": Pace(5.0, 8), "350m": Pace(0.6, 1)}
 UNKNOWN = Pace(0.5, 1)
-WARM_UP = SimulatedWorkloadOptions(workload="random", num_requests=16, input_len=100, output_len=20)
+WARM_UP = Options(workload="random", num_requests=16, input_len=100, output_len=20)
 
 
-def workloads(pace: Pace) -> dict[str, SimulatedWorkloadOptions]:
+def workloads(pace: Pace) -> dict[str, Options]:
     """Lengths, arrivals and sharing that no scene of the calibration has."""
 
-    def make(requests: int, rate: float | None = None, **options: Any) -> SimulatedWorkloadOptions:
+    def make(requests: int, rate: float | None = None, **options: Any) -> Options:
         found = None if rate is None else rate * pace.rate
-        return SimulatedWorkloadOptions(num_requests=requests * pace.times, rate=found, seed=1, **options)
+        return Options(num_requests=requests * pace.times, rate=found, seed=1, **options)
 
     lengths: dict[str, Any] = {"workload": "random", "range_ratio": 0.5}
     few = 8 if pace.times == 1 else 16
@@ -86,93 +80,6 @@ def workloads(pace: Pace) -> dict[str, SimulatedWorkloadOptions]:
         ),
         "bursts": make(48, 3.0, arrivals="burst", burst_size=2 * few, input_len=70, output_len=40, **lengths),
     }
-
-
-class LivePlayer:
-    """Sends a workload's requests to an engine when they are due, and notes what comes back and when.
-
-    Args:
-        engine: Nobody else uses it.
-        seed: Of the tokens. Another one for each run: what an earlier one left in the prefix cache must not be found.
-    """
-
-    def __init__(self, engine: Engine, workload: Workload, seed: str) -> None:
-        self._engine = engine
-        self._workload = workload
-        self._random = Random(f"{seed} tokens")
-        self._vocabulary = range(engine.info.vocab_size)
-        self._due: list[tuple[float, int, RequestSpec]] = [
-            (spec.arrival, spec.number, spec) for spec in workload.arrivals()
-        ]
-        heapq.heapify(self._due)
-        self._sent: dict[str, tuple[RequestSpec, list[int]]] = {}
-        self._first: dict[str, float] = {}
-        self._sessions: dict[int, list[int]] = {}
-        self._shared: dict[int, list[int]] = {}
-        self._results: list[RequestResult] = []
-
-    def run(self) -> list[RequestResult]:
-        """All requests, by number. Raises EngineError if one fails."""
-        engine, began = self._engine, time.perf_counter()
-        while self._due or engine.has_work():
-            now = time.perf_counter() - began
-            while self._due and self._due[0][0] <= now:
-                self._send(heapq.heappop(self._due)[2])
-            if not engine.has_work():
-                time.sleep(max(0.0, self._due[0][0] - now))
-                continue
-            outputs = engine.step()
-            now = time.perf_counter() - began
-            for output in outputs:
-                if output.error is not None:
-                    raise output.error
-                self._first.setdefault(output.request_id, now)
-                self._sent[output.request_id][1].extend(output.token_ids)
-                if output.finished:
-                    self._end(output.request_id, output.num_cached_tokens, now)
-        return sorted(self._results, key=lambda result: result.number)
-
-    def _send(self, spec: RequestSpec) -> None:
-        prompt = self._prompt(spec)
-        self._sent[spec.request_id] = spec, list(prompt)
-        params = SamplingParams(temperature=0, max_tokens=spec.output_tokens, ignore_eos=True, detokenize=False)
-        self._engine.submit(GenerationRequest(request_id=spec.request_id, prompt_token_ids=prompt, params=params))
-
-    def _prompt(self, spec: RequestSpec) -> list[int]:
-        """Tokens that are equal where the workload says so: a session's next turn has the answers in it."""
-        if spec.session is not None and spec.session in self._sessions:
-            known = self._sessions[spec.session]
-        else:
-            known = []
-            for identity, tokens in spec.segments:
-                if spec.session is None or identity < 0:
-                    known = known + self._shared.setdefault(identity, self._draw(tokens))
-        return known + self._draw(spec.prompt_tokens - len(known))
-
-    def _draw(self, count: int) -> list[int]:
-        return self._random.choices(self._vocabulary, k=count)  # between two steps: it must not take long
-
-    def _end(self, request_id: str, cached: int, now: float) -> None:
-        spec, tokens = self._sent.pop(request_id)
-        if spec.session is not None:
-            self._sessions[spec.session] = tokens
-        first = self._first.pop(request_id)
-        self._results.append(
-            RequestResult(
-                number=spec.number,
-                replica=0,
-                arrival=spec.arrival,
-                scheduled=first,
-                first_token=first,
-                finish=now,
-                prompt_tokens=spec.prompt_tokens,
-                output_tokens=spec.output_tokens,
-                cached_tokens=cached,
-                preemptions=0,
-            )
-        )
-        for following in self._workload.after(spec, now):
-            heapq.heappush(self._due, (following.arrival, following.number, following))
 
 
 def calibrate(model: str) -> dict[str, Any]:
@@ -192,50 +99,52 @@ def refit(found: dict[str, Any], folder: Path, rounds: int = 4000) -> str:
     steps, start = measured_steps(found["steps"]), load_efficiencies("cpu")
     fitted = fit(steps, hardware, sheet, start, weights=sheet.format, rounds=rounds)
     found["steps"] = steps_csv(fitted.steps, fitted.estimates)
-    return as_toml(fitted, tomllib.loads(found["efficiencies"])["source"])
+    kept = tomllib.loads(found["efficiencies"])
+    return as_toml(fitted, kept["source"], Speed(**kept["speed"]) if "speed" in kept else None)
 
 
-def quiet_run(engine: Engine, options: SimulatedWorkloadOptions, seed: str) -> tuple[list[RequestResult], float]:
-    """A live run, and the share of the CPU time that others took: of at most ``ATTEMPTS`` the quietest, or the first
-    that was quiet. Which one it is does not depend on what was measured."""
-    best: tuple[list[RequestResult], float] = [], 2.0
-    for attempt in range(ATTEMPTS):
-        others = Others()
-        results = LivePlayer(engine, make_workload(options).workload, f"{seed} {attempt}").run()
-        share = others.share() or 0.0
-        best = min(best, (results, share), key=lambda run: run[1])
-        if share <= QUIET:
-            break
-    return best
-
-
-def measure(found: dict[str, Any], repeats: int, save: Callable[[], None], record: Path | None = None) -> None:
+def measure(
+    found: dict[str, Any],
+    repeats: int,
+    save: Callable[[], None],
+    record: Path | None = None,
+    let_sleep: bool = False,
+) -> None:
     """Run every workload ``repeats`` times, live, on a model that has been calibrated; into ``found``.
 
     Args:
         record: A folder for the step events of each workload, to see where live and simulated part.
+        let_sleep: Let the machine sleep while there is no request.
     """
-    from twostroke.startup import load_engine
+    from twostroke.startup import load_engine, make_speed_probe
 
-    model = found["model"]
+    model, usual = found["model"], calibrated_speed(found)
     # Kept, so that a report needs no checkpoint.
     found["config"] = json.loads((resolve_model(model) / "config.json").read_text(encoding="utf-8"))
     observed = ObservabilityConfig(step_events=KEPT_EVENTS) if record else ObservabilityConfig()
     engine = load_engine(EngineConfig(model=ModelOptions(model=model), observability=observed))
-    info = engine.info
+    info, probe = engine.info, make_speed_probe("cpu")
     found["kv_cache_memory"] = info.num_blocks * info.block_size * info.kv_bytes_per_token
     try:
         LivePlayer(engine, make_workload(WARM_UP).workload, "warm-up").run()
         for name, options in workloads(PACES.get(short_name(model), UNKNOWN)).items():
-            last = engine.recorder.events()[-1].step
-            runs = [quiet_run(engine, options, f"{name} {repeat}") for repeat in range(repeats)]
-            if record is not None:
-                lines = b"\n".join(event.to_json() for event in engine.recorder.events(last))
-                (record / f"{short_name(model)}, {name}.jsonl").write_bytes(lines)
-            found["workloads"][name] = [[_row(result) for result in run] for run, _ in runs]
+            runs = []
+            for repeat in range(repeats):
+
+                def run(attempt: int, title: str = f"{name} {repeat}", options: Options = options) -> LiveRun:
+                    workload, seed = make_workload(options).workload, f"{title} {attempt}"
+                    made = watched_run(engine, workload, seed, probe, usual, let_sleep=let_sleep)
+                    if record is not None:
+                        events = engine.recorder.events(made.steps[0] - 1)
+                        lines = b"\n".join(event.to_json() for event in events)
+                        (record / f"{short_name(model)}, {seed}.jsonl").write_bytes(lines)
+                    return made
+
+                runs.append(quiet_run(run))
+            found["workloads"][name] = [[_row(result) for result in run.results] for run in runs]
+            found.setdefault("states", {})[name] = [run.state() for run in runs]
             save()
-            shares = ", ".join(f"{share:.0%}" for _, share in runs)
-            print(f"{model}, {name}: done; others took {shares} of the CPU time", file=sys.stderr)
+            print(f"{model}, {name}: done; {[run.state() for run in runs]}", file=sys.stderr)
     finally:
         engine.close()
 
@@ -252,6 +161,14 @@ def simulated(measured: dict[str, Any], name: str, folder: Path) -> list[Request
         cache=replace(CacheConfig(), kv_cache_memory=measured["kv_cache_memory"]),
     )
     return simulate(scenario).result.requests
+
+
+def calibrated_speed(found: dict[str, Any]) -> Speed:
+    """The machine's speed when the model was calibrated."""
+    kept = tomllib.loads(found["efficiencies"])
+    if "speed" not in kept:
+        raise SystemExit("the kept calibration does not say at which speed it was made: calibrate anew")
+    return Speed(**kept["speed"])
 
 
 def short_name(model: str) -> str:
@@ -282,7 +199,11 @@ def _row(result: RequestResult) -> list[float]:
 
 
 def update(
-    models: Sequence[str], repeats: int = 2, keep_calibration: bool = False, record: Path | None = None
+    models: Sequence[str],
+    repeats: int = 2,
+    keep_calibration: bool = False,
+    record: Path | None = None,
+    let_sleep: bool = False,
 ) -> Path | None:
     """Measure these models and write the report; of others, from what was measured last. ``None`` if there is none."""
     from benchmarks.simulator import live_report
@@ -299,7 +220,8 @@ def update(
         if not keep_calibration:
             kept["models"][name] = calibrate(model)
             save()
-        measure(kept["models"][name], repeats, save, record)
+        kept["models"][name]["let_sleep"] = let_sleep
+        measure(kept["models"][name], repeats, save, record, let_sleep)
     return live_report.write(kept) if kept["models"] else None
 
 
@@ -319,10 +241,11 @@ def main() -> int:
     parser.add_argument("--keep-calibration", action="store_true", help="run the workloads on the last one")
     parser.add_argument("--record", type=Path, help="a folder for the steps of every workload (JSON lines)")
     parser.add_argument("--refit", action="store_true", help="fit anew to the steps of the calibrations that are kept")
+    parser.add_argument("--let-sleep", action="store_true", help="do not keep the cores busy between two requests")
     options = parser.parse_args()
     if options.refit:
         refit_all()
-    path = update(options.models, options.repeats, options.keep_calibration, options.record)
+    path = update(options.models, options.repeats, options.keep_calibration, options.record, options.let_sleep)
     if path is None:
         print("skipped: nothing has been measured yet; name the models", file=sys.stderr)
     else:

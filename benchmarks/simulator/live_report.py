@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +14,9 @@ from typing import Any
 from benchmarks.simulator import live
 from benchmarks.simulator.data import ROOT
 from benchmarks.simulator.kernels import Pair, median
+from benchmarks.simulator.live_runs import ATTEMPTS, QUIET
 from twostroke.simulator.fleet import RequestResult
+from twostroke.simulator.machine_speed import SAME
 
 REPORT = ROOT / "docs" / "validation"
 TARGET_MEDIAN, TARGET_TAIL = 0.10, 0.20
@@ -27,6 +31,17 @@ alone, and the engine ran the same requests in real time, in a process of its ow
 had a part in the calibration. 350m is a random checkpoint (`benchmarks/make_checkpoint.py`). Of {repeats} live runs of
 each workload the mean counts; "live apart" is how far they differ from each other, the larger over the smaller. An
 error is `|simulated / live - 1|`. Other programs took {others} of the CPU time meanwhile.
+"""
+STATES = f"""A machine of two virtual cores changes its speed for seconds without anybody's doing. A probe of known work
+looked before, after and every half second within a run: "slower" is the mean time of its arithmetic over that in the
+calibration, "from, to" the tenth and ninetieth percentile within the run, "memory" the same for a copy. A run of
+which arithmetic or memory was more than {SAME:.0%} from the calibration's, or beside which others took more than
+{QUIET:.0%} of the CPU time, was made again, up to {ATTEMPTS} times in all; if none was better, the one that was
+disturbed least counts. The choice sees nothing else.
+"""
+AWAKE = """While no request was there, the cores were kept busy with small products, as they are in a calibration: a
+virtual core that sleeps is moved, and may share a physical one with the other for seconds from then on. With
+`--let-sleep` they sleep.
 """
 
 
@@ -132,7 +147,7 @@ def report(cases: Sequence[Case], kept: Mapping[str, Any], plots: Sequence[str])
         shown = " | ".join(f"{error:.1%}" for error in errors)
         lines.append(f"| {case.model} | {case.workload} | {len(case.simulated)} | {shown} |")
     lines += ["", "Medians over the requests, each against its own double in the first live run.", ""]
-    lines += [*_fits(kept), "## Plots", "", *plots]
+    lines += [*_fits(kept), *_states(kept), "## Plots", "", *plots]
     return "\n".join(lines) + "\n"
 
 
@@ -162,14 +177,32 @@ def _fits(kept: Mapping[str, Any]) -> list[str]:
     lines.append("|---|---|---|---|---|")
     for model, measured in kept["models"].items():
         groups: dict[str, list[float]] = {}
-        for row in measured["steps"].splitlines()[1:]:
-            requests, _, chunks, _, seconds, estimated = row.split(",")
-            group = "decode" if not chunks else "prefill beside decoding" if int(requests) else "prefill"
-            groups.setdefault(group, []).append(abs(float(estimated) / float(seconds) - 1))
+        for row in csv.DictReader(StringIO(measured["steps"])):
+            if row["prefill"]:
+                group = "prefill beside decoding" if int(row["decode_requests"]) else "prefill"
+            else:
+                group = "decode just after prefill" if int(row.get("since_prefill") or 0) else "decode"
+            groups.setdefault(group, []).append(abs(float(row["estimated"]) / float(row["measured"]) - 1))
         for group, errors in sorted(groups.items()):
             figures = f"{percentile(errors, 0.5):.1%} | {percentile(errors, 0.95):.1%}"
             lines.append(f"| {model} | {group} | {len(errors)} | {figures} |")
     return [*lines, "", "These are fitted, not predicted.", ""]
+
+
+def _states(kept: Mapping[str, Any]) -> list[str]:
+    """What the probe saw in each run that counts."""
+    lines = ["## The machine meanwhile", "", STATES]
+    if not any(measured.get("let_sleep", True) for measured in kept["models"].values()):
+        lines.append(AWAKE)
+    lines += ["| model | workload | runs made | slower | from, to | memory | others |", "|---|---|---|---|---|---|---|"]
+    for model, measured in kept["models"].items():
+        for name, states in measured.get("states", {}).items():
+            for state in states:
+                ends = [percentile(state["looks"], share) for share in (0.1, 0.9)]
+                shown = f"{state['slower']:.2f} | {ends[0]:.2f}, {ends[1]:.2f} | {state['memory']:.2f}"
+                again = f"{state['attempts']}{'' if state['disturbed'] <= 1 else ', none at the same speed'}"
+                lines.append(f"| {model} | {name} | {again} | {shown} | {state['others']:.1%} |")
+    return [*lines, ""]
 
 
 def _request_pairs(case: Case, values: Callable[[Sequence[RequestResult]], list[float]]) -> list[Pair]:

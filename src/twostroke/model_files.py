@@ -25,8 +25,12 @@ def resolve_model(model: str, revision: str | None = None) -> Path:
         revision: Branch, tag or commit on the Hub. ``HF_HUB_OFFLINE=1`` uses only what was downloaded before.
 
     Raises:
-        ModelLoadError: There is no such model, or it cannot be downloaded.
+        ModelLoadError: There is no such model, it cannot be downloaded, or it has no revisions.
     """
+    path = _expand_home(model)
+    if revision is not None and (model in EMBEDDED_MODELS or path.is_dir()):
+        hint = "leave --revision out, or give the model's id on the Hugging Face Hub"
+        raise ModelLoadError(f"--revision {revision}: {model} is not on the Hub and has no revisions", hint=hint)
     if model in EMBEDDED_MODELS:
         folder = Path(__file__).parent / "pilot" / "weights" / model
         if not (folder / "config.json").is_file():
@@ -35,7 +39,6 @@ def resolve_model(model: str, revision: str | None = None) -> Path:
                 hint="install a released wheel, or give --model a folder or a Hugging Face Hub id",
             )
         return folder
-    path = _expand_home(model)
     if path.is_dir():
         return path
     if path.is_file():

@@ -6,6 +6,7 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from twostroke.config import EngineConfig
 from twostroke.engine.async_engine import STALL_SECONDS, AsyncEngine
@@ -13,6 +14,9 @@ from twostroke.engine.engine import Engine
 from twostroke.model_files import resolve_model
 from twostroke.observability.process import age_of_process
 from twostroke.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from twostroke.runtime.speed_probe import SpeedProbe
 
 
 def load_engine(config: EngineConfig, *, served_model_name: str | None = None) -> Engine:
@@ -38,6 +42,15 @@ def load_engine(config: EngineConfig, *, served_model_name: str | None = None) -
         seconds["ready"] = age_of_process()
         executor.info.load_seconds.update(seconds)
         return Engine(executor, loaded_tokenizer, config, served_model_name=served_model_name)
+
+
+def make_speed_probe(device: str) -> SpeedProbe:
+    """A probe of how fast ``--device`` is just now. It computes with the threads of this process's engine."""
+    _let_idle_threads_sleep()
+    from twostroke.runtime.device import resolve_device
+    from twostroke.runtime.speed_probe import SpeedProbe
+
+    return SpeedProbe(resolve_device(device))
 
 
 def _load_tokenizer(folder: Path, seconds: dict[str, float]) -> Tokenizer:

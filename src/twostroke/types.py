@@ -178,12 +178,17 @@ class ScheduledRequest(msgspec.Struct):
 
 
 class Reason(str, Enum):
-    """Why a request got fewer tokens than it lacks in a step, or none."""
+    """Why a request got fewer tokens than it lacks in a step, or none.
+
+    ``POLICY``: there was room, but it is kept from the request. Newcomers go first (policy ``fair``), or the step
+    preempts somebody, and then nobody enters.
+    """
 
     TOKEN_BUDGET = "token_budget"
     PREFILL_CHUNK = "prefill_chunk"
     NO_FREE_BLOCK = "no_free_block"
     MAX_NUM_SEQS = "max_num_seqs"
+    POLICY = "policy"
     BATCH_RUNNING = "batch_running"
     SHARES_PROMPT = "shares_prompt"
     PREEMPTED = "preempted"

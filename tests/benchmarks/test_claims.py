@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import make_checkpoint
 from benchmarks.claims import chunked_prefill, continuous_batching, kv_cache, kv_waste, prefix_caching
-from benchmarks.claims.report import Claim, Others, environment, shown, write_claims
+from benchmarks.claims.report import Claim, Others, environment, keep_recorded, shown, write_claims
 from benchmarks.claims.workbench import Workbench, default_model, memory_bound_model, weights_megabytes
 from twostroke.errors import ModelLoadError
 
@@ -125,6 +125,20 @@ def test_the_record_says_where_and_with_what(tmp_path: Path) -> None:
     assert {"cpu", "cores", "commit", "torch", "date", "command", "others_cpu_share"} <= record.keys()
     text = (tmp_path / "claims.md").read_text()
     assert "| X | 2x; target 2x or more: met | none |" in text and record["commit"] in text
+
+
+def test_a_run_without_the_traces_keeps_what_was_recorded_with_them(bench: Workbench, tmp_path: Path) -> None:
+    """And says from when it is, as often as that happens; before there is a record, that it was not measured."""
+    measured = Claim(name="kv_waste", claim=kv_waste.CLAIM, measured="1 %", conditions="x", target="under 4%", met=True)
+    skipped = kv_waste.measure(bench)
+    assert keep_recorded([skipped], tmp_path) == [skipped]
+    write_claims([measured], {**environment("", None), "commit": "abc", "date": "yesterday"}, tmp_path)
+    for _ in range(2):
+        (kept,) = keep_recorded([skipped], tmp_path)
+        write_claims([kept], environment("", None), tmp_path)
+    assert kept.line() == f"{kv_waste.CLAIM} | 1 %; target under 4%: met; measured at commit abc on yesterday | x"
+    assert kept.line().split(" | ")[1] in (tmp_path / "claims.md").read_text()
+    assert keep_recorded([measured], tmp_path) == [measured]
 
 
 def test_without_pilot_a_random_checkpoint_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.simulator import live, live_report
-from benchmarks.simulator.live import LivePlayer, Pace, workloads
+from benchmarks.simulator.live import Pace, workloads
+from benchmarks.simulator.live_player import LivePlayer
+from benchmarks.simulator.live_runs import LiveRun, quiet_run, watched_run
 from tests.fakes import FakeExecutor
 from twostroke.engine.engine import Engine
+from twostroke.runtime.speed_probe import SpeedProbe
 from twostroke.simulator.fleet import RequestResult
+from twostroke.simulator.machine_speed import Speed
 from twostroke.simulator.workloads.make import make_workload
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
@@ -46,6 +50,31 @@ def test_a_closed_loop_keeps_its_clients_busy() -> None:
     engine.close()
     assert len(found) == 9 and all(result.arrival <= result.first_token <= result.finish for result in found)
     assert max(event.num_running for event in steps) <= 3
+
+
+def test_which_run_counts_depends_on_the_machine_alone() -> None:
+    """The first undisturbed run; if the machine never settles, the one that it disturbed least."""
+
+    def made(slower: float, others: float = 0.0) -> LiveRun:
+        return LiveRun([], (0, 1), others, slower, 1.0, [slower])
+
+    runs = [made(1.5), made(0.95), made(1.0)]
+    found = quiet_run(lambda attempt: runs[attempt])
+    assert (found.slower, found.attempts) == (0.95, 2)
+    runs = [made(1.5), made(1.2), made(1.0, others=0.5)]
+    found = quiet_run(lambda attempt: runs[attempt])
+    assert (found.slower, found.attempts) == (1.2, 3) and found.disturbed > 1
+
+
+def test_the_machine_is_watched_while_a_workload_runs() -> None:
+    engine = Engine(FakeExecutor(num_blocks=600, block_size=16, max_model_len=4096))
+    options = SimulatedWorkloadOptions(workload="random", num_requests=3, input_len=10, output_len=4)
+    probe = SpeedProbe()
+    found = watched_run(engine, make_workload(options).workload, "test", probe, Speed(*probe()))
+    engine.close()
+    assert len(found.results) == 3 and found.steps == (0, len(engine.recorder.events()))
+    assert len(found.looks) >= 3 and all(look > 0 for look in found.looks)  # before, within, after
+    assert set(found.state()) == {"disturbed", "others", "slower", "memory", "attempts", "looks"}
 
 
 def test_the_workloads_are_five_and_each_model_gets_its_pace() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import make_checkpoint, memory
+from benchmarks import http_throughput, make_checkpoint, memory
 from benchmarks.peers import overview
 from benchmarks.peers.report import TARGETS, Figures, figures, tables
 from benchmarks.peers.systems import PeerFailedError, Round, System, own_systems, running
+from benchmarks.server import running_server
 from tests.benchmarks.test_claims import TINY
 
 
@@ -63,9 +64,34 @@ def test_the_overview_shows_the_hardest_comparison_and_what_is_missing(tmp_path:
 def test_the_overview_reads_what_the_other_benchmarks_record() -> None:
     record = {"runs": {"16": [{"output_throughput": 1400.0}], "64": [{"output_throughput": 3483.0}]}}
     few, many = overview.over_http(record)
-    assert "| 1400 | vLLM, earlier: 700 | 2.00 | >= 2.5 | MISSED |" in few and "| 3.00 | >= 2.5 | met |" in many
+    assert "| 1400 | vLLM, another machine's: 700 | 2.00 | >= 2.5 | MISSED |" in few
+    assert "| 3.00 | >= 2.5 | met |" in many
+    peer = {"name": "vLLM 0.33", "runs": {at: [{"output_throughput": 1000.0}] for at in ("16", "64")}}
+    few, _ = overview.over_http({**record, "peer": peer})
+    assert "| 1400 | vLLM 0.33: 1000 | 1.40 | >= 2.5 | MISSED |" in few
     resident = asdict(memory.Resident(weights=700_000_000, kv=2**30, healthy=1, loaded=2_150_000_000, peak=1))
     assert "| 376 | | | <= 400 MB | met |" in overview.memory_row({"resident": {"none": resident}})
+
+
+def test_a_peer_over_http_gets_the_same_load_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """twostroke stands in for the peer: any OpenAI server does."""
+    monkeypatch.setitem(make_checkpoint.SIZES, "10m", {**make_checkpoint.SIZES["10m"], **TINY, "vocab_size": 512})
+    with running_server("pilot", tmp_path / "peer.log", "--max-model-len", "64") as peer:
+        http_throughput.main(
+            peer_url=peer.url,
+            peer_name="it",
+            concurrency=(2,),
+            requests_each=1,
+            input_len=8,
+            output_len=2,
+            rounds=1,
+            out=tmp_path,
+        )
+    record = json.loads((tmp_path / "http_throughput_10m.json").read_text())
+    assert set(record["runs"]) == set(record["peer"]["runs"]) == {"2"}
+    own, theirs = (runs["2"][0]["output_throughput"] for runs in (record["runs"], record["peer"]["runs"]))
+    text = (tmp_path / "http_throughput_10m.md").read_text()
+    assert "against it, in turn" in text and f"| {own / theirs:.2f}x of {theirs:g} |" in text
 
 
 def test_a_worker_answers_with_the_tokens_of_every_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

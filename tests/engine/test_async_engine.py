@@ -177,6 +177,48 @@ async def test_a_bug_in_the_engine_reaches_every_client(engine: AsyncEngine, mon
     assert "bug" in (engine.unhealthy_reason() or "")
 
 
+def test_streams_of_a_closed_event_loop_leave() -> None:
+    """Whoever calls ``asyncio.run`` twice: their ids are free again, and a drain does not wait for them."""
+    engine = AsyncEngine(Engine(SlowExecutor()))
+
+    async def leave() -> None:
+        engine.submit(call("running", max_tokens=100))
+        engine.submit(call("done", max_tokens=1))
+
+    async def come_back() -> None:
+        assert len(await _all(engine.submit(call("other")))) == 5
+        await until(lambda: not engine._streams)
+        for request_id in ("running", "done"):
+            assert len(await _all(engine.submit(call(request_id)))) == 5
+
+    try:
+        asyncio.run(leave())
+        time.sleep(0.02)  # so that the last output of one has been lost
+        asyncio.run(asyncio.wait_for(come_back(), 10))
+    finally:
+        engine.close()
+
+
+class Panic(BaseException):
+    """As pyo3's PanicException, which a bug in the tokenizers library raises."""
+
+
+async def test_what_is_no_exception_ends_the_engine_for_everybody(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that run and those that come hear of it; nobody waits for a thread that is gone."""
+
+    def panic(plan: StepPlan) -> StepResult:
+        raise Panic("panicked")
+
+    monkeypatch.setattr(engine._engine.executor, "execute", panic)
+    last = (await asyncio.wait_for(_all(engine.submit(call("a"))), 5))[-1]
+    assert isinstance(last.error, EngineDeadError) and "panicked" in last.error.message
+    await until(lambda: not engine._thread.is_alive())
+    with pytest.raises(EngineDeadError):
+        engine.submit(call("later"))
+
+
 async def test_a_full_queue_refuses_at_once_and_takes_again_once_it_has_moved() -> None:
     config = EngineConfig(scheduler=SchedulerConfig(max_num_seqs=1))
     executor = SlowExecutor()

@@ -13,10 +13,11 @@ from tempfile import mkdtemp
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.checkpoints import LLAMA3_ROPE, tiny_config, write_checkpoint
+from tests.instruction_sets import INSTRUCTION_SETS, selected
 from twostroke.config import EngineConfig
 from twostroke.engine.client import GenerationRequest
 from twostroke.engine.engine import Engine
@@ -128,6 +129,7 @@ def run(engine: Engine, calls: list[Call]) -> dict[tuple[str, int], tuple[list[i
     caching=st.booleans(),
     policy=st.sampled_from(["fcfs", "priority", "fair"]),
     batching=st.sampled_from(["continuous", "continuous", "static"]),
+    instruction_set=st.sampled_from(INSTRUCTION_SETS),
 )
 def test_every_output_equals_the_reference_without_a_cache(
     family: str,
@@ -139,8 +141,9 @@ def test_every_output_equals_the_reference_without_a_cache(
     caching: bool,
     policy: str,
     batching: str,
+    instruction_set: str,
 ) -> None:
-    """Random mixes of prompts, parameters, budgets, chunks, policies, prefixes, samples, scarce blocks and aborts."""
+    """Random mixes of prompts, parameters, budgets, chunks, policies, prefixes, samples, scarce blocks, aborts."""
     block_size = 8
     config = EngineConfig.from_flat(
         {
@@ -160,7 +163,9 @@ def test_every_output_equals_the_reference_without_a_cache(
     executor = TorchExecutor.load(config)
     assert executor.info.num_blocks == num_blocks
     engine = Engine(executor, config=config)
-    outputs = run(engine, calls)
+    with selected(instruction_set) as there:
+        assume(there)
+        outputs = run(engine, calls)
     for call in calls:
         request = call.request
         for index in range(request.params.n):

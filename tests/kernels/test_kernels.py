@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from twostroke.kernels.library import Library, load_library
+from twostroke.kernels import library as library_module
+from twostroke.kernels.library import Library, PassCall, load_library
 from twostroke.layers.activation import compiled_peaks, silu_mul
 from twostroke.layers.linear import PackedLinear
 from twostroke.layers.norm import RMSNorm
@@ -26,15 +30,12 @@ def _load() -> Library:
     return found
 
 
-@pytest.fixture(params=["avx512", "avxvnni", "avx2", "generic"])
-def library(request: pytest.FixtureRequest) -> Iterator[Library]:
+@pytest.fixture
+def library(instruction_set: str) -> Library:
     found = _load()
-    before = found.instruction_set
-    if not found.select(request.param):
-        pytest.skip(f"this processor has no {request.param}")
+    assert found.instruction_set == instruction_set
     found.set_num_threads(2)
-    yield found
-    found.select(before)
+    return found
 
 
 def _random(*shape: int, scale: float = 1.0) -> Tensor:
@@ -51,11 +52,14 @@ SHAPES = [
     (7, 40, 96),
     (13, 96, 128),
     (16, 1030, 256),
+    (24, 100, 64),
     (37, 129, 64),
 ]
 
 
-@pytest.mark.parametrize(("rows", "outputs", "inputs"), SHAPES)
+@pytest.mark.parametrize(
+    ("rows", "outputs", "inputs"), [*SHAPES, (5, 17, 50), (24, 33, 40), (40, 50, 30), (50, 40, 4096)]
+)
 def test_linear_equals_pytorch_up_to_rounding(library: Library, rows: int, outputs: int, inputs: int) -> None:
     weight, x = _random(outputs, inputs, scale=inputs**-0.5), _random(rows, inputs)
     bias, residual = _random(outputs), _random(rows, outputs)
@@ -121,10 +125,20 @@ def test_a_row_does_not_depend_on_its_company(library: Library, format: str) -> 
         assert torch.equal(layer.wide(x[:rows]), together[:rows])
 
 
-def test_rows_may_lie_apart(library: Library) -> None:
+@pytest.mark.parametrize("rows", [6, 30])
+def test_rows_may_lie_apart(library: Library, rows: int) -> None:
     layer = PackedLinear(pack(_random(48, 64), "bfloat16"), None, library)
-    wide = _random(6, 96)
+    wide = _random(rows, 96)
     assert torch.equal(layer(wide[:, :64]), layer(wide[:, :64].contiguous()))
+
+
+def test_no_rows_are_no_work(library: Library) -> None:
+    """Rows divide the work: none used to divide by zero, which ends the process."""
+    nothing = _random(0, 64)
+    for format in ("bfloat16", "int8", "int4"):
+        assert PackedLinear(pack(_random(48, 64), format), None, library).wide(nothing).shape == (0, 48)
+    assert RMSNorm(_random(64), 1e-5, library)(nothing).shape == (0, 64)
+    assert silu_mul(nothing, library).shape == (0, 32)
 
 
 def test_nan_comes_out_again(library: Library) -> None:
@@ -198,6 +212,18 @@ def test_threads_come_and_go() -> None:
             torch.testing.assert_close(layer.wide(x).double(), wanted, atol=1e-4, rtol=1e-4)
 
 
+def test_a_library_from_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = load_library.__wrapped__  # what was loaded once is kept
+    with monkeypatch.context() as patch:
+        patch.setattr(library_module, "Library", partial(Library, Path(str(torch._C.__file__))))
+        with pytest.warns(UserWarning, match="twostroke_layout.*install twostroke again"):
+            assert load() is None
+    larger = type("PassCall", (PassCall,), {"_fields_": [("added", ctypes.c_int64)]})
+    monkeypatch.setattr(library_module, "PassCall", larger)
+    with pytest.warns(UserWarning, match="other sources.*install twostroke again"):
+        assert load() is None
+
+
 def test_without_the_library_there_is_one_warning_and_no_failure(tmp_path: object) -> None:
     code = (
         "import warnings, twostroke.kernels.library as l\n"
@@ -208,3 +234,25 @@ def test_without_the_library_there_is_one_warning_and_no_failure(tmp_path: objec
         "assert len(seen) == 1 and 'C++ compiler' in str(seen[0].message), seen\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_two_engines_may_compute_at_once() -> None:
+    """Each on a thread of its own, while somebody changes the number of workers."""
+    library = _load()
+    library.set_num_threads(3)
+    layers = [PackedLinear(pack(_random(outputs, 128), "bfloat16"), None, library) for outputs in (700, 900)]
+    inputs = [_random(rows, 128) for rows in (40, 60)]
+    wanted = [layer.wide(x) for layer, x in zip(layers, inputs)]
+    right: list[bool] = []
+
+    def compute(layer: PackedLinear, x: Tensor, result: Tensor) -> None:
+        right.append(all(torch.equal(layer.wide(x), result) for _ in range(600)))
+
+    threads = [Thread(target=compute, args=each, daemon=True) for each in zip(layers, inputs, wanted)]
+    for thread in threads:
+        thread.start()
+    for count in (2, 2, 4, 1, 2):
+        library.set_num_threads(count)
+    for thread in threads:
+        thread.join(timeout=60)
+    assert right == [True, True]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import sys
 from pathlib import Path
 
@@ -25,6 +27,15 @@ def test_pages_are_there_when_they_are_touched_and_gone_when_they_are_freed() ->
     assert _resident() - before > size / 2 - 2**20
     del pages
     assert _resident() - before < size / 8
+
+
+def test_a_kernel_without_huge_pages_gives_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WithoutHugePages(mmap.mmap):
+        def madvise(self, option: int, start: int = 0, length: int = 0) -> None:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(mmap, "mmap", WithoutHugePages)
+    assert len(fresh_pages(100)) == 100
 
 
 def test_no_bytes_are_some() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,14 @@ import torch
 
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from tests.steps import StepDriver
+from twostroke.errors import InsufficientMemoryError
 from twostroke.kernels.library import load_library
+from twostroke.kernels.pages import fresh_pages
 from twostroke.layers import compiled_pass
+from twostroke.layers.attention.sdpa import SdpaBackend
+from twostroke.models import decoder
 from twostroke.observability.profile import COMPONENTS, Profiler
+from twostroke.runtime import torch_executor
 
 SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "torch_dtype": "bfloat16"}
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -58,6 +65,19 @@ def test_one_call_equals_layer_by_layer(
     assert all(torch.equal(was, now) for was, now in zip(keys, driver.executor.kv.keys))
 
 
+@pytest.mark.parametrize("family", ["llama-biases-one-kv-head", "qwen3"])
+def test_without_the_kernels_logits_stay_near(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bfloat16 by PyTorch's operators alone, as where no compiler was: they round in the same places."""
+    compiled = logits(load(tmp_path, family))
+    for module in (decoder, torch_executor):
+        monkeypatch.setattr(module, "load_library", lambda: None)
+    driver = load(tmp_path, family)
+    assert driver.executor.model.compiled_pass is None
+    assert isinstance(driver.executor.backend, SdpaBackend)
+    found = logits(driver)
+    assert (found - compiled).abs().mean() < 0.02 * compiled.abs().mean()
+
+
 def test_room_grows_with_the_step(tmp_path: Path) -> None:
     driver = load(tmp_path, "llama")
     few = driver.chunked_logits(TOKENS[:40], [2, 1, 37])
@@ -68,6 +88,29 @@ def test_room_grows_with_the_step(tmp_path: Path) -> None:
     if library.instruction_set == "avx512":  # where chunks change no bit of the attention, they change none of anything
         assert torch.equal(whole, few)
     assert (whole - few).abs().max() < 0.1
+
+
+def test_a_step_after_one_that_got_no_room_asks_for_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With too little memory the request ends; the next one must not be computed in room that is not there."""
+    expected = logits(load(tmp_path / "fine", "llama"))
+    driver = load(tmp_path / "short", "llama")
+    failures: list[Exception] = [OSError(errno.ENOMEM, "Cannot allocate memory"), MemoryError()]
+    compiled = driver.executor.model.compiled_pass
+    assert compiled is not None
+
+    def pages(count: int) -> mmap.mmap | bytearray:
+        if failures:
+            raise failures.pop()
+        return fresh_pages(count)
+
+    monkeypatch.setattr(compiled_pass, "fresh_pages", pages)
+    while failures:
+        driver.add("a", TOKENS[:50])
+        with pytest.raises(InsufficientMemoryError):
+            driver.step({"a": 50})
+        assert compiled._tokens == 0
+        driver.reset()
+    assert torch.equal(logits(driver), expected)
 
 
 def test_an_mlp_takes_tokens_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from tests.checkpoints import LLAMA3_ROPE, random_tensors, tiny_config, write_checkpoint
 from tests.steps import StepDriver
+from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.reference import ReferenceAttention
 from twostroke.runtime.torch_executor import TorchExecutor
 
@@ -27,6 +28,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2-tied-yarn": tiny_config("qwen2", rope_parameters=YARN_ROPE, tie_word_embeddings=True),
     "qwen2-window-above": tiny_config("qwen2", use_sliding_window=True, sliding_window=5, max_window_layers=1),
     "qwen3": tiny_config("qwen3", head_dim=12),
+}
+# In bfloat16 on a CPU all layers go in one compiled call if heads are multiples of 16, as every real model's are.
+WIDE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
+COMPILED: dict[str, dict[str, Any]] = {
+    "compiled-llama": tiny_config("llama", rope_parameters=LLAMA3_ROPE, **WIDE),
+    "compiled-qwen2": tiny_config("qwen2", tie_word_embeddings=True, **WIDE),
+    "compiled-qwen3": tiny_config("qwen3", **WIDE),
 }
 TOKENS = torch.randint(0, 96, (45,), generator=torch.Generator().manual_seed(1)).tolist()
 
@@ -68,16 +76,19 @@ def test_float32_logits_equal_those_of_transformers(family: str, tmp_path: Path)
         assert (driver.chunked_logits(TOKENS, chunks) - expected).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("family", ["llama-tied-llama3-rope", "mistral-window", "qwen3"])
+@pytest.mark.parametrize("family", ["llama-tied-llama3-rope", "mistral-window", "qwen3", *COMPILED])
 def test_bfloat16_logits_are_as_near_to_float32_as_those_of_transformers(family: str, tmp_path: Path) -> None:
     # Random bfloat16 rounding differs between any two correct implementations; allow twice transformers' own error.
-    raw = FAMILIES[family]
+    raw = {**FAMILIES, **COMPILED}[family]
     tensors = {name: tensor.bfloat16() for name, tensor in random_tensors(raw).items()}
     exact = transformers_logits(raw, {n: t.float() for n, t in tensors.items()}, torch.float32)
     tolerance = 2 * (transformers_logits(raw, tensors, torch.bfloat16) - exact).abs().mean()
     driver = load(tmp_path, raw, tensors, dtype="bfloat16")
     assert driver.executor.model.dtype == torch.bfloat16
-    assert (driver.chunked_logits(TOKENS, [20, 1, 24]) - exact).abs().mean() < tolerance
+    assert isinstance(driver.executor.backend, CompiledBackend) == (family in COMPILED)
+    for chunks in ([45], [20, 1, 24]):
+        driver.reset()
+        assert (driver.chunked_logits(TOKENS, chunks) - exact).abs().mean() < tolerance
 
 
 def test_requests_of_different_lengths_in_one_step_do_not_change_each_other(tmp_path: Path) -> None:

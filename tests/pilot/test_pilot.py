@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from training.bank import load_bank
 from twostroke.config import EngineConfig
 from twostroke.model_files import resolve_model
 from twostroke.runtime.reference import naive_logits
@@ -63,6 +64,13 @@ def test_every_record_is_of_the_weights_that_are_shipped() -> None:
         report = json.loads((RESULTS / f"{name}.json").read_text())
         assert report.get("weights_sha256") == shipped, f"run python -m training.evaluate for {name}"
         assert shipped in (RESULTS / f"{name}.md").read_text()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_weights_are_of_the_bank_that_is_here(name: str) -> None:
+    """Else the README would describe answers that the model does not know."""
+    record = json.loads((resolve_model(name) / "training.json").read_text())
+    assert record["bank_digest"] == load_bank().digest, "make train"
 
 
 def test_the_recorded_quality_is_of_these_weights() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,21 @@ def test_sharded_and_single_checkpoints_give_the_same_model(tmp_path: Path) -> N
     single = load(write_checkpoint(tmp_path / "single", RAW))
     sharded = load(write_checkpoint(tmp_path / "sharded", RAW, shards=3))
     assert torch.equal(naive_logits(single, [1, 2, 3]), naive_logits(sharded, [1, 2, 3]))
+
+
+def test_a_bar_shows_on_a_terminal_while_loading_takes_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_checkpoint(tmp_path, RAW)
+    load(folder)
+    assert capsys.readouterr().err == ""  # not a terminal
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    load(folder)
+    assert capsys.readouterr().err == ""  # loaded before anybody would look
+    monkeypatch.setattr(weights, "_PROGRESS_AFTER_SECONDS", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    load(folder)
+    assert "loading weights" in capsys.readouterr().err
 
 
 def test_dtypes_are_converted(tmp_path: Path) -> None:

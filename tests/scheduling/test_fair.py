@@ -16,7 +16,7 @@ from twostroke.config import PolicyName, SchedulerConfig
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.scheduling.policies import FairPolicy
 from twostroke.scheduling.scheduler import Scheduler
-from twostroke.types import FinishReason, Request
+from twostroke.types import FinishReason, Reason, Request
 
 INPUT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0
 LONGEST_PROMPT, LONGEST_OUTPUT = 12, 8
@@ -252,13 +252,16 @@ def test_a_newcomers_prompt_goes_before_the_hogs_tokens_and_leaves_them_a_quarte
     harness.step()
     harness.step()
     harness.scheduler.add(make_request("b", [9] * 20, 3, tenant="b"))
-    shares = []
+    shares, reasons = [], []
     for _ in range(4):
         harness.step()
+        reasons.append({d.reason for d in harness.last.decisions if d.request_id != "b"})
         tokens = {name: item.num_tokens for name, item in harness.last.scheduled.items()}
         shares.append((tokens["b"], tokens["single"], sum(n for name, n in tokens.items() if name[0] == "a")))
     # The one with a single request goes on; what it takes comes out of the hogs' quarter.
     assert shares == [(8, 1, 1), (8, 1, 1), (4, 1, 0), (1, 1, 8)]
+    # Ten tokens of sixteen were spent: it is not the budget that kept the hogs back.
+    assert reasons == [{Reason.POLICY}] * 3 + [set()]
 
 
 def test_who_displaces_again_and_again_must_have_forgone_what_that_costs() -> None:

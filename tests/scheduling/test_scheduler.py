@@ -330,6 +330,22 @@ def test_prompt_logprobs_compute_every_token() -> None:
     assert harness.last.scheduled["second"].num_tokens == 13
 
 
+def test_a_prompt_that_is_scored_goes_in_small_chunks() -> None:
+    """Its logits over the vocabulary would hold up everybody else's step; once they are known it runs as any other."""
+    harness = Harness(SchedulerConfig(max_num_batched_tokens=1000), num_blocks=400)
+    plain, scored = (make_request(name, [number] * 600) for number, name in enumerate(("plain", "scored")))
+    scored.params = replace(scored.params, prompt_logprobs=1)
+    for request in (scored, plain):
+        harness.scheduler.add(request)
+    harness.step()
+    assert {name: item.num_tokens for name, item in harness.last.scheduled.items()} == {"scored": 256, "plain": 600}
+    assert harness.reasons() == {Reason.PREFILL_CHUNK}
+    scored.num_scored_tokens = 599
+    harness.step()
+    assert harness.last.scheduled["scored"].num_tokens == 344
+    harness.run()
+
+
 def test_waste_is_the_unused_part_of_last_blocks() -> None:
     harness = Harness()
     harness.scheduler.add(make_request("a", list(range(1, 10)), 5))

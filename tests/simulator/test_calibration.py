@@ -17,8 +17,9 @@ from twostroke.simulator.calibration_steps import MeasuredStep, measure, measure
 from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
 from twostroke.simulator.efficiencies import load_efficiencies
 from twostroke.simulator.hardware_sheet import load_hardware
+from twostroke.simulator.machine_speed import Speed, usual
 from twostroke.simulator.model_reader import model_sheet
-from twostroke.simulator.step_shape import StepShape
+from twostroke.simulator.step_shape import SETTLING, StepShape
 
 CPU = load_hardware("cpu")
 START = load_efficiencies("cpu")
@@ -32,15 +33,21 @@ def shapes() -> list[StepShape]:
     return decode + prefill + [StepShape(8, 8 * 200, ((128, 0),), 9)]
 
 
+def _without_last_column(text: str) -> str:
+    return "\n".join(line.rpartition(",")[0] for line in text.splitlines())
+
+
 def test_steps_of_the_engine_are_measured_as_what_they_computed() -> None:
     engine = Engine(FakeExecutor(num_blocks=600))
-    steps = measure(engine, rounds=1)
+    steps = measure(engine, rounds=1).steps
     engine.close()
     found = [step.shape for step in steps]
     assert StepShape(0, 0, ((16, 0),), 1) in found  # the shortest prompt, alone
     assert any(shape.decode_requests == 8 and not shape.prefill for shape in found)
     assert any(len(shape.prefill) == 8 for shape in found)
-    assert len({(s.decode_requests, s.decode_context, s.prefill) for s in found}) == len(found)
+    assert len({(s.decode_requests, s.decode_context, s.prefill, s.since_prefill) for s in found}) == len(found)
+    assert {shape.since_prefill for shape in found} == set(range(SETTLING + 1))
+    assert not any(shape.since_prefill for shape in found if shape.prefill)
     assert all(step.seconds > 0 for step in steps)
     lone = [shape for shape in found if shape.decode_requests == 1 and not shape.prefill]
     assert 17 <= min(shape.decode_context for shape in lone) < 32  # steps of nearly the same context are one kind
@@ -49,7 +56,7 @@ def test_steps_of_the_engine_are_measured_as_what_they_computed() -> None:
 def test_the_steps_cover_what_a_server_meets() -> None:
     """Prompts beside decoding, chunks on top of cached tokens, every size of batch: nothing is left to extrapolate."""
     engine = Engine(FakeExecutor(num_blocks=4000, block_size=16, max_model_len=2600))
-    steps = measure(engine, rounds=1)
+    steps = measure(engine, rounds=1).steps
     engine.close()
     shapes = [step.shape for step in steps]
     assert any(shape.decode_requests >= 8 and shape.prefill for shape in shapes)
@@ -59,7 +66,49 @@ def test_the_steps_cover_what_a_server_meets() -> None:
     assert len(text.splitlines()) == len(steps) + 1
     read = measured_steps(text)
     assert [step.shape for step in read] == shapes
+    assert {step.shape.since_prefill for step in measured_steps(_without_last_column(text))} == {0}  # as it was once
     assert [step.seconds for step in read] == pytest.approx([step.seconds for step in steps], rel=1e-5)
+
+
+def test_runs_at_another_speed_are_made_again_and_do_not_count() -> None:
+    """Coefficients describe one speed: the usual one."""
+    engine = Engine(FakeExecutor(num_blocks=600))
+    calls = 0
+
+    def probe() -> tuple[float, float]:
+        nonlocal calls
+        calls += 1
+        return (1e12 if calls > 3 else 6e11), 1e10
+
+    found = measure(engine, rounds=1, probe=probe)
+    engine.close()
+    assert found.speed == Speed(1e12, 1e10)
+    assert found.left_out == 3  # two at the other speed, and the one in which it changed
+    assert calls == 1 + found.runs
+    assert StepShape(0, 0, ((16, 0),), 1) in [step.shape for step in found.steps]  # of the first scene, made again
+
+
+def test_a_scene_that_never_ran_at_the_usual_speed_still_counts() -> None:
+    """Otherwise a machine that never settles could not be calibrated at all."""
+    engine = Engine(FakeExecutor(num_blocks=600))
+    flops = 1e12
+
+    def probe() -> tuple[float, float]:
+        nonlocal flops
+        flops *= 1.5
+        return flops, 1e10
+
+    found = measure(engine, rounds=1, probe=probe)
+    engine.close()
+    kinds = {step.shape.prefill for step in found.steps}
+    assert ((16, 0),) in kinds and found.runs - found.left_out == found.runs // 2
+
+
+def test_speeds() -> None:
+    one, other = Speed(1e12, 2e10), Speed(1.05e12, 1e10)
+    assert one.apart(other) == other.apart(one) == pytest.approx(1.0)
+    assert not one.agrees(other) and one.agrees(Speed(1.05e12, 2e10))
+    assert usual([one, other, one]) == one
 
 
 def test_a_fit_finds_times_that_other_coefficients_made() -> None:
@@ -82,7 +131,7 @@ def test_the_file_is_read_back(tmp_path: Path) -> None:
     steps = [MeasuredStep(shape, 0.01) for shape in shapes()]
     found = calibrate(steps, CPU, MODEL, START, rounds=20)
     file = tmp_path / "own.toml"
-    file.write_text(as_toml(found, "a test"))
+    file.write_text(as_toml(found, "a test", Speed(8e11, 2e10)))
     read = load_efficiencies("cpu", file)
     assert read.source == "a test"
     assert read.host.step == pytest.approx(found.efficiencies.host.step, rel=1e-4)

@@ -155,6 +155,17 @@ def test_same_shape_same_time_whatever_came_before() -> None:
         assert used.step(shape) == fresh.step(shape)
 
 
+def test_a_cpu_is_slower_just_after_a_prompt() -> None:
+    """By seconds that fade from step to step; a GPU's steps do not depend on what went before."""
+    cost = make(configs.LLAMA_8B, "cpu")
+    seconds = [cost.step(decode(4, 300)._replace(since_prefill=since)).seconds for since in (1, 2, 3, 0)]
+    host = cost.efficiencies.host
+    extra = [each - seconds[-1] for each in seconds[:3]]
+    assert extra == pytest.approx([host.settle * host.fade**power for power in range(3)])
+    assert extra[0] > extra[1] > extra[2] > 0
+    assert make(configs.LLAMA_8B).efficiencies.host.settle == 0
+
+
 def test_an_empty_step_costs_the_host_only() -> None:
     cost = make(configs.LLAMA_8B)
     assert cost.step(StepShape(0, 0, (), 0)).seconds == cost.efficiencies.host.step

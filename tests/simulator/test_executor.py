@@ -101,6 +101,23 @@ def test_a_run_has_the_time_stamps_of_its_steps(
     assert [name for name, count in bindings for _ in range(count)] == waits
 
 
+def test_steps_after_one_that_prefills_are_told_apart_while_it_matters() -> None:
+    executor = make_executor(settling=2)
+    found = []
+    for settled, item in (
+        (True, share(10, 0, 10)),
+        (False, share(11, 10, 1)),
+        (False, share(12, 11, 1)),
+        (True, share(13, 12, 1)),
+        (True, share(10, 0, 10)),
+        (False, share(11, 10, 1)),
+    ):
+        assert executor.settled is settled
+        executor.execute(plan_of(item))
+        found.append(executor.last_shape.since_prefill)
+    assert found == [0, 1, 2, 0, 0, 1]
+
+
 def test_the_curve_is_the_cost_model_to_a_part_in_ten_thousand() -> None:
     """On real hardware sheets, windows included: its straight lines are close enough not to matter."""
     for model in ("llama-3.1-8b", "deepseek-v3"):

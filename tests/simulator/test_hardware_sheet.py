@@ -27,6 +27,8 @@ PROMISED = {
     "rtx-pro-6000",
     "cpu",
 }
+# Every kind of number on a sheet. ``units``: compute units and cache.
+SOURCED = {"rates", "bandwidth", "memory", "units", "power", "price", "link", "network"}
 
 
 def test_every_promised_device_has_a_sheet() -> None:
@@ -37,7 +39,8 @@ def test_every_promised_device_has_a_sheet() -> None:
 def test_a_sheet_is_complete_and_says_where_its_numbers_come_from(name: str) -> None:
     sheet = load_hardware(name)
     assert sheet.name == name and sheet.title
-    assert {"rates", "memory", "price"} <= set(sheet.sources)
+    assert set(sheet.sources) >= SOURCED - ({"bandwidth"} if name == "cpu" else set())  # measured with the rates
+    assert all(sheet.sources.values())
     assert sheet.price_per_hour > 0 and sheet.power_watts > 0 and sheet.network_bandwidth > 0
     assert sheet.dense_flops["bf16"] > sheet.memory_bandwidth
 
@@ -58,6 +61,13 @@ def test_known_rates() -> None:
     assert load_hardware("b200").dense_flops["fp4"] == pytest.approx(9e15)
     assert load_hardware("l4").dense_flops["bf16"] == pytest.approx(121e12)
     assert load_hardware("rtx-4090").dense_flops["bf16"] == pytest.approx(165.2e12)
+
+
+def test_links_are_per_direction() -> None:
+    """Data sheets add up both directions: 600, 900 and 1,800 GB/s of NVLink, 128 of PCIe 5 with 16 lanes."""
+    per_direction = {"a100": 3e11, "h100": 4.5e11, "h200": 4.5e11, "b200": 9e11, "gb200": 9e11}
+    per_direction |= {"h100-pcie": 6.4e10, "l4": 3.2e10, "mi300x": 4.48e11, "rtx-4090": 3.2e10}
+    assert {name: load_hardware(name).link_bandwidth for name in per_direction} == per_direction
 
 
 def test_names_are_unique_and_aliases_work() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +66,25 @@ def test_a_copy_that_breaks_off_leaves_none_or_the_one_before(bank: Path, runs: 
         put_in_place(bank, tokenizer("two"), runs / "bank", runs / "tokenizer")
     assert (runs / "bank" / "caching.toml").exists()
     assert "one" in load_tokenizer(runs / "tokenizer").get_vocab()
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_run_does_not_go_on_with_another_bank(bank: Path, tmp_path: Path, edited: bool) -> None:
+    """It would end in weights of a bank that is not the repository's, after an hour."""
+    source, folder = Path(train_tokenizer.__code__.co_filename).parent, tmp_path / "training"
+    folder.mkdir()
+    for name in ("__init__.py", "bank.py", "train.sh"):
+        shutil.copy(source / name, folder)
+    shutil.copytree(bank, folder / "runs" / "bank")
+    (bank / "README.md").write_text("not part of what is learned")
+    if edited:
+        (bank / "routing.toml").unlink()
+    shutil.copytree(bank, folder / "bank")
+    command = ["sh", str(folder / "train.sh")]
+    ended = subprocess.run(command, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True)
+    assert ended.returncode != 0
+    assert ("remove training/runs" in ended.stderr) == edited
+    assert ("No module named training.train" in ended.stderr) != edited  # the next thing that it does
 
 
 def test_no_bank_stands_beside_a_tokenizer_that_is_not_its_own(bank: Path, runs: Path) -> None:

@@ -11,15 +11,20 @@ import torch
 from training.export import mean_of_falls
 from training.train import falls_ended, learning_rate
 
-FALLS = [(0.32, 0.65, 1.0), (0.65, 0.85, 0.5), (0.85, 1.0, 0.35)]  # From, to, and from what share of the peak.
+FALLS = [
+    (0.278, 0.564, 1.0),
+    (0.564, 0.738, 0.5),
+    (0.738, 0.868, 0.35),
+    (0.868, 1.0, 0.35),
+]  # From, to, and from what share of the peak.
 LEAST = 0.02  # Of where a fall begins.
 
 
 def test_the_rate_rises_then_stays_until_the_first_fall() -> None:
-    rates = [learning_rate(fraction / 1000, 2.0) for fraction in range(320)]
+    rates = [learning_rate(fraction / 1000, 2.0) for fraction in range(278)]
     assert rates[0] == pytest.approx(2.0 * 0.02)
-    assert all(a < b for a, b in pairwise(rates[:17]))
-    assert set(rates[16:]) == {2.0}
+    assert all(a < b for a, b in pairwise(rates[:15]))
+    assert set(rates[14:]) == {2.0}
 
 
 @pytest.mark.parametrize(("begin", "end", "top"), FALLS)
@@ -38,7 +43,8 @@ def test_the_last_fall_ends_at_its_least_and_stays_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fraction", "ended"), [(0.0, 0), (0.649, 0), (0.65, 1), (0.849, 1), (0.85, 2), (0.999, 2), (1.0, 3)]
+    ("fraction", "ended"),
+    [(0.0, 0), (0.563, 0), (0.564, 1), (0.737, 1), (0.738, 2), (0.867, 2), (0.868, 3), (0.999, 3), (1.0, 4)],
 )
 def test_a_fall_is_over_when_the_next_begins(fraction: float, ended: int) -> None:
     assert falls_ended(fraction) == ended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,20 @@ def test_it_learns_which_item_a_question_wants(tmp_path: Path) -> None:
     assert shares.shape == (2, 5)
     assert torch.allclose(shares.sum(-1), torch.ones(2), atol=1e-5)
     assert bank.items[int(shares[0].argmax())].id == "caching"
+
+
+def test_an_item_with_the_same_answer_is_right_too(tmp_path: Path) -> None:
+    """Refusals share answers: which of them a question wants does not matter."""
+    bank = small_bank(tmp_path)
+    teacher = Teacher(bank, seed=0)
+    with torch.no_grad():
+        teacher.out.weight.zero_()
+        teacher.out.bias[0] = 1.0  # it answers everything with the first item
+    assert teacher.right() == pytest.approx(1 / 5)
+    same = replace(bank, items=(bank.items[0], replace(bank.items[1], answer=bank.items[0].answer), *bank.items[2:]))
+    sharing = Teacher(same, seed=0)
+    sharing.load_state_dict(teacher.state_dict())
+    assert sharing.right() == pytest.approx(2 / 5)
 
 
 def test_the_same_seed_gives_the_same_teacher(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def calibrate(
     from twostroke.simulator.efficiencies import load_efficiencies
     from twostroke.simulator.hardware_sheet import load_hardware
     from twostroke.simulator.model_reader import read_model
-    from twostroke.startup import load_engine
+    from twostroke.startup import load_engine, make_speed_probe
 
     options = calibration or CalibrationOptions()
     if not options.output.parent.is_dir():
@@ -58,15 +58,20 @@ def calibrate(
     try:
         with Progress(console=console, disable=not console.is_terminal, refresh_per_second=2) as progress:
             task = progress.add_task("measuring", total=options.rounds * len(SCENES))
-            steps = measure(engine, options.rounds, lambda done: progress.update(task, completed=done))
+            probe = make_speed_probe(config.model.device)
+            measured = measure(engine, options.rounds, lambda done: progress.update(task, completed=done), probe)
     finally:
         engine.close()
+    steps = measured.steps
     print(f"measured {len(steps)} kinds of steps; fitting", file=sys.stderr)
+    if measured.left_out:
+        left_out = f"{measured.left_out} of {measured.runs} runs were made at another speed and do not count"
+        print(f"the machine's speed changed: {left_out}", file=sys.stderr)
     found = fit(steps, hardware, sheet, start, weights=weights)
     source = (
         f"twostroke calibrate on {platform.node() or 'this machine'}: {config.model.model}, {hardware.name}, {weights}"
     )
-    write(options.output, as_toml(found, source), "--output")
+    write(options.output, as_toml(found, source, measured.speed), "--output")
     if options.steps is not None:
         write(options.steps, steps_csv(steps, found.estimates), "--steps")
     print(f"median error {found.median_error:.1%} over {len(steps)} kinds of steps; wrote {options.output}")

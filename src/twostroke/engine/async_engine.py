@@ -58,6 +58,10 @@ class AsyncStream:
             self._outputs.put_nowait(None)  # whoever still reads must not wait for what will not come
             self._abort()
 
+    def abandon(self) -> None:
+        """Nobody reads it again: its event loop is closed."""
+        self._aborted = True
+
     @property
     def usage(self) -> TokenUsage:
         return self._usage
@@ -142,7 +146,7 @@ class AsyncEngine:
         return self._engine.tokenizer
 
     def submit(self, request: GenerationRequest) -> AsyncStream:
-        self._loop = asyncio.get_running_loop()
+        self._live_on(asyncio.get_running_loop())
         if self._draining:
             what = "has been closed" if self._closed else "is shutting down"
             raise ShuttingDownError(f"the engine {what}", hint="retry against another server")
@@ -197,6 +201,14 @@ class AsyncEngine:
 
     # ---- the event loop's side ---------------------------------------------------------------------------------
 
+    def _live_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on outputs go to ``loop``. What was asked for on one that is closed by now is aborted."""
+        former, self._loop = self._loop, loop
+        if former is not None and former is not loop and former.is_closed():
+            for request_id, stream in self._streams.items():
+                stream.abandon()
+                self._inbox.put(partial(self._forget, request_id))
+
     def _check_queue(self) -> None:
         """Refuse what would wait behind too many. Only the waiting count, so one call may exceed it."""
         waiting = self._num_submitted - self._num_taken + self._engine.last_stats.num_waiting
@@ -223,7 +235,7 @@ class AsyncEngine:
             while self._turn():
                 pass
             self._send(self._engine.close())
-        except Exception as cause:
+        except BaseException as cause:  # a panic of the tokenizer's Rust is no Exception
             logger.exception("the engine's thread failed")
             self._engine.dead = EngineDeadError(f"the engine failed: {type(cause).__name__}: {cause}")
         finally:
@@ -259,6 +271,15 @@ class AsyncEngine:
             outputs += action()
             wait = False
         return True
+
+    def _forget(self, request_id: str) -> list[RequestOutput]:
+        """Abort a request and drop its stream, whose last outputs may have been lost with its event loop."""
+        self._send(self._engine.abort(request_id))
+        self._post(self._drop, request_id)
+        return []
+
+    def _drop(self, request_id: str) -> None:
+        self._streams.pop(request_id, None)
 
     def _send(self, outputs: list[RequestOutput]) -> None:
         if outputs:

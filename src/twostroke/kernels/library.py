@@ -108,10 +108,19 @@ class PassCall(ctypes.Structure):
 
 
 class Library:
-    """The compiled kernels. Calls release the GIL; one thread at a time may be inside."""
+    """The compiled kernels. Calls release the GIL; of several threads inside, one has the workers, the rest work alone.
+
+    Raises:
+        OSError: The file cannot be loaded, or was built from other sources.
+        AttributeError: It lacks a function.
+    """
 
     def __init__(self, path: Path = LIBRARY_PATH) -> None:
         loaded = ctypes.CDLL(str(path))
+        layout = loaded.twostroke_layout
+        layout.restype = c_int64
+        if layout() != sum(map(ctypes.sizeof, (LinearCall, AttentionCall, LayerCall, PassCall))):
+            raise OSError(f"{path} was built from other sources")
         self.linear = loaded.twostroke_linear
         self.linear.argtypes, self.linear.restype = [POINTER(LinearCall)], None
         self.attention = loaded.twostroke_attention
@@ -143,18 +152,18 @@ class Library:
         return bool(self._select(instruction_set.encode()))
 
     def set_num_threads(self, count: int) -> None:
-        """How many threads compute, the caller's included. Not while a kernel runs."""
+        """How many threads compute, the caller's included; waits until no kernel uses them."""
         self._set_num_threads(count)
 
 
 @functools.cache
 def load_library() -> Library | None:
-    """The kernels, or ``None`` with one warning where the package was built without a compiler."""
+    """The kernels, or ``None`` with one warning where the package was built without, or from other sources."""
     try:
         return Library()
-    except OSError as error:
+    except (OSError, AttributeError) as error:
         warnings.warn(
-            f"the compiled CPU kernels are not there ({error}); PyTorch's operators are used, which decode "
+            f"the compiled CPU kernels cannot be used ({error}); PyTorch's operators are used, which decode "
             "more slowly. Install a C++ compiler (g++ or clang++) and install twostroke again",
             stacklevel=2,
         )

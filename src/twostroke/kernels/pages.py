@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import sys
 
@@ -17,5 +18,6 @@ def fresh_pages(count: int) -> mmap.mmap | bytearray:
         return bytearray(count)
     pages = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux":
-        pages.madvise(mmap.MADV_HUGEPAGE)  # as numpy does: what lies here is read all over
+        with contextlib.suppress(OSError):  # a kernel may have no huge pages
+            pages.madvise(mmap.MADV_HUGEPAGE)  # as numpy does: what lies here is read all over
     return pages

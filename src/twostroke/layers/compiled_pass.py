@@ -100,7 +100,6 @@ class CompiledPass:
         """Kept between steps: memory that is given back costs a page fault for each 4 KiB when it is used again."""
         if tokens <= self._tokens:
             return
-        self._tokens = tokens
         first, in_mlp = self._parts[0], min(tokens, MLP_TOKENS)
         sizes = (
             tokens * first.qkv.packed.inputs,
@@ -109,6 +108,7 @@ class CompiledPass:
         )
         self._rooms = tuple(torch.frombuffer(fresh_pages(2 * size), dtype=torch.bfloat16) for size in sizes)
         self._call.normed, self._call.wide, self._call.narrow = (room.data_ptr() for room in self._rooms)
+        self._tokens = tokens  # last: an allocation that fails leaves the room that there was
 
 
 def _layer_call(parts: LayerParts) -> LayerCall:

@@ -34,12 +34,13 @@ def make_linear(weight: Tensor, bias: Tensor | None, quantization: str | None, l
     """The fastest layer for this weight ``[out, in]``, in place of which it may keep a packed copy.
 
     Args:
-        quantization: ``int8`` or ``int4`` (needs the kernels), ``None`` for the weight's own precision.
+        quantization: ``int8`` or ``int4`` (needs the kernels), ``None`` for the weight's own precision, which it also
+            keeps if its inputs are no multiple of 32.
         library: The compiled kernels, if they are to be used.
     """
-    format = quantization or "bfloat16"
-    if library is not None and can_pack(weight, format):
-        return PackedLinear(pack(weight, format), bias, library)
+    for format in (quantization or "bfloat16", "bfloat16"):
+        if library is not None and can_pack(weight, format):
+            return PackedLinear(pack(weight, format), bias, library)
     return TorchLinear(weight, bias)
 
 

@@ -6,6 +6,7 @@ The subclasses, one file per ``model_type``, say in what they differ; the differ
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from twostroke.kernels.library import Library, load_library
+from twostroke.kernels.library import GROUP, Library, load_library
 from twostroke.layers.activation import silu_mul
 from twostroke.layers.attention.base import Attention
 from twostroke.layers.attention.compiled import CompiledAttention
@@ -56,7 +57,6 @@ class Decoder:
             taken out one by one, since a layer may keep another form of its weight, and two would not fit.
         max_length: Positions lie in ``[0, max_length)``.
         quantization: ``int8`` or ``int4`` rounds the weights of linear layers; bfloat16 on a CPU only.
-        compiled: Use the compiled kernels where they apply and are there.
     """
 
     model_type = ""
@@ -67,22 +67,24 @@ class Decoder:
         parameters: ParameterSource,
         max_length: int,
         quantization: str | None = None,
-        compiled: bool = True,
     ) -> None:
         self.config = config
         embedding = parameters.pop("embed")  # [vocab, hidden]
         self.device, self.dtype = embedding.device, embedding.dtype
-        kernels = load_library() if compiled and _has_kernels(embedding) else None
+        kernels = load_library() if _has_kernels(embedding) else None
         head = embedding if config.tie_word_embeddings else parameters.pop("head")
         self._head = make_linear(head, None, quantization, kernels)
         # Tied and packed, one copy serves both.
-        shared = config.tie_word_embeddings and quantization is None and isinstance(self._head, PackedLinear)
+        shared = config.tie_word_embeddings and _format(self._head) == "bfloat16"
         self._embedding: Tensor | None = None if shared else embedding
         self._norm = RMSNorm(parameters.pop("norm"), config.rms_norm_eps, kernels)
         self._layers = [
             DecoderLayer(index, config, parameters, quantization, kernels) for index in range(config.num_layers)
         ]
         self._rotary = RotaryTable(config.rope, config.head_dim, max_length, self.device, kernels)
+        if quantization is not None:
+            linears = [self._head, *(linear for layer in self._layers for linear in layer.linears)]
+            _warn_if_exact(linears, quantization)
         parts = [layer.compiled_parts() for layer in self._layers]
         self.compiled_pass = (
             CompiledPass([part for part in parts if part], self._rotary, kernels) if kernels and all(parts) else None
@@ -175,13 +177,16 @@ class DecoderLayer:
 
     @property
     def weight_bytes(self) -> int:
-        return sum(linear.nbytes for linear in (self._qkv, self._output, self._gate_up, self._down))
+        return sum(linear.nbytes for linear in self.linears)
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return self._qkv, self._output, self._gate_up, self._down
 
     def compiled_parts(self) -> LayerParts | None:
         """The layer as the compiled kernels take it; ``None`` if some part of it is PyTorch's."""
-        linears = (self._qkv, self._output, self._gate_up, self._down)
-        packed = [linear for linear in linears if isinstance(linear, PackedLinear)]
-        if len(packed) < len(linears):
+        packed = [linear for linear in self.linears if isinstance(linear, PackedLinear)]
+        if len(packed) < len(self.linears):
             return None
         return LayerParts(self._input_norm, self._mlp_norm, self._qk_norm, *packed)
 
@@ -203,6 +208,20 @@ class DecoderLayer:
 
 def _has_kernels(weight: Tensor) -> bool:
     return weight.device.type == "cpu" and weight.dtype == torch.bfloat16
+
+
+def _format(linear: Linear) -> str | None:
+    return linear.packed.format if isinstance(linear, PackedLinear) else None
+
+
+def _warn_if_exact(linears: list[Linear], quantization: str) -> None:
+    exact = sum(_format(linear) != quantization for linear in linears)
+    if exact:
+        warnings.warn(
+            f"{exact} of {len(linears)} linear layers keep their precision: --quantization {quantization} needs inputs "
+            f"that are a multiple of {GROUP}",
+            stacklevel=3,
+        )
 
 
 def _layer_parameters(config: ModelConfig, layer: int) -> list[Parameter]:

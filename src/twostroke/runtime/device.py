@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import math
 import sys
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import torch
 from twostroke.errors import ConfigError, InsufficientMemoryError
 
 _CGROUP = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def resolve_device(name: str) -> torch.device:
@@ -42,18 +45,11 @@ def resolve_device(name: str) -> torch.device:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can still be allocated on ``device``; on a CPU the control group's limit counts too."""
+    """Bytes that can still be allocated on ``device``; on a CPU the limits of its control groups count too."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    free = int(psutil.virtual_memory().available)
-    try:
-        # A container's limit: psutil only sees the machine.
-        limit = int((_CGROUP / "memory.max").read_text())
-        used = int((_CGROUP / "memory.current").read_text())
-        cache = _inactive_file_bytes((_CGROUP / "memory.stat").read_text())
-    except (OSError, ValueError):
-        return free
-    return min(free, max(limit - used + cache, 0))
+    # A container's or a service's limit: psutil only sees the machine.
+    return int(min([int(psutil.virtual_memory().available), *map(_free_in, _control_groups())]))
 
 
 def total_memory(device: torch.device) -> int:
@@ -70,6 +66,27 @@ def format_bytes(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1024
     return f"{count:.3g} TiB"
+
+
+def _control_groups() -> list[Path]:
+    """This process's control group (version 2) and those around it: the limit of each holds."""
+    try:
+        lines = _OWN_CGROUP.read_text().splitlines()
+    except OSError:
+        lines = []
+    own = _CGROUP / next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), "")
+    return [own, *(folder for folder in own.parents if folder.is_relative_to(_CGROUP))]
+
+
+def _free_in(group: Path) -> float:
+    """Bytes that a control group still may have; infinite without a limit."""
+    try:
+        limit = int((group / "memory.max").read_text())  # "max" is none
+        used = int((group / "memory.current").read_text())
+        cache = _inactive_file_bytes((group / "memory.stat").read_text())
+    except (OSError, ValueError):
+        return math.inf
+    return max(limit - used + cache, 0)
 
 
 def _inactive_file_bytes(stat: str) -> int:
@@ -89,8 +106,10 @@ def release_cached_memory() -> None:
 
 
 def memory_error(error: Exception) -> InsufficientMemoryError | None:
-    """Our own error if this is torch's way to say that memory ran out, on a GPU or in the CPU's allocator."""
-    if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
+    """Our own error if this is a way to say that memory ran out: torch's two, Python's, or the operating system's."""
+    of_the_system = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    ours = isinstance(error, torch.OutOfMemoryError | MemoryError) or of_the_system
+    if ours or "DefaultCPUAllocator" in str(error):
         hint = "lower --max-num-batched-tokens or --max-prefill-chunk, or leave more memory beside the KV cache"
         return InsufficientMemoryError("the step needs more memory than there is", hint=hint)
     return None

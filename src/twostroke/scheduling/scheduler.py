@@ -29,6 +29,10 @@ from twostroke.types import (
     StepResult,
 )
 
+# Most tokens of a request in one step while its prompt's log-probabilities are to be computed: each takes logits over
+# the whole vocabulary, and everybody in the step waits for them (256 rows of 150,000 are 150 MB).
+SCORED_CHUNK = 256
+
 
 class Scheduler:
     """Decides each step and keeps the requests' state. Same calls, same plans.
@@ -134,24 +138,26 @@ class Scheduler:
         """Take in what the step produced: grow the requests, end those that are done."""
         outputs = []
         size, drawn, logprobs, scores = self.kv.block_size, result.token_ids, result.logprobs, result.prompt_logprobs
+        errors, held = result.errors, self._held
         for request_id, item in plan.scheduled.items():
             request = item.request
-            if result.errors and (error := result.errors.get(request_id)):
+            if errors and (error := errors.get(request_id)):
                 outputs.append(self.fail(request, error, now))
                 continue
-            before = request.num_computed_tokens
-            computed = request.num_computed_tokens = before + item.num_tokens
+            num_tokens = item.num_tokens
+            computed = request.num_computed_tokens = request.num_computed_tokens + num_tokens
             tokens = drawn.get(request_id) or []
-            unseen = _unseen(scores[request_id], request, item.start) if request_id in scores else None
+            unseen = _unseen(scores[request_id], request, item.start) if scores and request_id in scores else None
             if tokens or unseen is not None:
                 output = self._extend(request, tokens, now)
                 if logprobs:
                     output.logprobs = logprobs.get(request_id)
                 output.prompt_logprobs = unseen
                 outputs.append(output)
-            if computed // size > before // size and request.status is RequestStatus.RUNNING:
+            # It filled a block if its last one holds no more than what is new.
+            if computed % size < num_tokens and request.status is RequestStatus.RUNNING:
                 self.kv.commit(request)
-            if self._held and _prompt_computed(request):
+            if held and _prompt_computed(request):
                 self._unhold(request)
         return outputs
 
@@ -216,15 +222,21 @@ class Scheduler:
     def _share(self, missing: int, request: Request, plan: StepPlan) -> int:
         """How many of the missing tokens fit into chunk and budget; says so when not all do."""
         left = self._left(request, plan)
-        num_tokens = min(missing, self._chunk, left)
+        chunk = self._chunk if request.reads_prefix_cache else min(self._chunk, SCORED_CHUNK)
+        num_tokens = min(missing, chunk, left)
         if num_tokens < missing:
-            reason = Reason.TOKEN_BUDGET if num_tokens == left else Reason.PREFILL_CHUNK
+            reason = self._spent(left, plan) if num_tokens == left else Reason.PREFILL_CHUNK
             plan.decisions.append(Decision(request.request_id, reason))
         return num_tokens
 
     def _left(self, request: Request, plan: StepPlan) -> int:
         """Tokens that the step still has for a request."""
         return max(0, self.policy.budget(request, plan, self.config.max_num_batched_tokens) - plan.num_tokens)
+
+    def _spent(self, left: int, plan: StepPlan) -> Reason:
+        """Why a request gets no more than what is left: that is all of the budget, or the policy keeps some from it."""
+        kept = plan.num_tokens + left < self.config.max_num_batched_tokens
+        return Reason.POLICY if kept else Reason.TOKEN_BUDGET
 
     def _make_room(self, request: Request, num_tokens: int, plan: StepPlan) -> bool:
         """Preempt the least important requests until the blocks suffice; ``False`` if that hits the request itself."""
@@ -280,13 +292,14 @@ class Scheduler:
         would preempt somebody a few steps later. For the same reason nobody enters a step that preempts.
         """
         if not self._left(request, plan):
-            return Reason.TOKEN_BUDGET
+            return self._spent(0, plan)
         if self._is_full():
             return Reason.MAX_NUM_SEQS
         # Whoever enters needs a new block at least. Asked before the lookup, since who is kept out asks at every step.
-        full = promised >= self.kv.pool.num_free
-        if full or any(decision.reason is Reason.PREEMPTED for decision in plan.decisions):
+        if promised >= self.kv.pool.num_free:
             return Reason.NO_FREE_BLOCK
+        if any(decision.reason is Reason.PREEMPTED for decision in plan.decisions):
+            return Reason.POLICY
         prefix = self.kv.find_prefix(request)
         return prefix if self.kv.has_room(request, prefix, promised) else Reason.NO_FREE_BLOCK
 
@@ -366,11 +379,8 @@ def _unseen(scores: list[PositionLogprobs], request: Request, start: int) -> lis
 
 
 def _output(request: Request, tokens: list[int]) -> RequestOutput:
+    prompt, reached = request.num_prompt_tokens, request.num_reached_tokens
+    used = reached if reached < prompt else prompt  # ``num_used_prompt_tokens``, without a call for every token
     return RequestOutput(
-        request.parent_id,
-        request.index,
-        tokens,
-        request.num_prompt_tokens,
-        request.num_cached_tokens,
-        num_used_prompt_tokens=request.num_used_prompt_tokens,
+        request.parent_id, request.index, tokens, prompt, request.num_cached_tokens, num_used_prompt_tokens=used
     )

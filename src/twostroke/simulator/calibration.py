@@ -13,6 +13,7 @@ from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
 from twostroke.simulator.efficiencies import Efficiencies, Interval
 from twostroke.simulator.fitting import Space, search
 from twostroke.simulator.hardware_sheet import HardwareSheet
+from twostroke.simulator.machine_speed import Speed
 from twostroke.simulator.model_sheet import ModelSheet
 
 # A fit has to gain this much in mean error before it moves a coefficient from its start by a factor of e.
@@ -49,8 +50,8 @@ def calibrate(
 ) -> Calibration:
     """The coefficients near ``start`` under which the cost model is least wrong about measured steps.
 
-    What counts is the mean error of steps that decode, of those that prefill and of those that do both, each alike:
-    there are far more of the first kind.
+    What counts is the mean error of steps that decode, soon after others that prefill or later, of those that prefill
+    and of those that do both, each alike: there are far more of the first two.
 
     Args:
         weights: Format that the engine keeps the weights in.
@@ -76,7 +77,8 @@ def calibrate(
 
 def _shares(steps: Sequence[MeasuredStep]) -> list[float]:
     """Weights of the steps, the same in all for every class of them."""
-    classes = [(bool(step.shape.prefill), bool(step.shape.decode_requests)) for step in steps]
+    shapes = [step.shape for step in steps]
+    classes = [(bool(each.prefill), bool(each.decode_requests), bool(each.since_prefill)) for each in shapes]
     counts = Counter(classes)
     return [1 / (len(counts) * counts[each]) for each in classes]
 
@@ -93,13 +95,19 @@ def _interval(steps: Sequence[MeasuredStep], estimates: Sequence[float]) -> Inte
     return Interval(decode_low=decode[0], decode_high=decode[1], prefill_low=prefill[0], prefill_high=prefill[1])
 
 
-def as_toml(calibration: Calibration, source: str) -> str:
-    """A file for ``load_efficiencies(device, path)``; ``source`` says on what it was measured."""
+def as_toml(calibration: Calibration, source: str, speed: Speed | None = None) -> str:
+    """A file for ``load_efficiencies(device, path)``.
+
+    Args:
+        source: On what it was measured; ``speed``: how fast that was then, for whoever compares with it.
+    """
     found = calibration.efficiencies
     tables: dict[str, dict[str, Any]] = {f"gemm.{name}": asdict(value) for name, value in found.gemm.items()}
     tables["step"] = {"decode": found.step_decode, "prefill": found.step_prefill}
     for name in ("decode", "prefill", "elementwise", "all_reduce", "host", "interval"):
         tables[name] = asdict(getattr(found, name))
+    if speed is not None:
+        tables["speed"] = speed._asdict()
     lines = [f'source = "{source}"']
     for name, values in tables.items():
         lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
@@ -129,6 +137,8 @@ _FITTED = (
     ("host", "step", 1e-6, 1.0),
     ("host", "request", 1e-8, 1e-2),
     ("host", "token", 1e-9, 1e-3),
+    ("host", "settle", 1e-7, 1e-1),
+    ("host", "fade", 0.05, 0.95),
 )
 
 

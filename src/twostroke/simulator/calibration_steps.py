@@ -1,9 +1,12 @@
 """Short steps on the live engine, for a calibration: which ones, and how they are timed.
 
 They cover what the cost model distinguishes: prompts of several lengths, alone and together; chunks that follow cached
-tokens, found in the prefix cache or computed before; decoding with few and many requests over short and long contexts;
-and prompts that come while others decode. The median of each kind counts: what a step usually takes, the operating
-system's share included, and not what it takes once in a while.
+tokens, found in the prefix cache or computed before; decoding with few and many requests over short and long contexts,
+just after a prompt and later; and prompts that come while others decode. The median of each kind counts: what a step
+usually takes, the operating system's share included, and not what it takes once in a while.
+
+A probe of the machine's speed goes before and after each scene. Runs at another speed than the usual one are made again
+and do not count: one set of coefficients cannot describe two speeds.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import csv
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 from random import Random
 from typing import NamedTuple
@@ -20,7 +23,8 @@ from twostroke.engine.client import GenerationRequest
 from twostroke.engine.engine import Engine
 from twostroke.observability.events import StepEvent
 from twostroke.sampling_params import SamplingParams
-from twostroke.simulator.step_shape import StepShape
+from twostroke.simulator.machine_speed import SAME, Probe, Speed, usual
+from twostroke.simulator.step_shape import SETTLING, StepShape
 
 
 class Wave(NamedTuple):
@@ -43,10 +47,10 @@ class Wave(NamedTuple):
 Scene = tuple[Wave, ...]
 # Those that do not fit are left out. A 350M model on two cores takes about a minute for all of them.
 SCENES: tuple[Scene, ...] = (
-    *((Wave(1, prompt, 8),) for prompt in (16, 48, 128, 300, 512, 1000, 1500)),
-    *((Wave(*wave),) for wave in ((2, 64, 8), (4, 256, 8), (8, 32, 8), (8, 400, 8), (16, 128, 8))),
+    *((Wave(1, prompt, SETTLING + 8),) for prompt in (16, 48, 128, 300, 512, 1000, 1500)),
+    *((Wave(*wave),) for wave in ((2, 64, 20), (4, 256, 8), (8, 32, 20), (8, 400, 8), (16, 128, 8))),
     (Wave(24, 40, 4, stagger=1),),
-    (Wave(64, 32, 6),),
+    (Wave(64, 32, 18),),
     (Wave(24, 240, 6, stagger=1),),
     (Wave(1, 2500, 6),),  # above the default budget: a chunk on top of computed tokens
     *((Wave(1, known + new, 4, known=known),) for known, new in ((512, 16), (512, 96), (1024, 48), (2048, 160))),
@@ -57,6 +61,7 @@ SCENES: tuple[Scene, ...] = (
     (Wave(16, 64, 24), Wave(1, 24, 4, at=4), Wave(1, 256, 4, at=10), Wave(4, 64, 4, at=16)),
 )
 LONGEST_KNOWN = 2048
+WARM_UP: Scene = (Wave(1, 16, 4),)
 # Tokens per request whose steps count as one shape; a context that is a little longer takes as long.
 SAME_CONTEXT = 16
 
@@ -69,28 +74,104 @@ class MeasuredStep:
     seconds: float
 
 
-def measure(engine: Engine, rounds: int = 3, said: Callable[[int], None] = lambda done: None) -> list[MeasuredStep]:
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a calibration is fitted to.
+
+    Attributes:
+        steps: The median step of each kind, in the order in which they were first seen.
+        speed: The machine's usual one meanwhile; ``None`` if nobody probed.
+        runs: How many runs of scenes were made; ``left_out`` of them at another speed.
+    """
+
+    steps: list[MeasuredStep]
+    speed: Speed | None
+    runs: int
+    left_out: int
+
+
+@dataclass(slots=True)
+class _Runs:
+    """All runs of a scene: their steps, and the machine's speed before and after them."""
+
+    scene: Scene
+    steps: list[list[MeasuredStep]] = field(default_factory=list)
+    speeds: list[tuple[Speed, ...]] = field(default_factory=list)
+
+    def apart(self, run: int, speed: Speed) -> float:
+        return max((found.apart(speed) for found in self.speeds[run]), default=0.0)
+
+    def num_at(self, speed: Speed) -> int:
+        return sum(self.apart(run, speed) <= SAME for run in range(len(self.steps)))
+
+    def chosen(self, speed: Speed | None) -> list[int]:
+        """Those at this speed; if there is none, the one that is closest to it."""
+        every = range(len(self.steps))
+        if speed is None:
+            return list(every)
+        at_speed = [run for run in every if self.apart(run, speed) <= SAME]
+        return at_speed or [min(every, key=lambda run: self.apart(run, speed))]
+
+
+def measure(
+    engine: Engine,
+    rounds: int = 3,
+    said: Callable[[int], None] = lambda done: None,
+    probe: Probe | None = None,
+) -> Measurement:
     """Run the scenes on an engine that nobody else uses, ``rounds`` times; the median step of each kind.
+
+    A scene of which less than half the runs were made at the machine's usual speed is run again, at most as many times.
 
     Args:
         said: Called after every scene with how many are done.
+        probe: Says how fast the machine is just now.
 
     Raises:
         EngineError: A step failed.
     """
     random = Random(0)
     base = [random.randrange(engine.info.vocab_size) for _ in range(LONGEST_KNOWN)]
-    chosen = [scene for scene in SCENES if _fits(scene, engine)]
-    found: defaultdict[tuple[object, ...], list[MeasuredStep]] = defaultdict(list)
-    _run(engine, random, base, (Wave(1, 16, 4),))  # the first pass pays for allocations
+    found = [_Runs(scene) for scene in SCENES if _fits(scene, engine)]
+    speeds: list[Speed] = []
+
+    def look() -> None:
+        if probe is not None:
+            speeds.append(Speed(*probe()))
+
+    def run(runs: _Runs) -> None:
+        _run(engine, random, base, WARM_UP)  # the probe has driven the weights out of the caches
+        if known := max(wave.known for wave in runs.scene):
+            _run(engine, random, base, (Wave(1, known + 1, 1, known=known),))  # into the prefix cache
+        runs.steps.append(_run(engine, random, base, runs.scene))
+        look()
+        runs.speeds.append(tuple(speeds[-2:]))
+
+    _run(engine, random, base, WARM_UP)  # the first pass pays for allocations
+    look()
     for number in range(rounds):
-        for index, scene in enumerate(chosen):
-            if known := max(wave.known for wave in scene):
-                _run(engine, random, base, (Wave(1, known + 1, 1, known=known),))  # into the prefix cache
-            for step in _run(engine, random, base, scene):
-                found[_kind(step.shape)].append(step)
+        for index, runs in enumerate(found):
+            run(runs)
             said(number * len(SCENES) + index + 1)
-    return [sorted(steps, key=lambda step: step.seconds)[len(steps) // 2] for steps in found.values()]
+    for _ in range(rounds):
+        for runs in found:
+            if probe is not None and 2 * runs.num_at(usual(speeds)) < rounds:
+                run(runs)
+    return _sum_up(found, usual(speeds) if speeds else None)
+
+
+def _sum_up(scenes: Sequence[_Runs], speed: Speed | None) -> Measurement:
+    kinds: defaultdict[tuple[object, ...], list[MeasuredStep]] = defaultdict(list)
+    runs = left_out = 0
+    for scene in scenes:
+        chosen = scene.chosen(speed)
+        runs += len(scene.steps)
+        left_out += len(scene.steps) - len(chosen)
+        for number in chosen:
+            for step in scene.steps[number]:
+                kinds[_kind(step.shape)].append(step)
+    steps = [sorted(same, key=lambda step: step.seconds)[len(same) // 2] for same in kinds.values()]
+    return Measurement(steps, speed, runs, left_out)
 
 
 def step_shape(event: StepEvent) -> StepShape:
@@ -105,12 +186,14 @@ def steps_csv(steps: Sequence[MeasuredStep], estimates: Sequence[float]) -> str:
     """A CSV with one row for each kind of step: what it computed, measured and estimated seconds."""
     file = StringIO(newline="")
     rows = csv.writer(file, lineterminator="\n")
-    rows.writerow(("decode_requests", "decode_context", "prefill", "sampled", "measured", "estimated"))
+    names = ("decode_requests", "decode_context", "prefill", "sampled", "measured", "estimated", "since_prefill")
+    rows.writerow(names)
     for step, estimate in zip(steps, estimates):
         shape = step.shape
         chunks = " ".join(f"{new}+{before}" for new, before in shape.prefill)
         numbers = (f"{step.seconds:.6g}", f"{estimate:.6g}")
-        rows.writerow((shape.decode_requests, shape.decode_context, chunks, shape.sampled, *numbers))
+        sizes = shape.decode_requests, shape.decode_context, chunks, shape.sampled
+        rows.writerow((*sizes, *numbers, shape.since_prefill))
     return file.getvalue()
 
 
@@ -120,7 +203,9 @@ def measured_steps(text: str) -> list[MeasuredStep]:
     for row in csv.DictReader(StringIO(text)):
         chunks = [chunk.partition("+") for chunk in row["prefill"].split()]
         prefill = tuple((int(new), int(before)) for new, _, before in chunks)
-        shape = StepShape(int(row["decode_requests"]), int(row["decode_context"]), prefill, int(row["sampled"]))
+        requests, context, sampled = (int(row[name]) for name in ("decode_requests", "decode_context", "sampled"))
+        since = int(row.get("since_prefill") or 0)  # not in files of before it was told apart
+        shape = StepShape(requests, context, prefill, sampled, since)
         found.append(MeasuredStep(shape, float(row["measured"])))
     return found
 
@@ -137,13 +222,18 @@ def _fits(scene: Scene, engine: Engine) -> bool:
 
 
 def _run(engine: Engine, random: Random, base: Sequence[int], scene: Scene) -> list[MeasuredStep]:
+    """Steps of a scene in their order. What taking in a request costs belongs to the step before which it comes."""
     waves = sorted(scene, key=lambda wave: wave.at)
     found: list[MeasuredStep] = []
     last = events[-1].step if (events := engine.recorder.events()) else -1
+    since = 0
     while waves or engine.has_work():
-        while waves and (waves[0].at <= len(found) or not engine.has_work()):
-            _submit(engine, random, base, waves.pop(0))
+        coming: list[GenerationRequest] = []
+        while waves and (waves[0].at <= len(found) or not (coming or engine.has_work())):
+            coming += _requests(engine, random, base, waves.pop(0))
         began = engine.clock()
+        for request in coming:
+            engine.submit(request)
         outputs = engine.step()
         seconds = engine.clock() - began
         for ended in outputs:
@@ -151,21 +241,26 @@ def _run(engine: Engine, random: Random, base: Sequence[int], scene: Scene) -> l
                 raise ended.error
         event = engine.recorder.events(last)[-1]
         last = event.step
-        found.append(MeasuredStep(step_shape(event), seconds))
+        shape = step_shape(event)
+        since = 0 if shape.prefill else since
+        found.append(MeasuredStep(shape._replace(since_prefill=since), seconds))
+        since = 1 if shape.prefill else (since + 1) % (SETTLING + 1) if since else 0
     return found
 
 
-def _submit(engine: Engine, random: Random, base: Sequence[int], wave: Wave) -> None:
+def _requests(engine: Engine, random: Random, base: Sequence[int], wave: Wave) -> list[GenerationRequest]:
+    found = []
     for index in range(wave.requests):
         output = wave.output + index * wave.stagger
         params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True, detokenize=False)
         own = [random.randrange(engine.info.vocab_size) for _ in range(wave.prompt - wave.known)]
         request_id = f"calibrate-{random.getrandbits(64):x}"
         prompt = [*base[: wave.known], *own]
-        engine.submit(GenerationRequest(request_id=request_id, prompt_token_ids=prompt, params=params))
+        found.append(GenerationRequest(request_id=request_id, prompt_token_ids=prompt, params=params))
+    return found
 
 
 def _kind(shape: StepShape) -> tuple[object, ...]:
     """Equal for steps that take as long, as far as a measurement can tell."""
     mean = shape.decode_context // max(shape.decode_requests, 1)
-    return shape.decode_requests, mean // SAME_CONTEXT, shape.prefill, shape.sampled
+    return shape.decode_requests, mean // SAME_CONTEXT, shape.prefill, shape.sampled, shape.since_prefill

@@ -165,19 +165,21 @@ class RooflineCostModel:
         if shape.prefill:
             new_tokens = sum(new for new, _ in shape.prefill)
             self._add_prefill_attention(parts, shape.prefill)
-        return self._estimate(parts, requests, new_tokens, len(shape.prefill), shape.decode_context)
+        return self._estimate(parts, shape, new_tokens)
 
-    def _estimate(self, parts: _Parts, requests: int, new_tokens: int, chunks: int, context: int) -> Estimate:
-        e = self.efficiencies
+    def _estimate(self, parts: _Parts, shape: StepShape, new_tokens: int) -> Estimate:
+        e, requests = self.efficiencies, shape.decode_requests
         share = new_tokens / (new_tokens + requests) if new_tokens else 0.0
         device = parts.seconds * (e.step_decode + share * (e.step_prefill - e.step_decode))
         starts = e.host.layer * self.model.num_layers if new_tokens else 0.0
         waits = max(starts - device, 0.0)
         device += waits
-        host = e.host.step + e.host.request * (requests + chunks) + e.host.token * new_tokens
+        host = e.host.step + e.host.request * (requests + len(shape.prefill)) + e.host.token * new_tokens
+        if shape.since_prefill:
+            host += e.host.settle * e.host.fade ** (shape.since_prefill - 1)
         seconds = max(device, host) if e.host.overlap else device + host
         if self._draft is not None and requests:
-            seconds += self._drafts * self._draft.step(StepShape(requests, context, (), requests)).seconds
+            seconds += self._drafts * self._draft.step(StepShape(requests, shape.decode_context, (), requests)).seconds
         i = e.interval
         low = i.decode_low + share * (i.prefill_low - i.decode_low)
         high = i.decode_high + share * (i.prefill_high - i.decode_high)

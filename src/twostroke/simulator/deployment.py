@@ -21,6 +21,7 @@ from twostroke.simulator.model_sheet import ModelSheet
 from twostroke.simulator.options import DeploymentOptions
 from twostroke.simulator.public_models import find_model
 from twostroke.simulator.replica import Replica
+from twostroke.simulator.step_shape import SETTLING
 from twostroke.simulator.tables import KernelTables
 
 GB = 1e9
@@ -139,7 +140,12 @@ def make_replicas(
     replicas = []
     for number in range(options.replicas):
         executor = SimulatedExecutor(
-            deployment.info, deployment.cost, VirtualClock(), bound=bound, acceptance=acceptance
+            deployment.info,
+            deployment.cost,
+            VirtualClock(),
+            bound=bound,
+            acceptance=acceptance,
+            settling=SETTLING if deployment.cost.efficiencies.host.settle else 0,
         )
         replicas.append(
             Replica(

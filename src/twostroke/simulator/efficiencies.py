@@ -105,6 +105,8 @@ class HostEfficiency:
         layer: For each layer of a step that prefills. Its kernels are started one by one, those of a step that only
             decodes all at once (a CUDA graph); the device waits only where it is faster.
         overlap: Whether the host prepares the next step while the device runs: then the longer of the two counts.
+        settle: What the first step after one that prefills takes longer, and ``fade`` the share of it that is left with
+            each further one: the prompt has driven weights and code out of the caches (CPU).
     """
 
     step: float
@@ -112,6 +114,8 @@ class HostEfficiency:
     token: float
     layer: float = 0.0
     overlap: bool = False
+    settle: float = 0.0
+    fade: float = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ class SimulatedExecutor:
         clock: The engine's clock.
         bound: Which end of the estimate's interval is taken for the truth.
         acceptance: How drafts fare under speculation, which the cost model must know of too; ``None``: there are none.
+        settling: How many steps after one that prefills the cost model tells apart from later ones.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class SimulatedExecutor:
         *,
         bound: Bound = "seconds",
         acceptance: Acceptance | None = None,
+        settling: int = 0,
     ) -> None:
         self.info = info
         self.clock = clock
@@ -43,10 +45,14 @@ class SimulatedExecutor:
         self._bound = bound
         self._curve = DecodeCurve(cost, bound)
         self._one = [TOKEN]
+        self._settling = settling
+        self._unsettled = 0  # of the next steps
 
     def execute(self, plan: StepPlan) -> StepResult:
         shape = self.last_shape = step_shape(plan, 0 if self.acceptance is None else self.acceptance.tokens)
-        if shape.prefill or shape.sampled != shape.decode_requests:
+        if self._settling:
+            shape = self.last_shape = self._settle(shape)
+        if shape.prefill or shape.sampled != shape.decode_requests or shape.since_prefill:
             estimate = self._cost.step(shape)
             seconds, self.last_binding = float(getattr(estimate, self._bound)), estimate.binding
         else:
@@ -55,8 +61,13 @@ class SimulatedExecutor:
         self.clock.advance(seconds)
         return StepResult(token_ids=self._draw(plan, shape), duration=seconds, timings={"forward": seconds})
 
+    @property
+    def settled(self) -> bool:
+        """Whether the next step, if it only decodes, is far enough from the last that prefilled."""
+        return not self._unsettled
+
     def decode_run(self, requests: int, context: int, steps: int, until: float) -> DecodeRun:
-        """Consecutive steps from now on in which ``requests`` requests decode, at most ``steps`` of them.
+        """Consecutive steps from now on in which ``requests`` requests decode, at most ``steps``, all ``settled``.
 
         It ends with the first step that ends at ``until`` or later, at least one. The clock stays where it is.
 
@@ -64,6 +75,15 @@ class SimulatedExecutor:
             context: Tokens that the requests attend to in the first step; one more each in every further one.
         """
         return self._curve.run(requests, context, steps, self.clock(), until)
+
+    def _settle(self, shape: StepShape) -> StepShape:
+        """The shape with its distance from the last step that prefilled."""
+        if shape.prefill:
+            self._unsettled = self._settling
+        elif self._unsettled:
+            shape = shape._replace(since_prefill=self._settling - self._unsettled + 1)
+            self._unsettled -= 1
+        return shape
 
     def close(self) -> None:
         """Nothing to free."""

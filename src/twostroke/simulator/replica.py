@@ -72,7 +72,7 @@ class Replica:
 
     def run(self, until: float) -> list[Request]:
         """Take one step, or as many steady ones as begin before ``until``. Returns whom that has ended."""
-        if self._jump and (steps := steady_steps(self.scheduler, TOKEN, MAX_RUN)) > 1:
+        if self._jump and self.executor.settled and (steps := steady_steps(self.scheduler, TOKEN, MAX_RUN)) > 1:
             finished = self._take_run(steps, until)
         else:
             finished = self.step()
@@ -120,7 +120,7 @@ class Replica:
             plan.time,
             now,
             self.executor.last_shape,
-            new_tokens=self._num_kept(plan, result),
+            new_tokens=len(result.token_ids) if self.executor.acceptance is None else self._num_kept(plan, result),
             gaps=self._count_gaps(result.token_ids.keys(), plan.time, now),
             running=len(scheduler.running),
             waiting=len(scheduler.requests) - len(scheduler.running),
@@ -144,8 +144,6 @@ class Replica:
 
     def _num_kept(self, plan: StepPlan, result: StepResult) -> int:
         """Tokens drawn and kept: drafts past a request's end are not."""
-        if self.executor.acceptance is None:
-            return len(result.token_ids)
         return sum(
             plan.scheduled[request_id].request.num_tokens
             - plan.scheduled[request_id].start

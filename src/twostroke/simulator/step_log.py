@@ -74,7 +74,7 @@ class StepLog:
         binding: str,
     ) -> None:
         """Append one step."""
-        requests, context, prefill, _ = shape
+        requests, context, prefill = shape[:3]
         self.start.append(start)
         self.end.append(end)
         self.free_blocks.append(free_blocks)

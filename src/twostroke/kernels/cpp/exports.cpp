@@ -23,6 +23,12 @@ const twostroke::Kernels* chosen = best();
 
 extern "C" {
 
+// The size of what both sides declare: a library from other sources is told from its own.
+int64_t twostroke_layout() {
+    using namespace twostroke;
+    return sizeof(Linear) + sizeof(Attention) + sizeof(Layer) + sizeof(Pass);
+}
+
 // Chooses "avx512", "avxvnni", "avx2" or "generic"; 0 if this processor cannot run it.
 int twostroke_select(const char* name) {
     for (const auto* found : {twostroke::avx512_kernels(), twostroke::avxvnni_kernels(), twostroke::avx2_kernels(),

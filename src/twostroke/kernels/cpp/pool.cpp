@@ -32,22 +32,14 @@ class Pool {
     ~Pool() { resize(0); }
 
     void resize(int workers) {
-        {
-            std::lock_guard<std::mutex> lock(mutex_);
-            stopping_ = true;
-            generation_.fetch_add(1);
-        }
-        wake_.notify_all();
-        for (auto& worker : workers_) worker.join();
-        workers_.clear();
-        stopping_ = false;
-        // From this generation on: one that a new thread reads itself may be later than what it must not miss.
-        const uint64_t seen = generation_.load();
-        for (int i = 0; i < workers; ++i) workers_.emplace_back([this, seen] { work(seen); });
+        while (busy_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
+        if (workers != size_) replace_workers(workers);
+        busy_.store(false, std::memory_order_release);
     }
 
     void run(int64_t count, Task task, void* context) {
-        if (workers_.empty() || count < 2) {
+        // Another thread's loop has the workers, if there are any: alone, then.
+        if (size_ == 0 || count < 2 || busy_.exchange(true, std::memory_order_acquire)) {
             for (int64_t i = 0; i < count; ++i) task(context, i);
             return;
         }
@@ -63,9 +55,26 @@ class Pool {
         take_tasks();
         open_.store(false, std::memory_order_seq_cst);
         while (inside_.load(std::memory_order_seq_cst) > 0) RELAX();
+        busy_.store(false, std::memory_order_release);
     }
 
   private:
+    void replace_workers(int workers) {
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            stopping_ = true;
+            generation_.fetch_add(1);
+        }
+        wake_.notify_all();
+        for (auto& worker : workers_) worker.join();
+        workers_.clear();
+        stopping_ = false;
+        // From this generation on: one that a new thread reads itself may be later than what it must not miss.
+        const uint64_t seen = generation_.load();
+        for (int i = 0; i < workers; ++i) workers_.emplace_back([this, seen] { work(seen); });
+        size_ = workers;
+    }
+
     void take_tasks() {
         for (;;) {
             const int64_t index = next_.fetch_add(1, std::memory_order_relaxed);
@@ -101,6 +110,8 @@ class Pool {
     std::mutex mutex_;
     std::condition_variable wake_;
     std::atomic<bool> stopping_{false};
+    std::atomic<bool> busy_{false};  // A loop runs, or the workers are being replaced.
+    std::atomic<int> size_{0};       // Of workers_, for those who are not busy_ themselves.
     Loop loop_;
     alignas(64) std::atomic<uint64_t> generation_{0};
     alignas(64) std::atomic<int64_t> next_{0};

@@ -11,11 +11,11 @@ namespace twostroke {
 
 using Task = void (*)(void* context, int64_t index);
 
-// Sets how many threads run loops, the caller's included. Not while a loop runs.
+// Sets how many threads run loops, the caller's included, once no loop runs.
 void set_num_threads(int count);
 
-// Calls task(context, i) for every i in [0, count), each once, in any order, and returns when all have returned. One
-// loop at a time: the engine has one thread that computes.
+// Calls task(context, i) for every i in [0, count), each once, in any order, and returns when all have returned. The
+// pool helps one loop at a time: that of a second thread (two engines in a process) runs on that thread alone.
 void run_tasks(int64_t count, Task task, void* context);
 
 // Seconds on a clock that never falls.

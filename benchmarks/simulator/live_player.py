@@ -1,0 +1,118 @@
+"""Plays a workload on the live engine in real time, as the simulator plays it in virtual time."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable
+from random import Random
+
+from twostroke.engine.client import GenerationRequest
+from twostroke.engine.engine import Engine
+from twostroke.sampling_params import SamplingParams
+from twostroke.simulator.fleet import RequestResult
+from twostroke.simulator.workloads.base import RequestSpec, Workload
+
+# Seconds between two looks at the machine's speed. One takes about two milliseconds, which delay the next step.
+LOOK_EVERY = 0.5
+
+
+class LivePlayer:
+    """Sends a workload's requests to an engine when they are due, and notes what comes back and when.
+
+    Args:
+        engine: Nobody else uses it.
+        seed: Of the tokens. Another one for each run: what an earlier one left in the prefix cache must not be found.
+        look: Called between two steps, every ``LOOK_EVERY`` seconds while there is work; what it gives is in ``seen``.
+        wait: Lets so many seconds pass while there is no request.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        workload: Workload,
+        seed: str,
+        look: Callable[[], float] | None = None,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.seen: list[float] = []
+        self._look = look
+        self._wait = wait
+        self._engine = engine
+        self._workload = workload
+        self._random = Random(f"{seed} tokens")
+        self._vocabulary = range(engine.info.vocab_size)
+        self._due: list[tuple[float, int, RequestSpec]] = [
+            (spec.arrival, spec.number, spec) for spec in workload.arrivals()
+        ]
+        heapq.heapify(self._due)
+        self._sent: dict[str, tuple[RequestSpec, list[int]]] = {}
+        self._first: dict[str, float] = {}
+        self._sessions: dict[int, list[int]] = {}
+        self._shared: dict[int, list[int]] = {}
+        self._results: list[RequestResult] = []
+
+    def run(self) -> list[RequestResult]:
+        """All requests, by number. Raises EngineError if one fails."""
+        engine, began = self._engine, time.perf_counter()
+        while self._due or engine.has_work():
+            now = time.perf_counter() - began
+            while self._due and self._due[0][0] <= now:
+                self._send(heapq.heappop(self._due)[2])
+            if not engine.has_work():
+                self._wait(max(0.0, self._due[0][0] - now))
+                continue
+            outputs = engine.step()
+            now = time.perf_counter() - began
+            for output in outputs:
+                if output.error is not None:
+                    raise output.error
+                self._first.setdefault(output.request_id, now)
+                self._sent[output.request_id][1].extend(output.token_ids)
+                if output.finished:
+                    self._end(output.request_id, output.num_cached_tokens, now)
+            if self._look is not None and now >= LOOK_EVERY * len(self.seen):
+                self.seen.append(self._look())
+        return sorted(self._results, key=lambda result: result.number)
+
+    def _send(self, spec: RequestSpec) -> None:
+        prompt = self._prompt(spec)
+        self._sent[spec.request_id] = spec, list(prompt)
+        params = SamplingParams(temperature=0, max_tokens=spec.output_tokens, ignore_eos=True, detokenize=False)
+        self._engine.submit(GenerationRequest(request_id=spec.request_id, prompt_token_ids=prompt, params=params))
+
+    def _prompt(self, spec: RequestSpec) -> list[int]:
+        """Tokens that are equal where the workload says so: a session's next turn has the answers in it."""
+        if spec.session is not None and spec.session in self._sessions:
+            known = self._sessions[spec.session]
+        else:
+            known = []
+            for identity, tokens in spec.segments:
+                if spec.session is None or identity < 0:
+                    known = known + self._shared.setdefault(identity, self._draw(tokens))
+        return known + self._draw(spec.prompt_tokens - len(known))
+
+    def _draw(self, count: int) -> list[int]:
+        return self._random.choices(self._vocabulary, k=count)  # between two steps: it must not take long
+
+    def _end(self, request_id: str, cached: int, now: float) -> None:
+        spec, tokens = self._sent.pop(request_id)
+        if spec.session is not None:
+            self._sessions[spec.session] = tokens
+        first = self._first.pop(request_id)
+        self._results.append(
+            RequestResult(
+                number=spec.number,
+                replica=0,
+                arrival=spec.arrival,
+                scheduled=first,
+                first_token=first,
+                finish=now,
+                prompt_tokens=spec.prompt_tokens,
+                output_tokens=spec.output_tokens,
+                cached_tokens=cached,
+                preemptions=0,
+            )
+        )
+        for following in self._workload.after(spec, now):
+            heapq.heappush(self._due, (following.arrival, following.number, following))

@@ -1,0 +1,103 @@
+"""Runs of a workload on the live engine that can be compared with a calibration: those made at the same speed.
+
+The machine's speed changes for seconds at a time without anybody's doing (``docs/log.md``). A probe looks before, after
+and every half second within a run; a run at another speed than the calibration's is made again. The choice between
+runs sees the probe and the CPU time of other programs, never what was measured. Virtual cores that sleep between two
+requests are what changes speed most, so they are kept busy, as they are in a calibration.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.claims.report import Others
+from benchmarks.simulator.live_player import LivePlayer
+from twostroke.engine.engine import Engine
+from twostroke.simulator.fleet import RequestResult
+from twostroke.simulator.machine_speed import SAME, Speed
+from twostroke.simulator.workloads.base import Workload
+
+if TYPE_CHECKING:
+    from twostroke.runtime.speed_probe import SpeedProbe
+
+# Share of the CPU time that other programs may take, and runs of which one has to be undisturbed.
+QUIET, ATTEMPTS = 0.03, 3
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """One run and the state of the machine meanwhile.
+
+    Attributes:
+        steps: Numbers of its first step and of the one after its last.
+        others: Share of the CPU time that other programs took.
+        slower: Seconds that the same arithmetic took on average, over those of the calibration's usual speed.
+        memory: The same for a copy.
+        looks: Every ``slower`` of the run, in order.
+        attempts: How many runs were made until one was undisturbed, or there were enough.
+    """
+
+    results: list[RequestResult]
+    steps: tuple[int, int]
+    others: float
+    slower: float
+    memory: float
+    looks: Sequence[float]
+    attempts: int = 1
+
+    @property
+    def disturbed(self) -> float:
+        """How far the machine was from what is allowed, 1: all of it. The choice between runs depends on this alone."""
+        apart = max(max(ratio, 1 / ratio) - 1 for ratio in (self.slower, self.memory))
+        return max(apart / SAME, self.others / QUIET)
+
+    def state(self) -> dict[str, Any]:
+        """What a report says of it."""
+        return {
+            "disturbed": round(self.disturbed, 2),
+            "others": round(self.others, 3),
+            "slower": round(self.slower, 3),
+            "memory": round(self.memory, 3),
+            "attempts": self.attempts,
+            "looks": [round(look, 2) for look in self.looks],
+        }
+
+
+def watched_run(
+    engine: Engine, workload: Workload, seed: str, probe: SpeedProbe, usual: Speed, *, let_sleep: bool = False
+) -> LiveRun:
+    """A run, and how the machine's speed during it compares with ``usual``.
+
+    Args:
+        let_sleep: Let the machine sleep while there is no request. By default it is kept busy, as in a calibration.
+    """
+    first = _next_step(engine)
+    before, others = Speed(*probe()), Others()
+    player = LivePlayer(engine, workload, seed, probe.flops, time.sleep if let_sleep else probe.keep_busy)
+    results = player.run()
+    share, after = others.share() or 0.0, Speed(*probe())
+    looks = [usual.flops / flops for flops in (before.flops, *player.seen, after.flops)]
+    return LiveRun(
+        results,
+        (first, _next_step(engine)),
+        others=share,
+        slower=sum(looks) / len(looks),
+        memory=(usual.bandwidth / before.bandwidth + usual.bandwidth / after.bandwidth) / 2,
+        looks=looks,
+    )
+
+
+def quiet_run(run: Callable[[int], LiveRun]) -> LiveRun:
+    """Of at most ``ATTEMPTS`` runs the first that the machine did not disturb, or else the one it disturbed least."""
+    made: list[LiveRun] = []
+    while len(made) < ATTEMPTS and not (made and made[-1].disturbed <= 1):
+        made.append(run(len(made)))
+    return replace(min(made, key=lambda each: each.disturbed), attempts=len(made))
+
+
+def _next_step(engine: Engine) -> int:
+    events = engine.recorder.events()
+    return events[-1].step + 1 if events else 0

@@ -1,0 +1,22 @@
+"""The probe of the machine's speed: plausible figures, and as long as it was asked for."""
+
+from __future__ import annotations
+
+import time
+
+from twostroke.runtime.speed_probe import SpeedProbe
+from twostroke.startup import make_speed_probe
+
+
+def test_a_probe_finds_rates_that_a_machine_can_have() -> None:
+    flops, bandwidth = make_speed_probe("cpu")()
+    assert 1e8 < flops < 1e16  # an emulated core, and more than any device has
+    assert 1e7 < bandwidth < 1e14
+
+
+def test_keeping_busy_takes_as_long_as_asked() -> None:
+    probe = SpeedProbe()
+    began = time.perf_counter()
+    probe.keep_busy(0.05)
+    assert 0.05 <= time.perf_counter() - began < 5
+    probe.keep_busy(0.0)
