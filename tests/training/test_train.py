@@ -13,7 +13,7 @@ from tests.training.banks import small_bank
 from training import data, train
 from training.bank import Bank
 from training.model import SIZES
-from training.train import Trainer
+from training.train import FALLS, Trainer
 from twostroke.model_files import resolve_model
 
 TINY = {
@@ -94,7 +94,7 @@ def test_a_resumed_run_takes_the_same_steps_to_the_same_weights(bank: Bank, tmp_
     assert second.resume()
     second.run()
     assert first.seen + second.seen == whole.seen
-    assert len(second.settled) == 3
+    assert len(second.settled) == len(FALLS)
     assert same(checkpoint(tmp_path / "stopped"), checkpoint(tmp_path / "whole"))
 
 
