@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from training.attention import register
 from training.data import Batch
 from training.teacher import Teacher
 from training.tokenizer import MODEL_MAX_LENGTH, VOCAB_SIZE
@@ -46,7 +47,7 @@ def make_config(size: str) -> LlamaConfig:
         bos_token_id=None,
         eos_token_id=EOS_ID,
         pad_token_id=PAD_ID,
-        attn_implementation="sdpa",
+        attn_implementation=register(),
         **SIZES[size],
     )
 
