@@ -3,8 +3,8 @@
 Some queries at a time, against the keys up to theirs. What is added up for keys and values goes where it belongs, which
 automatic differentiation would do by adding zeros to all the others.
 
-Forward and backward of 3072 tokens (or one row), 4 heads of 64 in bfloat16, on 2 cores of an AMD EPYC with PyTorch 2.13:
-16.2 ms fused and 2.8 ms written out at 64 tokens a row, 15.3 and 6.1 at 320, 39.8 and 16.6 at 1500, 381 and 167 at 7168.
+Forward and backward of 3072 tokens, or one row, 4 heads of 64 in bfloat16, on 2 cores of an AMD EPYC, PyTorch 2.13:
+16.2 ms fused and 2.8 ms written out at 64 tokens a row, 15.3 and 6.1 at 320, 40 and 17 at 1500, 381 and 167 at 7168.
 """
 
 import functools
