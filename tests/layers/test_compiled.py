@@ -41,7 +41,16 @@ def _metadata(query_lens: list[int], context_lens: list[int], num_blocks: int) -
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "window"),
-    [(4, 2, 64, None), (8, 1, 32, 5), (6, 2, 128, 40), (5, 5, 48, None), (16, 1, 16, 70), (24, 2, 64, 1)],
+    [
+        (4, 2, 64, None),
+        (8, 1, 32, 5),
+        (6, 2, 128, 40),
+        (5, 5, 48, None),
+        (16, 1, 16, 70),
+        (24, 2, 64, 1),
+        (36, 12, 64, None),  # more KV heads than one task takes
+        (36, 9, 128, 33),
+    ],
 )
 def test_equals_sdpa_on_any_mix(
     library: Library, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, window: int | None
@@ -71,17 +80,19 @@ def test_equals_sdpa_on_any_mix(
 
 
 def test_a_request_does_not_depend_on_its_company(library: Library) -> None:
+    # Company also decides how many heads a task takes at once.
     generator = torch.Generator().manual_seed(1)
-    caches = [torch.randn(60, BLOCK_SIZE, 2, 64, generator=generator).bfloat16() for _ in range(2)]
-    inputs = [torch.randn(3, h, 64, generator=generator).bfloat16() for h in (6, 2, 2)]
-    backend = CompiledBackend([caches[0]], [caches[1]], 6, [None], library)
+    caches = [torch.randn(60, BLOCK_SIZE, 8, 64, generator=generator).bfloat16() for _ in range(2)]
+    inputs = [torch.randn(3, h, 64, generator=generator).bfloat16() for h in (24, 8, 8)]
+    backend = CompiledBackend([caches[0]], [caches[1]], 24, [None], library)
     together = backend.prepare(_metadata([1, 1, 1], [100, 7, 260], 60))(0, *inputs)
     alone = backend.prepare(_metadata([1], [100], 60))(0, *(t[:1].contiguous() for t in inputs))
     assert torch.equal(alone[0], together[0])
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "window"), [(4, 2, 64, None), (5, 5, 48, 20), (8, 1, 128, None)]
+    ("heads", "kv_heads", "head_dim", "window"),
+    [(4, 2, 64, None), (5, 5, 48, 20), (8, 1, 128, None), (8, 2, 128, 70), (6, 2, 64, None)],
 )
 def test_chunks_change_no_bit(heads: int, kv_heads: int, head_dim: int, window: int | None) -> None:
     """With AVX-512: one row at a time, and tiles of many, add in the same order."""

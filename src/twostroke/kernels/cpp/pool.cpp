@@ -58,6 +58,8 @@ class Pool {
         busy_.store(false, std::memory_order_release);
     }
 
+    int threads() const { return size_ + 1; }
+
   private:
     void replace_workers(int workers) {
         {
@@ -131,6 +133,8 @@ Pool& pool() {
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 void set_num_threads(int count) { pool().resize(count > 1 ? count - 1 : 0); }
+
+int num_threads() { return pool().threads(); }
 
 void run_tasks(int64_t count, Task task, void* context) { pool().run(count, task, context); }
 

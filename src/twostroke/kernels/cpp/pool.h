@@ -13,6 +13,7 @@ using Task = void (*)(void* context, int64_t index);
 
 // Sets how many threads run loops, the caller's included, once no loop runs.
 void set_num_threads(int count);
+int num_threads();
 
 // Calls task(context, i) for every i in [0, count), each once, in any order, and returns when all have returned. The
 // pool helps one loop at a time: that of a second thread (two engines in a process) runs on that thread alone.
