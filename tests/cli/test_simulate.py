@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from twostroke.cli.main import run
 from twostroke.observability.recorder import read_jsonl
-from twostroke.simulator.fleet import Fleet
+from twostroke.simulator.fleet import Fleet, FleetResult
 
 FEW = ["--num-requests", "20", "--rate", "10"]
 
@@ -76,6 +77,32 @@ def test_ctrl_c_prints_what_there_is(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "Unfinished requests" in captured.out
 
 
+def test_ctrl_c_between_two_runs_keeps_the_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_fleet = Fleet.run
+    runs: list[Fleet] = []
+
+    def once(self: Fleet, progress: Callable[[int], None]) -> FleetResult:
+        runs.append(self)
+        if len(runs) > 1:
+            raise KeyboardInterrupt  # as if before the loop that expects it
+        return run_fleet(self, progress)
+
+    monkeypatch.setattr(Fleet, "run", once)
+    assert run(["simulate", *FEW, "--sweep", "rate=1,2"]) == 0
+    captured = capsys.readouterr()
+    assert "interrupted" in captured.err and "Completed requests" in captured.out
+    assert run(["simulate", *FEW]) == 130
+
+
+def test_a_sweep_goes_on_without_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate", "llama-3.1-70b", *FEW, "--sweep", "tp=1,4"]) == 0
+    captured = capsys.readouterr()
+    assert "note: tp=1 is left out" in captured.err
+    assert "4 x NVIDIA H100" in captured.out and "KV cache for" in captured.out
+
+
 @pytest.mark.parametrize(
     ("flags", "message", "hint"),
     [
@@ -88,6 +115,7 @@ def test_ctrl_c_prints_what_there_is(monkeypatch: pytest.MonkeyPatch, capsys: py
         (["--workload", "mooncake-conv"], "mooncake-conv", "--trace-path"),
         (["--weight-dtype", "int3"], "int3", "known"),
         (["--output-json", "/nowhere/x.json"], "/nowhere", "--output-json"),
+        (["--sweep", "tp=1,2", "--metrics", "x"], "--metrics is of one run", "leave out"),
     ],
 )
 def test_mistakes_are_one_line_and_a_hint(

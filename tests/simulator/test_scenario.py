@@ -18,11 +18,12 @@ import pytest
 from twostroke.config import CacheConfig, SchedulerConfig
 from twostroke.errors import ConfigError, InsufficientMemoryError, ModelLoadError
 from twostroke.simulator.deployment import deploy
+from twostroke.simulator.earlier import read_report
 from twostroke.simulator.html import report_html
 from twostroke.simulator.options import DeploymentOptions, OutputOptions
 from twostroke.simulator.public_models import find_model
-from twostroke.simulator.report import read_report, report_json, requests_csv, run_fields
-from twostroke.simulator.scenario import Run, Scenario, parse_axis, simulate, sweep
+from twostroke.simulator.report import report_json, requests_csv, run_fields
+from twostroke.simulator.scenario import Run, Scenario, fitting, parse_axis, simulate, sweep
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 
@@ -140,13 +141,38 @@ def test_what_does_not_fit_says_by_how_much() -> None:
     with pytest.raises(InsufficientMemoryError, match=r"65\.\d GB too much.*141\.1 GB are weights") as caught:
         deploy(DeploymentOptions(model="llama-3.1-70b"), CacheConfig(), SchedulerConfig())
     assert "--tp 4" in str(caught.value.hint)
-    with pytest.raises(InsufficientMemoryError, match="--kv-cache-memory"):
+    with pytest.raises(InsufficientMemoryError, match="--kv-cache-memory") as caught:
         deploy(DeploymentOptions(), CacheConfig(kv_cache_memory=2**37), SchedulerConfig())
-    with pytest.raises(InsufficientMemoryError, match="one request"):
+    assert "--kv-cache-memory 5" in str(caught.value.hint) and "MiB" in str(caught.value.hint)
+    with pytest.raises(InsufficientMemoryError, match="one request") as caught:
         deploy(DeploymentOptions(max_model_len=100_000), CacheConfig(kv_cache_memory=2**30), SchedulerConfig())
+    assert "--max-model-len 8192" in str(caught.value.hint)
     small = deploy(DeploymentOptions(), CacheConfig(kv_cache_memory=2**30), SchedulerConfig())
     assert small.max_model_len == 8192
-    assert small.note is not None and "8192" in small.note
+    assert any("8192" in note for note in small.notes)
+
+
+def test_notes_say_what_one_might_not_expect() -> None:
+    def notes(**options: Any) -> str:
+        return " ".join(deploy(DeploymentOptions(**options), CacheConfig(), SchedulerConfig()).notes)
+
+    assert notes() == ""
+    assert "no fp8 arithmetic: products run in bf16" in notes(gpu="a100", weight_dtype="fp8")
+    assert "16 talk over the network, 50 GB/s" in notes(tp=16, model="llama-3.1-70b")
+
+
+def test_a_processor_shares_its_memory_with_others() -> None:
+    """As the live engine does: a part of it, and no more than its requests can use."""
+
+    def tokens(share: float, seqs: int = 1000) -> int:
+        cache = CacheConfig(cpu_memory_utilization=share)
+        info = deploy(
+            DeploymentOptions(model="llama-3.2-1b", gpu="cpu"), cache, SchedulerConfig(max_num_seqs=seqs)
+        ).info
+        return info.num_blocks * info.block_size
+
+    assert tokens(0.5) == pytest.approx(2 * tokens(0.25), rel=0.01)
+    assert tokens(1.0, seqs=1) == 131072
 
 
 def test_models_are_found_by_name_hub_id_and_folder(tmp_path: Path) -> None:
@@ -200,9 +226,47 @@ def test_files_hold_what_happened(tmp_path: Path) -> None:
     assert len(rows) == 60
     good = sum(int(row["good"]) for row in rows if row["run"] == "rate=5")
     assert done[0].summary.goodput == pytest.approx(good / done[0].summary.duration)
-    (tmp_path / "no.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"median_ttft_ms": "x"},
+        {"mfu": None},
+        {"setting": {}},
+        {"hardware": {"name": "h100"}},
+        {"timeline": {}},
+        {"timeline": {"time": [1.0], "running": [], "waiting": [], "kv": [], "tokens_per_second": []}},
+        {"interval": {"low": {}}},
+        {"label": 5},
+    ],
+    ids=str,
+)
+def test_a_report_that_could_not_be_shown_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    """Before the simulation that it is to stand beside, and in one line."""
+    path = tmp_path / "earlier.json"
+    path.write_text(report_json([{**run_fields(simulate(scenario(num_requests=2))), **change}]))
     with pytest.raises(ConfigError, match="no report"):
-        read_report(tmp_path / "no.json")
+        read_report(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff", b"[" * 100_000, b'{"runs": [5]}'])
+def test_what_is_no_report_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "no.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="no report"):
+        read_report(path)
+
+
+def test_a_sweep_leaves_out_what_does_not_fit_and_refuses_what_does_not_exist() -> None:
+    asked = replace(scenario(), deployment=DeploymentOptions(model="llama-3.1-70b"))
+    fit, left_out = fitting(sweep(asked, ("tp=1,2,4",)))
+    assert [each.label for each in fit] == ["tp=2", "tp=4"]
+    assert len(left_out) == 1 and left_out[0].startswith("tp=1 is left out") and "GB too much" in left_out[0]
+    with pytest.raises(InsufficientMemoryError):
+        fitting(sweep(asked, ("gpu=l4,a10",)))
+    with pytest.raises(ConfigError, match="unknown device"):
+        fitting(sweep(asked, ("gpu=l4,h10o",)))
 
 
 class Page(HTMLParser):

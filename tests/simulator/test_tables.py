@@ -101,7 +101,32 @@ def test_files(tmp_path: Path) -> None:
     file.write_text(json.dumps({"gemm": {"bf16": [[4096, 4096, [[64, 31e-6]]]]}}))
     read = KernelTables.read(file, H100, EFFICIENCIES)
     assert read.gemm("bf16", 64, 4096, 4096, modelled(64, 4096, 4096)).seconds == pytest.approx(31e-6)
-    file.write_text("[]")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "[" * 100_000,
+        '{"gemm": 5}',
+        '{"gemm": {"bf17": []}}',
+        '{"gemm": {"bf16": []}}',
+        '{"gemm": {"bf16": [[4096, 4096, []]]}}',
+        '{"gemm": {"bf16": [[0, 4096, [[1, 1]]]]}}',
+        '{"gemm": {"bf16": [[4096, 4096, [[16, 1e999]]]]}}',
+        '{"decode": [[32, 8, 128, 0, [[100, 0.1]]]]}',
+        '{"decode": [[32, 0, 128, 4, [[100, 0.1]]]]}',
+        '{"decode": [[32, 8, 128, 4, [[100, "x"]]]]}',
+        '{"prefill": [[32, 8, 128, 1, [[100, NaN]]]]}',
+        '{"all_reduce": {"2": []}}',
+        '{"all_reduce": {"2": [[0, 1]]}}',
+    ],
+    ids=lambda text: text[:50],
+)
+def test_what_is_no_table_is_refused_when_it_is_read(text: str, tmp_path: Path) -> None:
+    """And not by a traceback in the first step that needs it."""
+    file = tmp_path / "table.json"
+    file.write_text(text)
     with pytest.raises(ConfigError, match="cannot read kernel tables"):
         KernelTables.read(file, H100, EFFICIENCIES)
 

@@ -46,8 +46,9 @@ def simulate(
     Args:
         model: A public model by name, a config.json or its folder, or pilot; the same as --model.
     """
-    from twostroke.simulator.report import print_comparison, print_run, read_report, run_fields
-    from twostroke.simulator.scenario import Scenario, sweep
+    from twostroke.simulator.earlier import read_report
+    from twostroke.simulator.report import print_comparison, print_run, run_fields
+    from twostroke.simulator.scenario import Scenario, fitting, sweep
 
     deployment, output = deployment or DeploymentOptions(), output or OutputOptions()
     if model is not None:
@@ -62,13 +63,17 @@ def simulate(
         targets=output.targets(),
     )
     scenarios = sweep(scenario, output.sweep)
-    if output.record is not None and len(scenarios) > 1:
-        raise ConfigError("--record takes the steps of one run, not of a sweep", hint="leave out one of the two")
+    for flag, value in (("--record", output.record), ("--metrics", output.metrics)):
+        if value is not None and len(scenarios) > 1:
+            raise ConfigError(f"{flag} is of one run, not of a sweep", hint="leave out one of the two")
     earlier = [run for path in output.compare for run in read_report(path)]
-    runs = run_all(scenarios, output)
-    for note in dict.fromkeys(note for run in runs for note in run.notes):
+    scenarios, left_out = fitting(scenarios)
+    runs, interrupted = run_all(scenarios, output)
+    if output.record is not None and scenario.deployment.replicas > 1:
+        left_out.append(f"{output.record} has the steps of the first of {scenario.deployment.replicas} replicas")
+    for note in dict.fromkeys([*left_out, *(note for run in runs for note in run.notes)]):
         print(f"note: {note}", file=sys.stderr)
-    if any(run.result.interrupted for run in runs):
+    if interrupted:
         print("interrupted: this is what there is so far", file=sys.stderr)
     fields = [*earlier, *(run_fields(run) for run in runs)]
     if len(runs) == 1:
@@ -78,8 +83,12 @@ def simulate(
     write_files(runs, fields, output)
 
 
-def run_all(scenarios: list[Scenario], output: OutputOptions) -> list[Run]:
-    """One after the other, a progress bar on stderr meanwhile; an interrupted one is the last."""
+def run_all(scenarios: list[Scenario], output: OutputOptions) -> tuple[list[Run], bool]:
+    """One after the other, a progress bar on stderr meanwhile; and whether Ctrl-C ended that before its time.
+
+    Raises:
+        KeyboardInterrupt: There is nothing to report yet.
+    """
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
@@ -104,11 +113,15 @@ def run_all(scenarios: list[Scenario], output: OutputOptions) -> list[Run]:
                 )
                 runs.append(run)
                 if run.result.interrupted:
-                    break
+                    return runs, True
+    except KeyboardInterrupt:  # between two runs, or while one was prepared or summed up
+        if not runs:
+            raise
+        return runs, True
     finally:
         if recorder is not None:
             recorder.close()
-    return runs
+    return runs, False
 
 
 def write_files(runs: list[Run], fields: list[dict[str, object]], output: OutputOptions) -> None:

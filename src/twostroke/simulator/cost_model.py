@@ -139,7 +139,7 @@ class RooflineCostModel:
         self.tables = tables
         self.weights = weight_format(model.format if dtypes.weights == "auto" else dtypes.weights)
         self.cache_bytes = cache_bytes(dtypes.kv_cache)
-        self.link = hardware.link_bandwidth if self.ranks <= hardware.link_domain else hardware.network_bandwidth
+        self.link = hardware.bandwidth_between(self.ranks)
         self.plain_format = hardware.compute_format("fp32" if self.weights.name == "fp32" else "bf16")
         self.plain_bytes = 4.0 if self.weights.name == "fp32" else 2.0
         self.compute_format = hardware.compute_format(self.weights.compute)

@@ -101,6 +101,8 @@ class Fleet:
                 pass
         except KeyboardInterrupt:
             self._result.interrupted = True
+            for log in self._result.logs:
+                log.drop_unfinished()
         return self._sum_up()
 
     def _turn(self, progress: Callable[[int], None]) -> bool:

@@ -6,13 +6,12 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
 from twostroke.bench.report import latency_fields, latency_rows, print_table
-from twostroke.errors import ConfigError
+from twostroke.simulator.deployment import describe
 from twostroke.simulator.scenario import Run
 from twostroke.simulator.summary import LATENCIES, Summary, meets
 
@@ -93,6 +92,7 @@ def run_fields(run: Run) -> dict[str, Any]:
             "dense_flops": dict(hardware.dense_flops),
             "price_per_hour": hardware.price_per_hour,
         },
+        "description": describe(deployment, run.scenario.deployment),
         "deployment": {
             "parameters": model.num_parameters,
             "active_parameters": model.active_parameters,
@@ -147,17 +147,6 @@ def report_json(runs: Sequence[Mapping[str, Any]]) -> str:
     return json.dumps({"runs": list(runs)}, indent=1, allow_nan=False) + "\n"
 
 
-def read_report(path: Path) -> list[dict[str, Any]]:
-    """The runs of a report that ``--output-json`` wrote. Raises ConfigError."""
-    try:
-        runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
-        found = [{**run, "label": f"{path.stem}: {run['label']}" if run["label"] else path.stem} for run in runs]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        hint = "give a file that `twostroke simulate --output-json` wrote"
-        raise ConfigError(f"{path} is no report: {error}", hint=hint) from error
-    return found
-
-
 def requests_csv(runs: Sequence[Run]) -> str:
     """One row per finished request of each run; times in seconds."""
     text = io.StringIO()
@@ -173,8 +162,10 @@ def requests_csv(runs: Sequence[Run]) -> str:
 
 
 def print_run(run: Run, stream: TextIO) -> None:
-    """Counts and throughput, latencies, and what the hardware did."""
+    """What ran on what; counts and throughput, latencies, and what the hardware did."""
     summary, use = run.summary, run.summary.use
+    print(describe(run.deployment, run.scenario.deployment), file=stream)
+    print(f"Times: {run.deployment.cost.efficiencies.source}", file=stream)
     rows = [
         ("Completed requests", f"{summary.completed}"),
         ("Simulated duration (s)", f"{summary.duration:.2f}"),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from twostroke.config import CacheConfig, SchedulerConfig
-from twostroke.errors import ConfigError
+from twostroke.errors import ConfigError, InsufficientMemoryError
 from twostroke.observability.recorder import Recorder
 from twostroke.simulator.columns import Columns, to_columns
 from twostroke.simulator.decode_curve import Bound
@@ -86,8 +86,29 @@ def simulate(
         if other.interrupted:
             ends, result.interrupted = {}, True
             break
-    notes = tuple(text for text in (deployment.note, note) if text)
+    notes = (*deployment.notes, *([note] if note else []))
     return Run(scenario, deployment, result, columns, summary, notes, ends)
+
+
+def fitting(scenarios: Sequence[Scenario]) -> tuple[list[Scenario], list[str]]:
+    """Those whose model fits into the memory, and for each of the others a sentence that says by how much it does not.
+
+    Raises:
+        ConfigError: One asks for what is not there; better now than after the runs before it.
+        ModelLoadError: The same, of its model.
+        InsufficientMemoryError: None fits.
+    """
+    found, left_out, first = [], [], None
+    for scenario in scenarios:
+        try:
+            deploy(scenario.deployment, scenario.cache, scenario.scheduler)
+            found.append(scenario)
+        except InsufficientMemoryError as error:
+            first = first or error
+            left_out.append(f"{scenario.label} is left out: {error.message}")
+    if first is not None and not found:
+        raise first
+    return found, left_out
 
 
 def count_requests(scenario: Scenario, interval: bool = False) -> int:

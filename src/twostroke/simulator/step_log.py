@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from twostroke.simulator.step_shape import StepShape
+
+# Columns with one entry per step, and gaps, which belong to none.
+_OF_STEPS, _APART = ("start", "end", "free_blocks"), ("other_gaps", "bindings")
 
 
 def _integers() -> array[int]:
@@ -130,6 +133,15 @@ class StepLog:
             gaps = requests
             context += count * requests
         self.running[-1] = left
+
+    def drop_unfinished(self) -> None:
+        """Forget what an interruption left half written: Ctrl-C comes between any two operations."""
+        of_records = [getattr(self, each.name) for each in fields(self) if each.name not in (*_OF_STEPS, *_APART)]
+        records = min(map(len, of_records))
+        for column in of_records:
+            del column[records:]
+        for name in _OF_STEPS:
+            del getattr(self, name)[sum(self.steps) :]
 
     def _code(self, binding: str) -> int:
         return self.bindings.setdefault(binding, len(self.bindings))

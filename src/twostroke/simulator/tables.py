@@ -53,6 +53,14 @@ class Curve:
         share = (x - left) / (right - left)
         return (1 - share) * self._at(upper - 1) + share * self._at(upper) if share else self._at(upper - 1)
 
+    def check(self) -> None:
+        """Raises ValueError, TypeError or ArithmeticError where a point is no measurement."""
+        if not self._points:
+            raise ValueError("a curve without points")
+        for place, seconds in self._points:
+            if not (0 < place < inf and 0 < seconds < inf):
+                raise ValueError(f"[{place}, {seconds}] is no size and time")
+
     def _at(self, index: int) -> float:
         found = self._ratios[index]
         if found is None:
@@ -68,6 +76,12 @@ class Grid:
         self._curves = dict(curves)
         self._weights = weights
         self._near: dict[tuple[float, ...], list[tuple[float, Curve]]] = {}
+
+    def curves(self) -> Sequence[Curve]:
+        """All of them. Raises ValueError if there are none, or one lies nowhere."""
+        if not self._curves or any(not value > 0 for where in self._curves for value in where):
+            raise ValueError("no shapes, or one that is not positive")
+        return list(self._curves.values())
 
     def ratio(self, where: tuple[float, ...], place: float) -> float:
         near = self._near.get(where)
@@ -114,11 +128,18 @@ class KernelTables:
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
             found = cls(raw, hardware, efficiencies)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            found.check()
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ConfigError(f"cannot read kernel tables from {path}: {error}", hint=hint) from error
         if (device := raw.get("device", hardware.name)) != hardware.name:
             raise ConfigError(f"{path} has kernels of {device}, not of {hardware.name}", hint=hint)
         return found
+
+    def check(self) -> None:
+        """Raises ValueError, TypeError or ArithmeticError if a point of any curve has no ratio."""
+        grids = [*self._gemm.values(), *self._decode.values(), *self._prefill.values()]
+        for curve in [*self._all_reduce.values(), *(curve for grid in grids for curve in grid.curves())]:
+            curve.check()
 
     def gemm(self, format_: str, rows: float, outputs: float, inputs: int, time: KernelTime) -> KernelTime:
         grid = self._gemm.get(format_)
