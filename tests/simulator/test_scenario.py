@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -50,7 +51,9 @@ def test_axes(text: str, name: str, values: list[str]) -> None:
     assert parse_axis(text) == (name, values)
 
 
-@pytest.mark.parametrize("text", ["rate", "rate=", "rate=4:1", "rate=a:b", "rate=1:2:1", "=1"])
+@pytest.mark.parametrize(
+    "text", ["rate", "rate=", "rate=4:1", "rate=a:b", "rate=1:2:1", "=1", "rate=1:inf", "rate=1:9:1e9"]
+)
 def test_broken_axes_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--sweep"):
         parse_axis(text)
@@ -65,10 +68,15 @@ def test_a_sweep_is_all_combinations_in_order() -> None:
         "gpu=l40s, enable_prefix_caching=false",
     ]
     assert (found[3].deployment.gpu, found[3].cache.enable_prefix_caching) == ("l40s", False)
+    for axes in (("rate=1", "rate=2"), ("seed=1:1000:1000", "tp=1:1000:1000")):
+        with pytest.raises(ConfigError, match=r"twice|1,000,000 runs"):
+            sweep(scenario(), axes)
     assert sweep(scenario(), ("kv_cache_memory=1GiB,none",))[0].cache.kv_cache_memory == 2**30
 
 
-@pytest.mark.parametrize("text", ["nothing=1", "tp=x", "enable_prefix_caching=2", "policy=best", "tp=0"])
+@pytest.mark.parametrize(
+    "text", ["nothing=1", "tp=x", "tp=inf", "tp=nan", "replicas=1e9", "enable_prefix_caching=2", "policy=best", "tp=0"]
+)
 def test_sweeps_over_what_is_not_there_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         sweep(scenario(), (text,))
@@ -135,6 +143,17 @@ def test_priority_lets_the_urgent_go_first() -> None:
     assert set(run_fields(priority)["by_priority"]) == {"0", "1"}
     without = [simulate(each) for each in sweep(scenario(num_requests=150), ("policy=fcfs,priority",))]
     assert without[0].summary == without[1].summary  # then both are the order of arrival
+
+
+def test_fair_scheduling_is_a_what_if_between_tenants() -> None:
+    """One key floods; under fcfs the others wait behind it, under fair they do not."""
+    crowd: dict[str, Any] = {"num_requests": 150, "rate": None, "tenants": 4}
+    fcfs, fair = (simulate(each) for each in sweep(scenario(**crowd), ("policy=fcfs,fair",)))
+    counts = Counter(request.tenant for request in fair.result.requests)
+    assert counts[0] > counts[1] > counts[3] > 0
+    assert fair.summary.ttft_by_tenant[3].mean < 0.7 * fcfs.summary.ttft_by_tenant[3].mean
+    assert set(run_fields(fair)["by_tenant"]) == {"0", "1", "2", "3"}
+    assert simulate(scenario(tenants=1)).summary.ttft_by_tenant == {}
 
 
 def test_what_does_not_fit_says_by_how_much() -> None:
@@ -294,6 +313,31 @@ def test_the_page_has_plots_and_needs_no_network(axes: tuple[str, ...]) -> None:
     for chart in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
         ElementTree.fromstring(chart)
         assert "nan" not in chart
+
+
+def points(page: str, chart: str) -> list[list[float]]:
+    """Where the points of each line of a chart stand, from left to right as drawn."""
+    part = page[page.index(f"<figcaption>{chart}") :]
+    lines = re.findall(r'<path class="line.*?(?=<path class="line|</svg>)', part[: part.index("</figure>")], re.DOTALL)
+    return [[float(x) for x in re.findall(r'cx="([\d.]+)"', line)] for line in lines]
+
+
+def test_an_earlier_sweep_is_a_line_of_its_own(tmp_path: Path) -> None:
+    """Two sweeps over the same rates must not become one line that goes to and fro."""
+    (tmp_path / "before.json").write_text(report_json([run_fields(run) for run in runs("rate=5,50")]))
+    now = [run_fields(run) for run in runs("rate=5,20,50")]
+    page = report_html([*read_report(tmp_path / "before.json"), *now])
+    lines = points(page, "TTFT against load")
+    assert sorted(map(len, lines)) == [2, 2, 3, 3]
+    assert all(line == sorted(line) for line in lines)
+    assert "before median" in page
+
+
+def test_in_a_closed_loop_the_load_is_its_concurrency() -> None:
+    closed = runs("concurrency=2,8,16", rate=None, arrivals="closed")
+    page = report_html([run_fields(run) for run in closed])
+    assert list(map(len, points(page, "TTFT against load"))) == [3, 3]
+    assert "clients" in page
 
 
 def test_an_empty_run_is_reported_too() -> None:

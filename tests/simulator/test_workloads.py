@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from itertools import pairwise
 from pathlib import Path
@@ -160,6 +161,15 @@ def test_a_recording_is_replayed(tmp_path: Path) -> None:
         ({"arrivals": "recorded"}, "recorded"),
         ({"workload": "sessions", "arrivals": "closed"}, "sessions"),
         ({"range_ratio": 1.0}, "--range-ratio"),
+        ({"range_ratio": math.nan}, "--range-ratio"),
+        ({"rate": math.nan}, "--rate"),
+        ({"rate": 1e-320}, "--rate"),  # the second request would never come
+        ({"num_requests": 10**11}, "--num-requests"),
+        ({"workload": "sessions", "turns": 10**12}, "--turns"),
+        ({"input_len": 10**400}, "--input-len"),
+        ({"burst_size": 10**400}, "--burst-size"),
+        ({"burstiness": 1e308}, "--burstiness"),
+        ({"think_time": math.inf}, "--think-time"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], words: str) -> None:

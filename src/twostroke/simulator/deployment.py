@@ -146,13 +146,15 @@ def describe(deployment: Deployment, options: DeploymentOptions) -> str:
     per_token, cost = deployment.info.kv_bytes_per_token, deployment.cost
     cached = options.kv_cache_dtype if options.kv_cache_dtype != "auto" else "bf16"
     replicas = f"{options.replicas} x " if options.replicas > 1 else ""
-    cache = (
-        f"{deployment.kv_bytes / GB:.1f} GB of {cached} KV cache for {tokens:,} tokens" if per_token else "no KV cache"
-    )
+    cache = f"{_size(deployment.kv_bytes)} of {cached} KV cache for {tokens:,} tokens" if per_token else "no KV cache"
     return (
         f"{options.model} on {replicas}{options.tp} x {deployment.hardware.title}; on each device "
-        f"{deployment.weight_bytes / GB:.1f} GB of {cost.weights.name} weights, {cache}"
+        f"{_size(deployment.weight_bytes)} of {cost.weights.name} weights, {cache}"
     )
+
+
+def _size(count: float) -> str:
+    return f"{count / GB:.1f} GB" if count >= GB else f"{count / 1e6:.1f} MB"
 
 
 def make_replicas(

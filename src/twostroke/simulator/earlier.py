@@ -45,18 +45,22 @@ _NUMBERS = [
     *("completed", "request_throughput", "output_throughput", "prefix_hit_rate", "dollars_per_million_tokens"),
     *("mfu", "mbu", "kv_mean", "kv_peak"),
 ]
+_Ttft = msgspec.defstruct("_Ttft", [(name, float) for name in _NUMBERS if name.endswith("_ttft_ms")])
 _Summary = msgspec.defstruct(
     "_Summary",
     [
         *((name, float) for name in _NUMBERS),
         ("request_goodput", float | None),
         ("binding", dict[str, float]),
+        ("by_priority", dict[str, _Ttft]),  # type: ignore[valid-type]
+        ("by_tenant", dict[str, _Ttft]),  # type: ignore[valid-type]
     ],
 )
 _Run = msgspec.defstruct(
     "_Run",
     [
         ("label", str),
+        ("description", str),
         ("setting", _Setting),
         ("hardware", _Hardware),
         ("deployment", dict[str, Any]),

@@ -12,6 +12,7 @@ from twostroke.errors import ConfigError
 from twostroke.simulator.efficiencies import stack_names
 
 RouterName = Literal["round-robin", "least-loaded", "prefix-affinity"]
+MAX_DEVICES = 10_000
 TARGETS = ("ttft", "tpot", "e2el")
 
 
@@ -54,7 +55,9 @@ class DeploymentOptions:
 
     def __post_init__(self) -> None:
         for name in ("tp", "replicas"):
-            require(getattr(self, name) >= 1, f"--{name}", getattr(self, name), "at least 1")
+            require(
+                1 <= getattr(self, name) <= MAX_DEVICES, f"--{name}", getattr(self, name), f"from 1 to {MAX_DEVICES:,}"
+            )
         known = stack_names()
         ok = self.serving_stack is None or self.serving_stack in known
         require(ok, "--serving-stack", self.serving_stack, "one of " + ", ".join(known))
@@ -65,8 +68,8 @@ class DeploymentOptions:
         require(ok, "--max-model-len", self.max_model_len, "at least 2, a token of prompt and one of output")
         require(0 <= self.speculative_tokens <= 64, "--speculative-tokens", self.speculative_tokens, "from 0 to 64")
         require(0 <= self.acceptance <= 1, "--acceptance", self.acceptance, "from 0 to 1")
-        ok = self.price_per_hour is None or 0 <= self.price_per_hour < inf
-        require(ok, "--price-per-hour", self.price_per_hour, "0 or more")
+        ok = self.price_per_hour is None or 0 <= self.price_per_hour <= 1e6
+        require(ok, "--price-per-hour", self.price_per_hour, "from 0 to a million")
         if self.speculative_model is not None and not self.speculative_tokens:
             hint = "give both: --speculative-model NAME --speculative-tokens 4"
             raise ConfigError("--speculative-model needs --speculative-tokens", hint=hint)

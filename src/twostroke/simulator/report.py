@@ -32,6 +32,8 @@ COMPARED = (
     ("kv_peak", "KV peak", 2),
     ("dollars_per_million_tokens", "$/M tok", 3),
 )
+# Tenants that the terminal shows, the busiest first; the JSON has all.
+MAX_TENANTS = 10
 # Runs that fit beside each other on a terminal, and characters of their names; of more, only these are shown.
 MAX_BESIDE, MAX_LABELS = 6, 54
 IN_ROWS = ("request_goodput", "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms")
@@ -56,9 +58,9 @@ def summary_fields(summary: Summary) -> dict[str, Any]:
     }
     for key in LATENCIES:
         found |= latency_fields(key, summary.latencies[key])
-    by_priority = {str(key): latency_fields("ttft", of) for key, of in summary.ttft_by_priority.items()}
     return found | {
-        "by_priority": by_priority,
+        "by_priority": {str(key): latency_fields("ttft", of) for key, of in summary.ttft_by_priority.items()},
+        "by_tenant": {str(key): latency_fields("ttft", of) for key, of in summary.ttft_by_tenant.items()},
         "prefix_hit_rate": summary.prefix_hit_rate,
         "preemptions": summary.preemptions,
         "busy": use.busy,
@@ -152,7 +154,17 @@ def requests_csv(runs: Sequence[Run]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = ["number", "replica", "arrival", "scheduled", "first_token", "finish"]
-    names += ["prompt_tokens", "output_tokens", "cached_tokens", "preemptions", "priority", "ttft", "tpot", "e2el"]
+    names += [
+        "prompt_tokens",
+        "output_tokens",
+        "cached_tokens",
+        "preemptions",
+        "priority",
+        "tenant",
+        "ttft",
+        "tpot",
+        "e2el",
+    ]
     writer.writerow(("run", *names, "good"))
     for run in runs:
         for request in run.result.requests:
@@ -190,6 +202,7 @@ def print_run(run: Run, stream: TextIO) -> None:
     print_table(("", ""), rows, stream)
     latencies = {title: summary.latencies[key] for key, title in LATENCIES.items()}
     latencies |= {f"TTFT, priority {key}": of for key, of in summary.ttft_by_priority.items()}
+    latencies |= {f"TTFT, tenant {key}": of for key, of in list(summary.ttft_by_tenant.items())[:MAX_TENANTS]}
     print_table(*latency_rows(latencies), stream)
     if run.interval:
         low, high = run.interval["low"], run.interval["high"]

@@ -6,6 +6,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from twostroke.simulator.summary import Summary, summarize
 from twostroke.simulator.workloads.make import make_workload
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
+# Of one sweep.
+MAX_RUNS = 10_000
 Progress = Callable[[int], None]
 
 
@@ -151,6 +154,10 @@ def sweep(scenario: Scenario, axes: tuple[str, ...]) -> list[Scenario]:
     if not axes:
         return [scenario]
     names, values = zip(*(parse_axis(axis) for axis in axes))
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"--sweep names {twice[0]} twice", hint=f"give all values at once: --sweep {twice[0]}=1,2,3")
+    if (count := prod(map(len, values))) > MAX_RUNS:
+        raise ConfigError(f"--sweep asks for {count:,} runs", hint=f"at most {MAX_RUNS:,} at once")
     return [scenario.varied(dict(zip(names, chosen))) for chosen in product(*values)]
 
 
@@ -165,7 +172,7 @@ def parse_axis(text: str) -> tuple[str, list[str]]:
         return name, [value.strip() for value in values.split(",")]
     try:
         low, high, *count = (float(part) for part in values.split(":"))
-        if not 0 < low < high or len(count) > 1 or (count and (count[0] < 2 or count[0] % 1)):
+        if not 0 < low < high < inf or len(count) > 1 or (count and (not 2 <= count[0] <= MAX_RUNS or count[0] % 1)):
             raise ValueError
     except ValueError:
         raise ConfigError(f"--sweep {text!r} is no range", hint=hint) from None
@@ -210,7 +217,7 @@ def _convert(name: str, text: str, kind: Any) -> Any:
         if type_ in wanted:
             try:
                 return type_(float(text)) if type_ is float or float(text) % 1 == 0 else int(text)
-            except ValueError:
+            except (ValueError, OverflowError):
                 if name == "kv_cache_memory":
                     return text  # with a unit: the option itself reads it
                 raise ConfigError(f"--sweep {name}: {text!r} is no {type_.__name__}", hint="give numbers") from None
