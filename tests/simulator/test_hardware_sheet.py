@@ -153,3 +153,11 @@ def test_a_missing_rate_falls_back_to_a_wider_format(tmp_path: Path) -> None:
     own.write_text((SHEETS / "a10.toml").read_text().replace("fp32 =", "fp8 ="))
     with pytest.raises(ConfigError, match="no rate for fp32"):
         load_hardware(str(own)).compute_format("fp32")
+
+
+def test_the_sheet_in_the_documentation_can_be_used(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    own = tmp_path / "mine.toml"
+    own.write_text(text.split("```toml\n")[1].split("```")[0])
+    sheet = load_hardware(str(own))
+    assert sheet.bandwidth_between(16) == sheet.network_bandwidth > 0

@@ -46,8 +46,9 @@ def simulate(
     Args:
         model: A public model by name, a config.json or its folder, or pilot; the same as --model.
     """
+    from twostroke.simulator.comparison import print_comparison
     from twostroke.simulator.earlier import read_report
-    from twostroke.simulator.report import print_comparison, print_run, run_fields
+    from twostroke.simulator.report import print_run, run_fields
     from twostroke.simulator.scenario import Scenario, fitting, sweep
 
     deployment, output = deployment or DeploymentOptions(), output or OutputOptions()

@@ -88,7 +88,9 @@ def read_report(path: Path) -> list[dict[str, Any]]:
                 raise ConfigError(f"{path} is no report: its timelines differ in length", hint=hint)
             if set(run["interval"]) not in ({"low", "high"}, set()):
                 raise ConfigError(f"{path} is no report: an interval has a low and a high end", hint=hint)
-    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", hint=hint) from error
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ConfigError(f"{path} is no report: {error}", hint=hint) from error
     runs = cast("list[dict[str, Any]]", raw["runs"])
     return [{**run, "label": f"{path.stem}: {run['label']}" if run["label"] else path.stem} for run in runs]

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from twostroke.simulator.charts import Series, bar_chart, line_chart
-from twostroke.simulator.report import COMPARED
+from twostroke.simulator.comparison import COMPARED
 
 Fields = Mapping[str, Any]
 # Priorities or tenants in a table; the JSON has all.
@@ -145,8 +145,7 @@ def _comparison(runs: Sequence[Fields]) -> str:
             cells.append(f"<td>{'-' if value is None else f'{value:.{digits}f}'}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
     titles = "".join(f"<th>{escape(title)}</th>" for _, title, _ in shown)
-    note = '<p class="dim">Latencies in milliseconds.</p>'
-    return f'<div class="scroll"><table><tr><th>run</th>{titles}</tr>{"".join(rows)}</table></div>{note}'
+    return f'<div class="scroll"><table><tr><th>run</th>{titles}</tr>{"".join(rows)}</table></div>'
 
 
 def _groups(runs: Sequence[Fields], load: str) -> dict[str, list[Fields]]:

@@ -17,26 +17,8 @@ from twostroke.simulator.summary import LATENCIES, Summary, meets
 
 # Moments shown in a timeline.
 TIMELINE_POINTS = 300
-# What a comparison shows of each run: key of the JSON, title, digits.
-COMPARED = (
-    ("completed", "requests", 0),
-    ("request_throughput", "req/s", 2),
-    ("request_goodput", "goodput", 2),
-    ("output_throughput", "out tok/s", 0),
-    ("median_ttft_ms", "TTFT p50", 1),
-    ("p99_ttft_ms", "TTFT p99", 1),
-    ("median_tpot_ms", "TPOT p50", 2),
-    ("p99_tpot_ms", "TPOT p99", 2),
-    ("mfu", "MFU", 3),
-    ("mbu", "MBU", 3),
-    ("kv_peak", "KV peak", 2),
-    ("dollars_per_million_tokens", "$/M tok", 3),
-)
 # Tenants that the terminal shows, the busiest first; the JSON has all.
 MAX_TENANTS = 10
-# Runs that fit beside each other on a terminal, and characters of their names; of more, only these are shown.
-MAX_BESIDE, MAX_LABELS = 6, 54
-IN_ROWS = ("request_goodput", "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms")
 
 
 def summary_fields(summary: Summary) -> dict[str, Any]:
@@ -215,23 +197,6 @@ def print_run(run: Run, stream: TextIO) -> None:
         ]
         ranges.append(("Output tok/s", *(f"{end.output_throughput:.1f}" for end in (low, summary, high))))
         print_table(("median, by estimate of steps", "low", "point", "high"), ranges, stream)
-
-
-def print_comparison(runs: Sequence[Mapping[str, Any]], stream: TextIO) -> None:
-    """Runs side by side, latencies in milliseconds: a column each while they are few, else a row each."""
-    shown = [item for item in COMPARED if any(run.get(item[0]) is not None for run in runs)]
-    labels = [str(run["label"] or "this run") for run in runs]
-    if len(runs) <= MAX_BESIDE and sum(map(len, labels)) <= MAX_LABELS:
-        cells = [(title, *(_number(run.get(key), digits) for run in runs)) for key, title, digits in shown]
-        print_table(("", *labels), cells, stream)
-        return
-    short = [item for item in shown if item[0] in IN_ROWS]
-    rows = [(label, *(_number(run.get(key), digits) for key, _, digits in short)) for label, run in zip(labels, runs)]
-    print_table(("run", *(title for _, title, _ in short)), rows, stream)
-
-
-def _number(value: Any, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _binding(shares: Mapping[str, float]) -> str:
