@@ -48,7 +48,7 @@ def simulate(
     """
     from twostroke.simulator.comparison import print_comparison
     from twostroke.simulator.earlier import read_report
-    from twostroke.simulator.report import print_run, run_fields
+    from twostroke.simulator.report import print_run
     from twostroke.simulator.scenario import Scenario, fitting, sweep
 
     deployment, output = deployment or DeploymentOptions(), output or OutputOptions()
@@ -69,23 +69,26 @@ def simulate(
             raise ConfigError(f"{flag} is of one run, not of a sweep", hint="leave out one of the two")
     earlier = [run for path in output.compare for run in read_report(path)]
     scenarios, left_out = fitting(scenarios)
-    runs, interrupted = run_all(scenarios, output)
+    runs, own, interrupted = run_all(scenarios, output)
     if output.record is not None and scenario.deployment.replicas > 1:
         left_out.append(f"{output.record} has the steps of the first of {scenario.deployment.replicas} replicas")
     for note in dict.fromkeys([*left_out, *(note for run in runs for note in run.notes)]):
         print(f"note: {note}", file=sys.stderr)
     if interrupted:
         print("interrupted: this is what there is so far", file=sys.stderr)
-    fields = [*earlier, *(run_fields(run) for run in runs)]
+    fields = [*earlier, *own]
     if len(runs) == 1:
         print_run(runs[0], sys.stdout)
     if len(fields) > 1:
         print_comparison(fields, sys.stdout)
-    write_files(runs, fields, output)
+    write_files(runs, own, fields, output)
 
 
-def run_all(scenarios: list[Scenario], output: OutputOptions) -> tuple[list[Run], bool]:
-    """One after the other, a progress bar on stderr meanwhile; and whether Ctrl-C ended that before its time.
+def run_all(scenarios: list[Scenario], output: OutputOptions) -> tuple[list[Run], list[dict[str, object]], bool]:
+    """One after the other, a progress bar on stderr meanwhile.
+
+    Returns:
+        The runs, those of a sweep without their steps; ``run_fields`` of each; whether Ctrl-C ended it before its time.
 
     Raises:
         KeyboardInterrupt: There is nothing to report yet.
@@ -94,11 +97,13 @@ def run_all(scenarios: list[Scenario], output: OutputOptions) -> tuple[list[Run]
     from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
     from twostroke.observability.recorder import Recorder
+    from twostroke.simulator.report import run_fields
     from twostroke.simulator.scenario import count_requests, simulate
 
     console = Console(stderr=True)
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     runs: list[Run] = []
+    fields: list[dict[str, object]] = []
     recorder = Recorder(1, output.record) if output.record is not None else None
     try:
         with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=4) as progress:
@@ -112,26 +117,28 @@ def run_all(scenarios: list[Scenario], output: OutputOptions) -> tuple[list[Run]
                     recorder=recorder,
                     progress=lambda ended: progress.advance(task, ended),  # noqa: B023 - called in this turn only
                 )
-                runs.append(run)
+                fields.append(run_fields(run))
+                runs.append(run if len(scenarios) == 1 else run.without_steps())
                 if run.result.interrupted:
-                    return runs, True
+                    return runs, fields, True
     except KeyboardInterrupt:  # between two runs, or while one was prepared or summed up
         if not runs:
             raise
-        return runs, True
+        return runs, fields[: len(runs)], True
     finally:
         if recorder is not None:
             recorder.close()
-    return runs, False
+    return runs, fields, False
 
 
-def write_files(runs: list[Run], fields: list[dict[str, object]], output: OutputOptions) -> None:
+def write_files(
+    runs: list[Run], own: list[dict[str, object]], fields: list[dict[str, object]], output: OutputOptions
+) -> None:
     """What was asked for, where it was asked for."""
     from twostroke.simulator.html import report_html
     from twostroke.simulator.prometheus import render_metrics
     from twostroke.simulator.report import report_json, requests_csv
 
-    own = fields[-len(runs) :]
     texts: tuple[tuple[Path | None, Callable[[], str]], ...] = (
         (output.output_json, lambda: report_json(own)),
         (output.output_html, lambda: report_html(fields)),

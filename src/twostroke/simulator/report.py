@@ -159,7 +159,15 @@ def print_run(run: Run, stream: TextIO) -> None:
     """What ran on what; counts and throughput, latencies, and what the hardware did."""
     summary, use = run.summary, run.summary.use
     print(describe(run.deployment, run.scenario.deployment), file=stream)
-    print(f"Times: {run.deployment.cost.efficiencies.source}", file=stream)
+    efficiencies = run.deployment.cost.efficiencies
+    print(f"Times: {efficiencies.source}", file=stream)
+    if not run.interval:
+        ends = efficiencies.interval
+        print(
+            f"Interval: decode steps take {ends.decode_low:.2f} to {ends.decode_high:.2f} of their estimate, those with "
+            f"prompts {ends.prefill_low:.2f} to {ends.prefill_high:.2f} (8 of 10); --interval shows what follows",
+            file=stream,
+        )
     rows = [
         ("Completed requests", f"{summary.completed}"),
         ("Simulated duration (s)", f"{summary.duration:.2f}"),

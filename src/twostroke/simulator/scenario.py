@@ -19,6 +19,7 @@ from twostroke.simulator.deployment import Deployment, deploy, make_replicas
 from twostroke.simulator.fleet import Fleet, FleetResult
 from twostroke.simulator.options import DeploymentOptions
 from twostroke.simulator.router import make_router
+from twostroke.simulator.step_log import StepLog
 from twostroke.simulator.summary import Summary, summarize
 from twostroke.simulator.workloads.make import make_workload
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
@@ -64,6 +65,10 @@ class Run:
     summary: Summary
     notes: tuple[str, ...] = ()
     interval: Mapping[str, Summary] = field(default_factory=dict)
+
+    def without_steps(self) -> Run:
+        """What is left once the report's fields are made: the steps of many long runs would fill the memory."""
+        return replace(self, result=replace(self.result, logs=[]), columns=to_columns([StepLog()]))
 
 
 def simulate(
