@@ -164,7 +164,7 @@ def print_run(run: Run, stream: TextIO) -> None:
     if not run.interval:
         ends = efficiencies.interval
         print(
-            f"Interval: decode steps take {ends.decode_low:.2f} to {ends.decode_high:.2f} of their estimate, those with "
+            f"Interval: decode steps take {ends.decode_low:.2f} to {ends.decode_high:.2f} of the estimate, those with "
             f"prompts {ends.prefill_low:.2f} to {ends.prefill_high:.2f} (8 of 10); --interval shows what follows",
             file=stream,
         )
