@@ -38,7 +38,7 @@ svg { width: 100%; height: auto; display: block; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; background: var(--card); }
 th, td { padding: 5px 12px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
-th { color: var(--dim); font-weight: 500; }
+th { color: var(--dim); font-weight: 500; white-space: normal; vertical-align: bottom; }
 .grid { stroke: var(--line); } .axis { stroke: var(--dim); } .tick { fill: var(--dim); font-size: 11px; }
 .label { fill: var(--dim); font-size: 12px; } .value { fill: var(--fg); font-size: 12px; }
 .line { fill: none; stroke: var(--c); stroke-width: 1.8; stroke-linejoin: round; } .point { fill: var(--c); }
