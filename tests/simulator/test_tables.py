@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from twostroke.errors import ConfigError
+from twostroke.simulator.attention_cost import prefill_time
 from twostroke.simulator.communication import all_reduce_time
 from twostroke.simulator.efficiencies import load_efficiencies
 from twostroke.simulator.gemm import gemm_time
 from twostroke.simulator.hardware_sheet import load_hardware
 from twostroke.simulator.kernel_time import KernelTime
+from twostroke.simulator.model_sheet import Attention
 from twostroke.simulator.tables import KernelTables
 
 H100 = load_hardware("h100")
@@ -94,6 +96,23 @@ def test_attention_and_all_reduce() -> None:
     assert found.prefill(32, 8, 128, 1, 1024, base).seconds > 0
     before = all_reduce_time(65536, 4, efficiency=EFFICIENCIES.all_reduce, link=H100.link_bandwidth)
     assert found.all_reduce(65536, 4, before) == pytest.approx(7e-6)
+
+
+def test_between_two_points_nothing_leaves_their_times() -> None:
+    """Short prompts take what a kernel's start takes; the model's tiles, which come in steps, must not show through."""
+    flat = tables(prefill=[[32, 8, 128, 64, [[16, 20e-6], [256, 22e-6]]]])
+    for length in (17, 48, 64, 65, 128, 200, 255):
+        layer, chunks = Attention(32, 8, 128, 128), ((length, 0),) * 64
+        modelled_ = prefill_time(
+            layer,
+            chunks,
+            efficiency=EFFICIENCIES.prefill,
+            flops=H100.dense_flops["bf16"],
+            bandwidth=H100.memory_bandwidth,
+            units=H100.compute_units,
+        )
+        assert flat.prefill(32, 8, 128, 64, length, modelled_).seconds * (1 + 1e-9) >= 20e-6
+        assert flat.prefill(32, 8, 128, 64, length, modelled_).seconds <= 22e-6 * (1 + 1e-9)
 
 
 def test_files(tmp_path: Path) -> None:

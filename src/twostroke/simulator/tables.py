@@ -33,7 +33,11 @@ Points = Sequence[tuple[float, float]]  # (place on the axis, seconds)
 
 
 class Curve:
-    """Logarithm of measured over modelled time along one axis; constant beyond its ends."""
+    """Logarithm of measured over modelled time along one axis; constant beyond its ends.
+
+    Between two points nothing takes less than the quicker or more than the slower of them: where starts decide, times
+    are flat, and what the model has between them is not.
+    """
 
     def __init__(self, points: Points, model: Callable[[float], float]) -> None:
         self._points = sorted(points)
@@ -51,7 +55,11 @@ class Curve:
             return self._at(upper - 1)
         left, right = self._places[upper - 1], self._places[upper]
         share = (x - left) / (right - left)
-        return (1 - share) * self._at(upper - 1) + share * self._at(upper) if share else self._at(upper - 1)
+        if not share:
+            return self._at(upper - 1)
+        found = (1 - share) * self._at(upper - 1) + share * self._at(upper)
+        modelled, ends = log(self._model(place)), [log(self._points[at][1]) for at in (upper - 1, upper)]
+        return min(max(found, min(ends) - modelled), max(ends) - modelled)
 
     def check(self) -> None:
         """Raises ValueError, TypeError or ArithmeticError where a point is no measurement."""
