@@ -40,7 +40,14 @@ LATENT = {
     "n_group": 1,
     "topk_group": 1,
 }
-EXPERTS = {"num_experts": 4, "moe_intermediate_size": 32}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LINEAR = {
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 16,
+}
 TINY: dict[str, dict[str, Any]] = {
     "llama": {"attention_bias": True, "mlp_bias": True},
     "mistral": {"sliding_window": 64},
@@ -56,14 +63,20 @@ TINY: dict[str, dict[str, Any]] = {
     "gpt_oss": {"num_local_experts": 4, "head_dim": 16},
     "deepseek_v2": {**LATENT, "q_lora_rank": None},
     "deepseek_v3": {**LATENT, "q_lora_rank": 24},
+    "glm4_moe": {**LATENT, "use_qk_norm": True, "attention_bias": True, "head_dim": 16, "num_key_value_heads": 2},
+    "llama4_text": {
+        "num_local_experts": 4,
+        "head_dim": 16,
+        "intermediate_size_mlp": 128,
+        "interleave_moe_layer_step": 2,
+        "pad_token_id": 0,
+    },
+    "qwen3_5_text": LINEAR,
+    "qwen3_5_moe_text": {**EXPERTS, **LINEAR, "shared_expert_intermediate_size": 48},
     "qwen3_next": {
         **EXPERTS,
-        "head_dim": 16,
+        **LINEAR,
         "shared_expert_intermediate_size": 48,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "linear_key_head_dim": 8,
-        "linear_value_head_dim": 16,
     },
 }
 
@@ -216,6 +229,16 @@ def test_kinds_of_layers_are_told_apart() -> None:
     deepseek = model_sheet(configs.DEEPSEEK_V3)
     assert [(layer.count, layer.experts is not None) for layer in deepseek.layers] == [(3, False), (58, True)]
     assert model_sheet(configs.LLAMA_70B).num_layers == 80 and len(model_sheet(configs.LLAMA_70B).layers) == 1
+
+
+def test_chunks_bound_what_is_seen_in_three_layers_of_four() -> None:
+    scout = {**BASE, "model_type": "llama4_text", "num_local_experts": 4, "intermediate_size_mlp": 96}
+    windows = [
+        layer.attention.window for layer in model_sheet({**scout, "attention_chunk_size": 64}).layers if layer.attention
+    ]
+    assert windows == [64, None]
+    named = {**scout, "layer_types": ["chunked_attention", "attention"] * 2, "attention_chunk_size": 64}
+    assert [layer.attention.window for layer in model_sheet(named).layers if layer.attention] == [64, None] * 2
 
 
 def test_multimodal_files_give_their_text_model() -> None:

@@ -26,6 +26,7 @@ class Family:
         head_dim: Default where the file says nothing and it is not hidden size over heads.
         tied: Default of ``tie_word_embeddings``.
         latent: Multi-head latent attention.
+        hybrid: Most layers have linear attention; the others a gate on what attention gives.
     """
 
     qkv_bias: bool | None = None
@@ -35,6 +36,7 @@ class Family:
     head_dim: int | None = None
     tied: bool = False
     latent: bool = False
+    hybrid: bool = False
 
 
 FAMILIES = {
@@ -52,11 +54,22 @@ FAMILIES = {
     "gpt_oss": Family(qkv_bias=True, output_bias=True, head_dim=64),
     "deepseek_v2": Family(latent=True),
     "deepseek_v3": Family(latent=True),
-    "qwen3_next": Family(qk_norm=True, head_dim=256),
+    "glm4_moe": Family(output_bias=False),
+    "llama4_text": Family(head_dim=128),
+    "qwen3_next": Family(qk_norm=True, head_dim=256, hybrid=True),
+    "qwen3_5_text": Family(qk_norm=True, head_dim=256, hybrid=True),
+    "qwen3_5_moe_text": Family(qk_norm=True, head_dim=256, hybrid=True),
 }
 # Other names of the same architectures.
-SAME = {"kimi_k2": "deepseek_v3"}
-LAYER_TYPES = ("full_attention", "sliding_attention", "linear_attention")
+SAME = {
+    "kimi_k2": "deepseek_v3",
+    **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), "qwen2"),
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+}
+# Kinds of layers in ``layer_types``, and older names of them.
+LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
+OLDER = {"attention": "full_attention"}
 # Bounds of what a file may state: no model is near them, and below them no count overflows or takes long.
 MOST, MOST_LAYERS = 2**31, 10_000
 CHECK = "check the file: it should be the config.json of a Hugging Face checkpoint"
@@ -179,20 +192,29 @@ class _Reader:
         types = self.items("layer_types")
         if types:
             kind = types[index] if index < len(types) else None
+            kind = OLDER.get(str(kind), kind)
             if kind not in LAYER_TYPES:
                 raise ModelLoadError(
                     f"config.json: layer_types says {_short(kind)} of layer {index}",
                     hint="known to the simulator: " + ", ".join(LAYER_TYPES),
                 )
             return str(kind)
-        if self.model_type == "qwen3_next":
+        if self.family.hybrid:
             interval = self.integer("full_attention_interval", 4)
             return "linear_attention" if (index + 1) % interval else "full_attention"
+        if self.model_type == "llama4_text":
+            rotated = self.items("no_rope_layers")  # 1 for those that do rotate; the others see everything
+            chunked = (
+                rotated[index] if index < len(rotated) else (index + 1) % self.integer("no_rope_layer_interval", 4)
+            )
+            return "chunked_attention" if chunked else "full_attention"
         return None
 
     def _window(self, index: int) -> int | None:
-        window = self.optional("sliding_window")
+        window = self.integer("sliding_window", 0, least=0) or None
         kind = self._layer_type(index)
+        if kind == "chunked_attention":  # at most: a chunk begins empty
+            return self.optional("attention_chunk_size")
         if window is None or kind == "full_attention":
             return None
         if kind is not None or self.model_type in ("mistral", "mixtral", "phi3"):
@@ -211,7 +233,7 @@ class _Reader:
     def _attention(self, index: int) -> tuple[list[Linear], int, Attention]:
         head_dim = self.integer("head_dim", self.family.head_dim or self.hidden // self.heads)
         query, kv = self.heads * head_dim, self.kv_heads * head_dim
-        gated = 2 if self.model_type == "qwen3_next" else 1  # a gate of the query's size comes with it
+        gated = 2 if self.family.hybrid else 1  # a gate of the query's size comes with it
         parts = (Part(gated * query, self.heads), Part(kv, self.kv_heads), Part(kv, self.kv_heads))
         linears = [
             Linear("qkv", parts, self.hidden, bias=self._bias(self.family.qkv_bias)),
@@ -219,7 +241,8 @@ class _Reader:
                 "attention_output", _whole(self.hidden), query, self.heads, bias=self._bias(self.family.output_bias)
             ),
         ]
-        other = 2 * head_dim * self.family.qk_norm
+        normed = self.family.qk_norm or (self.model_type == "glm4_moe" and self.flag("use_qk_norm"))
+        other = 2 * head_dim * normed
         other += self.heads * (self.model_type == "gpt_oss")  # one attention sink per head
         return linears, other, Attention(self.heads, self.kv_heads, head_dim, head_dim, self._window(index))
 
@@ -269,22 +292,27 @@ class _Reader:
             0,
         )
         if not count or not self._is_sparse(index):
-            return list(self._mlp("mlp", self.integer("intermediate_size"), self.flag("mlp_bias"))), None
+            name = "intermediate_size_mlp" if self.model_type == "llama4_text" else "intermediate_size"
+            return list(self._mlp("mlp", self.integer(name), self.flag("mlp_bias"))), None
         size = self.optional("moe_intermediate_size") or self.integer("intermediate_size")
         bias = self.model_type == "gpt_oss"
         linears = [Linear("router", _whole(count), self.hidden, bias=bias, quantised=False)]
         shared = self.integer("n_shared_experts", 0, least=0) * size
         shared = shared or self.integer("shared_expert_intermediate_size", 0, least=0)
+        shared = size if self.model_type == "llama4_text" else shared
         if shared and self.model_type != "qwen3_moe":
             linears += self._mlp("shared_expert", shared, False)
             if self.model_type.startswith("qwen"):
                 linears.append(Linear("shared_expert_gate", _whole(1), self.hidden, quantised=False))
-        default = 2 if self.model_type == "mixtral" else 4
+        default = {"mixtral": 2, "llama4_text": 1}.get(self.model_type, 4)
         chosen = self.integer("num_experts_per_tok", default, most=count)
         return linears, Experts(count, chosen, self._mlp("expert", size, bias))
 
     def _is_sparse(self, index: int) -> bool:
-        if self.family.latent:
+        if self.model_type == "llama4_text":
+            chosen = self.items("moe_layers")
+            return index in chosen if chosen else (index + 1) % self.integer("interleave_moe_layer_step", 1) == 0
+        if self.family.latent or self.model_type == "glm4_moe":
             every = self.integer("moe_layer_freq", 1)
             return index >= self.integer("first_k_dense_replace", 0, least=0) and index % every == 0
         if index in self.items("mlp_only_layers"):
