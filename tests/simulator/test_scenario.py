@@ -23,9 +23,10 @@ from twostroke.simulator.earlier import read_report
 from twostroke.simulator.html import report_html
 from twostroke.simulator.options import DeploymentOptions, OutputOptions
 from twostroke.simulator.public_models import find_model
-from twostroke.simulator.report import report_json, requests_csv, run_fields
+from twostroke.simulator.report import WAITS, report_json, requests_csv, run_fields
 from twostroke.simulator.scenario import Run, Scenario, fitting, parse_axis, simulate, sweep
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
+from twostroke.types import Reason
 
 
 def scenario(**workload: Any) -> Scenario:
@@ -154,6 +155,32 @@ def test_fair_scheduling_is_a_what_if_between_tenants() -> None:
     assert fair.summary.ttft_by_tenant[3].mean < 0.7 * fcfs.summary.ttft_by_tenant[3].mean
     assert set(run_fields(fair)["by_tenant"]) == {"0", "1", "2", "3"}
     assert simulate(scenario(tenants=1)).summary.ttft_by_tenant == {}
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "cache", "workload", "reason"),
+    [
+        ({"max_num_seqs": 4}, {}, {"rate": None, "num_requests": 60}, "max_num_seqs"),
+        ({}, {"kv_cache_memory": 2**28}, {"rate": None, "num_requests": 60}, "no_free_block"),
+        ({"max_num_batched_tokens": 64}, {}, {"workload": "random", "rate": None, "output_len": 2}, "token_budget"),
+        ({"batching": "static", "max_num_seqs": 4}, {}, {"rate": None, "num_requests": 60}, "batch_running"),
+        ({}, {}, {"rate": 2.0}, "step"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.parametrize("jump", [True, False])
+def test_the_report_names_what_requests_wait_for(
+    scheduler: dict[str, Any], cache: dict[str, Any], workload: dict[str, Any], reason: str, jump: bool
+) -> None:
+    """And so which flag, or how much memory, would shorten the queue."""
+    asked = replace(scenario(**workload), scheduler=SchedulerConfig(**scheduler), cache=CacheConfig(**cache))
+    found = simulate(asked, jump=jump).summary.waiting_for
+    assert max(found, key=found.__getitem__) == reason and found[reason] > 0.6
+    assert sum(found.values()) == pytest.approx(1)
+
+
+def test_every_reason_has_words() -> None:
+    assert set(WAITS) == {"step", *(reason.value for reason in Reason)}
 
 
 def test_what_does_not_fit_says_by_how_much() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
 from twostroke.bench.report import latency_fields
 from twostroke.errors import ConfigError
 from twostroke.simulator.distributions import PERCENTILES, Distribution
+from twostroke.simulator.report import WAITS
 from twostroke.simulator.summary import LATENCIES
 
 
@@ -52,6 +53,7 @@ _Summary = msgspec.defstruct(
         *((name, float) for name in _NUMBERS),
         ("request_goodput", float | None),
         ("binding", dict[str, float]),
+        ("waiting_for", dict[Literal[tuple(WAITS)], float]),  # type: ignore[valid-type, misc]
         ("by_priority", dict[str, _Ttft]),  # type: ignore[valid-type]
         ("by_tenant", dict[str, _Ttft]),  # type: ignore[valid-type]
     ],

@@ -9,6 +9,7 @@ from typing import Any
 
 from twostroke.simulator.charts import Series, bar_chart, line_chart
 from twostroke.simulator.comparison import COMPARED
+from twostroke.simulator.report import WAITS
 
 Fields = Mapping[str, Any]
 # Priorities or tenants in a table; the JSON has all.
@@ -226,6 +227,7 @@ def _timeline_charts(run: Fields) -> str:
         + line_chart("KV cache held by requests", "seconds", "% of blocks", kv, step=True)
         + line_chart("Tokens computed (prompt and output)", "seconds", "tokens/s", rate)
         + bar_chart("What steps wait for", "%", _shares(run["binding"]))
+        + bar_chart("What requests wait for", "%", [(WAITS[name], of) for name, of in _shares(run["waiting_for"])])
     )
 
 

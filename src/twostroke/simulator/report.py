@@ -17,6 +17,18 @@ from twostroke.simulator.summary import LATENCIES, Summary, meets
 
 # Moments shown in a timeline.
 TIMELINE_POINTS = 300
+# What keeps a request waiting, as people say it; keys are values of ``types.Reason``.
+WAITS = {
+    "step": "the step under way",
+    "max_num_seqs": "--max-num-seqs",
+    "no_free_block": "KV blocks",
+    "token_budget": "--max-num-batched-tokens",
+    "batch_running": "the batch to end",
+    "policy": "the policy",
+    "prefill_chunk": "--max-prefill-chunk",
+    "preempted": "KV blocks, preempted",
+    "shares_prompt": "a prompt it shares",
+}
 # Tenants that the terminal shows, the busiest first; the JSON has all.
 MAX_TENANTS = 10
 
@@ -43,6 +55,7 @@ def summary_fields(summary: Summary) -> dict[str, Any]:
     return found | {
         "by_priority": {str(key): latency_fields("ttft", of) for key, of in summary.ttft_by_priority.items()},
         "by_tenant": {str(key): latency_fields("ttft", of) for key, of in summary.ttft_by_tenant.items()},
+        "waiting_for": summary.waiting_for,
         "prefix_hit_rate": summary.prefix_hit_rate,
         "preemptions": summary.preemptions,
         "busy": use.busy,
@@ -181,7 +194,8 @@ def print_run(run: Run, stream: TextIO) -> None:
         ("Time with a step running", f"{use.busy:.1%}"),
         ("MFU, MBU while it runs", f"{use.mfu:.1%}, {use.mbu:.1%}"),
         ("KV cache, mean and peak", f"{use.kv_mean:.1%}, {use.kv_peak:.1%}"),
-        ("Steps wait mostly for", _binding(use.binding)),
+        ("Steps wait mostly for", _shares(use.binding)),
+        ("Requests wait mostly for", _shares({WAITS[name]: of for name, of in summary.waiting_for.items()})),
         ("Cost per million tokens ($)", f"{summary.dollars_per_million_tokens:.3f}"),
     ]
     if summary.goodput is not None:
@@ -207,6 +221,6 @@ def print_run(run: Run, stream: TextIO) -> None:
         print_table(("median, by estimate of steps", "low", "point", "high"), ranges, stream)
 
 
-def _binding(shares: Mapping[str, float]) -> str:
+def _shares(shares: Mapping[str, float]) -> str:
     ordered = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{name} {share:.0%}" for name, share in ordered if share >= 0.005)

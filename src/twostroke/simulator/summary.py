@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ class Summary:
         unfinished: Requests that an interruption left.
         goodput: Requests per second that met the targets; ``None`` without targets. ``good_share``: of the completed.
         queue: From arrival to the first step.
+        waiting_for: Shares of the time that requests wait, by what keeps the first of them out (``types.Reason``);
+            ``step``: for the step under way when they came.
         dollars: Of all devices for ``duration``.
         watt_hours: At the devices' rated power for ``duration``: an upper bound.
     """
@@ -44,6 +47,7 @@ class Summary:
     latencies: dict[str, Distribution]
     ttft_by_priority: dict[int, Distribution]
     ttft_by_tenant: dict[int, Distribution]
+    waiting_for: dict[str, float]
     prefix_hit_rate: float
     preemptions: int
     use: Utilisation
@@ -100,6 +104,7 @@ def summarize(
         latencies=_latencies(requests, columns),
         ttft_by_priority=_ttft_by([request.priority for request in requests], requests),
         ttft_by_tenant=_ttft_by([request.tenant for request in requests], requests),
+        waiting_for=_waiting_for(requests, columns),
         prefix_hit_rate=result.prefix_hits / result.prefix_queries if result.prefix_queries else 0.0,
         preemptions=result.num_preemptions,
         use=utilisation(columns, deployment, options.replicas, duration, options.kv_cache_dtype),
@@ -124,6 +129,15 @@ def _latencies(requests: list[RequestResult], columns: Columns) -> dict[str, Dis
         "e2el": Distribution.of([request.e2el for request in requests], PERCENTILES),
         "queue": Distribution.of([r.scheduled - r.arrival for r in requests], PERCENTILES),
     }
+
+
+def _waiting_for(requests: Sequence[RequestResult], columns: Columns) -> dict[str, float]:
+    seconds = columns.waiting * columns.duration
+    found = {name: float(seconds[columns.kept_out == code].sum()) for code, name in enumerate(columns.reasons) if name}
+    # What queues took beyond that. Waiting again after a preemption is no part of a queue's time, so at least 0.
+    found["step"] = max(math.fsum(r.scheduled - r.arrival for r in requests) - math.fsum(found.values()), 0.0)
+    total = math.fsum(found.values())
+    return {name: value / total for name, value in found.items()} if total else {}
 
 
 def _ttft_by(groups: Sequence[int], requests: Sequence[RequestResult]) -> dict[int, Distribution]:
