@@ -40,6 +40,18 @@ def test_a_sweep_beside_an_earlier_report(tmp_path: Path, capsys: pytest.Capture
     assert all(label in out for label in ("before", "tp=1", "tp=2", "TTFT p99"))
 
 
+def test_earlier_reports_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [tmp_path / "one.json", tmp_path / "two.json"]
+    for path, tp in zip(paths, "12"):
+        assert run(["simulate", *FEW, "--tp", tp, "--output-json", str(path)]) == 0
+    capsys.readouterr()
+    page = tmp_path / "page.html"
+    assert run(["simulate", "--compare-only", "--compare", *map(str, paths), "--output-html", str(page)]) == 0
+    out = capsys.readouterr().out
+    assert "one" in out and "two" in out and "this run" not in out and "Completed requests" not in out
+    assert "<svg" in page.read_text()
+
+
 def test_two_invocations_write_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         jump = "--jump" if name == "a" else "--no-jump"
@@ -116,6 +128,9 @@ def test_a_sweep_goes_on_without_what_does_not_fit(capsys: pytest.CaptureFixture
         (["--weight-dtype", "int3"], "int3", "known"),
         (["--output-json", "/nowhere/x.json"], "/nowhere", "--output-json"),
         (["--sweep", "tp=1,2", "--metrics", "x"], "--metrics is of one run", "leave out"),
+        (["--sweep", "workload=random,mooncake-conv"], "mooncake-conv", "--trace-path"),
+        (["--compare-only"], "--compare-only needs --compare", "a.json"),
+        (["--compare-only", "--compare", "x", "--record", "y"], "--record needs a simulation", "leave out"),
     ],
 )
 def test_mistakes_are_one_line_and_a_hint(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from twostroke.cli.flags import CacheFlags, SchedulerFlags
+from twostroke.cli.flags import CacheFlags, SchedulerFlags, shown_default
 from twostroke.config import CacheConfig, SchedulerConfig
 from twostroke.errors import ConfigError
 from twostroke.simulator.options import DeploymentOptions, OutputOptions
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
     from twostroke.simulator.scenario import Run, Scenario
 
-DeploymentFlags = Annotated[
-    DeploymentOptions, Parameter(name="*", group=Group("Deployment", sort_key=0), negative_bool=())
-]
-WorkloadFlags = Annotated[
-    SimulatedWorkloadOptions, Parameter(name="*", group=Group("Workload", sort_key=1), negative_bool=())
-]
-OutputFlags = Annotated[OutputOptions, Parameter(name="*", group=Group("Output", sort_key=2), negative_iterable=())]
+
+def _section(title: str, order: int) -> Parameter:
+    return Parameter(name="*", group=Group(title, sort_key=order), negative_iterable=(), show_default=shown_default)
+
+
+DeploymentFlags = Annotated[DeploymentOptions, _section("Deployment", 0)]
+WorkloadFlags = Annotated[SimulatedWorkloadOptions, _section("Workload", 1)]
+OutputFlags = Annotated[OutputOptions, _section("Output", 2)]
 
 
 def simulate(
@@ -46,16 +47,13 @@ def simulate(
     Args:
         model: A public model by name, a config.json or its folder, or pilot; the same as --model.
     """
-    from twostroke.simulator.comparison import print_comparison
-    from twostroke.simulator.earlier import read_report
-    from twostroke.simulator.report import print_run
-    from twostroke.simulator.scenario import Scenario, fitting, sweep
-
     deployment, output = deployment or DeploymentOptions(), output or OutputOptions()
     if model is not None:
         if deployment.model not in (model, DeploymentOptions().model):
             raise ConfigError(f"MODEL is {model}, but --model is {deployment.model}", hint="give the model once")
         deployment = replace(deployment, model=model)
+    from twostroke.simulator.scenario import Scenario
+
     scenario = Scenario(
         deployment=deployment,
         workload=workload or SimulatedWorkloadOptions(),
@@ -63,11 +61,25 @@ def simulate(
         cache=cache or CacheConfig(),
         targets=output.targets(),
     )
+    report(scenario, output)
+
+
+def report(scenario: Scenario, output: OutputOptions) -> None:
+    """Run what was asked for, beside earlier reports, and show and write it all."""
+    from twostroke.simulator.comparison import print_comparison
+    from twostroke.simulator.earlier import read_report
+    from twostroke.simulator.report import print_run
+    from twostroke.simulator.scenario import fitting, sweep
+
     scenarios = sweep(scenario, output.sweep)
     for flag, value in (("--record", output.record), ("--metrics", output.metrics)):
         if value is not None and len(scenarios) > 1:
             raise ConfigError(f"{flag} is of one run, not of a sweep", hint="leave out one of the two")
     earlier = [run for path in output.compare for run in read_report(path)]
+    if output.compare_only:
+        print_comparison(earlier, sys.stdout)
+        write_files([], earlier, earlier, output)
+        return
     scenarios, left_out = fitting(scenarios)
     runs, own, interrupted = run_all(scenarios, output)
     if output.record is not None and scenario.deployment.replicas > 1:

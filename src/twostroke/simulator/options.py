@@ -43,9 +43,7 @@ class DeploymentOptions:
     speculative_model: str | None = None
     """Model that drafts; without one (n-gram) drafts cost nothing."""
     efficiencies: str = "auto"
-    """What share of its data sheet a device reaches. auto: as fitted to this hardware, where it was measured;
-    data-sheet: as if nobody had, by what devices have in common; or a TOML file, such as `twostroke calibrate` writes.
-    """
+    """Shares of the data sheet: auto (fitted where it was measured), data-sheet (as if not), or a file of calibrate's."""
     kernel_tables: Path | None = None
     """Measured kernels of this hardware (JSON), which correct the coefficients where they cover a shape."""
     serving_stack: str | None = None
@@ -87,6 +85,8 @@ class OutputOptions:
     """Run also with each end of the cost model's interval, and report what that does to the results."""
     compare: tuple[Path, ...] = ()
     """Earlier reports (JSON) to show beside this one."""
+    compare_only: bool = False
+    """Simulate nothing: show the reports of --compare beside each other."""
     output_json: Path | None = None
     """Write all results here."""
     output_html: Path | None = None
@@ -102,6 +102,15 @@ class OutputOptions:
 
     def __post_init__(self) -> None:
         self.targets()
+        if self.compare_only:
+            if not self.compare:
+                raise ConfigError(
+                    "--compare-only needs --compare", hint="give both: --compare-only --compare a.json b.json"
+                )
+            for name in ("sweep", "output_csv", "metrics", "record"):
+                if getattr(self, name):
+                    flag = "--" + name.replace("_", "-")
+                    raise ConfigError(f"{flag} needs a simulation", hint=f"leave out {flag} or --compare-only")
         for name in ("output_json", "output_html", "output_csv", "metrics", "record"):
             path: Path | None = getattr(self, name)
             if path is not None and not path.parent.is_dir():

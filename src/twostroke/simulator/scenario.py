@@ -106,6 +106,8 @@ def fitting(scenarios: Sequence[Scenario]) -> tuple[list[Scenario], list[str]]:
         ModelLoadError: The same, of its model.
         InsufficientMemoryError: None fits.
     """
+    for workload in {(s.workload.workload, s.workload.trace_path): s.workload for s in scenarios}.values():
+        make_workload(workload)
     found, left_out, first = [], [], None
     for scenario in scenarios:
         try:

@@ -67,8 +67,7 @@ class SimulatedWorkloadOptions:
     priorities: int = 1
     """Each request (or session) gets one of so many priorities at random, 0 the most urgent; for --policy priority."""
     tenants: int = 1
-    """Each request (or session) is of one of so many API keys at random, the second half as busy as the first, the
-    third a third as busy, and so on; for --policy fair."""
+    """Each request (or session) is of one of so many API keys, busy as 1, 1/2, 1/3 ...; for --policy fair."""
     seed: int = 0
     """Same seed, same report, byte for byte."""
 
