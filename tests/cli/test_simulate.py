@@ -46,7 +46,8 @@ def test_earlier_reports_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert run(["simulate", *FEW, "--tp", tp, "--output-json", str(path)]) == 0
     capsys.readouterr()
     page = tmp_path / "page.html"
-    assert run(["simulate", "--compare-only", "--compare", *map(str, paths), "--output-html", str(page)]) == 0
+    reports = [text for path in paths for text in ("--compare", str(path))]
+    assert run(["simulate", "--compare-only", *reports, "--output-html", str(page)]) == 0
     out = capsys.readouterr().out
     assert "one" in out and "two" in out and "this run" not in out and "Completed requests" not in out
     assert "<svg" in page.read_text()
@@ -129,6 +130,7 @@ def test_a_sweep_goes_on_without_what_does_not_fit(capsys: pytest.CaptureFixture
         (["--output-json", "/nowhere/x.json"], "/nowhere", "--output-json"),
         (["--sweep", "tp=1,2", "--metrics", "x"], "--metrics is of one run", "leave out"),
         (["--sweep", "workload=random,mooncake-conv"], "mooncake-conv", "--trace-path"),
+        (["--compare-only", "--compare", "x", "y"], "simulates nothing, and so not y", "--compare before each"),
         (["--compare-only"], "--compare-only needs --compare", "a.json"),
         (["--compare-only", "--compare", "x", "--record", "y"], "--record needs a simulation", "leave out"),
     ],

@@ -48,6 +48,10 @@ def simulate(
         model: A public model by name, a config.json or its folder, or pilot; the same as --model.
     """
     deployment, output = deployment or DeploymentOptions(), output or OutputOptions()
+    if model is not None and output.compare_only:
+        raise ConfigError(
+            f"--compare-only simulates nothing, and so not {model}", hint="give --compare before each report"
+        )
     if model is not None:
         if deployment.model not in (model, DeploymentOptions().model):
             raise ConfigError(f"MODEL is {model}, but --model is {deployment.model}", hint="give the model once")

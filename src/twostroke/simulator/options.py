@@ -43,7 +43,7 @@ class DeploymentOptions:
     speculative_model: str | None = None
     """Model that drafts; without one (n-gram) drafts cost nothing."""
     efficiencies: str = "auto"
-    """Shares of the data sheet: auto (fitted where it was measured), data-sheet (as if not), or a file of calibrate's."""
+    """Shares of the data sheet: auto (fitted where it was measured), data-sheet (as if not), a file of calibrate's."""
     kernel_tables: Path | None = None
     """Measured kernels of this hardware (JSON), which correct the coefficients where they cover a shape."""
     serving_stack: str | None = None
@@ -84,7 +84,7 @@ class OutputOptions:
     interval: bool = False
     """Run also with each end of the cost model's interval, and report what that does to the results."""
     compare: tuple[Path, ...] = ()
-    """Earlier reports (JSON) to show beside this one."""
+    """An earlier report (JSON) to show beside this one (repeat the flag for more)."""
     compare_only: bool = False
     """Simulate nothing: show the reports of --compare beside each other."""
     output_json: Path | None = None
@@ -105,7 +105,7 @@ class OutputOptions:
         if self.compare_only:
             if not self.compare:
                 raise ConfigError(
-                    "--compare-only needs --compare", hint="give both: --compare-only --compare a.json b.json"
+                    "--compare-only needs --compare", hint="give both: --compare-only --compare a.json --compare b.json"
                 )
             for name in ("sweep", "output_csv", "metrics", "record"):
                 if getattr(self, name):
