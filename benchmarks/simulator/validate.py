@@ -1,10 +1,10 @@
 """Judges the cost model on public measurements, and the simulator on the live engine: writes docs/validation.
 
-    python -m benchmarks.simulator.validate [--live pilot --live /path/to/350m]
+    python -m benchmarks.simulator.validate [--live pilot --live /path/to/350m] [--speed]
 
 Single-threaded, some minutes. Skips, and says so, where the public measurements are absent. ``--live`` measures the
-engine anew (see ``benchmarks/simulator/live.py``: ten minutes of a quiet machine); without it, that report is written
-again from the last measurement.
+engine anew (see ``benchmarks/simulator/live.py``: ten minutes of a quiet machine), ``--speed`` the simulator itself
+(``speed_report.py``: minutes of a quiet core); without them, those reports are written again from the last measurement.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.simulator import judge, kernels, live
+from benchmarks.simulator import judge, kernels, live, speed_report
 from benchmarks.simulator.data import DATA, DEVICES, ROOT, present
 from benchmarks.simulator.judge import Result
 from benchmarks.simulator.kernels import Pair
@@ -61,13 +61,15 @@ NOTES = """## How to read it
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--live", action="append", default=[], metavar="MODEL", help="measure the live engine anew")
-    models = parser.parse_args().live
+    parser.add_argument("--speed", action="store_true", help="measure the simulator's own speed anew")
+    options = parser.parse_args()
     if present():
         print(write_kernels())
     else:
         print(f"skipped: no measurements at {DATA}", file=sys.stderr)
-    if path := live.update(models):
-        print(path)
+    for path in (live.update(options.live), speed_report.update(options.speed, environment())):
+        if path is not None:
+            print(path)
     return 0
 
 

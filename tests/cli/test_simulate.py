@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from twostroke.cli.main import run
 from twostroke.observability.recorder import read_jsonl
-from twostroke.simulator.fleet import Fleet
+from twostroke.simulator.fleet import Fleet, FleetResult
 
 FEW = ["--num-requests", "20", "--rate", "10"]
 
@@ -37,6 +38,19 @@ def test_a_sweep_beside_an_earlier_report(tmp_path: Path, capsys: pytest.Capture
     assert run(["simulate", *FEW, "--sweep", "tp=1,2", "--compare", str(path)]) == 0
     out = capsys.readouterr().out
     assert all(label in out for label in ("before", "tp=1", "tp=2", "TTFT p99"))
+
+
+def test_earlier_reports_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [tmp_path / "one.json", tmp_path / "two.json"]
+    for path, tp in zip(paths, "12"):
+        assert run(["simulate", *FEW, "--tp", tp, "--output-json", str(path)]) == 0
+    capsys.readouterr()
+    page = tmp_path / "page.html"
+    reports = [text for path in paths for text in ("--compare", str(path))]
+    assert run(["simulate", "--compare-only", *reports, "--output-html", str(page)]) == 0
+    out = capsys.readouterr().out
+    assert "one" in out and "two" in out and "this run" not in out and "Completed requests" not in out
+    assert "<svg" in page.read_text()
 
 
 def test_two_invocations_write_the_same_bytes(tmp_path: Path) -> None:
@@ -76,6 +90,32 @@ def test_ctrl_c_prints_what_there_is(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "Unfinished requests" in captured.out
 
 
+def test_ctrl_c_between_two_runs_keeps_the_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_fleet = Fleet.run
+    runs: list[Fleet] = []
+
+    def once(self: Fleet, progress: Callable[[int], None]) -> FleetResult:
+        runs.append(self)
+        if len(runs) > 1:
+            raise KeyboardInterrupt  # as if before the loop that expects it
+        return run_fleet(self, progress)
+
+    monkeypatch.setattr(Fleet, "run", once)
+    assert run(["simulate", *FEW, "--sweep", "rate=1,2"]) == 0
+    captured = capsys.readouterr()
+    assert "interrupted" in captured.err and "Completed requests" in captured.out
+    assert run(["simulate", *FEW]) == 130
+
+
+def test_a_sweep_goes_on_without_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate", "llama-3.1-70b", *FEW, "--sweep", "tp=1,4"]) == 0
+    captured = capsys.readouterr()
+    assert "note: tp=1 is left out" in captured.err
+    assert "4 x NVIDIA H100" in captured.out and "KV cache for" in captured.out
+
+
 @pytest.mark.parametrize(
     ("flags", "message", "hint"),
     [
@@ -88,6 +128,11 @@ def test_ctrl_c_prints_what_there_is(monkeypatch: pytest.MonkeyPatch, capsys: py
         (["--workload", "mooncake-conv"], "mooncake-conv", "--trace-path"),
         (["--weight-dtype", "int3"], "int3", "known"),
         (["--output-json", "/nowhere/x.json"], "/nowhere", "--output-json"),
+        (["--sweep", "tp=1,2", "--metrics", "x"], "--metrics is of one run", "leave out"),
+        (["--sweep", "workload=random,mooncake-conv"], "mooncake-conv", "--trace-path"),
+        (["--compare-only", "--compare", "x", "y"], "simulates nothing, and so not y", "--compare before each"),
+        (["--compare-only"], "--compare-only needs --compare", "a.json"),
+        (["--compare-only", "--compare", "x", "--record", "y"], "--record needs a simulation", "leave out"),
     ],
 )
 def test_mistakes_are_one_line_and_a_hint(

@@ -114,6 +114,25 @@ def test_windows_and_states_bound_the_cost_of_context() -> None:
     assert growth < 0.8 * dense.step(decode(32, 32000)).seconds / dense.step(decode(32, 1000)).seconds
 
 
+def test_every_request_reads_and_writes_its_own_state() -> None:
+    """Of a hybrid model, once a step, however large the batch and however long a prompt's chunk."""
+    model = model_sheet(configs.QWEN3_NEXT)
+    small = tuple(
+        replace(each, recurrence=replace(each.recurrence, state_elements=0, conv_elements=0))
+        if each.recurrence
+        else each
+        for each in model.layers
+    )
+    args = (Parallel(), Dtypes(), load_efficiencies("h200"))
+    full, stateless = (
+        RooflineCostModel(load_hardware("h200"), sheet, *args) for sheet in (model, replace(model, layers=small))
+    )
+    state = 2 * model.state_bytes() / load_hardware("h200").memory_bandwidth
+    for shape, states in ((decode(16, 100), 16), (decode(256, 100), 256), (prefill((4096, 0), (4096, 0)), 2)):
+        more = full.step(shape).seconds - stateless.step(shape).seconds
+        assert states * state < more < 2 * states * state
+
+
 def test_latent_attention_is_cheap_to_read() -> None:
     """DeepSeek-V3 caches 70 KB a token; with 128 heads of its own it would be 57 times as much."""
     cost = make(configs.DEEPSEEK_V3, "b200", ranks=8)

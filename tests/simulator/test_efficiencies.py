@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from twostroke.errors import ConfigError
-from twostroke.simulator.efficiencies import load_efficiencies
-from twostroke.simulator.hardware_sheet import hardware_names
+from twostroke.simulator.efficiencies import SHARED, load_efficiencies
+from twostroke.simulator.hardware_sheet import hardware_names, load_hardware
 
 
 @pytest.mark.parametrize("device", hardware_names())
@@ -45,10 +45,45 @@ def test_ones_own_file_goes_before_all_others(tmp_path: Path) -> None:
     assert found.gemm == load_efficiencies("h100-sxm").gemm
 
 
+def test_any_processors_sheet_gets_coefficients_of_processors() -> None:
+    """Tiles of a GPU would make a CPU's products many times too slow or too fast."""
+    link = load_hardware("cpu").link_kind
+    assert load_efficiencies("my-workstation", link=link) == load_efficiencies("cpu")
+    assert load_efficiencies(SHARED, link=link).gemm["bf16"].half_tile == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[gemm.bf16]\ncompute = 0", "compute must be above 0"),
+        ("[gemm.bf16]\ncompute = nan", "compute must be above 0"),
+        ("[gemm.bf16]\ncompute = 'x'", "compute must be above 0"),
+        ("[host]\nstep = -5", "step must be 0 or more"),
+        ("[host]\noverlap = 'no'", "overlap must be true or false"),
+        ("[all_reduce]\ncrowding = inf", "crowding must be a number"),
+        ("[step]\ndecode = 'x'", "decode must be above 0"),
+        ("[step]\nprefil = 1", "unknown coefficient prefil"),
+        ("[interval]\ndecode_low = -1", "decode_low must be above 0"),
+        ("[hots]\nstep = 1", r"unknown table \[hots\]"),
+        ("gemm = 5", "gemm must be a table"),
+        ("[gemm]\nbf16 = 5", "gemm must be a table"),
+    ],
+)
+def test_unusable_coefficients_are_refused_by_name(text: str, words: str, tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text(text)
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_efficiencies("h100-sxm", own)
+    assert caught.value.hint
+
+
 def test_mistakes_are_named(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text("[decode]\nspeed = 3\n")
     with pytest.raises(ConfigError, match=r"\[decode\]: unknown coefficients speed"):
+        load_efficiencies("h100-sxm", own)
+    own.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="cannot read"):
         load_efficiencies("h100-sxm", own)
     own.write_text("[decode\n")
     with pytest.raises(ConfigError, match="cannot read"):

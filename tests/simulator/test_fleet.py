@@ -39,6 +39,20 @@ def test_affinity_follows_the_prefix_until_its_replica_is_overloaded() -> None:
     assert result.prefix_hits > 0
 
 
+def test_a_short_common_beginning_ties_nobody_to_a_replica() -> None:
+    """A system prompt that all share must not gather new sessions where the last one went."""
+    requests = [RequestSpec(number, 0.0001 * number, 100, 200, ((-1, 20), (number, 300))) for number in range(12)]
+    result = run_fleet(OpenLoop(requests), replicas=3, router="prefix-affinity", num_blocks=4000)
+    assert Counter(request.replica for request in result.requests) == {0: 4, 1: 4, 2: 4}
+
+
+def test_a_long_common_beginning_is_followed() -> None:
+    """Whatever a request's own part is, and however long its answer."""
+    requests = [RequestSpec(number, 0.01 * number, 100, 200, ((-1, 60), (number, 300))) for number in range(6)]
+    result = run_fleet(OpenLoop(requests), replicas=3, router="prefix-affinity", num_blocks=4000)
+    assert {request.replica for request in result.requests} == {0}
+
+
 def test_affinity_raises_the_hit_rate_of_sessions() -> None:
     turns = [[Turn(40, 20)] * 4 for _ in range(9)]
     rates = {}

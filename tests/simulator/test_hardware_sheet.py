@@ -88,12 +88,62 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     own = tmp_path / "mine.toml"
     own.write_text(text.replace("price_per_hour = 2.69", "price_per_hour = 1.0"))
     assert load_hardware(str(own)).price_per_hour == 1.0
-    own.write_text(text.replace("memory_bandwidth = 3.35e12", "memory_bandwidth = 0"))
-    with pytest.raises(ConfigError, match="memory_bandwidth must be positive"):
+
+
+def test_a_data_sheet_needs_no_more_than_it_says(tmp_path: Path) -> None:
+    """Cache, power, price and links decide nothing on one device; several need a link."""
+    own = tmp_path / "new.toml"
+    own.write_text("memory_bytes = 96e9\nmemory_bandwidth = 4e12\ncompute_units = 132\n[dense_flops]\nbf16 = 8e14\n")
+    sheet = load_hardware(str(own))
+    assert (sheet.memory_bytes, sheet.price_per_hour, sheet.link_domain) == (96_000_000_000, 0.0, 1)
+    assert sheet.bandwidth_between(1) == 0.0
+    with pytest.raises(ConfigError, match="does not say how 2 devices talk") as caught:
+        sheet.bandwidth_between(2)
+    assert "[link]" in str(caught.value.hint)
+    own.write_text(own.read_text() + "[link]\nbandwidth = 1e11\ndomain = 4\n")
+    assert load_hardware(str(own)).bandwidth_between(4) == 1e11
+    with pytest.raises(ConfigError, match="8 devices") as caught:
+        load_hardware(str(own)).bandwidth_between(8)
+    assert "network_bandwidth" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("memory_bandwidth = 3.35e12", "memory_bandwidth = 0", "memory_bandwidth must be a number"),
+        ("memory_bandwidth = 3.35e12", "memory_bandwidth = 3350", "memory_bandwidth must be a number"),  # in GB/s
+        ("memory_bandwidth = 3.35e12", "memory_bandwidth = nan", "got nan"),
+        ("memory_bandwidth = 3.35e12", 'memory_bandwidth = "3.35 TB/s"', "got '3.35 TB/s'"),
+        ("memory_bandwidth", "memory_bandwith", "unknown memory_bandwith"),
+        ("memory_bytes = 85520809984", "memory_bytes = inf", "memory_bytes must be a whole number"),
+        ("compute_units = 132", "", "compute_units is missing"),
+        ("compute_units = 132", "compute_units = 1.5", "compute_units must be a whole number"),
+        ("bf16 = 9.894e14", "bf16 = -1", "dense_flops.bf16"),
+        ("bf16 = 9.894e14", "fp16 = 9.894e14", "unknown dense_flops.fp16"),
+        ("price_per_hour = 2.69", "price_per_hour = nan", "price_per_hour"),
+        ("domain = 8", "domain = 0", "link.domain"),
+        ("[link]", "[lnk]", "unknown lnk"),
+    ],
+)
+def test_mistakes_in_a_sheet_are_named(old: str, new: str, words: str, tmp_path: Path) -> None:
+    own = tmp_path / "mine.toml"
+    own.write_text((SHEETS / "h100-sxm.toml").read_text().replace(old, new))
+    with pytest.raises(ConfigError, match=words) as caught:
         load_hardware(str(own))
-    own.write_text(text.replace("compute_units = 132", ""))
-    with pytest.raises(ConfigError, match="compute_units"):
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"", b"a = " + b"[" * 100_000, b"dense_flops = 5", b"link = 5"])
+def test_files_that_are_no_sheet_are_one_error(content: bytes, tmp_path: Path) -> None:
+    own = tmp_path / "mine.toml"
+    own.write_bytes(content)
+    with pytest.raises(ConfigError):
         load_hardware(str(own))
+
+
+def test_cards_that_talk_through_the_host_need_no_network() -> None:
+    """Eight consumer cards stand in one machine as eight others do."""
+    assert load_hardware("rtx-4090").bandwidth_between(8) == load_hardware("l40s").bandwidth_between(8)
 
 
 def test_a_missing_rate_falls_back_to_a_wider_format(tmp_path: Path) -> None:
@@ -103,3 +153,11 @@ def test_a_missing_rate_falls_back_to_a_wider_format(tmp_path: Path) -> None:
     own.write_text((SHEETS / "a10.toml").read_text().replace("fp32 =", "fp8 ="))
     with pytest.raises(ConfigError, match="no rate for fp32"):
         load_hardware(str(own)).compute_format("fp32")
+
+
+def test_the_sheet_in_the_documentation_can_be_used(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    own = tmp_path / "mine.toml"
+    own.write_text(text.split("```toml\n")[1].split("```")[0])
+    sheet = load_hardware(str(own))
+    assert sheet.bandwidth_between(16) == sheet.network_bandwidth > 0

@@ -14,6 +14,7 @@ from tests.simulator import configs
 from twostroke.errors import ConfigError, ModelLoadError
 from twostroke.simulator.model_reader import FAMILIES, model_sheet, read_model
 from twostroke.simulator.model_sheet import Experts, seen_pairs
+from twostroke.simulator.unquantised import Unquantised
 
 # Smallest models of each kind that still have every kind of layer.
 BASE = {
@@ -39,7 +40,14 @@ LATENT = {
     "n_group": 1,
     "topk_group": 1,
 }
-EXPERTS = {"num_experts": 4, "moe_intermediate_size": 32}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LINEAR = {
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 16,
+}
 TINY: dict[str, dict[str, Any]] = {
     "llama": {"attention_bias": True, "mlp_bias": True},
     "mistral": {"sliding_window": 64},
@@ -55,14 +63,20 @@ TINY: dict[str, dict[str, Any]] = {
     "gpt_oss": {"num_local_experts": 4, "head_dim": 16},
     "deepseek_v2": {**LATENT, "q_lora_rank": None},
     "deepseek_v3": {**LATENT, "q_lora_rank": 24},
+    "glm4_moe": {**LATENT, "use_qk_norm": True, "attention_bias": True, "head_dim": 16, "num_key_value_heads": 2},
+    "llama4_text": {
+        "num_local_experts": 4,
+        "head_dim": 16,
+        "intermediate_size_mlp": 128,
+        "interleave_moe_layer_step": 2,
+        "pad_token_id": 0,
+    },
+    "qwen3_5_text": LINEAR,
+    "qwen3_5_moe_text": {**EXPERTS, **LINEAR, "shared_expert_intermediate_size": 48},
     "qwen3_next": {
         **EXPERTS,
-        "head_dim": 16,
+        **LINEAR,
         "shared_expert_intermediate_size": 48,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "linear_key_head_dim": 8,
-        "linear_value_head_dim": 16,
     },
 }
 
@@ -145,8 +159,44 @@ def test_formats_are_read_from_the_checkpoint() -> None:
     groups = {"group_0": {"weights": {"num_bits": 8, "type": "float"}}}
     packed = {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": groups}}
     assert model_sheet({**configs.LLAMA_8B, **packed}).format == "fp8"
-    with pytest.raises(ConfigError, match="unknown quantisation 'novel'"):
-        model_sheet({**configs.LLAMA_8B, "quantization_config": {"quant_method": "novel"}})
+
+
+def test_an_unknown_quantisation_matters_only_to_who_asks_for_it() -> None:
+    novel = model_sheet({**configs.LLAMA_8B, "quantization_config": {"quant_method": "novel", "bits": 3}})
+    with pytest.raises(ConfigError, match="unknown weight format 'novel with 3 bits'") as caught:
+        novel.weight_bytes()
+    assert "--weight-dtype" in str(caught.value.hint)
+    assert novel.weight_bytes("int4") == model_sheet(configs.LLAMA_8B).weight_bytes("int4")
+    assert model_sheet({**configs.LLAMA_8B, "quantization_config": "x"}).weight_bytes("bf16")
+
+
+def test_what_a_quantised_checkpoint_left_out_counts_in_full() -> None:
+    """The published sizes in bytes: gpt-oss-20b keeps attention, router and biases in bfloat16."""
+    kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    config = {**configs.GPT_OSS_20B, "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": kept}}
+    assert model_sheet(config).weight_bytes() == 13_761_264_768
+
+
+@pytest.mark.parametrize(
+    ("field", "entry", "kept"),
+    [
+        ("ignore", "model.layers.0.self_attn.q_proj", {("qkv", 0)}),
+        ("ignore", "re:.*self_attn.*", {(name, at) for name in ("qkv", "attention_output") for at in (0, 1, 10)}),
+        ("ignored_layers", "model.layers.1.mlp.down_proj", {("mlp_down", 1)}),  # and not of layer 10
+        (
+            "exclude_modules",
+            "model.layers.1*.self_attn*",
+            {(n, at) for n in ("qkv", "attention_output") for at in (1, 10)},
+        ),
+        ("modules_to_not_convert", "language_model.model.layers.10.mlp", {("mlp_gate_up", 10), ("mlp_down", 10)}),
+        ("modules_to_not_convert", "mlp.gate", set()),  # the router of experts, not what ends in _proj
+        ("modules_to_not_convert", "lm_head", set()),
+    ],
+)
+def test_exceptions_are_found_by_their_modules(field: str, entry: str, kept: set[tuple[str, int]]) -> None:
+    found = Unquantised({"quantization_config": {field: [entry]}})
+    names = ("qkv", "attention_output", "mlp_gate_up", "mlp_down", "router")
+    assert {(name, at) for name in names for at in (0, 1, 10) if found.has(name, at)} == kept
 
 
 @pytest.mark.parametrize("window", [None, 1, 5, 64])
@@ -181,6 +231,16 @@ def test_kinds_of_layers_are_told_apart() -> None:
     assert model_sheet(configs.LLAMA_70B).num_layers == 80 and len(model_sheet(configs.LLAMA_70B).layers) == 1
 
 
+def test_chunks_bound_what_is_seen_in_three_layers_of_four() -> None:
+    scout = {**BASE, "model_type": "llama4_text", "num_local_experts": 4, "intermediate_size_mlp": 96}
+    windows = [
+        layer.attention.window for layer in model_sheet({**scout, "attention_chunk_size": 64}).layers if layer.attention
+    ]
+    assert windows == [64, None]
+    named = {**scout, "layer_types": ["chunked_attention", "attention"] * 2, "attention_chunk_size": 64}
+    assert [layer.attention.window for layer in model_sheet(named).layers if layer.attention] == [64, None] * 2
+
+
 def test_multimodal_files_give_their_text_model() -> None:
     nested = {"model_type": "gemma3", "text_config": {**BASE, "model_type": "gemma3_text", "head_dim": 16}}
     assert model_sheet(nested).model_type == "gemma3_text"
@@ -196,6 +256,48 @@ def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
         read_model(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(configs.LLAMA_8B))
     assert read_model(tmp_path) == model_sheet(configs.LLAMA_8B)
+
+
+@pytest.mark.parametrize(
+    ("config", "changes"),
+    [
+        (configs.LLAMA_8B, {"hidden_size": 0}),
+        (configs.LLAMA_8B, {"num_hidden_layers": 10**12}),  # refused at once, not after a trillion layers
+        (configs.LLAMA_8B, {"num_hidden_layers": -1}),
+        (configs.LLAMA_8B, {"num_attention_heads": 0}),
+        (configs.LLAMA_8B, {"num_key_value_heads": 7}),
+        (configs.LLAMA_8B, {"num_key_value_heads": 0}),
+        (configs.LLAMA_8B, {"vocab_size": -1}),
+        (configs.LLAMA_8B, {"max_position_embeddings": 0}),
+        (configs.LLAMA_8B, {"attention_bias": "yes"}),
+        (configs.LLAMA_8B, {"layer_types": ["full_attention"]}),
+        (configs.LLAMA_8B, {"layer_types": "abc"}),
+        (configs.LLAMA_8B, {"model_type": "mistral", "sliding_window": "x"}),
+        (configs.LLAMA_8B, {"model_type": "gemma3_text", "sliding_window": 8, "sliding_window_pattern": 0}),
+        (configs.QWEN3_MOE, {"num_experts": -1}),
+        (configs.QWEN3_MOE, {"num_experts_per_tok": 999}),
+        (configs.QWEN3_MOE, {"decoder_sparse_step": 0}),
+        (configs.QWEN3_MOE, {"mlp_only_layers": 5}),
+        (configs.DEEPSEEK_V3, {"q_lora_rank": "x"}),
+        (configs.DEEPSEEK_V3, {"moe_layer_freq": 0}),
+        (configs.QWEN3_NEXT, {"full_attention_interval": 0}),
+        (configs.QWEN3_NEXT, {"linear_num_key_heads": 0}),
+    ],
+    ids=lambda value: str(value)[:60] if "model_type" not in value or len(value) < 5 else "",
+)
+def test_nonsense_is_refused_by_name(config: dict[str, Any], changes: dict[str, Any]) -> None:
+    with pytest.raises(ModelLoadError, match="|".join(changes) + "|key-value heads") as caught:
+        model_sheet({**config, **changes})
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"{" * 100_000, b'{"a":' * 100_000, b"[1]", b'{"hidden_size": 1e999}']
+)
+def test_files_that_are_no_config_are_one_error(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(ModelLoadError):
+        read_model(tmp_path)
 
 
 def test_ranks_must_divide_the_heads() -> None:

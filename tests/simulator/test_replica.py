@@ -178,6 +178,19 @@ def test_long_runs_are_jumped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert executed == [0]
 
 
+def test_an_interruption_in_the_middle_of_a_line_is_forgotten() -> None:
+    """Ctrl-C comes between any two operations; columns of unequal length could not be reported."""
+    _, (replica,) = fleet_run(lambda: specs((0.0, 8, 40), (0.0, 8, 30)), num_blocks=40)
+    whole, log = steps_of([replica.log]), replica.log
+    log.start.append(9.0)
+    log.drop_unfinished()
+    assert steps_of([log]) == whole
+    log.start.append(9.0)
+    log.end.append(9.1)
+    log.drop_unfinished()
+    assert steps_of([log]) == whole
+
+
 def test_virtual_time_is_the_sum_of_durations_and_waits() -> None:
     result, (replica,) = fleet_run(lambda: specs((0.0, 8, 3), (100.0, 8, 2)), num_blocks=40)
     log = replica.log

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -18,12 +19,14 @@ import pytest
 from twostroke.config import CacheConfig, SchedulerConfig
 from twostroke.errors import ConfigError, InsufficientMemoryError, ModelLoadError
 from twostroke.simulator.deployment import deploy
+from twostroke.simulator.earlier import read_report
 from twostroke.simulator.html import report_html
 from twostroke.simulator.options import DeploymentOptions, OutputOptions
 from twostroke.simulator.public_models import find_model
-from twostroke.simulator.report import read_report, report_json, requests_csv, run_fields
-from twostroke.simulator.scenario import Run, Scenario, parse_axis, simulate, sweep
+from twostroke.simulator.report import WAITS, report_json, requests_csv, run_fields
+from twostroke.simulator.scenario import Run, Scenario, fitting, parse_axis, simulate, sweep
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
+from twostroke.types import Reason
 
 
 def scenario(**workload: Any) -> Scenario:
@@ -49,7 +52,9 @@ def test_axes(text: str, name: str, values: list[str]) -> None:
     assert parse_axis(text) == (name, values)
 
 
-@pytest.mark.parametrize("text", ["rate", "rate=", "rate=4:1", "rate=a:b", "rate=1:2:1", "=1"])
+@pytest.mark.parametrize(
+    "text", ["rate", "rate=", "rate=4:1", "rate=a:b", "rate=1:2:1", "=1", "rate=1:inf", "rate=1:9:1e9"]
+)
 def test_broken_axes_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--sweep"):
         parse_axis(text)
@@ -64,10 +69,15 @@ def test_a_sweep_is_all_combinations_in_order() -> None:
         "gpu=l40s, enable_prefix_caching=false",
     ]
     assert (found[3].deployment.gpu, found[3].cache.enable_prefix_caching) == ("l40s", False)
+    for axes in (("rate=1", "rate=2"), ("seed=1:1000:1000", "tp=1:1000:1000")):
+        with pytest.raises(ConfigError, match=r"twice|1,000,000 runs"):
+            sweep(scenario(), axes)
     assert sweep(scenario(), ("kv_cache_memory=1GiB,none",))[0].cache.kv_cache_memory == 2**30
 
 
-@pytest.mark.parametrize("text", ["nothing=1", "tp=x", "enable_prefix_caching=2", "policy=best", "tp=0"])
+@pytest.mark.parametrize(
+    "text", ["nothing=1", "tp=x", "tp=inf", "tp=nan", "replicas=1e9", "enable_prefix_caching=2", "policy=best", "tp=0"]
+)
 def test_sweeps_over_what_is_not_there_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         sweep(scenario(), (text,))
@@ -136,17 +146,79 @@ def test_priority_lets_the_urgent_go_first() -> None:
     assert without[0].summary == without[1].summary  # then both are the order of arrival
 
 
+def test_fair_scheduling_is_a_what_if_between_tenants() -> None:
+    """One key floods; under fcfs the others wait behind it, under fair they do not."""
+    crowd: dict[str, Any] = {"num_requests": 150, "rate": None, "tenants": 4}
+    fcfs, fair = (simulate(each) for each in sweep(scenario(**crowd), ("policy=fcfs,fair",)))
+    counts = Counter(request.tenant for request in fair.result.requests)
+    assert counts[0] > counts[1] > counts[3] > 0
+    assert fair.summary.ttft_by_tenant[3].mean < 0.7 * fcfs.summary.ttft_by_tenant[3].mean
+    assert set(run_fields(fair)["by_tenant"]) == {"0", "1", "2", "3"}
+    assert simulate(scenario(tenants=1)).summary.ttft_by_tenant == {}
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "cache", "workload", "reason"),
+    [
+        ({"max_num_seqs": 4}, {}, {"rate": None, "num_requests": 60}, "max_num_seqs"),
+        ({}, {"kv_cache_memory": 2**28}, {"rate": None, "num_requests": 60}, "no_free_block"),
+        ({"max_num_batched_tokens": 64}, {}, {"workload": "random", "rate": None, "output_len": 2}, "token_budget"),
+        ({"batching": "static", "max_num_seqs": 4}, {}, {"rate": None, "num_requests": 60}, "batch_running"),
+        ({}, {}, {"rate": 2.0}, "step"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.parametrize("jump", [True, False])
+def test_the_report_names_what_requests_wait_for(
+    scheduler: dict[str, Any], cache: dict[str, Any], workload: dict[str, Any], reason: str, jump: bool
+) -> None:
+    """And so which flag, or how much memory, would shorten the queue."""
+    asked = replace(scenario(**workload), scheduler=SchedulerConfig(**scheduler), cache=CacheConfig(**cache))
+    found = simulate(asked, jump=jump).summary.waiting_for
+    assert max(found, key=found.__getitem__) == reason and found[reason] > 0.6
+    assert sum(found.values()) == pytest.approx(1)
+
+
+def test_every_reason_has_words() -> None:
+    assert set(WAITS) == {"step", *(reason.value for reason in Reason)}
+
+
 def test_what_does_not_fit_says_by_how_much() -> None:
     with pytest.raises(InsufficientMemoryError, match=r"65\.\d GB too much.*141\.1 GB are weights") as caught:
         deploy(DeploymentOptions(model="llama-3.1-70b"), CacheConfig(), SchedulerConfig())
     assert "--tp 4" in str(caught.value.hint)
-    with pytest.raises(InsufficientMemoryError, match="--kv-cache-memory"):
+    with pytest.raises(InsufficientMemoryError, match="--kv-cache-memory") as caught:
         deploy(DeploymentOptions(), CacheConfig(kv_cache_memory=2**37), SchedulerConfig())
-    with pytest.raises(InsufficientMemoryError, match="one request"):
+    assert "--kv-cache-memory 5" in str(caught.value.hint) and "MiB" in str(caught.value.hint)
+    with pytest.raises(InsufficientMemoryError, match="one request") as caught:
         deploy(DeploymentOptions(max_model_len=100_000), CacheConfig(kv_cache_memory=2**30), SchedulerConfig())
+    assert "--max-model-len 8192" in str(caught.value.hint)
     small = deploy(DeploymentOptions(), CacheConfig(kv_cache_memory=2**30), SchedulerConfig())
     assert small.max_model_len == 8192
-    assert small.note is not None and "8192" in small.note
+    assert any("8192" in note for note in small.notes)
+
+
+def test_notes_say_what_one_might_not_expect() -> None:
+    def notes(**options: Any) -> str:
+        return " ".join(deploy(DeploymentOptions(**options), CacheConfig(), SchedulerConfig()).notes)
+
+    assert notes() == ""
+    assert "no fp8 arithmetic: products run in bf16" in notes(gpu="a100", weight_dtype="fp8")
+    assert "16 talk over the network, 50 GB/s" in notes(tp=16, model="llama-3.1-70b")
+
+
+def test_a_processor_shares_its_memory_with_others() -> None:
+    """As the live engine does: a part of it, and no more than its requests can use."""
+
+    def tokens(share: float, seqs: int = 1000) -> int:
+        cache = CacheConfig(cpu_memory_utilization=share)
+        info = deploy(
+            DeploymentOptions(model="llama-3.2-1b", gpu="cpu"), cache, SchedulerConfig(max_num_seqs=seqs)
+        ).info
+        return info.num_blocks * info.block_size
+
+    assert tokens(0.5) == pytest.approx(2 * tokens(0.25), rel=0.01)
+    assert tokens(1.0, seqs=1) == 131072
 
 
 def test_models_are_found_by_name_hub_id_and_folder(tmp_path: Path) -> None:
@@ -200,9 +272,47 @@ def test_files_hold_what_happened(tmp_path: Path) -> None:
     assert len(rows) == 60
     good = sum(int(row["good"]) for row in rows if row["run"] == "rate=5")
     assert done[0].summary.goodput == pytest.approx(good / done[0].summary.duration)
-    (tmp_path / "no.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"median_ttft_ms": "x"},
+        {"mfu": None},
+        {"setting": {}},
+        {"hardware": {"name": "h100"}},
+        {"timeline": {}},
+        {"timeline": {"time": [1.0], "running": [], "waiting": [], "kv": [], "tokens_per_second": []}},
+        {"interval": {"low": {}}},
+        {"label": 5},
+    ],
+    ids=str,
+)
+def test_a_report_that_could_not_be_shown_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    """Before the simulation that it is to stand beside, and in one line."""
+    path = tmp_path / "earlier.json"
+    path.write_text(report_json([{**run_fields(simulate(scenario(num_requests=2))), **change}]))
     with pytest.raises(ConfigError, match="no report"):
-        read_report(tmp_path / "no.json")
+        read_report(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff", b"[" * 100_000, b'{"runs": [5]}'])
+def test_what_is_no_report_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "no.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="no report"):
+        read_report(path)
+
+
+def test_a_sweep_leaves_out_what_does_not_fit_and_refuses_what_does_not_exist() -> None:
+    asked = replace(scenario(), deployment=DeploymentOptions(model="llama-3.1-70b"))
+    fit, left_out = fitting(sweep(asked, ("tp=1,2,4",)))
+    assert [each.label for each in fit] == ["tp=2", "tp=4"]
+    assert len(left_out) == 1 and left_out[0].startswith("tp=1 is left out") and "GB too much" in left_out[0]
+    with pytest.raises(InsufficientMemoryError):
+        fitting(sweep(asked, ("gpu=l4,a10",)))
+    with pytest.raises(ConfigError, match="unknown device"):
+        fitting(sweep(asked, ("gpu=l4,h10o",)))
 
 
 class Page(HTMLParser):
@@ -230,6 +340,31 @@ def test_the_page_has_plots_and_needs_no_network(axes: tuple[str, ...]) -> None:
     for chart in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
         ElementTree.fromstring(chart)
         assert "nan" not in chart
+
+
+def points(page: str, chart: str) -> list[list[float]]:
+    """Where the points of each line of a chart stand, from left to right as drawn."""
+    part = page[page.index(f"<figcaption>{chart}") :]
+    lines = re.findall(r'<path class="line.*?(?=<path class="line|</svg>)', part[: part.index("</figure>")], re.DOTALL)
+    return [[float(x) for x in re.findall(r'cx="([\d.]+)"', line)] for line in lines]
+
+
+def test_an_earlier_sweep_is_a_line_of_its_own(tmp_path: Path) -> None:
+    """Two sweeps over the same rates must not become one line that goes to and fro."""
+    (tmp_path / "before.json").write_text(report_json([run_fields(run) for run in runs("rate=5,50")]))
+    now = [run_fields(run) for run in runs("rate=5,20,50")]
+    page = report_html([*read_report(tmp_path / "before.json"), *now])
+    lines = points(page, "TTFT against load")
+    assert sorted(map(len, lines)) == [2, 2, 3, 3]
+    assert all(line == sorted(line) for line in lines)
+    assert "before median" in page
+
+
+def test_in_a_closed_loop_the_load_is_its_concurrency() -> None:
+    closed = runs("concurrency=2,8,16", rate=None, arrivals="closed")
+    page = report_html([run_fields(run) for run in closed])
+    assert list(map(len, points(page, "TTFT against load"))) == [3, 3]
+    assert "clients" in page
 
 
 def test_an_empty_run_is_reported_too() -> None:

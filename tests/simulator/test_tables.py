@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from twostroke.errors import ConfigError
+from twostroke.simulator.attention_cost import prefill_time
 from twostroke.simulator.communication import all_reduce_time
 from twostroke.simulator.efficiencies import load_efficiencies
 from twostroke.simulator.gemm import gemm_time
 from twostroke.simulator.hardware_sheet import load_hardware
 from twostroke.simulator.kernel_time import KernelTime
+from twostroke.simulator.model_sheet import Attention
 from twostroke.simulator.tables import KernelTables
 
 H100 = load_hardware("h100")
@@ -96,12 +98,54 @@ def test_attention_and_all_reduce() -> None:
     assert found.all_reduce(65536, 4, before) == pytest.approx(7e-6)
 
 
+def test_between_two_points_nothing_leaves_their_times() -> None:
+    """Short prompts take what a kernel's start takes; the model's tiles, which come in steps, must not show through."""
+    flat = tables(prefill=[[32, 8, 128, 64, [[16, 20e-6], [256, 22e-6]]]])
+    for length in (17, 48, 64, 65, 128, 200, 255):
+        layer, chunks = Attention(32, 8, 128, 128), ((length, 0),) * 64
+        modelled_ = prefill_time(
+            layer,
+            chunks,
+            efficiency=EFFICIENCIES.prefill,
+            flops=H100.dense_flops["bf16"],
+            bandwidth=H100.memory_bandwidth,
+            units=H100.compute_units,
+        )
+        assert flat.prefill(32, 8, 128, 64, length, modelled_).seconds * (1 + 1e-9) >= 20e-6
+        assert flat.prefill(32, 8, 128, 64, length, modelled_).seconds <= 22e-6 * (1 + 1e-9)
+
+
 def test_files(tmp_path: Path) -> None:
     file = tmp_path / "table.json"
     file.write_text(json.dumps({"gemm": {"bf16": [[4096, 4096, [[64, 31e-6]]]]}}))
     read = KernelTables.read(file, H100, EFFICIENCIES)
     assert read.gemm("bf16", 64, 4096, 4096, modelled(64, 4096, 4096)).seconds == pytest.approx(31e-6)
-    file.write_text("[]")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "[" * 100_000,
+        '{"gemm": 5}',
+        '{"gemm": {"bf17": []}}',
+        '{"gemm": {"bf16": []}}',
+        '{"gemm": {"bf16": [[4096, 4096, []]]}}',
+        '{"gemm": {"bf16": [[0, 4096, [[1, 1]]]]}}',
+        '{"gemm": {"bf16": [[4096, 4096, [[16, 1e999]]]]}}',
+        '{"decode": [[32, 8, 128, 0, [[100, 0.1]]]]}',
+        '{"decode": [[32, 0, 128, 4, [[100, 0.1]]]]}',
+        '{"decode": [[32, 8, 128, 4, [[100, "x"]]]]}',
+        '{"prefill": [[32, 8, 128, 1, [[100, NaN]]]]}',
+        '{"all_reduce": {"2": []}}',
+        '{"all_reduce": {"2": [[0, 1]]}}',
+    ],
+    ids=lambda text: text[:50],
+)
+def test_what_is_no_table_is_refused_when_it_is_read(text: str, tmp_path: Path) -> None:
+    """And not by a traceback in the first step that needs it."""
+    file = tmp_path / "table.json"
+    file.write_text(text)
     with pytest.raises(ConfigError, match="cannot read kernel tables"):
         KernelTables.read(file, H100, EFFICIENCIES)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from itertools import pairwise
 from pathlib import Path
@@ -160,6 +161,15 @@ def test_a_recording_is_replayed(tmp_path: Path) -> None:
         ({"arrivals": "recorded"}, "recorded"),
         ({"workload": "sessions", "arrivals": "closed"}, "sessions"),
         ({"range_ratio": 1.0}, "--range-ratio"),
+        ({"range_ratio": math.nan}, "--range-ratio"),
+        ({"rate": math.nan}, "--rate"),
+        ({"rate": 1e-320}, "--rate"),  # the second request would never come
+        ({"num_requests": 10**11}, "--num-requests"),
+        ({"workload": "sessions", "turns": 10**12}, "--turns"),
+        ({"input_len": 10**400}, "--input-len"),
+        ({"burst_size": 10**400}, "--burst-size"),
+        ({"burstiness": 1e308}, "--burstiness"),
+        ({"think_time": math.inf}, "--think-time"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], words: str) -> None:
@@ -168,10 +178,29 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], words: str) -> 
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("text", ["", '{"timestamp": "x"}\n', "a,b\n1,2\n"])
+ROW = '{"timestamp": %s, "input_length": 5, "output_length": 5, "hash_ids": [%s]}\n'
+
+
+def test_empty_lines_of_a_trace_say_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(ROW % (0, 7) + "\n" + ROW % (1000, 7) + "\n\n")
+    assert [spec.arrival for spec in read_specs(path)] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", '{"timestamp": "x"}\n', "a,b\n1,2\n", "\xff\xfe\n"),
+        ROW % (0, 2**64 - 1),  # no 64-bit hash with a sign
+        ROW % (-1e308, 1) + ROW % (1e308, 1),
+        ROW % (0, 1) + '{"timestamp":',
+        '{"a":' * 100_000,
+    ],
+    ids=lambda text: text[:40],
+)
 def test_a_broken_trace_is_one_clear_error(text: str, tmp_path: Path) -> None:
     path = tmp_path / "trace"
-    path.write_text(text)
+    path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError, match="trace"):
         read_specs(path)
     with pytest.raises(ConfigError, match="cannot read"):

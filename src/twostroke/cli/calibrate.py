@@ -49,7 +49,7 @@ def calibrate(
     if not options.output.parent.is_dir():
         raise ConfigError(f"{options.output.parent} is no folder", hint="make it, or give another --output")
     hardware = load_hardware(options.gpu)
-    start = load_efficiencies(hardware.name)
+    start = load_efficiencies(hardware.name, link=hardware.link_kind)
     config = engine_config(model, model_options, cache, scheduler)
     sheet = read_model(resolve_model(config.model.model, config.model.revision))
     weights = options.weight_format(config.model.dtype, sheet.format, config.model.quantization)

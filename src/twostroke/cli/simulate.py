@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from twostroke.cli.flags import CacheFlags, SchedulerFlags
+from twostroke.cli.flags import CacheFlags, SchedulerFlags, shown_default
 from twostroke.config import CacheConfig, SchedulerConfig
 from twostroke.errors import ConfigError
 from twostroke.simulator.options import DeploymentOptions, OutputOptions
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
     from twostroke.simulator.scenario import Run, Scenario
 
-DeploymentFlags = Annotated[
-    DeploymentOptions, Parameter(name="*", group=Group("Deployment", sort_key=0), negative_bool=())
-]
-WorkloadFlags = Annotated[
-    SimulatedWorkloadOptions, Parameter(name="*", group=Group("Workload", sort_key=1), negative_bool=())
-]
-OutputFlags = Annotated[OutputOptions, Parameter(name="*", group=Group("Output", sort_key=2), negative_iterable=())]
+
+def _section(title: str, order: int) -> Parameter:
+    return Parameter(name="*", group=Group(title, sort_key=order), negative_iterable=(), show_default=shown_default)
+
+
+DeploymentFlags = Annotated[DeploymentOptions, _section("Deployment", 0)]
+WorkloadFlags = Annotated[SimulatedWorkloadOptions, _section("Workload", 1)]
+OutputFlags = Annotated[OutputOptions, _section("Output", 2)]
 
 
 def simulate(
@@ -46,14 +47,17 @@ def simulate(
     Args:
         model: A public model by name, a config.json or its folder, or pilot; the same as --model.
     """
-    from twostroke.simulator.report import print_comparison, print_run, read_report, run_fields
-    from twostroke.simulator.scenario import Scenario, sweep
-
     deployment, output = deployment or DeploymentOptions(), output or OutputOptions()
+    if model is not None and output.compare_only:
+        raise ConfigError(
+            f"--compare-only simulates nothing, and so not {model}", hint="give --compare before each report"
+        )
     if model is not None:
         if deployment.model not in (model, DeploymentOptions().model):
             raise ConfigError(f"MODEL is {model}, but --model is {deployment.model}", hint="give the model once")
         deployment = replace(deployment, model=model)
+    from twostroke.simulator.scenario import Scenario
+
     scenario = Scenario(
         deployment=deployment,
         workload=workload or SimulatedWorkloadOptions(),
@@ -61,34 +65,61 @@ def simulate(
         cache=cache or CacheConfig(),
         targets=output.targets(),
     )
+    report(scenario, output)
+
+
+def report(scenario: Scenario, output: OutputOptions) -> None:
+    """Run what was asked for, beside earlier reports, and show and write it all."""
+    from twostroke.simulator.comparison import print_comparison
+    from twostroke.simulator.earlier import read_report
+    from twostroke.simulator.report import print_run
+    from twostroke.simulator.scenario import fitting, sweep
+
     scenarios = sweep(scenario, output.sweep)
-    if output.record is not None and len(scenarios) > 1:
-        raise ConfigError("--record takes the steps of one run, not of a sweep", hint="leave out one of the two")
+    for flag, value in (("--record", output.record), ("--metrics", output.metrics)):
+        if value is not None and len(scenarios) > 1:
+            raise ConfigError(f"{flag} is of one run, not of a sweep", hint="leave out one of the two")
     earlier = [run for path in output.compare for run in read_report(path)]
-    runs = run_all(scenarios, output)
-    for note in dict.fromkeys(note for run in runs for note in run.notes):
+    if output.compare_only:
+        print_comparison(earlier, sys.stdout)
+        write_files([], earlier, earlier, output)
+        return
+    scenarios, left_out = fitting(scenarios)
+    runs, own, interrupted = run_all(scenarios, output)
+    if output.record is not None and scenario.deployment.replicas > 1:
+        left_out.append(f"{output.record} has the steps of the first of {scenario.deployment.replicas} replicas")
+    for note in dict.fromkeys([*left_out, *(note for run in runs for note in run.notes)]):
         print(f"note: {note}", file=sys.stderr)
-    if any(run.result.interrupted for run in runs):
+    if interrupted:
         print("interrupted: this is what there is so far", file=sys.stderr)
-    fields = [*earlier, *(run_fields(run) for run in runs)]
+    fields = [*earlier, *own]
     if len(runs) == 1:
         print_run(runs[0], sys.stdout)
     if len(fields) > 1:
         print_comparison(fields, sys.stdout)
-    write_files(runs, fields, output)
+    write_files(runs, own, fields, output)
 
 
-def run_all(scenarios: list[Scenario], output: OutputOptions) -> list[Run]:
-    """One after the other, a progress bar on stderr meanwhile; an interrupted one is the last."""
+def run_all(scenarios: list[Scenario], output: OutputOptions) -> tuple[list[Run], list[dict[str, object]], bool]:
+    """One after the other, a progress bar on stderr meanwhile.
+
+    Returns:
+        The runs, those of a sweep without their steps; ``run_fields`` of each; whether Ctrl-C ended it before its time.
+
+    Raises:
+        KeyboardInterrupt: There is nothing to report yet.
+    """
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
     from twostroke.observability.recorder import Recorder
+    from twostroke.simulator.report import run_fields
     from twostroke.simulator.scenario import count_requests, simulate
 
     console = Console(stderr=True)
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     runs: list[Run] = []
+    fields: list[dict[str, object]] = []
     recorder = Recorder(1, output.record) if output.record is not None else None
     try:
         with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=4) as progress:
@@ -102,22 +133,28 @@ def run_all(scenarios: list[Scenario], output: OutputOptions) -> list[Run]:
                     recorder=recorder,
                     progress=lambda ended: progress.advance(task, ended),  # noqa: B023 - called in this turn only
                 )
-                runs.append(run)
+                fields.append(run_fields(run))
+                runs.append(run if len(scenarios) == 1 else run.without_steps())
                 if run.result.interrupted:
-                    break
+                    return runs, fields, True
+    except KeyboardInterrupt:  # between two runs, or while one was prepared or summed up
+        if not runs:
+            raise
+        return runs, fields[: len(runs)], True
     finally:
         if recorder is not None:
             recorder.close()
-    return runs
+    return runs, fields, False
 
 
-def write_files(runs: list[Run], fields: list[dict[str, object]], output: OutputOptions) -> None:
+def write_files(
+    runs: list[Run], own: list[dict[str, object]], fields: list[dict[str, object]], output: OutputOptions
+) -> None:
     """What was asked for, where it was asked for."""
     from twostroke.simulator.html import report_html
     from twostroke.simulator.prometheus import render_metrics
     from twostroke.simulator.report import report_json, requests_csv
 
-    own = fields[-len(runs) :]
     texts: tuple[tuple[Path | None, Callable[[], str]], ...] = (
         (output.output_json, lambda: report_json(own)),
         (output.output_html, lambda: report_html(fields)),

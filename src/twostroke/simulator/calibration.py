@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -108,7 +109,7 @@ def as_toml(calibration: Calibration, source: str, speed: Speed | None = None) -
         tables[name] = asdict(getattr(found, name))
     if speed is not None:
         tables["speed"] = speed._asdict()
-    lines = [f'source = "{source}"']
+    lines = [f"source = {json.dumps(source, ensure_ascii=False)}"]
     for name, values in tables.items():
         lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
     return "\n".join(lines) + "\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,8 +31,10 @@ class Columns:
     waiting: Integers
     free_blocks: Integers
     binding: Integers
+    kept_out: Integers
     other_gaps: Numbers
     bindings: tuple[str, ...]
+    reasons: tuple[str, ...]
     first: tuple[int, ...]
 
     @property
@@ -46,13 +48,10 @@ class Columns:
 
 
 def to_columns(logs: Sequence[StepLog]) -> Columns:
-    """Copy logs, a run of steps as one entry for each; codes of bindings are made the same in all."""
-    names = sorted({name for log in logs for name in log.bindings})
+    """Copy logs, a run of steps as one entry for each; codes of bindings and reasons are made the same in all."""
     runs = [_Runs(log) for log in logs]
-    codes = []
-    for log, run in zip(logs, runs):
-        translation = np.array([names.index(name) for name in log.bindings] or [0], dtype=np.int64)
-        codes.append(translation[run.same(log.binding)])
+    bindings, binding = _same_codes([(log.bindings, run.same(log.binding)) for log, run in zip(logs, runs)])
+    reasons, kept_out = _same_codes([(log.reasons, run.same(log.kept_out)) for log, run in zip(logs, runs)])
     lengths = np.cumsum([0, *(len(log) for log in logs)])
 
     def same(column: Callable[[StepLog], array[int]]) -> Integers:
@@ -70,11 +69,22 @@ def to_columns(logs: Sequence[StepLog]) -> Columns:
         running=np.concatenate([run.but_last(run.log.running) for run in runs]),
         waiting=same(lambda log: log.waiting),
         free_blocks=_integers([log.free_blocks for log in logs]),
-        binding=np.concatenate(codes) if codes else np.zeros(0, dtype=np.int64),
+        binding=binding,
+        kept_out=kept_out,
         other_gaps=_numbers([log.other_gaps for log in logs]),
-        bindings=tuple(names),
+        bindings=bindings,
+        reasons=reasons,
         first=tuple(int(length) for length in lengths[:-1]),
     )
+
+
+def _same_codes(columns: Sequence[tuple[Mapping[str, int], Integers]]) -> tuple[tuple[str, ...], Integers]:
+    """Names in order, and the columns one after the other with codes that are indices into them."""
+    names = sorted({name for codes, _ in columns for name in codes})
+    translated = [
+        np.array([names.index(name) for name in codes] or [0], dtype=np.int64)[column] for codes, column in columns
+    ]
+    return tuple(names), np.concatenate(translated) if translated else np.zeros(0, dtype=np.int64)
 
 
 class _Runs:

@@ -139,7 +139,7 @@ class RooflineCostModel:
         self.tables = tables
         self.weights = weight_format(model.format if dtypes.weights == "auto" else dtypes.weights)
         self.cache_bytes = cache_bytes(dtypes.kv_cache)
-        self.link = hardware.link_bandwidth if self.ranks <= hardware.link_domain else hardware.network_bandwidth
+        self.link = hardware.bandwidth_between(self.ranks)
         self.plain_format = hardware.compute_format("fp32" if self.weights.name == "fp32" else "bf16")
         self.plain_bytes = 4.0 if self.weights.name == "fp32" else 2.0
         self.compute_format = hardware.compute_format(self.weights.compute)
@@ -150,6 +150,7 @@ class RooflineCostModel:
             if speculation and speculation.draft
             else None
         )
+        self._recurrences = [(layer.count, layer.recurrence) for layer in model.layers if layer.recurrence]
         self._products: dict[tuple[float, int, bool], Product] = {}
         self._layers: dict[int, _Parts] = {}
         self._heads: dict[int, _Parts] = {}
@@ -165,6 +166,8 @@ class RooflineCostModel:
         if shape.prefill:
             new_tokens = sum(new for new, _ in shape.prefill)
             self._add_prefill_attention(parts, shape.prefill)
+        if self._recurrences:
+            self._add_recurrence(parts, requests + len(shape.prefill), requests * self.queries + new_tokens)
         return self._estimate(parts, shape, new_tokens)
 
     def _estimate(self, parts: _Parts, shape: StepShape, new_tokens: int) -> Estimate:
@@ -227,9 +230,6 @@ class RooflineCostModel:
             parts.add(self._linear(linear, tokens), layer.count)
         if layer.experts:
             parts.add(self._experts(layer.experts, tokens), layer.count)
-        if layer.recurrence:
-            state = 2 * tokens * layer.recurrence.state_bytes(self.ranks)  # at most: a chunk keeps it on chip
-            parts.add(self._elementwise(min(state, 64 * layer.recurrence.state_bytes(self.ranks)), 2), layer.count)
         width = NORM_PASSES * self.model.hidden_size
         width += ROTATION_PASSES * layer.linears[0].on_rank(self.ranks)[0]
         inner = sum(linear.on_rank(self.ranks)[0] for linear in layer.linears if linear.name.endswith("gate_up"))
@@ -250,7 +250,8 @@ class RooflineCostModel:
         distinct = experts.expected_distinct(tokens)
         rows = tokens * experts.per_token / distinct
         times = [linear.on_rank(self.ranks) for linear in experts.linears]
-        found = [self._gemm(rows, outputs * distinct, inputs, True) for outputs, inputs in times]
+        kept = [linear.quantised for linear in experts.linears]
+        found = [self._gemm(rows, outputs * distinct, inputs, each) for (outputs, inputs), each in zip(times, kept)]
         return KernelTime(*(sum(values) for values in zip(*found)))
 
     def _gemm(self, rows: float, outputs: float, inputs: int, quantised: bool) -> KernelTime:
@@ -304,6 +305,14 @@ class RooflineCostModel:
         size = tokens * self.model.hidden_size * ACTIVATION_BYTES
         time = all_reduce_time(size, self.ranks, efficiency=self.efficiencies.all_reduce, link=self.link)
         return self.tables.all_reduce(size, self.ranks, time) if self.tables else time
+
+    def _add_recurrence(self, parts: _Parts, sequences: int, tokens: int) -> None:
+        """Every request's state is read and written once in a step, however many tokens it computes."""
+        rate = self.efficiencies.prefill.compute * self.hardware.dense_flops[self.plain_format] * self.ranks
+        for count, layer in self._recurrences:
+            parts.add(self._elementwise(2.0 * sequences * layer.state_bytes(self.ranks), 2), count)
+            compute = tokens * layer.flops / rate
+            parts.add(KernelTime(compute, compute=compute), count)
 
     def _add_decode_attention(self, parts: _Parts, requests: int, context: int) -> None:
         mean = context / requests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -18,6 +19,7 @@ from twostroke.simulator.efficiencies import SHARED, Efficiencies, load_efficien
 from twostroke.simulator.executor import SimulatedExecutor
 from twostroke.simulator.hardware_sheet import HardwareSheet, load_hardware
 from twostroke.simulator.model_sheet import ModelSheet
+from twostroke.simulator.number_formats import weight_format
 from twostroke.simulator.options import DeploymentOptions
 from twostroke.simulator.public_models import find_model
 from twostroke.simulator.replica import Replica
@@ -29,6 +31,8 @@ GB = 1e9
 RUNTIME_BYTES = 1.0e9
 # Elements per token that a layer holds at once, in hidden sizes; float32 copies of logits while sampling.
 ACTIVATION_WIDTHS, LOGIT_COPIES = 12, 3
+# More requests or tokens than any memory has room for: beyond it, bytes would no longer fit a float.
+_MANY = 10**15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +42,7 @@ class Deployment:
     Attributes:
         weight_bytes: On one device; ``kv_bytes`` likewise: what the KV cache takes there.
         max_model_len: Most tokens of one request.
-        note: What had to be made smaller than asked, if anything.
+        notes: What is not quite as somebody may expect.
     """
 
     hardware: HardwareSheet
@@ -48,7 +52,7 @@ class Deployment:
     weight_bytes: int
     kv_bytes: int
     max_model_len: int
-    note: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def deploy(options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerConfig) -> Deployment:
@@ -80,15 +84,14 @@ def deploy(options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerC
     if draft is not None:
         weights += draft.weight_bytes(None, options.tp)
         per_token += draft.kv_bytes_per_token(options.kv_cache_dtype, options.tp)
-    room = _room_for_kv(options, cache, scheduler, hardware, model, weights)
+    room = _room_for_kv(options, cache, scheduler, hardware, model, weights, per_token)
     num_blocks = int(room // (per_token * cache.block_size)) if per_token else scheduler.max_num_seqs * 1024
     capacity = num_blocks * cache.block_size
     wanted = options.max_model_len or model.max_length
     if capacity < (options.max_model_len or 2):
-        _refuse(
-            options, hardware, model, weights, per_token * (options.max_model_len or 2) - room, "one request's KV cache"
-        )
-    note = f"the KV cache holds {capacity} tokens: longer requests are refused" if capacity < wanted else None
+        short = per_token * (options.max_model_len or 2) - room
+        fewer = f"--max-model-len {capacity}" if options.max_model_len and capacity > 1 else ""
+        _refuse(options, hardware, model, weights, short, "one request's KV cache", first=fewer)
     length = min(wanted, capacity)
     return Deployment(
         hardware=hardware,
@@ -107,8 +110,23 @@ def deploy(options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerC
         weight_bytes=weights,
         kv_bytes=round(num_blocks * cache.block_size * per_token),
         max_model_len=length,
-        note=note,
+        notes=tuple(_notes(options, cost, capacity if capacity < wanted else None)),
     )
+
+
+def _notes(options: DeploymentOptions, cost: RooflineCostModel, capacity: int | None) -> Iterator[str]:
+    hardware = cost.hardware
+    if capacity is not None:
+        yield f"the KV cache holds {capacity} tokens: longer requests are refused"
+    if cost.compute_format != cost.weights.compute:
+        yield f"{hardware.name} has no {cost.weights.compute} arithmetic: products run in {cost.compute_format}"
+    if options.tp > hardware.link_domain:
+        yield (
+            f"links join {hardware.link_domain} x {hardware.name}: {options.tp} talk over the network, "
+            f"{cost.link / GB:g} GB/s each way"
+        )
+    if not hardware.price_per_hour and options.price_per_hour is None:
+        yield f"{hardware.name} states no price, so nothing costs anything (--price-per-hour)"
 
 
 def find_efficiencies(hardware: HardwareSheet, options: DeploymentOptions) -> Efficiencies:
@@ -120,6 +138,23 @@ def find_efficiencies(hardware: HardwareSheet, options: DeploymentOptions) -> Ef
         options.serving_stack,
         link=hardware.link_kind,
     )
+
+
+def describe(deployment: Deployment, options: DeploymentOptions) -> str:
+    """One line: which model, in which formats, on what, and what is left for the KV cache."""
+    tokens = deployment.info.num_blocks * deployment.info.block_size
+    per_token, cost = deployment.info.kv_bytes_per_token, deployment.cost
+    cached = options.kv_cache_dtype if options.kv_cache_dtype != "auto" else "bf16"
+    replicas = f"{options.replicas} x " if options.replicas > 1 else ""
+    cache = f"{_size(deployment.kv_bytes)} of {cached} KV cache for {tokens:,} tokens" if per_token else "no KV cache"
+    return (
+        f"{options.model} on {replicas}{options.tp} x {deployment.hardware.title}; on each device "
+        f"{_size(deployment.weight_bytes)} of {cost.weights.name} weights, {cache}"
+    )
+
+
+def _size(count: float) -> str:
+    return f"{count / GB:.1f} GB" if count >= GB else f"{count / 1e6:.1f} MB"
 
 
 def make_replicas(
@@ -166,31 +201,51 @@ def _room_for_kv(
     hardware: HardwareSheet,
     model: ModelSheet,
     weights: int,
+    per_token: float,
 ) -> float:
-    """Bytes on one device for the KV cache; it and the weights share ``gpu_memory_utilization``, as in the engine."""
-    usable = hardware.memory_bytes * cache.gpu_memory_utilization
-    activations = 2 * ACTIVATION_WIDTHS * model.hidden_size * scheduler.max_num_batched_tokens
-    logits = 4 * LOGIT_COPIES * model.vocab_size * min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens)
-    states = model.state_bytes(options.tp) * scheduler.max_num_seqs
+    """Bytes on one device for the KV cache; it and the weights share the configured memory, as in the engine."""
+    tokens = min(scheduler.max_num_batched_tokens, _MANY)
+    activations = 2 * ACTIVATION_WIDTHS * model.hidden_size * tokens
+    logits = 4 * LOGIT_COPIES * model.vocab_size * min(scheduler.max_num_seqs, tokens)
+    states = model.state_bytes(options.tp) * min(scheduler.max_num_seqs, _MANY)
+    # A GPU is there to be filled; a machine's memory belongs to everyone on it (kv_tensors.plan_num_blocks).
+    usable = hardware.memory_bytes * (1.0 if hardware.is_cpu else cache.gpu_memory_utilization)
     free = usable - weights - RUNTIME_BYTES - activations - logits - states
     if free <= 0:
         _refuse(options, hardware, model, weights, -free, "weights and activations")
-    if cache.kv_cache_memory is None:
+    if cache.kv_cache_memory is not None:
+        if cache.kv_cache_memory > free:
+            first = f"--kv-cache-memory {int(free // 2**20)}MiB"
+            _refuse(options, hardware, model, weights, cache.kv_cache_memory - free, "--kv-cache-memory", first=first)
+        return float(cache.kv_cache_memory)
+    if not hardware.is_cpu:
         return free
-    if cache.kv_cache_memory > free:
-        _refuse(options, hardware, model, weights, cache.kv_cache_memory - free, "--kv-cache-memory")
-    return float(cache.kv_cache_memory)
+    length = options.max_model_len or model.max_length
+    useful = -(-length // cache.block_size) * cache.block_size * min(scheduler.max_num_seqs, _MANY) * per_token
+    return min(free * cache.cpu_memory_utilization, useful)
 
 
 def _refuse(
-    options: DeploymentOptions, hardware: HardwareSheet, model: ModelSheet, weights: int, short: float, what: str
+    options: DeploymentOptions,
+    hardware: HardwareSheet,
+    model: ModelSheet,
+    weights: int,
+    short: float,
+    what: str,
+    *,
+    first: str = "",
 ) -> NoReturn:
+    """Raises InsufficientMemoryError; ``first`` is what to try before anything else."""
     format_ = None if options.weight_dtype == "auto" else options.weight_dtype
     room = 0.8 * hardware.memory_bytes  # something must be left beside the weights
     more = [ranks for ranks in (2, 4, 8, 16) if ranks > options.tp and model.weight_bytes(format_, ranks) < room]
-    ways = [f"--tp {more[0]}"] if more else []
+    bits = weight_format(format_ or model.format).bits
+    smaller = [name for name in ("fp8", "int4") if weight_format(name).bits < bits]
+    ways = [first] if first else []
+    ways += [f"--tp {more[0]}"] if more else []
+    ways += ["--weight-dtype " + " or ".join(smaller)] if smaller else []
     raise InsufficientMemoryError(
         f"{options.model} does not fit on {options.tp} x {hardware.name}: {what} are {short / GB:.1f} GB too much for "
         f"each device's {hardware.memory_bytes / GB:.1f} GB ({weights / GB:.1f} GB are weights)",
-        hint="try " + ", ".join([*ways, "--weight-dtype fp8 or int4", "or a device with more memory"]),
+        hint="try " + ", ".join([*ways, "or a device with more memory"]),
     )

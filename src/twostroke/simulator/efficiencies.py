@@ -10,6 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,16 @@ from twostroke.errors import ConfigError
 FILES = Path(__file__).parent / "efficiencies"
 # In place of a device's name: the coefficients that devices have in common.
 SHARED = ""
+EXAMPLE = f"see {FILES / 'default.toml'}"
+TABLES = ("gemm", "decode", "prefill", "elementwise", "all_reduce", "host", "interval", "step")
+# What a file may hold beside coefficients: where they are from, whom they serve, how fast the machine was.
+_ABOUT = ("source", "devices", "links", "speed")
+# Coefficients that something is divided by, and those that may be negative. All others are 0 or more.
+_DIVISORS = frozenset(("compute", "memory", "sharpness", "one_shot", "two_shot", "ring", "decode", "prefill")) | {
+    f"{kind}_{end}" for kind in ("decode", "prefill") for end in ("low", "high")
+}
+_SIGNED = frozenset(("crowding", "ring_crowding"))
+_MOST = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +181,9 @@ def load_efficiencies(
     if stack is not None:
         raw = _merge(raw, _parse(_stack_file(stack)))
     if path is not None:
-        raw = _merge(raw, _parse(path))
+        own = _parse(path)
+        _check_tables(own, path)
+        raw = _merge(raw, own)
     return _build(raw, path or FILES)
 
 
@@ -188,7 +201,7 @@ def _stack_file(stack: str) -> Path:
 def _parse(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"cannot read {path}: {error}", hint="auto, data-sheet, or a file such as `twostroke calibrate` writes"
         ) from error
@@ -213,20 +226,49 @@ Table = TypeVar(
 )
 
 
+def _check_tables(raw: Mapping[str, Any], path: Path) -> None:
+    for name, value in raw.items():
+        if name not in (*TABLES, *_ABOUT):
+            raise ConfigError(f"{path}: unknown table [{name}]", hint="known: " + ", ".join(TABLES))
+        inside = [value, *value.values()] if name == "gemm" and isinstance(value, dict) else [value]
+        if name in TABLES and not all(isinstance(each, dict) for each in inside):
+            raise ConfigError(f"{path}: {name} must be a table of coefficients", hint=EXAMPLE)
+
+
 def _table(kind: type[Table], raw: Mapping[str, Any], where: str) -> Table:
-    unknown = set(raw) - {field.name for field in fields(kind)}
-    if unknown:
-        raise ConfigError(f"{where}: unknown coefficients {', '.join(sorted(unknown))}", hint="see efficiencies.py")
+    known = {field.name: field.type for field in fields(kind)}
+    if unknown := sorted(set(raw) - set(known)):
+        raise ConfigError(f"{where}: unknown coefficients {', '.join(unknown)}", hint="known: " + ", ".join(known))
+    for name, value in raw.items():
+        _check_value(name, value, known[name] == "bool", where)
     try:
         return kind(**raw)
     except TypeError as error:
-        raise ConfigError(f"{where}: {error}", hint="see simulator/efficiencies/default.toml") from error
+        raise ConfigError(f"{where}: {error}", hint=EXAMPLE) from error
+
+
+def _check_value(name: str, value: object, switch: bool, where: str) -> None:
+    if switch:
+        if not isinstance(value, bool):
+            raise ConfigError(f"{where}: {name} must be true or false, got {value!r}", hint=EXAMPLE)
+        return
+    allowed = "a number" if name in _SIGNED else "above 0" if name in _DIVISORS else "0 or more"
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    least = -_MOST if name in _SIGNED else 1e-15 if name in _DIVISORS else 0.0
+    if number and least <= value <= _MOST:  # type: ignore[operator]
+        return
+    raise ConfigError(f"{where}: {name} must be {allowed}, got {value!r}", hint=EXAMPLE)
 
 
 def _build(raw: Mapping[str, Any], path: Path) -> Efficiencies:
     def table(kind: type[Table], name: str) -> Table:
         return _table(kind, raw.get(name, {}), f"{path}: [{name}]")
 
+    steps = raw.get("step", {})
+    for name, value in steps.items():
+        if name not in ("decode", "prefill"):
+            raise ConfigError(f"{path}: [step]: unknown coefficient {name}", hint="known: decode, prefill")
+        _check_value(name, value, False, f"{path}: [step]")
     return Efficiencies(
         source=str(raw.get("source", path)),
         gemm={name: _table(GemmEfficiency, value, f"{path}: [gemm.{name}]") for name, value in raw["gemm"].items()},
@@ -236,6 +278,6 @@ def _build(raw: Mapping[str, Any], path: Path) -> Efficiencies:
         all_reduce=table(AllReduceEfficiency, "all_reduce"),
         host=table(HostEfficiency, "host"),
         interval=table(Interval, "interval"),
-        step_decode=float(raw.get("step", {}).get("decode", 1.0)),
-        step_prefill=float(raw.get("step", {}).get("prefill", 1.0)),
+        step_decode=float(steps.get("decode", 1.0)),
+        step_prefill=float(steps.get("prefill", 1.0)),
     )

@@ -30,6 +30,7 @@ class RequestResult:
     cached_tokens: int
     preemptions: int
     priority: int = 0
+    tenant: int = 0
 
     @property
     def ttft(self) -> float:
@@ -101,6 +102,8 @@ class Fleet:
                 pass
         except KeyboardInterrupt:
             self._result.interrupted = True
+            for log in self._result.logs:
+                log.drop_unfinished()
         return self._sum_up()
 
     def _turn(self, progress: Callable[[int], None]) -> bool:
@@ -174,6 +177,7 @@ class Fleet:
                 cached_tokens=request.num_cached_tokens,
                 preemptions=request.num_preemptions,
                 priority=request.priority,
+                tenant=spec.tenant,
             )
         )
         self._expect(self._workload.after(spec, finish))

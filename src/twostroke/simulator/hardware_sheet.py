@@ -7,17 +7,31 @@ numbers come from. Rates are those without sparsity: data sheets that print only
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from twostroke.errors import ConfigError
 
 SHEETS = Path(__file__).parent / "hardware"
+EXAMPLE = f"a sheet to copy: {SHEETS / 'h100-sxm.toml'}"
 # What a device computes in where it lacks a rate, in order of preference.
 WIDER = {"fp4": "fp8", "fp8": "bf16", "int8": "bf16", "bf16": "fp32"}
+# The kind of link of a processor's cores: what they share is the machine's own memory.
+HOST_MEMORY = "memory of the host"
+FORMATS = ("fp32", "bf16", "fp8", "int8", "fp4")
+# Smallest and largest value of each number; a unit that was forgotten (GB, TFLOP/s) falls outside.
+_BYTES, _RATE, _MONEY, _COUNT = (1e8, 1e16), (1e8, 1e17), (0, 1e6), (1, 1e6)
+_BOUNDS = {"memory_bytes": _BYTES, "memory_bandwidth": _RATE, "compute_units": _COUNT}
+_OPTIONAL = {"cache_bytes": (0, 1e16), "power_watts": (0, 1e6), "price_per_hour": _MONEY}
+_LINK = {"bandwidth": _RATE, "domain": _COUNT}
+_NETWORK = {"network_bandwidth": _RATE}
+_WHOLE = ("memory_bytes", "compute_units", "cache_bytes", "domain")
+_FLOPS = (1e9, 1e20)
+_TABLES = ("title", "aliases", "dense_flops", "link", "sources")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +44,10 @@ class HardwareSheet:
         compute_units: Streaming multiprocessors, compute units or cores: what a kernel's tiles are spread over.
         cache_bytes: Last-level cache.
         dense_flops: FLOP/s by number format (``fp32``, ``bf16``, ``fp8``, ``int8``, ``fp4``), without sparsity.
-        link_bandwidth: Bytes/s per direction and device, between the ``link_domain`` devices that are joined directly.
-        network_bandwidth: Bytes/s per direction and device, between nodes.
-        price_per_hour: US dollars for one device.
+        link_bandwidth: Bytes/s per direction and device, between the ``link_domain`` devices that are joined directly;
+            0: the sheet says nothing of links, so one device has to do.
+        network_bandwidth: Bytes/s per direction and device, between nodes; 0: the sheet knows no network.
+        price_per_hour: US dollars for one device; ``power_watts`` and it are 0 where a sheet does not say.
         sources: Where each kind of number comes from.
     """
 
@@ -64,6 +79,20 @@ class HardwareSheet:
             found = WIDER[found]
         return found
 
+    @property
+    def is_cpu(self) -> bool:
+        return self.link_kind.startswith(HOST_MEMORY)
+
+    def bandwidth_between(self, devices: int) -> float:
+        """Bytes/s per direction and device over which so many devices talk. Raises ConfigError if there is no way."""
+        found = self.link_bandwidth if devices <= self.link_domain else self.network_bandwidth
+        if devices > 1 and not found:
+            what = "[link] with bandwidth and domain" if not self.link_bandwidth else "network_bandwidth under [link]"
+            raise ConfigError(
+                f"{self.name} does not say how {devices} devices talk", hint=f"add {what} to the sheet, or use fewer"
+            )
+        return found
+
 
 def hardware_names() -> list[str]:
     """Names of the sheets that ship with twostroke, sorted."""
@@ -73,7 +102,7 @@ def hardware_names() -> list[str]:
 def load_hardware(name: str) -> HardwareSheet:
     """Read a sheet by name, alias or path to a TOML file. Raises ConfigError."""
     if name.endswith(".toml"):
-        return _read(Path(name))
+        return _read(Path(name).expanduser())
     wanted = name.lower()
     sheets = [_read(SHEETS / f"{stem}.toml") for stem in hardware_names()]
     for sheet in sheets:
@@ -88,44 +117,62 @@ def load_hardware(name: str) -> HardwareSheet:
 def _read(path: Path) -> HardwareSheet:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}", hint="see simulator/hardware for the format") from error
-    link = raw.get("link", {})
-    try:
-        sheet = HardwareSheet(
-            name=path.stem,
-            title=str(raw.get("title", path.stem)),
-            aliases=tuple(raw.get("aliases", ())),
-            memory_bytes=int(raw["memory_bytes"]),
-            memory_bandwidth=float(raw["memory_bandwidth"]),
-            compute_units=int(raw["compute_units"]),
-            cache_bytes=int(raw["cache_bytes"]),
-            dense_flops={format_: float(rate) for format_, rate in raw["dense_flops"].items()},
-            link_kind=str(link.get("kind", "")),
-            link_bandwidth=float(link["bandwidth"]),
-            link_domain=int(link["domain"]),
-            network_bandwidth=float(link["network_bandwidth"]),
-            power_watts=float(raw["power_watts"]),
-            price_per_hour=float(raw["price_per_hour"]),
-            sources=dict(raw.get("sources", {})),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{path}: missing or unusable value: {error}", hint="see simulator/hardware") from error
-    _check(sheet, path)
-    return sheet
-
-
-def _check(sheet: HardwareSheet, path: Path) -> None:
-    numbers: dict[str, Any] = {
-        "memory_bytes": sheet.memory_bytes,
-        "memory_bandwidth": sheet.memory_bandwidth,
-        "compute_units": sheet.compute_units,
-        "link.domain": sheet.link_domain,
-        "link.bandwidth": sheet.link_bandwidth,
-        **{f"dense_flops.{format_}": rate for format_, rate in sheet.dense_flops.items()},
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"cannot read {path}: {error}", hint=EXAMPLE) from error
+    _known(path, "", raw, (*_TABLES, *_BOUNDS, *_OPTIONAL))
+    flops, link = _table(path, raw, "dense_flops"), _table(path, raw, "link")
+    _known(path, "dense_flops.", flops, FORMATS)
+    _known(path, "link.", link, ("kind", *_LINK, *_NETWORK))
+    if "bf16" not in flops and "fp32" not in flops:
+        raise ConfigError(f"{path}: [dense_flops] states neither bf16 nor fp32", hint=EXAMPLE)
+    # A sheet without links serves one device; power and price decide no time.
+    link_bounds = _LINK if {"bandwidth", "domain"} & set(link) else {}
+    numbers = {
+        **{name: _number(path, "", raw, name, bounds) for name, bounds in _BOUNDS.items()},
+        **{name: _number(path, "", raw, name, bounds, 0) for name, bounds in _OPTIONAL.items()},
+        **{f"link_{name}": _number(path, "link.", link, name, bounds) for name, bounds in link_bounds.items()},
+        **{name: _number(path, "link.", link, name, bounds, 0) for name, bounds in _NETWORK.items()},
     }
-    for name, value in numbers.items():
-        if not value > 0:
-            raise ConfigError(f"{path}: {name} must be positive, got {value}", hint="mend the sheet")
-    if not sheet.dense_flops:
-        raise ConfigError(f"{path}: dense_flops is empty", hint="state at least bf16")
+    return HardwareSheet(
+        name=path.stem,
+        title=str(raw.get("title", path.stem)),
+        aliases=tuple(str(alias) for alias in raw["aliases"]) if isinstance(raw.get("aliases"), list) else (),
+        dense_flops={name: float(_number(path, "dense_flops.", flops, name, _FLOPS)) for name in flops},
+        link_kind=str(link.get("kind", "")),
+        sources={name: str(source) for name, source in _table(path, raw, "sources").items()},
+        **{"link_bandwidth": 0.0, "link_domain": 1, **numbers},
+    )
+
+
+def _table(path: Path, raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = raw.get(name, {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: {name} must be a table, got {found!r}", hint=EXAMPLE)
+    return found
+
+
+def _known(path: Path, table: str, raw: Mapping[str, Any], names: Sequence[str]) -> None:
+    for name in raw:
+        if name not in names:
+            close = get_close_matches(name, names, n=1)
+            hint = f"did you mean {close[0]}?" if close else "known: " + ", ".join(names)
+            raise ConfigError(f"{path}: unknown {table}{name}", hint=hint)
+
+
+def _number(
+    path: Path, table: str, raw: Mapping[str, Any], name: str, bounds: tuple[float, float], default: float | None = None
+) -> Any:
+    """A number of the sheet, an integer where only those make sense."""
+    value = raw.get(name, default)
+    if value is None:
+        raise ConfigError(f"{path}: {table}{name} is missing", hint=EXAMPLE)
+    low, high = bounds
+    whole = name in _WHOLE
+    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    if not ok or not (low <= value <= high or value == default) or (whole and value % 1):
+        what = "a whole number" if whole else "a number"
+        raise ConfigError(
+            f"{path}: {table}{name} must be {what} from {low:g} to {high:g}, got {value!r}",
+            hint="bytes, bytes/s and FLOP/s are meant, without a prefix such as giga",
+        )
+    return int(value) if whole else float(value)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 from twostroke.simulator.charts import Series, bar_chart, line_chart
-from twostroke.simulator.report import COMPARED
+from twostroke.simulator.comparison import COMPARED
+from twostroke.simulator.report import WAITS
 
 Fields = Mapping[str, Any]
+# Priorities or tenants in a table; the JSON has all.
+MAX_GROUPS = 20
+# Settings that are a load, and what an axis calls them.
+LOADS = {"rate": "requests/s offered", "concurrency": "clients, each with one request under way"}
 LATENCY_CHARTS = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "End to end"))
 
 STYLE = """
@@ -33,7 +39,7 @@ svg { width: 100%; height: auto; display: block; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; background: var(--card); }
 th, td { padding: 5px 12px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
-th { color: var(--dim); font-weight: 500; }
+th { color: var(--dim); font-weight: 500; white-space: normal; vertical-align: bottom; }
 .grid { stroke: var(--line); } .axis { stroke: var(--dim); } .tick { fill: var(--dim); font-size: 11px; }
 .label { fill: var(--dim); font-size: 12px; } .value { fill: var(--fg); font-size: 12px; }
 .line { fill: none; stroke: var(--c); stroke-width: 1.8; stroke-linejoin: round; } .point { fill: var(--c); }
@@ -56,7 +62,7 @@ def report_html(runs: Sequence[Fields]) -> str:
     if len(runs) == 1:
         parts.append(_tiles(runs[0]))
     else:
-        title = "Latency against load" if _rates_vary(_groups(runs)) else "Compared"
+        title = "Latency against load" if _load(runs) else "Compared"
         parts += ["<h2>Side by side</h2>", _comparison(runs), f"<h2>{title}</h2>", _load_charts(runs)]
     for at, run in enumerate(runs):
         body = f'<div class="charts">{_timeline_charts(run)}</div>{_latency_table(run)}{_setting(run)}'
@@ -86,6 +92,7 @@ def _common(runs: Sequence[Fields], name: str) -> str:
 
 def _heading(runs: Sequence[Fields]) -> str:
     """What was simulated; of several runs, what they have in common."""
+    description = f'<p class="dim">{escape(runs[0]["description"])}.</p>' if len(runs) == 1 else ""
     replicas, ranks = _common(runs, "replicas"), _common(runs, "tp")
     devices = f"{replicas} x " if replicas != "1" else ""
     devices += f"{ranks} x {', '.join(_devices(runs, 'title'))}"
@@ -106,7 +113,7 @@ def _heading(runs: Sequence[Fields]) -> str:
         f"<h1>{escape(_common(runs, 'model'))} on {escape(devices)}</h1>"
         f'<p class="dim">Workload {escape(_common(runs, "workload"))}{rate}, seed {escape(_common(runs, "seed"))}; '
         f"simulated with the engine's own scheduler, {escape(_common(runs, 'batching'))} batching, policy "
-        f"{escape(_common(runs, 'policy'))}.</p>{details}"
+        f"{escape(_common(runs, 'policy'))}.</p>{description}{details}"
     )
 
 
@@ -139,28 +146,32 @@ def _comparison(runs: Sequence[Fields]) -> str:
             cells.append(f"<td>{'-' if value is None else f'{value:.{digits}f}'}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
     titles = "".join(f"<th>{escape(title)}</th>" for _, title, _ in shown)
-    note = '<p class="dim">Latencies in milliseconds.</p>'
-    return f'<div class="scroll"><table><tr><th>run</th>{titles}</tr>{"".join(rows)}</table></div>{note}'
+    return f'<div class="scroll"><table><tr><th>run</th>{titles}</tr>{"".join(rows)}</table></div>'
 
 
-def _groups(runs: Sequence[Fields]) -> dict[str, list[Fields]]:
-    """Runs that differ in their rate only, by what else their labels say."""
+def _groups(runs: Sequence[Fields], load: str) -> dict[str, list[Fields]]:
+    """Runs that differ in their load only, by what else their labels say."""
     groups: dict[str, list[Fields]] = {}
     for run in runs:
-        others = [part for part in run["label"].split(", ") if "rate=" not in part]
-        groups.setdefault(", ".join(others), []).append(run)
+        others = re.sub(rf"(^|(?<=[ ,])){load}=[^,]*", "", run["label"])
+        groups.setdefault(others.replace(", ,", ",").strip(" ,:"), []).append(run)
     return groups
 
 
-def _rates_vary(groups: Mapping[str, Sequence[Fields]]) -> bool:
-    rates = [[run["setting"]["rate"] for run in group] for group in groups.values()]
-    return all(None not in each and len(set(each)) > 1 for each in rates)
+def _load(runs: Sequence[Fields]) -> str | None:
+    """The setting that is a load and differs within every group of runs."""
+    for load in LOADS:
+        values = [[run["setting"][load] for run in group] for group in _groups(runs, load).values()]
+        counts = load == "rate" or all(run["setting"]["arrivals"] == "closed" for run in runs)
+        if counts and all(None not in each and len(set(each)) > 1 for each in values):
+            return load
+    return None
 
 
 def _load_charts(runs: Sequence[Fields]) -> str:
-    """Lines over the rate where it varies, else bars."""
-    groups = _groups(runs)
-    if not _rates_vary(groups):
+    """Lines over the load where it varies, else bars."""
+    load = _load(runs)
+    if load is None:
         charts = [
             bar_chart(title, unit, [(run["label"] or "this run", run[key]) for run in runs])
             for key, title, unit in (
@@ -175,8 +186,8 @@ def _load_charts(runs: Sequence[Fields]) -> str:
     def both(solid: tuple[str, str], dashed: tuple[str, str]) -> list[Series]:
         """A solid and a dashed line in one colour for each group, from (name, key)."""
         return [
-            _load_line(group, f"{name} {title}".strip(), key, colour, dashes)
-            for colour, (name, group) in enumerate(groups.items())
+            _load_line(group, load, f"{name} {title}".strip(), key, colour, dashes)
+            for colour, (name, group) in enumerate(_groups(runs, load).items())
             for dashes, (title, key) in enumerate((solid, dashed))
             if all(run[key] is not None for run in group)
         ]
@@ -184,7 +195,7 @@ def _load_charts(runs: Sequence[Fields]) -> str:
     charts = [
         line_chart(
             f"{title} against load",
-            "requests/s offered",
+            LOADS[load],
             "ms",
             both(("median", f"median_{key}_ms"), ("p99", f"p99_{key}_ms")),
             points=True,
@@ -192,17 +203,17 @@ def _load_charts(runs: Sequence[Fields]) -> str:
         for key, title in LATENCY_CHARTS
     ]
     done = both(("completed", "request_throughput"), ("good", "request_goodput"))
-    charts.append(line_chart("Requests per second", "requests/s offered", "requests/s", done, points=True))
+    charts.append(line_chart("Requests per second", LOADS[load], "requests/s", done, points=True))
     return f'<div class="charts">{"".join(charts)}</div>'
 
 
-def _load_line(group: Sequence[Fields], name: str, key: str, colour: int, dashes: int) -> Series:
-    ordered = sorted(group, key=lambda run: run["setting"]["rate"])
-    rates = [run["setting"]["rate"] for run in ordered]
+def _load_line(group: Sequence[Fields], load: str, name: str, key: str, colour: int, dashes: int) -> Series:
+    ordered = sorted(group, key=lambda run: run["setting"][load])
+    loads = [run["setting"][load] for run in ordered]
     with_ends = all(run["interval"] for run in ordered)
     low = [run["interval"]["low"][key] for run in ordered] if with_ends else []
     high = [run["interval"]["high"][key] for run in ordered] if with_ends else []
-    return Series(name, rates, [run[key] for run in ordered], low, high, colour, bool(dashes))
+    return Series(name, loads, [run[key] for run in ordered], low, high, colour, bool(dashes))
 
 
 def _timeline_charts(run: Fields) -> str:
@@ -216,6 +227,7 @@ def _timeline_charts(run: Fields) -> str:
         + line_chart("KV cache held by requests", "seconds", "% of blocks", kv, step=True)
         + line_chart("Tokens computed (prompt and output)", "seconds", "tokens/s", rate)
         + bar_chart("What steps wait for", "%", _shares(run["binding"]))
+        + bar_chart("What requests wait for", "%", [(WAITS[name], of) for name, of in _shares(run["waiting_for"])])
     )
 
 
@@ -234,6 +246,10 @@ def _latency_table(run: Fields) -> str:
             low, high = (ends[bound][f"median_{key}_ms"] for bound in ("low", "high"))
             cells += f"<td>{low:.2f} to {high:.2f}</td>"
         rows.append(f"<tr><td>{name}</td>{cells}</tr>")
+    for kind in ("priority", "tenant"):
+        for group, values in list(run.get(f"by_{kind}", {}).items())[:MAX_GROUPS]:
+            cells = "".join(f"<td>{values[f'{column}_ttft_ms']:.2f}</td>" for column in columns)
+            rows.append(f"<tr><td>TTFT, {kind} {escape(group)}</td>{cells}{'<td></td>' if ends else ''}</tr>")
     head = "".join(f"<th>{column}</th>" for column in (*columns, *(["median, range"] if ends else [])))
     return f'<h2>Latencies</h2><div class="scroll"><table><tr><th>ms</th>{head}</tr>{"".join(rows)}</table></div>'
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from twostroke.errors import ModelLoadError
 from twostroke.simulator.model_sheet import Attention, Experts, Layer, Linear, ModelSheet, Part, Recurrence
 from twostroke.simulator.number_formats import stored_format
+from twostroke.simulator.unquantised import Unquantised
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Family:
         head_dim: Default where the file says nothing and it is not hidden size over heads.
         tied: Default of ``tie_word_embeddings``.
         latent: Multi-head latent attention.
+        hybrid: Most layers have linear attention; the others a gate on what attention gives.
     """
 
     qkv_bias: bool | None = None
@@ -34,6 +36,7 @@ class Family:
     head_dim: int | None = None
     tied: bool = False
     latent: bool = False
+    hybrid: bool = False
 
 
 FAMILIES = {
@@ -51,10 +54,25 @@ FAMILIES = {
     "gpt_oss": Family(qkv_bias=True, output_bias=True, head_dim=64),
     "deepseek_v2": Family(latent=True),
     "deepseek_v3": Family(latent=True),
-    "qwen3_next": Family(qk_norm=True, head_dim=256),
+    "glm4_moe": Family(output_bias=False),
+    "llama4_text": Family(head_dim=128),
+    "qwen3_next": Family(qk_norm=True, head_dim=256, hybrid=True),
+    "qwen3_5_text": Family(qk_norm=True, head_dim=256, hybrid=True),
+    "qwen3_5_moe_text": Family(qk_norm=True, head_dim=256, hybrid=True),
 }
 # Other names of the same architectures.
-SAME = {"kimi_k2": "deepseek_v3"}
+SAME = {
+    "kimi_k2": "deepseek_v3",
+    **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), "qwen2"),
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+}
+# Kinds of layers in ``layer_types``, and older names of them.
+LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
+OLDER = {"attention": "full_attention"}
+# Bounds of what a file may state: no model is near them, and below them no count overflows or takes long.
+MOST, MOST_LAYERS = 2**31, 10_000
+CHECK = "check the file: it should be the config.json of a Hugging Face checkpoint"
 
 
 def read_model(path: Path) -> ModelSheet:
@@ -62,7 +80,7 @@ def read_model(path: Path) -> ModelSheet:
     file = path / "config.json" if path.is_dir() else path
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         hint = "give a config.json of a Hugging Face checkpoint, or its folder"
         raise ModelLoadError(f"cannot read {file}: {error}", hint=hint) from error
     if not isinstance(raw, dict):
@@ -74,8 +92,7 @@ def model_sheet(config: Mapping[str, Any]) -> ModelSheet:
     """Parse the contents of a ``config.json``.
 
     Raises:
-        ModelLoadError: The architecture is unknown, or a value is missing.
-        ConfigError: The quantisation is unknown.
+        ModelLoadError: The architecture is unknown, or a value is missing or makes no sense.
     """
     inner = config.get("text_config")
     raw = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
@@ -87,14 +104,14 @@ def model_sheet(config: Mapping[str, Any]) -> ModelSheet:
         )
     reader = _Reader(model_type, FAMILIES[model_type], raw)
     hidden, vocabulary = reader.integer("hidden_size"), reader.integer("vocab_size")
-    layers = [reader.layer(index) for index in range(reader.integer("num_hidden_layers"))]
+    layers = [reader.layer(index) for index in range(reader.integer("num_hidden_layers", most=MOST_LAYERS))]
     return ModelSheet(
         model_type=model_type,
         hidden_size=hidden,
         vocab_size=vocabulary,
         layers=tuple(Layer(sum(1 for _ in same), *parts) for parts, same in groupby(layers)),
         head=Linear("head", (Part(vocabulary, vocabulary),), hidden, quantised=False),
-        tied=bool(raw.get("tie_word_embeddings", reader.family.tied)),
+        tied=reader.flag("tie_word_embeddings", reader.family.tied),
         other_parameters=hidden,
         max_length=reader.integer("max_position_embeddings", 4096),
         format=stored_format(raw),
@@ -116,14 +133,40 @@ class _Reader:
         self.heads = self.integer("num_attention_heads")
         default = 8 if model_type in ("mistral", "mixtral") else self.heads
         self.kv_heads = self.integer("num_key_value_heads", default)
+        if self.heads % self.kv_heads:
+            raise ModelLoadError(
+                f"config.json: {self.heads} attention heads cannot share {self.kv_heads} key-value heads", hint=CHECK
+            )
+        self._unquantised = Unquantised(raw)
 
-    def integer(self, name: str, default: int | None = None) -> int:
+    def integer(self, name: str, default: int | None = None, *, least: int = 1, most: int = MOST) -> int:
+        """A number between bounds; ``null`` is as good as missing. Raises ModelLoadError."""
         value = self.raw.get(name)
         if value is None:
             value = default
         if not isinstance(value, int) or isinstance(value, bool):
-            raise ModelLoadError(f"config.json: {name} must be an integer, got {value!r}", hint="check the file")
+            raise ModelLoadError(f"config.json: {name} must be an integer, got {_short(value)}", hint=CHECK)
+        if not least <= value <= most:
+            raise ModelLoadError(f"config.json: {name} must be from {least} to {most}, got {_short(value)}", hint=CHECK)
         return value
+
+    def optional(self, name: str) -> int | None:
+        """The same where nothing is a value of its own."""
+        return None if self.raw.get(name) is None else self.integer(name)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.raw.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise ModelLoadError(f"config.json: {name} must be true or false, got {_short(value)}", hint=CHECK)
+        return value
+
+    def items(self, name: str) -> list[Any]:
+        value = self.raw.get(name)
+        if value is not None and not isinstance(value, list):
+            raise ModelLoadError(f"config.json: {name} must be a list, got {_short(value)}", hint=CHECK)
+        return value or []
 
     def layer(self, index: int) -> _Parts:
         other = self.family.norms * self.hidden
@@ -136,39 +179,61 @@ class _Reader:
         else:
             linears, more, attention = self._attention(index)
         after, experts = self._feed_forward(index)
-        return (*linears, *after), other + more, attention, recurrence, experts
+        stored = tuple(self._as_stored(linear, index) for linear in (*linears, *after))
+        if experts:
+            experts = replace(experts, linears=tuple(self._as_stored(each, index) for each in experts.linears))
+        return stored, other + more, attention, recurrence, experts
+
+    def _as_stored(self, linear: Linear, index: int) -> Linear:
+        """Not quantised, if the checkpoint left it out."""
+        return replace(linear, quantised=linear.quantised and not self._unquantised.has(linear.name, index))
 
     def _layer_type(self, index: int) -> str | None:
-        types = self.raw.get("layer_types")
-        if isinstance(types, list) and index < len(types):
-            return str(types[index])
-        if self.model_type == "qwen3_next":
+        types = self.items("layer_types")
+        if types:
+            kind = types[index] if index < len(types) else None
+            kind = OLDER.get(str(kind), kind)
+            if kind not in LAYER_TYPES:
+                raise ModelLoadError(
+                    f"config.json: layer_types says {_short(kind)} of layer {index}",
+                    hint="known to the simulator: " + ", ".join(LAYER_TYPES),
+                )
+            return str(kind)
+        if self.family.hybrid:
             interval = self.integer("full_attention_interval", 4)
             return "linear_attention" if (index + 1) % interval else "full_attention"
+        if self.model_type == "llama4_text":
+            rotated = self.items("no_rope_layers")  # 1 for those that do rotate; the others see everything
+            chunked = (
+                rotated[index] if index < len(rotated) else (index + 1) % self.integer("no_rope_layer_interval", 4)
+            )
+            return "chunked_attention" if chunked else "full_attention"
         return None
 
     def _window(self, index: int) -> int | None:
-        window = self.raw.get("sliding_window")
+        window = self.integer("sliding_window", 0, least=0) or None
         kind = self._layer_type(index)
+        if kind == "chunked_attention":  # at most: a chunk begins empty
+            return self.optional("attention_chunk_size")
         if window is None or kind == "full_attention":
             return None
         if kind is not None or self.model_type in ("mistral", "mixtral", "phi3"):
-            return int(window)
+            return window
         if self.model_type in ("gemma2", "gpt_oss"):
-            return int(window) if index % 2 == 0 else None
+            return window if index % 2 == 0 else None
         if self.model_type == "gemma3_text":
-            return int(window) if (index + 1) % self.integer("sliding_window_pattern", 6) else None
-        if self.raw.get("use_sliding_window"):
-            return int(window) if index >= self.integer("max_window_layers", 28) else None
+            return window if (index + 1) % self.integer("sliding_window_pattern", 6) else None
+        if self.flag("use_sliding_window"):
+            return window if index >= self.integer("max_window_layers", 28, least=0) else None
         return None
 
     def _bias(self, fixed: bool | None) -> bool:
-        return bool(self.raw.get("attention_bias", False)) if fixed is None else fixed
+        return self.flag("attention_bias") if fixed is None else fixed
 
     def _attention(self, index: int) -> tuple[list[Linear], int, Attention]:
         head_dim = self.integer("head_dim", self.family.head_dim or self.hidden // self.heads)
         query, kv = self.heads * head_dim, self.kv_heads * head_dim
-        gated = 2 if self.model_type == "qwen3_next" else 1  # a gate of the query's size comes with it
+        gated = 2 if self.family.hybrid else 1  # a gate of the query's size comes with it
         parts = (Part(gated * query, self.heads), Part(kv, self.kv_heads), Part(kv, self.kv_heads))
         linears = [
             Linear("qkv", parts, self.hidden, bias=self._bias(self.family.qkv_bias)),
@@ -176,7 +241,8 @@ class _Reader:
                 "attention_output", _whole(self.hidden), query, self.heads, bias=self._bias(self.family.output_bias)
             ),
         ]
-        other = 2 * head_dim * self.family.qk_norm
+        normed = self.family.qk_norm or (self.model_type == "glm4_moe" and self.flag("use_qk_norm"))
+        other = 2 * head_dim * normed
         other += self.heads * (self.model_type == "gpt_oss")  # one attention sink per head
         return linears, other, Attention(self.heads, self.kv_heads, head_dim, head_dim, self._window(index))
 
@@ -187,10 +253,10 @@ class _Reader:
         bias = self._bias(None)
         queries = Part(self.heads * (plain + rope), self.heads)
         other = rank
-        if query_rank := self.raw.get("q_lora_rank"):
+        if query_rank := self.optional("q_lora_rank"):
             down = Linear("query_kv_down", (*_whole(query_rank), *_whole(rank + rope)), self.hidden, bias=bias)
-            linears = [down, Linear("query_up", (queries,), int(query_rank))]
-            other += int(query_rank)
+            linears = [down, Linear("query_up", (queries,), query_rank)]
+            other += query_rank
         else:
             linears = [Linear("query_kv_down", (queries, *_whole(rank + rope)), self.hidden)]
         linears.append(Linear("kv_up", (Part(self.heads * (plain + value), self.heads),), rank))
@@ -226,24 +292,30 @@ class _Reader:
             0,
         )
         if not count or not self._is_sparse(index):
-            return list(self._mlp("mlp", self.integer("intermediate_size"), bool(self.raw.get("mlp_bias")))), None
-        size = self.integer("moe_intermediate_size", self.raw.get("intermediate_size"))
+            name = "intermediate_size_mlp" if self.model_type == "llama4_text" else "intermediate_size"
+            return list(self._mlp("mlp", self.integer(name), self.flag("mlp_bias"))), None
+        size = self.optional("moe_intermediate_size") or self.integer("intermediate_size")
         bias = self.model_type == "gpt_oss"
         linears = [Linear("router", _whole(count), self.hidden, bias=bias, quantised=False)]
-        shared = self.integer("n_shared_experts", 0) * size or self.integer("shared_expert_intermediate_size", 0)
+        shared = self.integer("n_shared_experts", 0, least=0) * size
+        shared = shared or self.integer("shared_expert_intermediate_size", 0, least=0)
+        shared = size if self.model_type == "llama4_text" else shared
         if shared and self.model_type != "qwen3_moe":
             linears += self._mlp("shared_expert", shared, False)
             if self.model_type.startswith("qwen"):
                 linears.append(Linear("shared_expert_gate", _whole(1), self.hidden, quantised=False))
-        default = 2 if self.model_type == "mixtral" else 4
-        experts = Experts(count, self.integer("num_experts_per_tok", default), self._mlp("expert", size, bias))
-        return linears, experts
+        default = {"mixtral": 2, "llama4_text": 1}.get(self.model_type, 4)
+        chosen = self.integer("num_experts_per_tok", default, most=count)
+        return linears, Experts(count, chosen, self._mlp("expert", size, bias))
 
     def _is_sparse(self, index: int) -> bool:
-        if self.family.latent:
+        if self.model_type == "llama4_text":
+            chosen = self.items("moe_layers")
+            return index in chosen if chosen else (index + 1) % self.integer("interleave_moe_layer_step", 1) == 0
+        if self.family.latent or self.model_type == "glm4_moe":
             every = self.integer("moe_layer_freq", 1)
-            return index >= self.integer("first_k_dense_replace", 0) and index % every == 0
-        if index in (self.raw.get("mlp_only_layers") or ()):
+            return index >= self.integer("first_k_dense_replace", 0, least=0) and index % every == 0
+        if index in self.items("mlp_only_layers"):
             return False
         return (index + 1) % self.integer("decoder_sparse_step", 1) == 0
 
@@ -258,3 +330,9 @@ class _Reader:
 def _whole(outputs: int) -> tuple[Part, ...]:
     """Outputs that every rank computes all of."""
     return (Part(outputs, 1),)
+
+
+def _short(value: object) -> str:
+    """A value as an error message shows it: a file may hold a book."""
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else "a number of more than 40 digits"
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -185,14 +185,16 @@ class ModelSheet:
         )
 
     def weight_bytes(self, format_: str | None = None, ranks: int = 1) -> int:
-        """Bytes of the weights on one of ``ranks`` devices. Embeddings, head, router and norms are never quantised."""
+        """Bytes of the weights on one of ``ranks`` devices. Embeddings, head, router, norms and biases are never
+        quantised, nor what the checkpoint left out."""
         stored = weight_format(format_ or self.format)
         plain = 4 if stored.name == "fp32" else 2
         bits = 0.0
         for layer in self.layers:
             for copies, linear in _linears(layer):
+                outputs, inputs = linear.on_rank(ranks)
                 width = stored.bits if linear.quantised else 8 * plain
-                bits += layer.count * copies * linear.rank_parameters(ranks) * width
+                bits += layer.count * copies * outputs * (inputs * width + linear.bias * 8 * plain)
             bits += layer.count * layer.other_parameters * 8 * plain
         tables = self.head.rank_parameters(ranks) * (1 if self.tied else 2)
         return round(bits / 8) + (tables + self.other_parameters) * plain

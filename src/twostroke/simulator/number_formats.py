@@ -54,7 +54,8 @@ def weight_format(name: str) -> WeightFormat:
     """Look a format up by its name or by that of the dtype (``bfloat16``, ``auto``). Raises ConfigError."""
     found = WEIGHT_FORMATS.get(_SAME.get(name, name))
     if found is None:
-        raise ConfigError(f"unknown weight format {name!r}", hint="known: " + ", ".join(WEIGHT_FORMATS))
+        known = ", ".join(WEIGHT_FORMATS)
+        raise ConfigError(f"unknown weight format {name!r}", hint=f"--weight-dtype takes another; known: {known}")
     return found
 
 
@@ -69,14 +70,16 @@ def cache_bytes(name: str) -> float:
 def stored_format(raw: Mapping[str, Any]) -> str:
     """The weight format that a ``config.json`` states: its ``quantization_config``, or else its dtype.
 
-    Raises:
-        ConfigError: The checkpoint is quantised in a way that is not known here.
+    One that is not known here is given in its own words: nobody needs it who asks for another (``weight_format``
+    refuses it).
     """
-    quantization: Mapping[str, Any] = raw.get("quantization_config") or raw.get("compression_config") or {}
+    quantization = raw.get("quantization_config") or raw.get("compression_config") or {}
+    if not isinstance(quantization, Mapping):
+        return f"a quantization_config that is no object ({str(quantization)[:40]})"
     if not quantization:
         dtype = raw.get("dtype") or raw.get("torch_dtype") or "bfloat16"
-        return weight_format(str(dtype)).name
-    method = str(quantization.get("quant_method", ""))
+        return _SAME.get(str(dtype), str(dtype)[:40])
+    method = str(quantization.get("quant_method", ""))[:40]
     if method == "fp8":
         return "fp8_block" if quantization.get("weight_block_size") else "fp8"
     if method == "mxfp4":
@@ -85,16 +88,17 @@ def stored_format(raw: Mapping[str, Any]) -> str:
         return "nvfp4" if "FP4" in str(quantization.get("quant_algo", method)).upper() else "fp8"
     bits = quantization.get("bits")
     if method == "compressed-tensors":
-        groups = quantization.get("config_groups") or {}
-        weights = next((group.get("weights") or {} for group in groups.values()), {})
-        bits = weights.get("num_bits")
-        if weights.get("type") == "float":
+        bits, kind = _group_of(quantization)
+        if kind == "float" and bits in (4, 8):
             return "fp8" if bits == 8 else "nvfp4"
     elif method == "bitsandbytes":
         bits = 8 if quantization.get("load_in_8bit") else 4
-    if bits in (4, 8):
-        return f"int{bits}"
-    raise ConfigError(
-        f"unknown quantisation {method!r} with {bits} bits",
-        hint="name the format yourself; known: " + ", ".join(WEIGHT_FORMATS),
-    )
+    return f"int{bits}" if bits in (4, 8) else f"{method or 'quantised'} with {str(bits)[:40]} bits"
+
+
+def _group_of(quantization: Mapping[str, Any]) -> tuple[object, object]:
+    """Bits and type of weights in the first group of a compressed-tensors file, as far as it says."""
+    groups = quantization.get("config_groups")
+    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
+    weights = first.get("weights") if isinstance(first, Mapping) else None
+    return (weights.get("num_bits"), weights.get("type")) if isinstance(weights, Mapping) else (None, None)

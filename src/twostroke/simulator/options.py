@@ -12,6 +12,7 @@ from twostroke.errors import ConfigError
 from twostroke.simulator.efficiencies import stack_names
 
 RouterName = Literal["round-robin", "least-loaded", "prefix-affinity"]
+MAX_DEVICES = 10_000
 TARGETS = ("ttft", "tpot", "e2el")
 
 
@@ -42,9 +43,7 @@ class DeploymentOptions:
     speculative_model: str | None = None
     """Model that drafts; without one (n-gram) drafts cost nothing."""
     efficiencies: str = "auto"
-    """What share of its data sheet a device reaches. auto: as fitted to this hardware, where it was measured;
-    data-sheet: as if nobody had, by what devices have in common; or a TOML file, such as `twostroke calibrate` writes.
-    """
+    """Shares of the data sheet: auto (fitted where it was measured), data-sheet (as if not), a file of calibrate's."""
     kernel_tables: Path | None = None
     """Measured kernels of this hardware (JSON), which correct the coefficients where they cover a shape."""
     serving_stack: str | None = None
@@ -54,7 +53,9 @@ class DeploymentOptions:
 
     def __post_init__(self) -> None:
         for name in ("tp", "replicas"):
-            require(getattr(self, name) >= 1, f"--{name}", getattr(self, name), "at least 1")
+            require(
+                1 <= getattr(self, name) <= MAX_DEVICES, f"--{name}", getattr(self, name), f"from 1 to {MAX_DEVICES:,}"
+            )
         known = stack_names()
         ok = self.serving_stack is None or self.serving_stack in known
         require(ok, "--serving-stack", self.serving_stack, "one of " + ", ".join(known))
@@ -65,8 +66,8 @@ class DeploymentOptions:
         require(ok, "--max-model-len", self.max_model_len, "at least 2, a token of prompt and one of output")
         require(0 <= self.speculative_tokens <= 64, "--speculative-tokens", self.speculative_tokens, "from 0 to 64")
         require(0 <= self.acceptance <= 1, "--acceptance", self.acceptance, "from 0 to 1")
-        ok = self.price_per_hour is None or 0 <= self.price_per_hour < inf
-        require(ok, "--price-per-hour", self.price_per_hour, "0 or more")
+        ok = self.price_per_hour is None or 0 <= self.price_per_hour <= 1e6
+        require(ok, "--price-per-hour", self.price_per_hour, "from 0 to a million")
         if self.speculative_model is not None and not self.speculative_tokens:
             hint = "give both: --speculative-model NAME --speculative-tokens 4"
             raise ConfigError("--speculative-model needs --speculative-tokens", hint=hint)
@@ -83,7 +84,9 @@ class OutputOptions:
     interval: bool = False
     """Run also with each end of the cost model's interval, and report what that does to the results."""
     compare: tuple[Path, ...] = ()
-    """Earlier reports (JSON) to show beside this one."""
+    """An earlier report (JSON) to show beside this one (repeat the flag for more)."""
+    compare_only: bool = False
+    """Simulate nothing: show the reports of --compare beside each other."""
     output_json: Path | None = None
     """Write all results here."""
     output_html: Path | None = None
@@ -99,6 +102,15 @@ class OutputOptions:
 
     def __post_init__(self) -> None:
         self.targets()
+        if self.compare_only:
+            if not self.compare:
+                raise ConfigError(
+                    "--compare-only needs --compare", hint="give both: --compare-only --compare a.json --compare b.json"
+                )
+            for name in ("sweep", "output_csv", "metrics", "record"):
+                if getattr(self, name):
+                    flag = "--" + name.replace("_", "-")
+                    raise ConfigError(f"{flag} needs a simulation", hint=f"leave out {flag} or --compare-only")
         for name in ("output_json", "output_html", "output_csv", "metrics", "record"):
             path: Path | None = getattr(self, name)
             if path is not None and not path.parent.is_dir():

@@ -24,8 +24,7 @@ def find_model(name: str) -> ModelSheet:
     """
     if name in EMBEDDED_MODELS:
         return read_model(resolve_model(name))
-    path = Path(name).expanduser()
-    if path.exists():
+    if (path := _on_disk(name)) is not None:
         return read_model(path)
     public = _public()
     for short, entry in public.items():
@@ -35,7 +34,16 @@ def find_model(name: str) -> ModelSheet:
         return read_model(cached)
     near = get_close_matches(name.lower(), public, n=1)
     known = f"did you mean {near[0]}?" if near else "known by name: " + ", ".join(public)
-    raise ModelLoadError(f"unknown model {name!r}", hint=f"{known}. A folder or file with a config.json works too")
+    shown = name if len(name) <= 80 else name[:77] + "..."
+    raise ModelLoadError(f"unknown model {shown!r}", hint=f"{known}. A folder or file with a config.json works too")
+
+
+def _on_disk(name: str) -> Path | None:
+    try:
+        path = Path(name).expanduser()
+        return path if name and path.exists() else None
+    except (OSError, ValueError, RuntimeError):  # too long, a null byte, the home of nobody
+        return None
 
 
 def _public() -> dict[str, Any]:

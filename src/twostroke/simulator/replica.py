@@ -12,7 +12,7 @@ from twostroke.scheduling.scheduler import Scheduler
 from twostroke.scheduling.steady import advance, steady_steps
 from twostroke.simulator.executor import TOKEN, SimulatedExecutor
 from twostroke.simulator.step_log import StepLog
-from twostroke.types import Request, StepPlan, StepResult
+from twostroke.types import Reason, Request, StepPlan, StepResult
 
 # Longest run of steps taken in one go: bounds what is computed in vain when an arrival cuts a run short.
 MAX_RUN = 4096
@@ -99,6 +99,7 @@ class Replica:
         # The clock adds one duration after the other; so does this, to the last digit.
         times, bindings = self.executor.decode_run(count, context, most, until)
         gaps = self._count_gaps(running.keys(), times[0], times[1])
+        kept_out = self._kept_out()
         run = advance(self.scheduler, TOKEN, len(times) - 1, times[-1])
         self.clock.advance_to(times[-1])
         self.log.add_run(
@@ -110,12 +111,25 @@ class Replica:
             waiting=len(self.scheduler.requests) - len(running),
             free_blocks=run.free_blocks,
             bindings=bindings,
+            kept_out=kept_out,
         )
         return run.finished
+
+    def _kept_out(self) -> str:
+        """Why nobody who waits enters while steps only decode: what the scheduler would say in each of them."""
+        config, running = self.config, len(self.scheduler.running)
+        if len(self.scheduler.requests) == running:
+            return ""
+        if config.batching == "static":
+            return Reason.BATCH_RUNNING.value
+        if running >= config.max_num_batched_tokens:
+            return Reason.TOKEN_BUDGET.value
+        return Reason.MAX_NUM_SEQS.value if running >= config.max_num_seqs else Reason.NO_FREE_BLOCK.value
 
     def _observe(self, plan: StepPlan, result: StepResult, finished: list[Request]) -> None:
         """Write down what happened; ``finished`` are those whom the step has ended."""
         now, scheduler = self.clock(), self.scheduler
+        waiting = len(scheduler.requests) - len(scheduler.running)
         self.log.add(
             plan.time,
             now,
@@ -123,9 +137,11 @@ class Replica:
             new_tokens=len(result.token_ids) if self.executor.acceptance is None else self._num_kept(plan, result),
             gaps=self._count_gaps(result.token_ids.keys(), plan.time, now),
             running=len(scheduler.running),
-            waiting=len(scheduler.requests) - len(scheduler.running),
+            waiting=waiting,
             free_blocks=self.kv.pool.num_free,
             binding=self.executor.last_binding,
+            # Where anybody waits, the plan ends with why the first of them does.
+            kept_out=plan.decisions[-1].reason.value if waiting else "",
         )
         if self._recorder is not None:
             previous, self._stats = self._stats, scheduler.stats()

@@ -6,36 +6,31 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
 from twostroke.bench.report import latency_fields, latency_rows, print_table
-from twostroke.errors import ConfigError
+from twostroke.simulator.deployment import describe
 from twostroke.simulator.scenario import Run
 from twostroke.simulator.summary import LATENCIES, Summary, meets
 
 # Moments shown in a timeline.
 TIMELINE_POINTS = 300
-# What a comparison shows of each run: key of the JSON, title, digits.
-COMPARED = (
-    ("completed", "requests", 0),
-    ("request_throughput", "req/s", 2),
-    ("request_goodput", "goodput", 2),
-    ("output_throughput", "out tok/s", 0),
-    ("median_ttft_ms", "TTFT p50", 1),
-    ("p99_ttft_ms", "TTFT p99", 1),
-    ("median_tpot_ms", "TPOT p50", 2),
-    ("p99_tpot_ms", "TPOT p99", 2),
-    ("mfu", "MFU", 3),
-    ("mbu", "MBU", 3),
-    ("kv_peak", "KV peak", 2),
-    ("dollars_per_million_tokens", "$/M tok", 3),
-)
-# Runs that fit beside each other on a terminal, and characters of their names; of more, only these are shown.
-MAX_BESIDE, MAX_LABELS = 6, 54
-IN_ROWS = ("request_goodput", "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms")
+# What keeps a request waiting, as people say it; keys are values of ``types.Reason``.
+WAITS = {
+    "step": "the step under way",
+    "max_num_seqs": "--max-num-seqs",
+    "no_free_block": "KV blocks",
+    "token_budget": "--max-num-batched-tokens",
+    "batch_running": "the batch to end",
+    "policy": "the policy",
+    "prefill_chunk": "--max-prefill-chunk",
+    "preempted": "KV blocks, preempted",
+    "shares_prompt": "a prompt it shares",
+}
+# Tenants that the terminal shows, the busiest first; the JSON has all.
+MAX_TENANTS = 10
 
 
 def summary_fields(summary: Summary) -> dict[str, Any]:
@@ -57,9 +52,10 @@ def summary_fields(summary: Summary) -> dict[str, Any]:
     }
     for key in LATENCIES:
         found |= latency_fields(key, summary.latencies[key])
-    by_priority = {str(key): latency_fields("ttft", of) for key, of in summary.ttft_by_priority.items()}
     return found | {
-        "by_priority": by_priority,
+        "by_priority": {str(key): latency_fields("ttft", of) for key, of in summary.ttft_by_priority.items()},
+        "by_tenant": {str(key): latency_fields("ttft", of) for key, of in summary.ttft_by_tenant.items()},
+        "waiting_for": summary.waiting_for,
         "prefix_hit_rate": summary.prefix_hit_rate,
         "preemptions": summary.preemptions,
         "busy": use.busy,
@@ -93,6 +89,7 @@ def run_fields(run: Run) -> dict[str, Any]:
             "dense_flops": dict(hardware.dense_flops),
             "price_per_hour": hardware.price_per_hour,
         },
+        "description": describe(deployment, run.scenario.deployment),
         "deployment": {
             "parameters": model.num_parameters,
             "active_parameters": model.active_parameters,
@@ -147,23 +144,22 @@ def report_json(runs: Sequence[Mapping[str, Any]]) -> str:
     return json.dumps({"runs": list(runs)}, indent=1, allow_nan=False) + "\n"
 
 
-def read_report(path: Path) -> list[dict[str, Any]]:
-    """The runs of a report that ``--output-json`` wrote. Raises ConfigError."""
-    try:
-        runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
-        found = [{**run, "label": f"{path.stem}: {run['label']}" if run["label"] else path.stem} for run in runs]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        hint = "give a file that `twostroke simulate --output-json` wrote"
-        raise ConfigError(f"{path} is no report: {error}", hint=hint) from error
-    return found
-
-
 def requests_csv(runs: Sequence[Run]) -> str:
     """One row per finished request of each run; times in seconds."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = ["number", "replica", "arrival", "scheduled", "first_token", "finish"]
-    names += ["prompt_tokens", "output_tokens", "cached_tokens", "preemptions", "priority", "ttft", "tpot", "e2el"]
+    names += [
+        "prompt_tokens",
+        "output_tokens",
+        "cached_tokens",
+        "preemptions",
+        "priority",
+        "tenant",
+        "ttft",
+        "tpot",
+        "e2el",
+    ]
     writer.writerow(("run", *names, "good"))
     for run in runs:
         for request in run.result.requests:
@@ -173,8 +169,18 @@ def requests_csv(runs: Sequence[Run]) -> str:
 
 
 def print_run(run: Run, stream: TextIO) -> None:
-    """Counts and throughput, latencies, and what the hardware did."""
+    """What ran on what; counts and throughput, latencies, and what the hardware did."""
     summary, use = run.summary, run.summary.use
+    print(describe(run.deployment, run.scenario.deployment), file=stream)
+    efficiencies = run.deployment.cost.efficiencies
+    print(f"Times: {efficiencies.source}", file=stream)
+    if not run.interval:
+        ends = efficiencies.interval
+        print(
+            f"Interval: decode steps take {ends.decode_low:.2f} to {ends.decode_high:.2f} of the estimate, those with "
+            f"prompts {ends.prefill_low:.2f} to {ends.prefill_high:.2f} (8 of 10); --interval shows what follows",
+            file=stream,
+        )
     rows = [
         ("Completed requests", f"{summary.completed}"),
         ("Simulated duration (s)", f"{summary.duration:.2f}"),
@@ -188,7 +194,8 @@ def print_run(run: Run, stream: TextIO) -> None:
         ("Time with a step running", f"{use.busy:.1%}"),
         ("MFU, MBU while it runs", f"{use.mfu:.1%}, {use.mbu:.1%}"),
         ("KV cache, mean and peak", f"{use.kv_mean:.1%}, {use.kv_peak:.1%}"),
-        ("Steps wait mostly for", _binding(use.binding)),
+        ("Steps wait mostly for", _shares(use.binding)),
+        ("Requests wait mostly for", _shares({WAITS[name]: of for name, of in summary.waiting_for.items()})),
         ("Cost per million tokens ($)", f"{summary.dollars_per_million_tokens:.3f}"),
     ]
     if summary.goodput is not None:
@@ -199,6 +206,7 @@ def print_run(run: Run, stream: TextIO) -> None:
     print_table(("", ""), rows, stream)
     latencies = {title: summary.latencies[key] for key, title in LATENCIES.items()}
     latencies |= {f"TTFT, priority {key}": of for key, of in summary.ttft_by_priority.items()}
+    latencies |= {f"TTFT, tenant {key}": of for key, of in list(summary.ttft_by_tenant.items())[:MAX_TENANTS]}
     print_table(*latency_rows(latencies), stream)
     if run.interval:
         low, high = run.interval["low"], run.interval["high"]
@@ -213,23 +221,6 @@ def print_run(run: Run, stream: TextIO) -> None:
         print_table(("median, by estimate of steps", "low", "point", "high"), ranges, stream)
 
 
-def print_comparison(runs: Sequence[Mapping[str, Any]], stream: TextIO) -> None:
-    """Runs side by side, latencies in milliseconds: a column each while they are few, else a row each."""
-    shown = [item for item in COMPARED if any(run.get(item[0]) is not None for run in runs)]
-    labels = [str(run["label"] or "this run") for run in runs]
-    if len(runs) <= MAX_BESIDE and sum(map(len, labels)) <= MAX_LABELS:
-        cells = [(title, *(_number(run.get(key), digits) for run in runs)) for key, title, digits in shown]
-        print_table(("", *labels), cells, stream)
-        return
-    short = [item for item in shown if item[0] in IN_ROWS]
-    rows = [(label, *(_number(run.get(key), digits) for key, _, digits in short)) for label, run in zip(labels, runs)]
-    print_table(("run", *(title for _, title, _ in short)), rows, stream)
-
-
-def _number(value: Any, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _binding(shares: Mapping[str, float]) -> str:
+def _shares(shares: Mapping[str, float]) -> str:
     ordered = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{name} {share:.0%}" for name, share in ordered if share >= 0.005)

@@ -11,6 +11,8 @@ from twostroke.simulator.workloads.base import RequestSpec
 
 # Affinity yields when its replica has more than twice the requests of the least loaded one, and this many more.
 MAX_IMBALANCE = 8
+# Share of a prompt that has to be known somewhere to follow it there: a system prompt that all share ties nobody.
+LEAST_KNOWN = 0.3
 
 
 class Router(Protocol):
@@ -39,7 +41,7 @@ class LeastLoaded:
 
 
 class PrefixAffinity:
-    """To the replica that got the longest known beginning of this request last, unless it is overloaded.
+    """To the replica that got the longest known beginning of this request last, unless it is short or that overloaded.
 
     The router remembers where it sent which content, not what the replicas still cache. After SGLang's cache-aware
     router (https://docs.sglang.ai/advanced_features/router.html).
@@ -52,12 +54,16 @@ class PrefixAffinity:
         loads = [replica.num_unfinished(spec.arrival) for replica in replicas]
         least = min(loads)
         chosen = loads.index(least)
-        for identity, _ in reversed(spec.segments):
+        end = sum(tokens for _, tokens in spec.segments)  # past the prompt, where its answer is known too
+        for identity, tokens in reversed(spec.segments):
+            if end < LEAST_KNOWN * spec.prompt_tokens:
+                break
             home = self._home.get(identity)
             if home is not None:
                 if loads[home] <= 2 * least + MAX_IMBALANCE:
                     chosen = home
                 break
+            end -= tokens
         for identity, _ in spec.segments:
             self._home[identity] = chosen
         return chosen

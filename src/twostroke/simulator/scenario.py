@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
 from twostroke.config import CacheConfig, SchedulerConfig
-from twostroke.errors import ConfigError
+from twostroke.errors import ConfigError, InsufficientMemoryError
 from twostroke.observability.recorder import Recorder
 from twostroke.simulator.columns import Columns, to_columns
 from twostroke.simulator.decode_curve import Bound
@@ -18,10 +19,13 @@ from twostroke.simulator.deployment import Deployment, deploy, make_replicas
 from twostroke.simulator.fleet import Fleet, FleetResult
 from twostroke.simulator.options import DeploymentOptions
 from twostroke.simulator.router import make_router
+from twostroke.simulator.step_log import StepLog
 from twostroke.simulator.summary import Summary, summarize
 from twostroke.simulator.workloads.make import make_workload
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
+# Of one sweep.
+MAX_RUNS = 10_000
 Progress = Callable[[int], None]
 
 
@@ -62,6 +66,10 @@ class Run:
     notes: tuple[str, ...] = ()
     interval: Mapping[str, Summary] = field(default_factory=dict)
 
+    def without_steps(self) -> Run:
+        """What is left once the report's fields are made: the steps of many long runs would fill the memory."""
+        return replace(self, result=replace(self.result, logs=[]), columns=to_columns([StepLog()]))
+
 
 def simulate(
     scenario: Scenario,
@@ -86,8 +94,31 @@ def simulate(
         if other.interrupted:
             ends, result.interrupted = {}, True
             break
-    notes = tuple(text for text in (deployment.note, note) if text)
+    notes = (*deployment.notes, *([note] if note else []))
     return Run(scenario, deployment, result, columns, summary, notes, ends)
+
+
+def fitting(scenarios: Sequence[Scenario]) -> tuple[list[Scenario], list[str]]:
+    """Those whose model fits into the memory, and for each of the others a sentence that says by how much it does not.
+
+    Raises:
+        ConfigError: One asks for what is not there; better now than after the runs before it.
+        ModelLoadError: The same, of its model.
+        InsufficientMemoryError: None fits.
+    """
+    for workload in {(s.workload.workload, s.workload.trace_path): s.workload for s in scenarios}.values():
+        make_workload(workload)
+    found, left_out, first = [], [], None
+    for scenario in scenarios:
+        try:
+            deploy(scenario.deployment, scenario.cache, scenario.scheduler)
+            found.append(scenario)
+        except InsufficientMemoryError as error:
+            first = first or error
+            left_out.append(f"{scenario.label} is left out: {error.message}")
+    if first is not None and not found:
+        raise first
+    return found, left_out
 
 
 def count_requests(scenario: Scenario, interval: bool = False) -> int:
@@ -130,6 +161,10 @@ def sweep(scenario: Scenario, axes: tuple[str, ...]) -> list[Scenario]:
     if not axes:
         return [scenario]
     names, values = zip(*(parse_axis(axis) for axis in axes))
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"--sweep names {twice[0]} twice", hint=f"give all values at once: --sweep {twice[0]}=1,2,3")
+    if (count := prod(map(len, values))) > MAX_RUNS:
+        raise ConfigError(f"--sweep asks for {count:,} runs", hint=f"at most {MAX_RUNS:,} at once")
     return [scenario.varied(dict(zip(names, chosen))) for chosen in product(*values)]
 
 
@@ -144,7 +179,7 @@ def parse_axis(text: str) -> tuple[str, list[str]]:
         return name, [value.strip() for value in values.split(",")]
     try:
         low, high, *count = (float(part) for part in values.split(":"))
-        if not 0 < low < high or len(count) > 1 or (count and (count[0] < 2 or count[0] % 1)):
+        if not 0 < low < high < inf or len(count) > 1 or (count and (not 2 <= count[0] <= MAX_RUNS or count[0] % 1)):
             raise ValueError
     except ValueError:
         raise ConfigError(f"--sweep {text!r} is no range", hint=hint) from None
@@ -189,7 +224,7 @@ def _convert(name: str, text: str, kind: Any) -> Any:
         if type_ in wanted:
             try:
                 return type_(float(text)) if type_ is float or float(text) % 1 == 0 else int(text)
-            except ValueError:
+            except (ValueError, OverflowError):
                 if name == "kv_cache_memory":
                     return text  # with a unit: the option itself reads it
                 raise ConfigError(f"--sweep {name}: {text!r} is no {type_.__name__}", hint="give numbers") from None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from twostroke.simulator.step_shape import StepShape
+
+# Columns with one entry per step, and gaps, which belong to none.
+_OF_STEPS, _APART = ("start", "end", "free_blocks"), ("other_gaps", "bindings", "reasons")
 
 
 def _integers() -> array[int]:
@@ -38,6 +41,8 @@ class StepLog:
         running: Requests after the last step of a record, ``decode_requests`` after the others.
         waiting: Requests that wait, after the step.
         binding: What most of the step waited for, as an index into ``bindings``.
+        kept_out: Why the first waiting request did not enter, as an index into ``reasons``; it and those behind it wait
+            for the same. ``""`` where nobody waits.
         other_gaps: Seconds between two tokens of a request that was left out of the steps between them.
     """
 
@@ -54,8 +59,10 @@ class StepLog:
     running: array[int] = field(default_factory=_integers)
     waiting: array[int] = field(default_factory=_integers)
     binding: array[int] = field(default_factory=_integers)
+    kept_out: array[int] = field(default_factory=_integers)
     other_gaps: array[float] = field(default_factory=_numbers)
     bindings: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.start)
@@ -72,6 +79,7 @@ class StepLog:
         waiting: int,
         free_blocks: int,
         binding: str,
+        kept_out: str = "",
     ) -> None:
         """Append one step."""
         requests, context, prefill = shape[:3]
@@ -88,7 +96,8 @@ class StepLog:
         self.gaps.append(gaps)
         self.running.append(running)
         self.waiting.append(waiting)
-        self.binding.append(self._code(binding))
+        self.binding.append(self.bindings.setdefault(binding, len(self.bindings)))
+        self.kept_out.append(self.reasons.setdefault(kept_out, len(self.reasons)))
 
     def add_run(
         self,
@@ -101,6 +110,7 @@ class StepLog:
         waiting: int,
         free_blocks: Sequence[int],
         bindings: Sequence[tuple[str, int]],
+        kept_out: str = "",
     ) -> None:
         """Append consecutive steps in which ``requests`` requests decode.
 
@@ -126,10 +136,17 @@ class StepLog:
             self.gaps.append(gaps)
             self.running.append(requests)
             self.waiting.append(waiting)
-            self.binding.append(self._code(binding))
+            self.binding.append(self.bindings.setdefault(binding, len(self.bindings)))
+            self.kept_out.append(self.reasons.setdefault(kept_out, len(self.reasons)))
             gaps = requests
             context += count * requests
         self.running[-1] = left
 
-    def _code(self, binding: str) -> int:
-        return self.bindings.setdefault(binding, len(self.bindings))
+    def drop_unfinished(self) -> None:
+        """Forget what an interruption left half written: Ctrl-C comes between any two operations."""
+        of_records = [getattr(self, each.name) for each in fields(self) if each.name not in (*_OF_STEPS, *_APART)]
+        records = min(map(len, of_records))
+        for column in of_records:
+            del column[records:]
+        for name in _OF_STEPS:
+            del getattr(self, name)[sum(self.steps) :]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,11 +24,13 @@ class Summary:
     """One run. Seconds; throughput per second of ``duration``, which ends with the last step.
 
     Attributes:
-        ttft_by_priority: The TTFT of each priority, where there are several.
+        ttft_by_priority: The TTFT of each priority, where there are several; ``ttft_by_tenant`` likewise.
         refused: Requests that no replica could ever hold.
         unfinished: Requests that an interruption left.
         goodput: Requests per second that met the targets; ``None`` without targets. ``good_share``: of the completed.
         queue: From arrival to the first step.
+        waiting_for: Shares of the time that requests wait, by what keeps the first of them out (``types.Reason``);
+            ``step``: for the step under way when they came.
         dollars: Of all devices for ``duration``.
         watt_hours: At the devices' rated power for ``duration``: an upper bound.
     """
@@ -43,6 +46,8 @@ class Summary:
     good_share: float | None
     latencies: dict[str, Distribution]
     ttft_by_priority: dict[int, Distribution]
+    ttft_by_tenant: dict[int, Distribution]
+    waiting_for: dict[str, float]
     prefix_hit_rate: float
     preemptions: int
     use: Utilisation
@@ -97,7 +102,9 @@ def summarize(
         goodput=good / duration if targets and duration else None,
         good_share=good / len(requests) if targets and requests else None,
         latencies=_latencies(requests, columns),
-        ttft_by_priority=_by_priority(requests),
+        ttft_by_priority=_ttft_by([request.priority for request in requests], requests),
+        ttft_by_tenant=_ttft_by([request.tenant for request in requests], requests),
+        waiting_for=_waiting_for(requests, columns),
         prefix_hit_rate=result.prefix_hits / result.prefix_queries if result.prefix_queries else 0.0,
         preemptions=result.num_preemptions,
         use=utilisation(columns, deployment, options.replicas, duration, options.kv_cache_dtype),
@@ -124,8 +131,17 @@ def _latencies(requests: list[RequestResult], columns: Columns) -> dict[str, Dis
     }
 
 
-def _by_priority(requests: list[RequestResult]) -> dict[int, Distribution]:
+def _waiting_for(requests: Sequence[RequestResult], columns: Columns) -> dict[str, float]:
+    seconds = columns.waiting * columns.duration
+    found = {name: float(seconds[columns.kept_out == code].sum()) for code, name in enumerate(columns.reasons) if name}
+    # What queues took beyond that. Waiting again after a preemption is no part of a queue's time, so at least 0.
+    found["step"] = max(math.fsum(r.scheduled - r.arrival for r in requests) - math.fsum(found.values()), 0.0)
+    total = math.fsum(found.values())
+    return {name: value / total for name, value in found.items()} if total else {}
+
+
+def _ttft_by(groups: Sequence[int], requests: Sequence[RequestResult]) -> dict[int, Distribution]:
     found: dict[int, list[float]] = {}
-    for request in requests:
-        found.setdefault(request.priority, []).append(request.ttft)
+    for group, request in zip(groups, requests):
+        found.setdefault(group, []).append(request.ttft)
     return {key: Distribution.of(found[key], PERCENTILES) for key in sorted(found)} if len(found) > 1 else {}

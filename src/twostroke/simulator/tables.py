@@ -33,7 +33,11 @@ Points = Sequence[tuple[float, float]]  # (place on the axis, seconds)
 
 
 class Curve:
-    """Logarithm of measured over modelled time along one axis; constant beyond its ends."""
+    """Logarithm of measured over modelled time along one axis; constant beyond its ends.
+
+    Between two points nothing takes less than the quicker or more than the slower of them: where starts decide, times
+    are flat, and what the model has between them is not.
+    """
 
     def __init__(self, points: Points, model: Callable[[float], float]) -> None:
         self._points = sorted(points)
@@ -51,7 +55,19 @@ class Curve:
             return self._at(upper - 1)
         left, right = self._places[upper - 1], self._places[upper]
         share = (x - left) / (right - left)
-        return (1 - share) * self._at(upper - 1) + share * self._at(upper) if share else self._at(upper - 1)
+        if not share:
+            return self._at(upper - 1)
+        found = (1 - share) * self._at(upper - 1) + share * self._at(upper)
+        modelled, ends = log(self._model(place)), [log(self._points[at][1]) for at in (upper - 1, upper)]
+        return min(max(found, min(ends) - modelled), max(ends) - modelled)
+
+    def check(self) -> None:
+        """Raises ValueError, TypeError or ArithmeticError where a point is no measurement."""
+        if not self._points:
+            raise ValueError("a curve without points")
+        for place, seconds in self._points:
+            if not (0 < place < inf and 0 < seconds < inf):
+                raise ValueError(f"[{place}, {seconds}] is no size and time")
 
     def _at(self, index: int) -> float:
         found = self._ratios[index]
@@ -68,6 +84,12 @@ class Grid:
         self._curves = dict(curves)
         self._weights = weights
         self._near: dict[tuple[float, ...], list[tuple[float, Curve]]] = {}
+
+    def curves(self) -> Sequence[Curve]:
+        """All of them. Raises ValueError if there are none, or one lies nowhere."""
+        if not self._curves or any(not value > 0 for where in self._curves for value in where):
+            raise ValueError("no shapes, or one that is not positive")
+        return list(self._curves.values())
 
     def ratio(self, where: tuple[float, ...], place: float) -> float:
         near = self._near.get(where)
@@ -114,11 +136,18 @@ class KernelTables:
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
             found = cls(raw, hardware, efficiencies)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            found.check()
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ConfigError(f"cannot read kernel tables from {path}: {error}", hint=hint) from error
         if (device := raw.get("device", hardware.name)) != hardware.name:
             raise ConfigError(f"{path} has kernels of {device}, not of {hardware.name}", hint=hint)
         return found
+
+    def check(self) -> None:
+        """Raises ValueError, TypeError or ArithmeticError if a point of any curve has no ratio."""
+        grids = [*self._gemm.values(), *self._decode.values(), *self._prefill.values()]
+        for curve in [*self._all_reduce.values(), *(curve for grid in grids for curve in grid.curves())]:
+            curve.check()
 
     def gemm(self, format_: str, rows: float, outputs: float, inputs: int, time: KernelTime) -> KernelTime:
         grid = self._gemm.get(format_)

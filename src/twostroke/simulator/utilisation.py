@@ -21,7 +21,7 @@ class Utilisation:
             format. What is computed again after a preemption, and refused drafts, do not count as useful elsewhere;
             here they do: the device did it.
         mbu: Bytes that had to be moved over what the devices could move in their busy time: weights once a step
-            (of experts the expected ones), the cache that decoding reads, and what is written to it.
+            (of experts the expected ones), the cache that decoding reads, what is written to it, and recurrent states.
         kv_mean: Of the blocks, those held, over the busy time; ``kv_peak`` at the fullest moment.
         batch_mean: Requests per step, over the busy time.
         binding: Of the busy time, by what most of the step waited for.
@@ -91,6 +91,8 @@ def step_bytes(columns: Columns, deployment: Deployment, kv_dtype: str) -> Numbe
                 context = np.minimum(context, columns.decode_requests * layer.attention.window)
             each = layer.count * layer.attention.cached_elements(ranks) * ranks * cache_bytes(kv_dtype)
             read += context * each
+    requests = columns.decode_requests + (columns.prefill_tokens > 0)
+    read += 2.0 * requests * model.state_bytes(ranks) * ranks
     return _weight_bytes(tokens.astype(np.float64), deployment) + read + tokens * per_token
 
 

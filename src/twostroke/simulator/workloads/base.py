@@ -25,6 +25,7 @@ class RequestSpec:
             identity stands for its segment and for everything before it; equal ones mean equal tokens. What lies past
             them is the request's own.
         priority: Lower runs first (policy ``priority``).
+        tenant: Number of the API key that sent it (policy ``fair``).
         session: Which conversation it belongs to.
     """
 
@@ -35,6 +36,7 @@ class RequestSpec:
     segments: tuple[tuple[int, int], ...] = ()
     priority: int = 0
     session: int | None = None
+    tenant: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -117,5 +119,6 @@ def make_request(spec: RequestSpec, params: SamplingParams, block_size: int) -> 
         max_total_tokens=spec.total_tokens,
         arrival_time=spec.arrival,
         priority=spec.priority,
+        tenant=f"tenant-{spec.tenant}",
         block_hashes=block_keys(spec, block_size),
     )

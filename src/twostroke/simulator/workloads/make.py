@@ -81,8 +81,9 @@ def _from_trace(options: SimulatedWorkloadOptions) -> MadeWorkload:
 
 
 def _timed(options: SimulatedWorkloadOptions, specs: Sequence[RequestSpec], rate: float | None) -> Workload:
-    """``specs`` with the arrivals and priorities that were asked for."""
-    specs = [replace(spec, priority=drawn) for spec, drawn in zip(specs, _priorities(options, len(specs)))]
+    """``specs`` with the arrivals, priorities and tenants that were asked for."""
+    drawn = zip(specs, _priorities(options, len(specs)), _tenants(options, len(specs)))
+    specs = [replace(spec, priority=priority, tenant=tenant) for spec, priority, tenant in drawn]
     if options.arrivals == "closed":
         return ClosedLoop(specs, options.concurrency, options.think_time, options.seed)
     recorded = [spec.arrival for spec in specs]
@@ -124,8 +125,20 @@ def _sessions(options: SimulatedWorkloadOptions) -> Sessions:
     else:
         shape = options.burstiness if options.arrivals in ("gamma", "auto") else 1.0
         starts = gamma_times(count, options.rate / options.turns, shape, Random(f"{options.seed} gaps"))
-    priorities = _priorities(options, count)
-    return Sessions(turns, starts, options.prefix_len, options.think_time, options.seed, priorities)
+    return Sessions(
+        turns,
+        starts,
+        options.prefix_len,
+        options.think_time,
+        options.seed,
+        _priorities(options, count),
+        _tenants(options, count),
+    )
+
+
+def _tenants(options: SimulatedWorkloadOptions, count: int) -> list[int]:
+    random = Random(f"{options.seed} tenants")
+    return random.choices(range(options.tenants), [1 / (1 + tenant) for tenant in range(options.tenants)], k=count)
 
 
 def _priorities(options: SimulatedWorkloadOptions, count: int) -> list[int]:

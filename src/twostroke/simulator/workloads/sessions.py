@@ -30,7 +30,7 @@ class Sessions:
         starts: Seconds, ascending, one for each session.
         prefix_len: Tokens of the system prompt that all share.
         think_time: Seconds on average, exponentially distributed.
-        priorities: One for each session; all 0 if there are none.
+        priorities: One for each session; all 0 if there are none. ``tenants`` likewise.
     """
 
     sessions: Sequence[Sequence[Turn]]
@@ -39,6 +39,7 @@ class Sessions:
     think_time: float = 0.0
     seed: int = 0
     priorities: Sequence[int] = ()
+    tenants: Sequence[int] = ()
     _first_numbers: list[int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -79,4 +80,5 @@ class Sessions:
             segments=(*system, (session, own)),
             priority=self.priorities[session] if self.priorities else 0,
             session=session,
+            tenant=self.tenants[session] if self.tenants else 0,
         )

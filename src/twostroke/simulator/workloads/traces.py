@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -24,6 +24,8 @@ SOURCES = {
 FOLDER_VARIABLE = "TWOSTROKE_TRACES"
 # Tokens that one hash of a Mooncake trace stands for.
 MOONCAKE_BLOCK = 512
+# Seconds that a trace may last: a thousand years. Past that, times are too coarse to add a step to.
+LONGEST = 3e10
 # Identity of what recorded requests found in the prefix cache: a recording does not say what that was.
 FOUND_IN_CACHE = -1
 Kind = Literal["csv", "mooncake", "recording"]
@@ -35,7 +37,7 @@ class MooncakeRow(msgspec.Struct):
     timestamp: float
     input_length: int
     output_length: int
-    hash_ids: list[int] = []
+    hash_ids: list[Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]] = []
 
 
 def find_trace(name: str, path: Path | None) -> Path | None:
@@ -71,6 +73,10 @@ def read_specs(path: Path) -> list[RequestSpec]:
         raise ConfigError(f"{path} holds no requests", hint="give a trace with at least one")
     rows.sort(key=lambda row: row.arrival)
     begin = rows[0].arrival
+    if not rows[-1].arrival - begin < LONGEST:
+        raise ConfigError(
+            f"{path} lasts {rows[-1].arrival - begin:g} seconds", hint="times are seconds (Mooncake: milliseconds)"
+        )
     return [
         RequestSpec(number, row.arrival - begin, row.prompt_tokens, row.output_tokens, row.segments)
         for number, row in enumerate(rows)
@@ -94,9 +100,11 @@ def _read_mooncake(path: Path) -> Iterator[RequestSpec]:
     decoder = msgspec.json.Decoder(MooncakeRow)
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
             try:
                 row = decoder.decode(line)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 raise ConfigError(f"{path}, line {number}: {error}", hint="mend or remove the line") from error
             if row.input_length < 1 or row.output_length < 1:
                 continue
