@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tomllib
 from pathlib import Path
 
@@ -50,6 +51,25 @@ def test_a_closed_loop_keeps_its_clients_busy() -> None:
     engine.close()
     assert len(found) == 9 and all(result.arrival <= result.first_token <= result.finish for result in found)
     assert max(event.num_running for event in steps) <= 3
+
+
+def test_looks_cost_no_request_anything() -> None:
+    """Where there are pauses they fall into them; the clock stands still meanwhile in any case."""
+    engine = Engine(FakeExecutor(num_blocks=600, block_size=16, max_model_len=4096))
+    steps_at_looks: list[int] = []
+
+    def look() -> float:
+        steps_at_looks.append(len(engine.recorder.events()))
+        time.sleep(0.2)
+        return 1.0
+
+    options = SimulatedWorkloadOptions(workload="random", num_requests=4, rate=4.0, input_len=10, output_len=4)
+    player = LivePlayer(engine, make_workload(options).workload, "test", look)
+    found = player.run()
+    engine.close()
+    assert len(steps_at_looks) == len(player.seen) >= 2
+    assert all(steps % 4 == 0 for steps in steps_at_looks)  # never between two steps of a request
+    assert all(result.ttft < 0.1 and result.tpot < 0.05 for result in found)
 
 
 def test_which_run_counts_depends_on_the_machine_alone() -> None:
