@@ -13,7 +13,7 @@ from twostroke.sampling_params import SamplingParams
 from twostroke.simulator.fleet import RequestResult
 from twostroke.simulator.workloads.base import RequestSpec, Workload
 
-# Seconds between two looks at the machine's speed, and what a pause must have left for one, which takes two milliseconds.
+# Seconds between two looks at the machine's speed, and how many a pause must have left for one, which takes some 0.002.
 LOOK_EVERY, ROOM_TO_LOOK = 0.5, 0.02
 
 
@@ -23,9 +23,8 @@ class LivePlayer:
     Args:
         engine: Nobody else uses it.
         seed: Of the tokens. Another one for each run: what an earlier one left in the prefix cache must not be found.
-        look: Called every ``LOOK_EVERY`` seconds; what it gives is in ``seen``. Where there is a pause it is called then,
-            otherwise between two steps, at most half as often; the player's clock stands still meanwhile, so that no
-            request pays for it.
+        look: Called every ``LOOK_EVERY`` seconds, in a pause; if there is none between two steps, half as often. The
+            player's clock stands still meanwhile: no request pays for it. What it gives is in ``seen``.
         wait: Lets so many seconds pass while there is no request.
     """
 

@@ -63,7 +63,7 @@ def test_looks_cost_no_request_anything() -> None:
         time.sleep(0.2)
         return 1.0
 
-    options = SimulatedWorkloadOptions(workload="random", num_requests=4, rate=4.0, input_len=10, output_len=4)
+    options = SimulatedWorkloadOptions(workload="random", num_requests=8, rate=4.0, input_len=10, output_len=4)
     player = LivePlayer(engine, make_workload(options).workload, "test", look)
     found = player.run()
     engine.close()

@@ -78,7 +78,9 @@ def calibrate(
 def _shares(steps: Sequence[MeasuredStep]) -> list[float]:
     """Weights of the steps, the same in all for every class of them."""
     shapes = [step.shape for step in steps]
-    classes = [(bool(each.prefill), bool(each.decode_requests), bool(each.since_prefill), each.after_idle) for each in shapes]
+    classes = [
+        (bool(each.prefill), bool(each.decode_requests), bool(each.since_prefill), each.after_idle) for each in shapes
+    ]
     counts = Counter(classes)
     return [1 / (len(counts) * counts[each]) for each in classes]
 

@@ -2,8 +2,8 @@
 
 They cover what the cost model distinguishes: prompts of several lengths, alone and together; chunks that follow cached
 tokens, found in the prefix cache or computed before; decoding with few and many requests over short and long contexts,
-just after a prompt and later; prompts that come while others decode, and prompts for which nobody was there. The median of each kind counts: what a step
-usually takes, the operating system's share included, and not what it takes once in a while.
+just after a prompt and later; prompts that come while others decode, and such as come after a pause. The median of each
+kind counts: what a step usually takes, the operating system's share included, and not what it takes once in a while.
 
 A probe of the machine's speed goes before and after each scene. Runs at another speed than the usual one are made again
 and do not count: one set of coefficients cannot describe two speeds.
@@ -175,7 +175,7 @@ def measure(
 
 
 def _sum_up(scenes: Sequence[_Runs], speed: Speed | None) -> Measurement:
-    kinds: defaultdict[tuple[object, ...], list[MeasuredStep]] = defaultdict(list)
+    kinds: defaultdict[StepShape, list[MeasuredStep]] = defaultdict(list)
     runs = left_out = 0
     for scene in scenes:
         chosen = scene.chosen(speed)
@@ -285,7 +285,7 @@ def _requests(engine: Engine, random: Random, base: Sequence[int], wave: Wave) -
     return found
 
 
-def _kind(shape: StepShape) -> tuple[object, ...]:
+def _kind(shape: StepShape) -> StepShape:
     """Equal for steps that take as long, as far as a measurement can tell."""
     mean = shape.decode_context // max(shape.decode_requests, 1)
-    return shape.decode_requests, mean // SAME_CONTEXT, shape.prefill, shape.sampled, shape.since_prefill, shape.after_idle
+    return shape._replace(decode_context=mean // SAME_CONTEXT)
