@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from twostroke.errors import ConfigError
 from twostroke.simulator.calibration import as_toml, calibrate
 from twostroke.simulator.calibration_options import CalibrationOptions
 from twostroke.simulator.calibration_steps import PAUSE, MeasuredStep, measure, measured_steps, steps_csv
+from twostroke.simulator.clock import VirtualClock
 from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
 from twostroke.simulator.efficiencies import load_efficiencies
 from twostroke.simulator.hardware_sheet import load_hardware
@@ -60,19 +60,21 @@ def test_steps_of_the_engine_are_measured_as_what_they_computed() -> None:
 
 def test_pauses_are_waited_for_and_not_counted() -> None:
     """Prompts that find nobody there are steps of their own kind; the wait before them is no part of their time."""
-    engine = Engine(FakeExecutor(num_blocks=600))
+    clock = VirtualClock()
+    engine = Engine(FakeExecutor(num_blocks=600), clock=clock)
     waited: list[float] = []
 
     def wait(seconds: float) -> None:
         waited.append(seconds)
-        time.sleep(0.05)
+        clock.advance(seconds)
 
     steps = measure(engine, rounds=1, wait=wait).steps
     engine.close()
     idle = [step for step in steps if step.shape.after_idle]
-    assert {step.shape.prefill for step in idle} >= {((20, 0),), ((90, 0),), ((50, 0),) * 4}
+    assert {step.shape.prefill for step in idle} >= {((16, 0),), ((48, 0),), ((64, 0),) * 2}
     assert waited == [PAUSE] * len(waited) and len(waited) == len(idle)
-    assert all(step.shape.prefill and step.seconds < 0.05 for step in idle)
+    assert all(step.shape.prefill for step in idle)
+    assert {step.seconds for step in steps} == {0.0}
 
 
 def test_a_fit_finds_what_a_pause_costs() -> None:

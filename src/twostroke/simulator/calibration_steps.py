@@ -63,12 +63,12 @@ SCENES: tuple[Scene, ...] = (
     (Wave(2, 64, 24), Wave(1, 32, 4, at=4), Wave(1, 128, 4, at=10), Wave(1, 512, 4, at=16)),
     (Wave(8, 100, 24), Wave(1, 64, 4, at=4), Wave(2, 200, 4, at=10), Wave(1, 640, 4, known=512, at=16)),
     (Wave(16, 64, 24), Wave(1, 24, 4, at=4), Wave(1, 256, 4, at=10), Wave(4, 64, 4, at=16)),
-    # Prompts that find nobody there.
+    # Prompts that find nobody there, as long as others above.
     *(
         tuple(Wave(*wave, at=number * LATER, pause=PAUSE) for number, wave in enumerate(waves))
         for waves in (
-            ((1, 20, 8), (1, 90, 8), (4, 50, 4), (1, 40, 8)),
-            ((1, 200, 8), (1, 592, 8, 512), (1, 400, 8), (1, 70, 8)),
+            ((1, 16, 8), (1, 48, 8), (2, 64, 8), (8, 32, 8)),
+            ((1, 128, 8), (1, 608, 8, 512), (1, 300, 8), (1, 512, 8)),
         )
     ),
 )
