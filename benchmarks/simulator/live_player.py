@@ -13,8 +13,8 @@ from twostroke.sampling_params import SamplingParams
 from twostroke.simulator.fleet import RequestResult
 from twostroke.simulator.workloads.base import RequestSpec, Workload
 
-# Seconds between two looks at the machine's speed. One takes about two milliseconds, which delay the next step.
-LOOK_EVERY = 0.5
+# Seconds between two looks at the machine's speed, and how many a pause must have left for one, which takes some 0.002.
+LOOK_EVERY, ROOM_TO_LOOK = 0.5, 0.02
 
 
 class LivePlayer:
@@ -23,7 +23,8 @@ class LivePlayer:
     Args:
         engine: Nobody else uses it.
         seed: Of the tokens. Another one for each run: what an earlier one left in the prefix cache must not be found.
-        look: Called between two steps, every ``LOOK_EVERY`` seconds while there is work; what it gives is in ``seen``.
+        look: Called every ``LOOK_EVERY`` seconds, in a pause; if there is none between two steps, half as often. The
+            player's clock stands still meanwhile: no request pays for it. What it gives is in ``seen``.
         wait: Lets so many seconds pass while there is no request.
     """
 
@@ -38,6 +39,8 @@ class LivePlayer:
         self.seen: list[float] = []
         self._look = look
         self._wait = wait
+        self._next_look = 0.0
+        self._began = 0.0
         self._engine = engine
         self._workload = workload
         self._random = Random(f"{seed} tokens")
@@ -54,16 +57,16 @@ class LivePlayer:
 
     def run(self) -> list[RequestResult]:
         """All requests, by number. Raises EngineError if one fails."""
-        engine, began = self._engine, time.perf_counter()
+        engine, self._began = self._engine, time.perf_counter()
         while self._due or engine.has_work():
-            now = time.perf_counter() - began
+            now = self._now()
             while self._due and self._due[0][0] <= now:
                 self._send(heapq.heappop(self._due)[2])
             if not engine.has_work():
-                self._wait(max(0.0, self._due[0][0] - now))
+                self._pause(self._due[0][0])
                 continue
             outputs = engine.step()
-            now = time.perf_counter() - began
+            now = self._now()
             for output in outputs:
                 if output.error is not None:
                     raise output.error
@@ -71,9 +74,29 @@ class LivePlayer:
                 self._sent[output.request_id][1].extend(output.token_ids)
                 if output.finished:
                     self._end(output.request_id, output.num_cached_tokens, now)
-            if self._look is not None and now >= LOOK_EVERY * len(self.seen):
-                self.seen.append(self._look())
+            if now >= self._next_look + LOOK_EVERY:
+                self._look_now()
         return sorted(self._results, key=lambda result: result.number)
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._began
+
+    def _pause(self, until: float) -> None:
+        """Nobody is there before ``until``."""
+        while (now := self._now()) < until:
+            if now >= until - ROOM_TO_LOOK:
+                self._wait(until - now)
+            elif now >= self._next_look:
+                self._look_now()
+            else:
+                self._wait(min(self._next_look, until) - now)
+
+    def _look_now(self) -> None:
+        if self._look is not None:
+            before = time.perf_counter()
+            self.seen.append(self._look())
+            self._began += time.perf_counter() - before
+        self._next_look = self._now() + LOOK_EVERY
 
     def _send(self, spec: RequestSpec) -> None:
         prompt = self._prompt(spec)

@@ -180,6 +180,7 @@ def _fits(kept: Mapping[str, Any]) -> list[str]:
         for row in csv.DictReader(StringIO(measured["steps"])):
             if row["prefill"]:
                 group = "prefill beside decoding" if int(row["decode_requests"]) else "prefill"
+                group += " after a pause" if int(row.get("after_idle") or 0) else ""
             else:
                 group = "decode just after prefill" if int(row.get("since_prefill") or 0) else "decode"
             groups.setdefault(group, []).append(abs(float(row["estimated"]) / float(row["measured"]) - 1))

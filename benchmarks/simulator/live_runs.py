@@ -17,7 +17,7 @@ from benchmarks.claims.report import Others
 from benchmarks.simulator.live_player import LivePlayer
 from twostroke.engine.engine import Engine
 from twostroke.simulator.fleet import RequestResult
-from twostroke.simulator.machine_speed import SAME, Speed
+from twostroke.simulator.machine_speed import SAME, Speed, usual
 from twostroke.simulator.workloads.base import Workload
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Share of the CPU time that other programs may take, and runs of which one has to be undisturbed.
 QUIET, ATTEMPTS = 0.03, 3
+# Looks before and after a run, and the seconds between two of them.
+LOOKS, BETWEEN_LOOKS = 5, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +69,25 @@ class LiveRun:
 
 
 def watched_run(
-    engine: Engine, workload: Workload, seed: str, probe: SpeedProbe, usual: Speed, *, let_sleep: bool = False
+    engine: Engine, workload: Workload, seed: str, probe: SpeedProbe, calibrated: Speed, *, let_sleep: bool = False
 ) -> LiveRun:
-    """A run, and how the machine's speed during it compares with ``usual``.
+    """A run, and how the machine's speed during it compares with the ``calibrated`` one.
 
     Args:
         let_sleep: Let the machine sleep while there is no request. By default it is kept busy, as in a calibration.
     """
     first = _next_step(engine)
-    before, others = Speed(*probe()), Others()
+    before, others = _speed(probe), Others()
     player = LivePlayer(engine, workload, seed, probe.flops, time.sleep if let_sleep else probe.keep_busy)
     results = player.run()
-    share, after = others.share() or 0.0, Speed(*probe())
-    looks = [usual.flops / flops for flops in (before.flops, *player.seen, after.flops)]
+    share, after = others.share() or 0.0, _speed(probe)
+    looks = [calibrated.flops / flops for flops in (before.flops, *player.seen, after.flops)]
     return LiveRun(
         results,
         (first, _next_step(engine)),
         others=share,
         slower=sum(looks) / len(looks),
-        memory=(usual.bandwidth / before.bandwidth + usual.bandwidth / after.bandwidth) / 2,
+        memory=(calibrated.bandwidth / before.bandwidth + calibrated.bandwidth / after.bandwidth) / 2,
         looks=looks,
     )
 
@@ -96,6 +98,15 @@ def quiet_run(run: Callable[[int], LiveRun]) -> LiveRun:
     while len(made) < ATTEMPTS and not (made and made[-1].disturbed <= 1):
         made.append(run(len(made)))
     return replace(min(made, key=lambda each: each.disturbed), attempts=len(made))
+
+
+def _speed(probe: SpeedProbe) -> Speed:
+    """The median of several, since neighbours use the memory in bursts."""
+    found = []
+    for _ in range(LOOKS):
+        found.append(Speed(*probe()))
+        probe.keep_busy(BETWEEN_LOOKS)
+    return usual(found)
 
 
 def _next_step(engine: Engine) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tomllib
 from pathlib import Path
 
@@ -52,6 +53,26 @@ def test_a_closed_loop_keeps_its_clients_busy() -> None:
     assert max(event.num_running for event in steps) <= 3
 
 
+def test_looks_cost_no_request_anything() -> None:
+    """Where there are pauses they fall into them; the clock stands still meanwhile in any case."""
+    engine = Engine(FakeExecutor(num_blocks=600, block_size=16, max_model_len=4096))
+    steps_at_looks: list[int] = []
+
+    def look() -> float:
+        steps_at_looks.append(len(engine.recorder.events()))
+        time.sleep(1.0)
+        return 1.0
+
+    options = SimulatedWorkloadOptions(workload="random", num_requests=4, rate=4.0, input_len=10, output_len=4)
+    began = time.perf_counter()
+    player = LivePlayer(engine, make_workload(options).workload, "test", look)
+    found = player.run()
+    engine.close()
+    assert len(steps_at_looks) == len(player.seen) >= 1
+    assert max(result.finish for result in found) < time.perf_counter() - began - 0.9 * len(player.seen)
+    assert all(result.ttft < 0.9 for result in found)
+
+
 def test_which_run_counts_depends_on_the_machine_alone() -> None:
     """The first undisturbed run; if the machine never settles, the one that it disturbed least."""
 
@@ -68,7 +89,7 @@ def test_which_run_counts_depends_on_the_machine_alone() -> None:
 
 def test_the_machine_is_watched_while_a_workload_runs() -> None:
     engine = Engine(FakeExecutor(num_blocks=600, block_size=16, max_model_len=4096))
-    options = SimulatedWorkloadOptions(workload="random", num_requests=3, input_len=10, output_len=4)
+    options = SimulatedWorkloadOptions(workload="random", num_requests=3, rate=10.0, input_len=10, output_len=4)
     probe = SpeedProbe()
     found = watched_run(engine, make_workload(options).workload, "test", probe, Speed(*probe()))
     engine.close()

@@ -29,22 +29,29 @@ class LinearCost:
     context: float = 1.7e-8
     token: float = 2.9e-5
     unsettled: float = 3.1e-3
+    cold: float = 1.9e-3
 
     def step(self, shape: StepShape) -> Estimate:
         seconds = self.start + self.request * shape.decode_requests + self.context * shape.decode_context
         seconds += self.unsettled / shape.since_prefill if shape.since_prefill else 0.0
+        seconds += self.cold if shape.after_idle else 0.0
         seconds += sum(self.token * new + 1.1e-10 * new * cached for new, cached in shape.prefill)
         binding = "compute" if shape.prefill else "memory"
         return Estimate(seconds, 0.9 * seconds, 1.2 * seconds, binding)
 
 
 def make_executor(
-    num_blocks: int = 64, block_size: int = 4, acceptance: Acceptance | None = None, settling: int = 0
+    num_blocks: int = 64,
+    block_size: int = 4,
+    acceptance: Acceptance | None = None,
+    settling: int = 0,
+    waking: bool = False,
 ) -> SimulatedExecutor:
     info = ExecutorInfo(
         model_id="m", vocab_size=50, max_model_len=100_000, num_blocks=num_blocks, block_size=block_size
     )
-    return SimulatedExecutor(info, LinearCost(), VirtualClock(), acceptance=acceptance, settling=settling)
+    clock = VirtualClock()
+    return SimulatedExecutor(info, LinearCost(), clock, acceptance=acceptance, settling=settling, waking=waking)
 
 
 def make_fleet(

@@ -13,7 +13,8 @@ from twostroke.engine.engine import Engine
 from twostroke.errors import ConfigError
 from twostroke.simulator.calibration import as_toml, calibrate
 from twostroke.simulator.calibration_options import CalibrationOptions
-from twostroke.simulator.calibration_steps import MeasuredStep, measure, measured_steps, steps_csv
+from twostroke.simulator.calibration_steps import PAUSE, MeasuredStep, measure, measured_steps, steps_csv
+from twostroke.simulator.clock import VirtualClock
 from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
 from twostroke.simulator.efficiencies import load_efficiencies
 from twostroke.simulator.hardware_sheet import load_hardware
@@ -33,19 +34,23 @@ def shapes() -> list[StepShape]:
     return decode + prefill + [StepShape(8, 8 * 200, ((128, 0),), 9)]
 
 
+def no_wait(seconds: float) -> None:
+    """For those to whom a pause does not matter."""
+
+
 def _without_last_column(text: str) -> str:
     return "\n".join(line.rpartition(",")[0] for line in text.splitlines())
 
 
 def test_steps_of_the_engine_are_measured_as_what_they_computed() -> None:
     engine = Engine(FakeExecutor(num_blocks=600))
-    steps = measure(engine, rounds=1).steps
+    steps = measure(engine, rounds=1, wait=no_wait).steps
     engine.close()
     found = [step.shape for step in steps]
     assert StepShape(0, 0, ((16, 0),), 1) in found  # the shortest prompt, alone
     assert any(shape.decode_requests == 8 and not shape.prefill for shape in found)
     assert any(len(shape.prefill) == 8 for shape in found)
-    assert len({(s.decode_requests, s.decode_context, s.prefill, s.since_prefill) for s in found}) == len(found)
+    assert len({shape._replace(sampled=0) for shape in found}) == len(found)
     assert {shape.since_prefill for shape in found} == set(range(SETTLING + 1))
     assert not any(shape.since_prefill for shape in found if shape.prefill)
     assert all(step.seconds > 0 for step in steps)
@@ -53,10 +58,38 @@ def test_steps_of_the_engine_are_measured_as_what_they_computed() -> None:
     assert 17 <= min(shape.decode_context for shape in lone) < 32  # steps of nearly the same context are one kind
 
 
+def test_pauses_are_waited_for_and_not_counted() -> None:
+    """Prompts that find nobody there are steps of their own kind; the wait before them is no part of their time."""
+    clock = VirtualClock()
+    engine = Engine(FakeExecutor(num_blocks=600), clock=clock)
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        clock.advance(seconds)
+
+    steps = measure(engine, rounds=1, wait=wait).steps
+    engine.close()
+    idle = [step for step in steps if step.shape.after_idle]
+    assert {step.shape.prefill for step in idle} >= {((16, 0),), ((48, 0),), ((64, 0),) * 2}
+    assert waited == [PAUSE] * len(waited) and len(waited) == len(idle)
+    assert all(step.shape.prefill for step in idle)
+    assert {step.seconds for step in steps} == {0.0}
+
+
+def test_a_fit_finds_what_a_pause_costs() -> None:
+    truth = replace(START, host=replace(START.host, wake=0.02))
+    real = RooflineCostModel(CPU, MODEL, Parallel(), Dtypes(), truth)
+    alone = [StepShape(0, 0, ((tokens, 0),), 1, after_idle=True) for tokens in (20, 90, 400)]
+    steps = [MeasuredStep(shape, real.step(shape).seconds) for shape in (*shapes(), *alone)]
+    found = calibrate(steps, CPU, MODEL, START, rounds=1500)
+    assert found.efficiencies.host.wake == pytest.approx(0.02, rel=0.2)
+
+
 def test_the_steps_cover_what_a_server_meets() -> None:
     """Prompts beside decoding, chunks on top of cached tokens, every size of batch: nothing is left to extrapolate."""
     engine = Engine(FakeExecutor(num_blocks=4000, block_size=16, max_model_len=2600))
-    steps = measure(engine, rounds=1).steps
+    steps = measure(engine, rounds=1, wait=no_wait).steps
     engine.close()
     shapes = [step.shape for step in steps]
     assert any(shape.decode_requests >= 8 and shape.prefill for shape in shapes)
@@ -66,7 +99,9 @@ def test_the_steps_cover_what_a_server_meets() -> None:
     assert len(text.splitlines()) == len(steps) + 1
     read = measured_steps(text)
     assert [step.shape for step in read] == shapes
-    assert {step.shape.since_prefill for step in measured_steps(_without_last_column(text))} == {0}  # as it was once
+    once = _without_last_column(text)
+    assert {step.shape.after_idle for step in measured_steps(once)} == {False}
+    assert {step.shape.since_prefill for step in measured_steps(_without_last_column(once))} == {0}
     assert [step.seconds for step in read] == pytest.approx([step.seconds for step in steps], rel=1e-5)
 
 
@@ -80,7 +115,7 @@ def test_runs_at_another_speed_are_made_again_and_do_not_count() -> None:
         calls += 1
         return (1e12 if calls > 3 else 6e11), 1e10
 
-    found = measure(engine, rounds=1, probe=probe)
+    found = measure(engine, rounds=1, probe=probe, wait=no_wait)
     engine.close()
     assert found.speed == Speed(1e12, 1e10)
     assert found.left_out == 3  # two at the other speed, and the one in which it changed
@@ -98,7 +133,7 @@ def test_a_scene_that_never_ran_at_the_usual_speed_still_counts() -> None:
         flops *= 1.5
         return flops, 1e10
 
-    found = measure(engine, rounds=1, probe=probe)
+    found = measure(engine, rounds=1, probe=probe, wait=no_wait)
     engine.close()
     kinds = {step.shape.prefill for step in found.steps}
     assert ((16, 0),) in kinds and found.runs - found.left_out == found.runs // 2

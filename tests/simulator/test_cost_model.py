@@ -185,6 +185,15 @@ def test_a_cpu_is_slower_just_after_a_prompt() -> None:
     assert make(configs.LLAMA_8B).efficiencies.host.settle == 0
 
 
+def test_a_cpu_that_nobody_used_is_slower_at_first() -> None:
+    """By the same seconds whatever the prompt's length: weights and code come from memory once."""
+    cost = make(configs.LLAMA_8B, "cpu")
+    for shape in (prefill((20, 0)), prefill((700, 512)), decode(1, 40)):
+        extra = cost.step(shape._replace(after_idle=True)).seconds - cost.step(shape).seconds
+        assert extra == pytest.approx(cost.efficiencies.host.wake, rel=1e-6) and extra > 0
+    assert make(configs.LLAMA_8B).efficiencies.host.wake == 0
+
+
 def test_an_empty_step_costs_the_host_only() -> None:
     cost = make(configs.LLAMA_8B)
     assert cost.step(StepShape(0, 0, (), 0)).seconds == cost.efficiencies.host.step

@@ -118,6 +118,27 @@ def test_steps_after_one_that_prefills_are_told_apart_while_it_matters() -> None
     assert found == [0, 1, 2, 0, 0, 1]
 
 
+def test_a_step_before_which_nobody_was_there_is_told_apart() -> None:
+    """Whether it prefills or not, and once only: the step after it follows at once, as do those after a run."""
+    executor = make_executor(waking=True)
+    found = []
+    for pause, item in (
+        (0.0, share(10, 0, 10)),
+        (0.5, share(11, 10, 1)),
+        (0.0, share(12, 11, 1)),
+        (0.5, share(10, 0, 10)),
+    ):
+        executor.clock.advance_to(executor.clock() + pause)
+        assert executor.settled is not (pause > 0)
+        executor.execute(plan_of(item))
+        found.append(executor.last_shape.after_idle)
+    assert found == [False, True, False, True]
+    executor.clock.advance_to(executor.decode_run(1, 11, 5, 1e9).times[-1])
+    assert executor.settled
+    executor.clock.advance(0.1)
+    assert not executor.settled
+
+
 def test_the_curve_is_the_cost_model_to_a_part_in_ten_thousand() -> None:
     """On real hardware sheets, windows included: its straight lines are close enough not to matter."""
     for model in ("llama-3.1-8b", "deepseek-v3"):

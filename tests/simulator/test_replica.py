@@ -142,6 +142,7 @@ def cases(draw: st.DrawFn) -> tuple[Callable[[], Workload], SchedulerConfig, dic
         "replicas": draw(st.integers(1, 3)),
         "router": draw(st.sampled_from(["round-robin", "least-loaded", "prefix-affinity"])),
         "settling": draw(st.sampled_from([0, 3])),
+        "waking": draw(st.booleans()),
     }
     return kinds[draw(st.sampled_from(sorted(kinds)))], config, options
 

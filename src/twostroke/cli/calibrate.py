@@ -59,7 +59,8 @@ def calibrate(
         with Progress(console=console, disable=not console.is_terminal, refresh_per_second=2) as progress:
             task = progress.add_task("measuring", total=options.rounds * len(SCENES))
             probe = make_speed_probe(config.model.device)
-            measured = measure(engine, options.rounds, lambda done: progress.update(task, completed=done), probe)
+            said = lambda done: progress.update(task, completed=done)  # noqa: E731
+            measured = measure(engine, options.rounds, said, probe, probe.keep_busy)
     finally:
         engine.close()
     steps = measured.steps

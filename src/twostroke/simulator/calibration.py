@@ -51,8 +51,8 @@ def calibrate(
 ) -> Calibration:
     """The coefficients near ``start`` under which the cost model is least wrong about measured steps.
 
-    What counts is the mean error of steps that decode, soon after others that prefill or later, of those that prefill
-    and of those that do both, each alike: there are far more of the first two.
+    What counts is the mean error of steps that decode, soon after others that prefill or later, of those that prefill,
+    after others or after a pause, and of those that do both, each alike: there are far more of the first two.
 
     Args:
         weights: Format that the engine keeps the weights in.
@@ -79,7 +79,9 @@ def calibrate(
 def _shares(steps: Sequence[MeasuredStep]) -> list[float]:
     """Weights of the steps, the same in all for every class of them."""
     shapes = [step.shape for step in steps]
-    classes = [(bool(each.prefill), bool(each.decode_requests), bool(each.since_prefill)) for each in shapes]
+    classes = [
+        (bool(each.prefill), bool(each.decode_requests), bool(each.since_prefill), each.after_idle) for each in shapes
+    ]
     counts = Counter(classes)
     return [1 / (len(counts) * counts[each]) for each in classes]
 
@@ -140,6 +142,7 @@ _FITTED = (
     ("host", "token", 1e-9, 1e-3),
     ("host", "settle", 1e-7, 1e-1),
     ("host", "fade", 0.05, 0.95),
+    ("host", "wake", 1e-7, 1e-1),
 )
 
 

@@ -2,8 +2,8 @@
 
 They cover what the cost model distinguishes: prompts of several lengths, alone and together; chunks that follow cached
 tokens, found in the prefix cache or computed before; decoding with few and many requests over short and long contexts,
-just after a prompt and later; and prompts that come while others decode. The median of each kind counts: what a step
-usually takes, the operating system's share included, and not what it takes once in a while.
+just after a prompt and later; prompts that come while others decode, and such as come after a pause. The median of each
+kind counts: what a step usually takes, the operating system's share included, and not what it takes once in a while.
 
 A probe of the machine's speed goes before and after each scene. Runs at another speed than the usual one are made again
 and do not count: one set of coefficients cannot describe two speeds.
@@ -12,6 +12,7 @@ and do not count: one set of coefficients cannot describe two speeds.
 from __future__ import annotations
 
 import csv
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,8 @@ class Wave(NamedTuple):
     Attributes:
         known: Tokens of the prompt that the prefix cache has.
         stagger: Output tokens that each request gets more than the one before it, so that batches of all sizes occur.
-        at: The step of the scene before which they come.
+        at: The step of the scene before which they come, or before that as soon as nobody is there.
+        pause: Seconds for which nobody is there before they come.
     """
 
     requests: int
@@ -42,9 +44,11 @@ class Wave(NamedTuple):
     known: int = 0
     stagger: int = 0
     at: int = 0
+    pause: float = 0.0
 
 
 Scene = tuple[Wave, ...]
+PAUSE, LATER = 0.1, 1000
 # Those that do not fit are left out. A 350M model on two cores takes about a minute for all of them.
 SCENES: tuple[Scene, ...] = (
     *((Wave(1, prompt, SETTLING + 8),) for prompt in (16, 48, 128, 300, 512, 1000, 1500)),
@@ -59,6 +63,14 @@ SCENES: tuple[Scene, ...] = (
     (Wave(2, 64, 24), Wave(1, 32, 4, at=4), Wave(1, 128, 4, at=10), Wave(1, 512, 4, at=16)),
     (Wave(8, 100, 24), Wave(1, 64, 4, at=4), Wave(2, 200, 4, at=10), Wave(1, 640, 4, known=512, at=16)),
     (Wave(16, 64, 24), Wave(1, 24, 4, at=4), Wave(1, 256, 4, at=10), Wave(4, 64, 4, at=16)),
+    # Prompts that find nobody there, as long as others above.
+    *(
+        tuple(Wave(*wave, at=number * LATER, pause=PAUSE) for number, wave in enumerate(waves))
+        for waves in (
+            ((1, 16, 8), (1, 48, 8), (2, 64, 8), (8, 32, 8)),
+            ((1, 128, 8), (1, 608, 8, 512), (1, 300, 8), (1, 512, 8)),
+        )
+    ),
 )
 LONGEST_KNOWN = 2048
 WARM_UP: Scene = (Wave(1, 16, 4),)
@@ -118,6 +130,7 @@ def measure(
     rounds: int = 3,
     said: Callable[[int], None] = lambda done: None,
     probe: Probe | None = None,
+    wait: Callable[[float], None] = time.sleep,
 ) -> Measurement:
     """Run the scenes on an engine that nobody else uses, ``rounds`` times; the median step of each kind.
 
@@ -126,6 +139,7 @@ def measure(
     Args:
         said: Called after every scene with how many are done.
         probe: Says how fast the machine is just now.
+        wait: Lets so many seconds pass.
 
     Raises:
         EngineError: A step failed.
@@ -143,7 +157,7 @@ def measure(
         _run(engine, random, base, WARM_UP)  # the probe has driven the weights out of the caches
         if known := max(wave.known for wave in runs.scene):
             _run(engine, random, base, (Wave(1, known + 1, 1, known=known),))  # into the prefix cache
-        runs.steps.append(_run(engine, random, base, runs.scene))
+        runs.steps.append(_run(engine, random, base, runs.scene, wait))
         look()
         runs.speeds.append(tuple(speeds[-2:]))
 
@@ -161,7 +175,7 @@ def measure(
 
 
 def _sum_up(scenes: Sequence[_Runs], speed: Speed | None) -> Measurement:
-    kinds: defaultdict[tuple[object, ...], list[MeasuredStep]] = defaultdict(list)
+    kinds: defaultdict[StepShape, list[MeasuredStep]] = defaultdict(list)
     runs = left_out = 0
     for scene in scenes:
         chosen = scene.chosen(speed)
@@ -186,14 +200,14 @@ def steps_csv(steps: Sequence[MeasuredStep], estimates: Sequence[float]) -> str:
     """A CSV with one row for each kind of step: what it computed, measured and estimated seconds."""
     file = StringIO(newline="")
     rows = csv.writer(file, lineterminator="\n")
-    names = ("decode_requests", "decode_context", "prefill", "sampled", "measured", "estimated", "since_prefill")
-    rows.writerow(names)
+    names = ("decode_requests", "decode_context", "prefill", "sampled", "measured", "estimated")
+    rows.writerow((*names, "since_prefill", "after_idle"))
     for step, estimate in zip(steps, estimates):
         shape = step.shape
         chunks = " ".join(f"{new}+{before}" for new, before in shape.prefill)
         numbers = (f"{step.seconds:.6g}", f"{estimate:.6g}")
         sizes = shape.decode_requests, shape.decode_context, chunks, shape.sampled
-        rows.writerow((*sizes, *numbers, shape.since_prefill))
+        rows.writerow((*sizes, *numbers, shape.since_prefill, int(shape.after_idle)))
     return file.getvalue()
 
 
@@ -204,8 +218,9 @@ def measured_steps(text: str) -> list[MeasuredStep]:
         chunks = [chunk.partition("+") for chunk in row["prefill"].split()]
         prefill = tuple((int(new), int(before)) for new, _, before in chunks)
         requests, context, sampled = (int(row[name]) for name in ("decode_requests", "decode_context", "sampled"))
-        since = int(row.get("since_prefill") or 0)  # not in files of before it was told apart
-        shape = StepShape(requests, context, prefill, sampled, since)
+        # The last two are not in files of before they were told apart.
+        since, idle = (int(row.get(name) or 0) for name in ("since_prefill", "after_idle"))
+        shape = StepShape(requests, context, prefill, sampled, since, bool(idle))
         found.append(MeasuredStep(shape, float(row["measured"])))
     return found
 
@@ -221,7 +236,13 @@ def _fits(scene: Scene, engine: Engine) -> bool:
     )
 
 
-def _run(engine: Engine, random: Random, base: Sequence[int], scene: Scene) -> list[MeasuredStep]:
+def _run(
+    engine: Engine,
+    random: Random,
+    base: Sequence[int],
+    scene: Scene,
+    wait: Callable[[float], None] = time.sleep,
+) -> list[MeasuredStep]:
     """Steps of a scene in their order. What taking in a request costs belongs to the step before which it comes."""
     waves = sorted(scene, key=lambda wave: wave.at)
     found: list[MeasuredStep] = []
@@ -229,8 +250,12 @@ def _run(engine: Engine, random: Random, base: Sequence[int], scene: Scene) -> l
     since = 0
     while waves or engine.has_work():
         coming: list[GenerationRequest] = []
+        pause = 0.0
         while waves and (waves[0].at <= len(found) or not (coming or engine.has_work())):
+            pause = 0.0 if engine.has_work() else waves[0].pause
             coming += _requests(engine, random, base, waves.pop(0))
+        if pause:
+            wait(pause)
         began = engine.clock()
         for request in coming:
             engine.submit(request)
@@ -243,7 +268,7 @@ def _run(engine: Engine, random: Random, base: Sequence[int], scene: Scene) -> l
         last = event.step
         shape = step_shape(event)
         since = 0 if shape.prefill else since
-        found.append(MeasuredStep(shape._replace(since_prefill=since), seconds))
+        found.append(MeasuredStep(shape._replace(since_prefill=since, after_idle=pause > 0), seconds))
         since = 1 if shape.prefill else (since + 1) % (SETTLING + 1) if since else 0
     return found
 
@@ -260,7 +285,7 @@ def _requests(engine: Engine, random: Random, base: Sequence[int], wave: Wave) -
     return found
 
 
-def _kind(shape: StepShape) -> tuple[object, ...]:
+def _kind(shape: StepShape) -> StepShape:
     """Equal for steps that take as long, as far as a measurement can tell."""
     mean = shape.decode_context // max(shape.decode_requests, 1)
-    return shape.decode_requests, mean // SAME_CONTEXT, shape.prefill, shape.sampled, shape.since_prefill
+    return shape._replace(decode_context=mean // SAME_CONTEXT)

@@ -180,6 +180,8 @@ class RooflineCostModel:
         host = e.host.step + e.host.request * (requests + len(shape.prefill)) + e.host.token * new_tokens
         if shape.since_prefill:
             host += e.host.settle * e.host.fade ** (shape.since_prefill - 1)
+        if shape.after_idle:
+            host += e.host.wake
         seconds = max(device, host) if e.host.overlap else device + host
         if self._draft is not None and requests:
             seconds += self._drafts * self._draft.step(StepShape(requests, shape.decode_context, (), requests)).seconds

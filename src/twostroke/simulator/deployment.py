@@ -172,7 +172,7 @@ def make_replicas(
     acceptance = None
     if options.speculative_tokens:
         acceptance = Acceptance(options.speculative_tokens, options.acceptance, seed)
-    replicas = []
+    replicas, host = [], deployment.cost.efficiencies.host
     for number in range(options.replicas):
         executor = SimulatedExecutor(
             deployment.info,
@@ -180,7 +180,8 @@ def make_replicas(
             VirtualClock(),
             bound=bound,
             acceptance=acceptance,
-            settling=SETTLING if deployment.cost.efficiencies.host.settle else 0,
+            settling=SETTLING if host.settle else 0,
+            waking=host.wake > 0,
         )
         replicas.append(
             Replica(

@@ -118,6 +118,7 @@ class HostEfficiency:
         overlap: Whether the host prepares the next step while the device runs: then the longer of the two counts.
         settle: What the first step after one that prefills takes longer, and ``fade`` the share of it that is left with
             each further one: the prompt has driven weights and code out of the caches (CPU).
+        wake: What a step takes longer before which nobody was there, for the same reason: others have used the caches.
     """
 
     step: float
@@ -127,6 +128,7 @@ class HostEfficiency:
     overlap: bool = False
     settle: float = 0.0
     fade: float = 0.5
+    wake: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

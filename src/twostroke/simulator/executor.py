@@ -24,6 +24,7 @@ class SimulatedExecutor:
         bound: Which end of the estimate's interval is taken for the truth.
         acceptance: How drafts fare under speculation, which the cost model must know of too; ``None``: there are none.
         settling: How many steps after one that prefills the cost model tells apart from later ones.
+        waking: Whether it tells steps apart before which nobody was there: time went on since the last.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class SimulatedExecutor:
         bound: Bound = "seconds",
         acceptance: Acceptance | None = None,
         settling: int = 0,
+        waking: bool = False,
     ) -> None:
         self.info = info
         self.clock = clock
@@ -47,34 +49,45 @@ class SimulatedExecutor:
         self._one = [TOKEN]
         self._settling = settling
         self._unsettled = 0  # of the next steps
+        self._waking = waking
+        self._ended = 0.0  # the last step
 
     def execute(self, plan: StepPlan) -> StepResult:
         shape = self.last_shape = step_shape(plan, 0 if self.acceptance is None else self.acceptance.tokens)
         if self._settling:
             shape = self.last_shape = self._settle(shape)
-        if shape.prefill or shape.sampled != shape.decode_requests or shape.since_prefill:
+        if self._idle:
+            shape = self.last_shape = shape._replace(after_idle=True)
+        if shape.prefill or shape.sampled != shape.decode_requests or shape.since_prefill or shape.after_idle:
             estimate = self._cost.step(shape)
             seconds, self.last_binding = float(getattr(estimate, self._bound)), estimate.binding
         else:
             piece = self._curve.piece(shape.decode_requests, shape.decode_context)
             seconds, self.last_binding = piece.at(shape.decode_context), piece.binding
         self.clock.advance(seconds)
+        self._ended = self.clock()
         return StepResult(token_ids=self._draw(plan, shape), duration=seconds, timings={"forward": seconds})
 
     @property
     def settled(self) -> bool:
-        """Whether the next step, if it only decodes, is far enough from the last that prefilled."""
-        return not self._unsettled
+        """Whether the next step, if it only decodes, takes what it would take at any other time."""
+        return not self._unsettled and not self._idle
+
+    @property
+    def _idle(self) -> bool:
+        return self._waking and self.clock() > self._ended
 
     def decode_run(self, requests: int, context: int, steps: int, until: float) -> DecodeRun:
         """Consecutive steps from now on in which ``requests`` requests decode, at most ``steps``, all ``settled``.
 
-        It ends with the first step that ends at ``until`` or later, at least one. The clock stays where it is.
+        It ends with the first step that ends at ``until`` or later, at least one. The caller takes the clock there.
 
         Args:
             context: Tokens that the requests attend to in the first step; one more each in every further one.
         """
-        return self._curve.run(requests, context, steps, self.clock(), until)
+        run = self._curve.run(requests, context, steps, self.clock(), until)
+        self._ended = run.times[-1]
+        return run
 
     def _settle(self, shape: StepShape) -> StepShape:
         """The shape with its distance from the last step that prefilled."""

@@ -16,3 +16,4 @@ class StepShape(NamedTuple):
     prefill: tuple[tuple[int, int], ...]  # (new tokens, tokens cached before), per chunk
     sampled: int  # requests that draw a token
     since_prefill: int = 0  # 1: the first step after one that prefills, ...; 0: later, or nobody tells them apart
+    after_idle: bool = False  # nobody was there before it, or: nobody tells such steps apart
