@@ -61,10 +61,10 @@ class Run:
         self.finished += [(self.step, i) for i, item in plan.scheduled.items() if item.request.finish_reason]
 
     def state(self) -> dict[str, Any]:
-        """Everything that can matter later, the order of the free list and of the index included."""
+        """Everything that can matter later, the order of the free list included."""
         pool = self.kv.pool
         return {
-            "pool": (pool._holders, pool._hash_of, list(pool._block_of.items()), list(pool._free)),
+            "pool": (pool._sharers, pool._hash_of, pool._block_of, list(pool._free)),
             "tables": {i: (t.blocks, t.num_indexed, t.num_announced) for i, t in self.kv._tables.items()},
             "running": list(self.scheduler.running),
             # A waiting request's hashes are computed when somebody asks.

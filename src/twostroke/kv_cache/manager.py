@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from operator import sub
 from typing import NamedTuple
 
 from twostroke.kv_cache.block_hash import extend_block_hashes
@@ -100,19 +99,15 @@ class KVCacheManager:
                 return Prefix(self.block_ids(leader)[: self.blocks_for(shared)], shared)
         if not (self._caching and request.reads_prefix_cache):
             return NO_PREFIX
-        blocks = []
         num_candidates = (request.num_tokens - 1) // self.block_size
-        for content in extend_block_hashes(request, num_candidates, self.block_size, self._model_id):
-            block = self.pool.find(content)
-            if block is None:
-                break
-            blocks.append(block)
+        hashes = extend_block_hashes(request, num_candidates, self.block_size, self._model_id)
+        blocks = self.pool.find_first(hashes, num_candidates)
         return Prefix(blocks, len(blocks) * self.block_size, looked_up=True)
 
     def has_room(self, request: Request, prefix: Prefix, reserved: int) -> bool:
         """Whether all known tokens of a waiting request fit beside ``reserved`` blocks promised to others."""
         new_blocks = self.blocks_for(request.num_tokens) - prefix.num_tokens // self.block_size
-        revived = sum(self.pool.holders(block) == 0 for block in prefix.blocks)
+        revived = sum(map(self.pool.is_free, prefix.blocks)) if prefix.blocks else 0
         return new_blocks + revived + reserved <= self.pool.num_free
 
     def admit(self, request: Request, prefix: Prefix) -> None:
@@ -145,6 +140,23 @@ class KVCacheManager:
             for request in requests
         ]
 
+    def grow(self, request: Request) -> list[int] | None:
+        """Add the block that a running request's next token begins, if no more than that is to be done for it.
+
+        Returns its table, of which the executor has seen all but the last block; ``None``: see ``allocate``.
+        """
+        table = self._tables[request.request_id]
+        blocks = table.blocks
+        known = len(blocks)
+        if request.num_computed_tokens != known * self.block_size or table.num_announced != known:
+            return None
+        if not self.pool.num_free:
+            return None
+        blocks.append(self.pool.allocate())
+        table.num_announced = known + 1
+        table.num_ready = table.num_announced * self.block_size
+        return blocks
+
     def must_copy(self, request: Request) -> bool:
         """Whether the block that a running request writes next is shared, so that ``allocate`` will copy it."""
         return self._must_copy(request, self._tables[request.request_id])
@@ -162,42 +174,63 @@ class KVCacheManager:
             return most
         return bisect_left(range(most), True, key=lambda steps: not enough(steps + 1))
 
-    def decode(self, requests: Sequence[Request], steps: int) -> list[int]:
+    def decode(self, requests: Sequence[Request], steps: int) -> array[int]:
         """What ``steps`` rounds do in which each request allocates for one token, writes it and commits it.
 
         ``num_decode_steps`` has allowed them, no block needs a copy, and the tokens are known. The commits of the last
         round are the caller's: requests may end between them. Returns the free blocks after each round.
         """
-        size, count, caching = self.block_size, len(requests), self._caching
+        size, count = self.block_size, len(requests)
         tables = [self._tables[request.request_id] for request in requests]
-        due: list[int] = []  # (round, allocate or commit, which request) as one number: that is the order of events
-        last, end, every = steps - 1, steps * 2 * count, 2 * count * size
+        due: list[int] = []  # (round, which request) as one number: that is the order of allocations
+        contents: list[bytes] = []
+        filling: list[tuple[BlockTable, int, list[bytes]]] = []
         for at, (request, table) in enumerate(zip(requests, tables)):
             computed = request.num_computed_tokens
             first = len(table.blocks) * size - computed
             if first < steps:
-                due += range(first * 2 * count + at, end, every)
-            first = size - 1 - computed % size
-            if first < last and caching:
-                due += range((2 * first + 1) * count + at, end - 2 * count, every)
+                due += range(first * count + at, steps * count, count * size)
+            num_full = (computed + steps - 1) // size
+            if num_full > table.num_indexed and self._caching:
+                hashes = extend_block_hashes(request, num_full, size, self._model_id)[table.num_indexed : num_full]
+                filling.append((table, num_full, hashes))
+                contents += hashes
             request.num_computed_tokens = computed + steps
         due.sort()
-        taken = [0] * steps
+        free_blocks, free, turn = array("q"), self.pool.num_free, 0
         for number in due:
-            turn, at = divmod(number, count)
-            table = tables[at]
-            if turn % 2:
+            if number >= turn * count + count:
+                following = number // count
+                free_blocks += array("q", (free,)) * (following - turn)
+                turn = following
+            free -= 1
+        free_blocks += array("q", (free,)) * (steps - turn)
+        if self.pool.are_new(contents):
+            # Blocks then have contents that nothing else ever had, so their order does not matter.
+            for number, block in zip(due, self.pool.allocate_many(len(due))):
+                tables[number % count].blocks.append(block)
+            for table, num_full, hashes in filling:
+                self.pool.remember_all(table.blocks[table.num_indexed : num_full], hashes)
+                table.num_indexed = num_full
+        else:
+            self._decode_in_order(requests, tables, steps)
+        for table in tables:
+            table.num_announced = len(table.blocks)
+            table.num_ready = table.num_announced * size
+        return free_blocks
+
+    def _decode_in_order(self, requests: Sequence[Request], tables: Sequence[BlockTable], steps: int) -> None:
+        """``decode`` round by round, where the index may hold a content until a block is taken, or get it twice."""
+        size = self.block_size
+        for left in range(steps, 0, -1):
+            for request, table in zip(requests, tables):
+                if len(table.blocks) * size == request.num_computed_tokens - left:
+                    table.blocks.append(self.pool.allocate())
+            for request, table in zip(requests, tables):
                 index = table.num_indexed
-                if len(requests[at].block_hashes) <= index:
-                    extend_block_hashes(requests[at], index + 1, size, self._model_id)
-                self.pool.remember(table.blocks[index], requests[at].block_hashes[index])
-                table.num_indexed += 1
-            else:
-                table.blocks.append(self.pool.allocate())
-                table.num_announced = len(table.blocks)
-                table.num_ready = table.num_announced * size
-                taken[turn // 2] += 1
-        return list(accumulate(taken, sub, initial=self.pool.num_free + sum(taken)))[1:]
+                if left > 1 and (index + 1) * size <= request.num_computed_tokens - left + 1:
+                    self.pool.remember(table.blocks[index], request.block_hashes[index])
+                    table.num_indexed += 1
 
     def allocate(self, request: Request, num_tokens: int) -> Allocation:
         """Make the table cover ``num_tokens`` tokens and its slots writable from the first uncomputed one on.
@@ -223,7 +256,7 @@ class KVCacheManager:
 
     def _must_copy(self, request: Request, table: BlockTable) -> bool:
         index, blocks = request.num_computed_tokens // self.block_size, table.blocks
-        return index < len(blocks) and self.pool.holders(blocks[index]) > 1
+        return index < len(blocks) and self.pool.is_shared(blocks[index])
 
     def commit(self, request: Request) -> None:
         """After a step: put the blocks that it filled into the prefix cache's index."""

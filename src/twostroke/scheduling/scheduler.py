@@ -15,7 +15,7 @@ from twostroke.errors import RequestTooLargeError, TwostrokeError
 from twostroke.kv_cache.manager import KVCacheManager, Prefix
 from twostroke.observability.events import SchedulerStats
 from twostroke.scheduling.policies import make_policy, pick_victim
-from twostroke.scheduling.stopping import check_stop
+from twostroke.scheduling.stopping import Stop, check_stop
 from twostroke.types import (
     Decision,
     FinishReason,
@@ -52,6 +52,7 @@ class Scheduler:
         self._held: dict[str, list[Request]] = {}
         self._released: list[str] = []
         self._num_arrived = 0
+        self._num_looked_at = 0
         self._step = 0
         self._ranked: list[Request] | None = None
         self._ranks_change = config.policy == "fair"
@@ -111,6 +112,10 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.requests)
 
+    def has_arrivals(self) -> bool:
+        """Whether somebody has come since the last plan."""
+        return self._num_arrived != self._num_looked_at
+
     def ranked(self) -> list[Request]:
         """The running requests, the first one first. Not to be changed."""
         if self._ranked is None or self._ranks_change:
@@ -128,6 +133,7 @@ class Scheduler:
         plan = StepPlan(step=self._step, time=now, released=self._released)
         self._released = []
         self._step += 1
+        self._num_looked_at = self._num_arrived
         self._continue_running(plan)
         self._admit_waiting(plan)
         for leader_id, held in self._held.items():
@@ -164,9 +170,16 @@ class Scheduler:
     def fail(self, request: Request, error: TwostrokeError, now: float) -> RequestOutput:
         """End one request with an error; nobody else notices."""
         self.finish(request.request_id, FinishReason.ERROR, now, error=error)
-        output = _output(request, [])
-        output.finish_reason, output.error = FinishReason.ERROR, error
-        return output
+        return RequestOutput(
+            request.parent_id,
+            request.index,
+            [],
+            request.num_prompt_tokens,
+            request.num_cached_tokens,
+            finish_reason=FinishReason.ERROR,
+            error=error,
+            num_used_prompt_tokens=request.num_used_prompt_tokens,
+        )
 
     def stats(self) -> SchedulerStats:
         pool, size = self.kv.pool, self.kv.block_size
@@ -196,7 +209,7 @@ class Scheduler:
             self._continue(request, plan)
         if hurrying:  # Some of the others may have been preempted for them.
             order = [request for request in order if request.request_id in self.running]
-        long: list[Request] = []
+        long, scheduled = [], plan.scheduled
         # Behind those, shares are the policy's to decide.
         room = 0 if hurrying or plan.scheduled else self.config.max_num_batched_tokens
         # Nothing below takes away the room of a request that it does not preempt.
@@ -204,11 +217,16 @@ class Scheduler:
             start = request.num_computed_tokens
             if len(request.token_ids) - start > 1:
                 long.append(request)
-            elif blocks is None or start < request.num_prompt_tokens or plan.num_tokens >= room:
+            elif start < request.num_prompt_tokens or plan.num_tokens >= room:
                 self._continue(request, plan)
-            else:
-                plan.scheduled[request.request_id] = ScheduledRequest(request, start, 1, blocks, len(blocks))
+            elif blocks is not None:
+                scheduled[request.request_id] = ScheduledRequest(request, start, 1, blocks, len(blocks))
                 plan.num_tokens += 1
+            elif (blocks := self.kv.grow(request)) is not None:
+                scheduled[request.request_id] = ScheduledRequest(request, start, 1, blocks, len(blocks) - 1)
+                plan.num_tokens += 1
+            else:
+                self._continue(request, plan)
         for request in long:
             self._continue(request, plan)
 
@@ -350,20 +368,22 @@ class Scheduler:
 
     def _extend(self, request: Request, tokens: list[int], now: float) -> RequestOutput:
         """Append sampled tokens up to the first one that ends the request."""
-        known, ends, most, stop, kept = request.token_ids, request.stop_token_ids, request.max_total_tokens, None, 0
-        for token in tokens:
-            known.append(token)
-            kept += 1
-            if (len(known) >= most or token in ends) and (stop := check_stop(request)):
-                break
-        output = _output(request, tokens[:kept])
-        if kept and request.first_token_time is None:
+        request.token_ids += tokens
+        stop = None
+        if len(request.token_ids) >= request.max_total_tokens or not request.stop_token_ids.isdisjoint(tokens):
+            tokens, stop = _up_to_stop(request, tokens)
+        prompt, reached = request.num_prompt_tokens, request.num_reached_tokens
+        used = reached if reached < prompt else prompt  # ``num_used_prompt_tokens``, without a call for every token
+        output = RequestOutput(
+            request.parent_id, request.index, tokens, prompt, request.num_cached_tokens, num_used_prompt_tokens=used
+        )
+        if request.first_token_time is None and tokens:
             request.first_token_time = now
         if stop:
             output.finish_reason, output.stop_reason = stop.reason, stop.token_id
             self.kv.commit(request)
             self.finish(request.request_id, stop.reason, now)
-        self.policy.charge(request, output_tokens=kept)
+        self.policy.charge(request, output_tokens=len(tokens))
         return output
 
 
@@ -371,16 +391,19 @@ def _prompt_computed(request: Request) -> bool:
     return request.num_computed_tokens >= request.num_prompt_tokens
 
 
+def _up_to_stop(request: Request, tokens: list[int]) -> tuple[list[int], Stop | None]:
+    """Those of its last ``tokens`` that a request keeps, and what ends it: it loses those behind the one that does."""
+    known = request.token_ids
+    del known[len(known) - len(tokens) :]
+    for kept, token in enumerate(tokens, 1):
+        known.append(token)
+        if stop := check_stop(request):
+            return tokens[:kept], stop
+    return tokens, None
+
+
 def _unseen(scores: list[PositionLogprobs], request: Request, start: int) -> list[PositionLogprobs]:
     """The log-probabilities of prompt tokens ``start + 1 ..`` less those that were delivered before a preemption."""
     scores = scores[max(0, request.num_scored_tokens - start) :]
     request.num_scored_tokens += len(scores)
     return scores
-
-
-def _output(request: Request, tokens: list[int]) -> RequestOutput:
-    prompt, reached = request.num_prompt_tokens, request.num_reached_tokens
-    used = reached if reached < prompt else prompt  # ``num_used_prompt_tokens``, without a call for every token
-    return RequestOutput(
-        request.parent_id, request.index, tokens, prompt, request.num_cached_tokens, num_used_prompt_tokens=used
-    )
