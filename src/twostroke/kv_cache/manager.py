@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -174,49 +173,48 @@ class KVCacheManager:
             return most
         return bisect_left(range(most), True, key=lambda steps: not enough(steps + 1))
 
-    def decode(self, requests: Sequence[Request], steps: int) -> array[int]:
+    def decode(self, requests: Sequence[Request], steps: int) -> list[int]:
         """What ``steps`` rounds do in which each request allocates for one token, writes it and commits it.
 
         ``num_decode_steps`` has allowed them, no block needs a copy, and the tokens are known. The commits of the last
         round are the caller's: requests may end between them. Returns the free blocks after each round.
         """
-        size, count = self.block_size, len(requests)
-        tables = [self._tables[request.request_id] for request in requests]
+        size, count, tables = self.block_size, len(requests), []
         due: list[int] = []  # (round, which request) as one number: that is the order of allocations
+        filling: list[tuple[BlockTable, int]] = []
         contents: list[bytes] = []
-        filling: list[tuple[BlockTable, int, list[bytes]]] = []
-        for at, (request, table) in enumerate(zip(requests, tables)):
-            computed = request.num_computed_tokens
-            first = len(table.blocks) * size - computed
-            if first < steps:
-                due += range(first * count + at, steps * count, count * size)
+        for at, request in enumerate(requests):
+            table, computed = self._tables[request.request_id], request.num_computed_tokens
+            tables.append(table)
+            request.num_computed_tokens = computed + steps
+            room = len(table.blocks) * size - computed
+            if room < steps:
+                due += range(room * count + at, steps * count, count * size)
             num_full = (computed + steps - 1) // size
             if num_full > table.num_indexed and self._caching:
-                hashes = extend_block_hashes(request, num_full, size, self._model_id)[table.num_indexed : num_full]
-                filling.append((table, num_full, hashes))
-                contents += hashes
-            request.num_computed_tokens = computed + steps
+                hashes = extend_block_hashes(request, num_full, size, self._model_id)
+                contents += hashes[table.num_indexed : num_full]
+                filling.append((table, num_full))
         due.sort()
-        free_blocks, free, turn = array("q"), self.pool.num_free, 0
+        free_blocks, free = [], self.pool.num_free
         for number in due:
-            if number >= turn * count + count:
-                following = number // count
-                free_blocks += array("q", (free,)) * (following - turn)
-                turn = following
+            free_blocks += [free] * (number // count - len(free_blocks))
             free -= 1
-        free_blocks += array("q", (free,)) * (steps - turn)
-        if self.pool.are_new(contents):
-            # Blocks then have contents that nothing else ever had, so their order does not matter.
-            for number, block in zip(due, self.pool.allocate_many(len(due))):
-                tables[number % count].blocks.append(block)
-            for table, num_full, hashes in filling:
-                self.pool.remember_all(table.blocks[table.num_indexed : num_full], hashes)
-                table.num_indexed = num_full
-        else:
+        free_blocks += [free] * (steps - len(free_blocks))
+        if not self.pool.are_new(contents):
             self._decode_in_order(requests, tables, steps)
-        for table in tables:
+            return free_blocks
+        # Nothing else ever had what the blocks will hold, so it does not matter when the index gets to know of it.
+        for number, block in zip(due, self.pool.allocate_many(len(due))):
+            table = tables[number % count]
+            table.blocks.append(block)
             table.num_announced = len(table.blocks)
             table.num_ready = table.num_announced * size
+        full: list[int] = []
+        for table, num_full in filling:
+            full += table.blocks[table.num_indexed : num_full]
+            table.num_indexed = num_full
+        self.pool.remember_all(full, contents)
         return free_blocks
 
     def _decode_in_order(self, requests: Sequence[Request], tables: Sequence[BlockTable], steps: int) -> None:
@@ -226,9 +224,11 @@ class KVCacheManager:
             for request, table in zip(requests, tables):
                 if len(table.blocks) * size == request.num_computed_tokens - left:
                     table.blocks.append(self.pool.allocate())
+                    table.num_announced = len(table.blocks)
+                    table.num_ready = table.num_announced * size
             for request, table in zip(requests, tables):
                 index = table.num_indexed
-                if left > 1 and (index + 1) * size <= request.num_computed_tokens - left + 1:
+                if left > 1 and (index + 1) * size < request.num_computed_tokens - left + 2:
                     self.pool.remember(table.blocks[index], request.block_hashes[index])
                     table.num_indexed += 1
 

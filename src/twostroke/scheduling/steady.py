@@ -8,7 +8,6 @@ would have left them. The simulator jumps with it; ``tests/scheduling/test_stead
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass
 
 from twostroke.kv_cache.manager import KVCacheManager
@@ -27,7 +26,7 @@ class SteadyRun:
     """
 
     finished: list[Request]
-    free_blocks: array[int]
+    free_blocks: list[int]
 
 
 def steady_steps(scheduler: Scheduler, token: int, most: int) -> int:

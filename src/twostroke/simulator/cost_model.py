@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from twostroke.simulator.attention_cost import decode_time, prefill_time
 from twostroke.simulator.communication import all_gather_time, all_reduce_time
@@ -106,6 +106,15 @@ class _Parts:
         return self.compute + self.memory + self.launch + self.communication
 
 
+class _Sizes(NamedTuple):
+    """What a layer's time beside attention depends on, for one rank: (outputs, inputs, quantised) of its products."""
+
+    linears: list[tuple[int, int, bool]]
+    experts: list[tuple[int, int, bool]]  # of one expert
+    width: int  # elements that pass through memory between the products, for each token
+    kernels: int
+
+
 class RooflineCostModel:
     """Time of a step from data sheets and a few coefficients, or from measured tables where there are any.
 
@@ -150,6 +159,7 @@ class RooflineCostModel:
             if speculation and speculation.draft
             else None
         )
+        self._sizes = [self._sizes_of(layer) for layer in model.layers]
         self._products: dict[tuple[float, int, bool], Product] = {}
         self._layers: dict[int, _Parts] = {}
         self._heads: dict[int, _Parts] = {}
@@ -215,42 +225,46 @@ class RooflineCostModel:
         if found is None:
             found = _Parts()
             if tokens:
-                for layer in self.model.layers:
-                    self._add_layer(found, layer, tokens)
+                for layer, sizes in zip(self.model.layers, self._sizes):
+                    self._add_layer(found, layer, sizes, tokens)
                 found.add(self._elementwise(2 * tokens * self.model.hidden_size * ACTIVATION_BYTES, 1))
                 found.communication += self._all_reduce(tokens)  # the embedding is dealt out over ranks too
             self._layers[tokens] = found
         return found
 
-    def _add_layer(self, parts: _Parts, layer: Layer, tokens: int) -> None:
-        for linear in layer.linears:
-            parts.add(self._linear(linear, tokens), layer.count)
-        if layer.experts:
-            parts.add(self._experts(layer.experts, tokens), layer.count)
-        if layer.recurrence:
-            state = 2 * tokens * layer.recurrence.state_bytes(self.ranks)  # at most: a chunk keeps it on chip
-            parts.add(self._elementwise(min(state, 64 * layer.recurrence.state_bytes(self.ranks)), 2), layer.count)
+    def _sizes_of(self, layer: Layer) -> _Sizes:
+        linears = [(*linear.on_rank(self.ranks), linear.quantised) for linear in layer.linears]
+        experts = [(*linear.on_rank(self.ranks), True) for linear in layer.experts.linears] if layer.experts else []
         width = NORM_PASSES * self.model.hidden_size
-        width += ROTATION_PASSES * layer.linears[0].on_rank(self.ranks)[0]
+        width += ROTATION_PASSES * linears[0][0]
         inner = sum(linear.on_rank(self.ranks)[0] for linear in layer.linears if linear.name.endswith("gate_up"))
         kernels = ELEMENTWISE_KERNELS
         if layer.experts:
-            inner += layer.experts.per_token * layer.experts.linears[0].on_rank(self.ranks)[0]
+            inner += layer.experts.per_token * experts[0][0]
             kernels += ROUTING_KERNELS
         width += round(ACTIVATION_PASSES * inner)
-        parts.add(self._elementwise(tokens * width * ACTIVATION_BYTES, kernels), layer.count)
+        return _Sizes(linears, experts, width, kernels)
+
+    def _add_layer(self, parts: _Parts, layer: Layer, sizes: _Sizes, tokens: int) -> None:
+        for outputs, inputs, quantised in sizes.linears:
+            parts.add(self._gemm(tokens, outputs, inputs, quantised), layer.count)
+        if layer.experts:
+            parts.add(self._experts(layer.experts, sizes, tokens), layer.count)
+        if layer.recurrence:
+            state = 2 * tokens * layer.recurrence.state_bytes(self.ranks)  # at most: a chunk keeps it on chip
+            parts.add(self._elementwise(min(state, 64 * layer.recurrence.state_bytes(self.ranks)), 2), layer.count)
+        parts.add(self._elementwise(tokens * sizes.width * ACTIVATION_BYTES, sizes.kernels), layer.count)
         parts.communication += layer.count * 2 * self._all_reduce(tokens)
 
     def _linear(self, linear: Linear, rows: float) -> KernelTime:
         outputs, inputs = linear.on_rank(self.ranks)
         return self._gemm(rows, outputs, inputs, linear.quantised)
 
-    def _experts(self, experts: Experts, tokens: int) -> KernelTime:
+    def _experts(self, experts: Experts, sizes: _Sizes, tokens: int) -> KernelTime:
         """One grouped product over the experts that the tokens reach, each with its share of them."""
         distinct = experts.expected_distinct(tokens)
         rows = tokens * experts.per_token / distinct
-        times = [linear.on_rank(self.ranks) for linear in experts.linears]
-        found = [self._gemm(rows, outputs * distinct, inputs, True) for outputs, inputs in times]
+        found = [self._gemm(rows, outputs * distinct, inputs, quantised) for outputs, inputs, quantised in sizes.experts]
         return KernelTime(*(sum(values) for values in zip(*found)))
 
     def _gemm(self, rows: float, outputs: float, inputs: int, quantised: bool) -> KernelTime:
@@ -301,6 +315,8 @@ class RooflineCostModel:
         return KernelTime(memory + kernels * e.launch, memory=memory, launch=kernels * e.launch)
 
     def _all_reduce(self, tokens: int) -> float:
+        if self.ranks == 1:
+            return 0.0
         size = tokens * self.model.hidden_size * ACTIVATION_BYTES
         time = all_reduce_time(size, self.ranks, efficiency=self.efficiencies.all_reduce, link=self.link)
         return self.tables.all_reduce(size, self.ranks, time) if self.tables else time
