@@ -155,8 +155,10 @@ class Request:
         return self.params.prompt_logprobs is None or self.num_scored_tokens >= self.num_prompt_tokens - 1
 
 
-class ScheduledRequest(msgspec.Struct):
+class ScheduledRequest(msgspec.Struct, gc=False):
     """A request's share of one step: ``num_tokens`` tokens from position ``start`` on.
+
+    The garbage collector leaves it alone: nothing that it holds refers to it.
 
     Attributes:
         block_ids: The request's block table, covering at least ``start + num_tokens`` slots. It is the KV manager's

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,10 +43,13 @@ class Run:
         while self.step < step and self.scheduler.has_work():
             steps = steady_steps(self.scheduler, TOKEN, step - self.step) if self.jumps else 0
             if steps:
+                free = self.kv.pool.num_free
                 done = advance(self.scheduler, TOKEN, steps, float(self.step + steps))
+                assert done.taken == sorted(done.taken)
                 self.num_jumped += steps
                 self.step += steps
-                self.free_blocks += done.free_blocks
+                self.free_blocks += [free - bisect_right(done.taken, at) for at in range(steps - 1)]
+                self.free_blocks.append(self.kv.pool.num_free)
                 self.finished += [(self.step, request.request_id) for request in done.finished]
             else:
                 self.take_step()

@@ -177,16 +177,18 @@ class KVCacheManager:
         """What ``steps`` rounds do in which each request allocates for one token, writes it and commits it.
 
         ``num_decode_steps`` has allowed them, no block needs a copy, and the tokens are known. The commits of the last
-        round are the caller's: requests may end between them. Returns the free blocks after each round.
+        round are the caller's: requests may end between them. Returns the round of each block taken, in order.
         """
-        size, count, tables = self.block_size, len(requests), []
+        size, count = self.block_size, len(requests)
+        tables = [self._tables[request.request_id] for request in requests]
         due: list[int] = []  # (round, which request) as one number: that is the order of allocations
         filling: list[tuple[BlockTable, int]] = []
         contents: list[bytes] = []
-        for at, request in enumerate(requests):
-            table, computed = self._tables[request.request_id], request.num_computed_tokens
-            tables.append(table)
+        for at, (request, table) in enumerate(zip(requests, tables)):
+            computed = request.num_computed_tokens
             request.num_computed_tokens = computed + steps
+            if 0 < computed % size <= size - steps:
+                continue  # the block that it writes has room for more
             room = len(table.blocks) * size - computed
             if room < steps:
                 due += range(room * count + at, steps * count, count * size)
@@ -196,14 +198,10 @@ class KVCacheManager:
                 contents += hashes[table.num_indexed : num_full]
                 filling.append((table, num_full))
         due.sort()
-        free_blocks, free = [], self.pool.num_free
-        for number in due:
-            free_blocks += [free] * (number // count - len(free_blocks))
-            free -= 1
-        free_blocks += [free] * (steps - len(free_blocks))
+        taken = [number // count for number in due]
         if not self.pool.are_new(contents):
             self._decode_in_order(requests, tables, steps)
-            return free_blocks
+            return taken
         # Nothing else ever had what the blocks will hold, so it does not matter when the index gets to know of it.
         for number, block in zip(due, self.pool.allocate_many(len(due))):
             table = tables[number % count]
@@ -215,7 +213,7 @@ class KVCacheManager:
             full += table.blocks[table.num_indexed : num_full]
             table.num_indexed = num_full
         self.pool.remember_all(full, contents)
-        return free_blocks
+        return taken
 
     def _decode_in_order(self, requests: Sequence[Request], tables: Sequence[BlockTable], steps: int) -> None:
         """``decode`` round by round, where the index may hold a content until a block is taken, or get it twice."""

@@ -55,6 +55,7 @@ class Scheduler:
         self._num_looked_at = 0
         self._step = 0
         self._ranked: list[Request] | None = None
+        self._ranked_left = False  # some of them run no more
         self._ranks_change = config.policy == "fair"
         self._chunk = min(config.max_prefill_chunk or config.max_num_batched_tokens, config.max_num_batched_tokens)
 
@@ -97,7 +98,7 @@ class Scheduler:
         if request is None:
             return None
         if self.running.pop(request_id, None):
-            self._ranked = None
+            self._ranked_left = True
             self._released.append(request_id)
             self.policy.finished(request)
         else:
@@ -120,6 +121,9 @@ class Scheduler:
         """The running requests, the first one first. Not to be changed."""
         if self._ranked is None or self._ranks_change:
             self._ranked = sorted(self.running.values(), key=self.policy.rank)
+        elif self._ranked_left:
+            self._ranked = [request for request in self._ranked if request.status is RequestStatus.RUNNING]
+        self._ranked_left = False
         return self._ranked
 
     def skip_steps(self, steps: int) -> None:
@@ -209,7 +213,7 @@ class Scheduler:
             self._continue(request, plan)
         if hurrying:  # Some of the others may have been preempted for them.
             order = [request for request in order if request.request_id in self.running]
-        long, scheduled = [], plan.scheduled
+        long, scheduled, num_tokens = [], plan.scheduled, plan.num_tokens
         # Behind those, shares are the policy's to decide.
         room = 0 if hurrying or plan.scheduled else self.config.max_num_batched_tokens
         # Nothing below takes away the room of a request that it does not preempt.
@@ -217,16 +221,20 @@ class Scheduler:
             start = request.num_computed_tokens
             if len(request.token_ids) - start > 1:
                 long.append(request)
-            elif start < request.num_prompt_tokens or plan.num_tokens >= room:
-                self._continue(request, plan)
-            elif blocks is not None:
-                scheduled[request.request_id] = ScheduledRequest(request, start, 1, blocks, len(blocks))
-                plan.num_tokens += 1
-            elif (blocks := self.kv.grow(request)) is not None:
-                scheduled[request.request_id] = ScheduledRequest(request, start, 1, blocks, len(blocks) - 1)
-                plan.num_tokens += 1
-            else:
-                self._continue(request, plan)
+                continue
+            if start >= request.num_prompt_tokens and num_tokens < room:
+                if blocks is not None:
+                    scheduled[request.request_id] = ScheduledRequest(request, start, 1, blocks, len(blocks))
+                    num_tokens += 1
+                    continue
+                if (blocks := self.kv.grow(request)) is not None:
+                    scheduled[request.request_id] = ScheduledRequest(request, start, 1, blocks, len(blocks) - 1)
+                    num_tokens += 1
+                    continue
+            plan.num_tokens = num_tokens
+            self._continue(request, plan)
+            num_tokens = plan.num_tokens
+        plan.num_tokens = num_tokens
         for request in long:
             self._continue(request, plan)
 
@@ -345,7 +353,11 @@ class Scheduler:
         if request.first_scheduled_time is None:
             request.first_scheduled_time = plan.time
         self.running[request.request_id] = request
-        self._ranked = None
+        ranked = self._ranked
+        if ranked and self.policy.rank(ranked[-1]) < self.policy.rank(request):
+            ranked.append(request)
+        else:
+            self._ranked = None
         self.kv.admit(request, prefix)
         if request.num_preemptions == 0:
             request.num_cached_tokens = prefix.num_tokens

@@ -22,11 +22,11 @@ class SteadyRun:
 
     Attributes:
         finished: Those that ended with its last step.
-        free_blocks: After each step.
+        taken: For each block that was taken, in order, in which of the steps.
     """
 
     finished: list[Request]
-    free_blocks: list[int]
+    taken: list[int]
 
 
 def steady_steps(scheduler: Scheduler, token: int, most: int) -> int:
@@ -64,7 +64,7 @@ def advance(scheduler: Scheduler, token: int, steps: int, now: float) -> SteadyR
     tokens = [token] * steps
     for request in requests:
         request.token_ids += tokens
-    free_blocks = scheduler.kv.decode(requests, steps)
+    taken = scheduler.kv.decode(requests, steps)
     finished = []
     size = scheduler.kv.block_size
     for request in requests:
@@ -75,8 +75,7 @@ def advance(scheduler: Scheduler, token: int, steps: int, now: float) -> SteadyR
             scheduler.finish(request.request_id, stop.reason, now)
             finished.append(request)
     scheduler.skip_steps(steps)
-    free_blocks[-1] = scheduler.kv.pool.num_free
-    return SteadyRun(finished, free_blocks)
+    return SteadyRun(finished, taken)
 
 
 def _looks_free(scheduler: Scheduler) -> bool:

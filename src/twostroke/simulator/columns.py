@@ -69,7 +69,7 @@ def to_columns(logs: Sequence[StepLog]) -> Columns:
         gaps=np.concatenate([run.but_first(run.log.gaps) for run in runs]),
         running=np.concatenate([run.but_last(run.log.running) for run in runs]),
         waiting=same(lambda log: log.waiting),
-        free_blocks=_integers([log.free_blocks for log in logs]),
+        free_blocks=np.concatenate([run.free_blocks() for run in runs]),
         binding=np.concatenate(codes) if codes else np.zeros(0, dtype=np.int64),
         other_gaps=_numbers([log.other_gaps for log in logs]),
         bindings=tuple(names),
@@ -97,6 +97,18 @@ class _Runs:
         found: Integers = self.same(self.log.decode_context) + later * self._requests
         return found
 
+    def free_blocks(self) -> Integers:
+        """What the record before left, less those taken since; what the record says for its last step."""
+        after = np.array(self.log.free_blocks, dtype=np.int64)
+        before = np.zeros_like(after)
+        before[1:] = after[:-1]
+        new = np.bincount(np.array(self.log.taken, dtype=np.int64), minlength=len(self.log))
+        taken = np.cumsum(new)
+        before += taken[self._firsts] - new[self._firsts]
+        found: Integers = np.repeat(before, self._steps) - taken
+        found[self._lasts] = after
+        return found
+
     def but_first(self, column: array[int]) -> Integers:
         """The record's entry for its first step, the number of requests for the others."""
         return self._with(column, self._firsts)
@@ -109,10 +121,6 @@ class _Runs:
         found = self._requests.copy()
         found[at] = np.array(column, dtype=np.int64)
         return found
-
-
-def _integers(columns: Sequence[array[int]]) -> Integers:
-    return np.concatenate([np.array(column, dtype=np.int64) for column in columns])
 
 
 def _numbers(columns: Sequence[array[float]]) -> Numbers:

@@ -74,21 +74,20 @@ class DecodeCurve:
         """
         times = [now]
         bindings: list[tuple[str, int]] = []
-        while True:
-            piece = self.piece(requests, context)
-            inside = min(steps, -(-(piece.end - context) // requests))
-            if times[-1] + 2 * piece.at(context) >= until:
-                inside = 1  # near the end: durations beyond it would be computed in vain
-            elif until - times[-1] < inside * piece.seconds:
-                inside = max(1, int((until - times[-1]) / piece.at(context + inside * requests)))
-            begin, seconds, slope = piece.start, piece.seconds, piece.slope
-            durations = [seconds + (at - begin) * slope for at in range(context, context + inside * requests, requests)]
+        while not bindings or (steps and now < until):
+            start, end, seconds, slope, binding = self.piece(requests, context)
+            inside = min(steps, -(-(end - context) // requests))
+            behind = context - start
+            first = seconds + behind * slope
+            if until - now < inside * first:
+                inside = int(max(until - now, 0.0) / first) + 1  # those beyond would be computed in vain
+            durations = [seconds + at * slope for at in range(behind, behind + inside * requests, requests)]
             times.extend(accumulate(durations, initial=times.pop()))
-            bindings.append((piece.binding, inside))
+            now = times[-1]
+            before = bindings.pop()[1] if bindings and bindings[-1][0] == binding else 0
+            bindings.append((binding, before + inside))
             steps -= inside
             context += inside * requests
-            if not steps or times[-1] >= until:
-                break
         # Estimating how many fit may have gone past the end, within the last piece.
         surplus = len(times) - 1 - bisect_left(times, until, 1, len(times) - 1)
         if surplus:

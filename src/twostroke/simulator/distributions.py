@@ -19,7 +19,7 @@ def weighted(values: npt.NDArray[np.float64], weights: npt.NDArray[np.int64]) ->
     total = int(weights.sum())
     if not total:
         return Distribution(0.0, dict.fromkeys(PERCENTILES, 0.0))
-    order = np.argsort(values, kind="stable")
+    order = np.argsort(values)  # equal values may come in any order: neither percentiles nor the sum can tell
     values, ends = values[order], np.cumsum(weights[order])
 
     def nth(index: int) -> float:

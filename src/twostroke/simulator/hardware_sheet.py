@@ -75,6 +75,8 @@ def load_hardware(name: str) -> HardwareSheet:
     if name.endswith(".toml"):
         return _read(Path(name))
     wanted = name.lower()
+    if wanted in hardware_names():
+        return _read(SHEETS / f"{wanted}.toml")
     sheets = [_read(SHEETS / f"{stem}.toml") for stem in hardware_names()]
     for sheet in sheets:
         if wanted == sheet.name or wanted in sheet.aliases:

@@ -108,7 +108,8 @@ class Replica:
             first_gaps=gaps,
             left=len(running),
             waiting=len(self.scheduler.requests) - len(running),
-            free_blocks=run.free_blocks,
+            taken=run.taken,
+            free_blocks=self.kv.pool.num_free,
             bindings=bindings,
         )
         return run.finished
@@ -156,14 +157,14 @@ class Replica:
         before = self._drew
         if before == drew:
             return len(before)
-        self._drew = frozenset(drew)
-        same = len(before & drew)
+        drawing = self._drew = frozenset(drew)
+        same = len(before & drawing)
         if same < len(before):
-            for request_id in before - drew:
+            for request_id in before - drawing:
                 if request_id in self.scheduler.requests:
                     self._last_draw[request_id] = start
-        if same < len(drew) and self._last_draw:
-            for request_id in sorted(drew - before):
+        if same < len(drawing) and self._last_draw:
+            for request_id in sorted(drawing - before):
                 if (last := self._last_draw.pop(request_id, None)) is not None:
                     self.log.other_gaps.append(end - last)
         return same

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -26,7 +27,6 @@ class StepLog:
     Attributes:
         start: Of each step, in seconds; ``end`` likewise. A step may begin long after the one before: then nobody was
             there.
-        free_blocks: KV blocks after each step.
         steps: How many steps a record stands for. Its other entries are those of the first of them; in each further one
             ``decode_context`` is more by the number of requests, and every request draws again.
         decode_requests: Requests that computed one token (or, under speculation, verified drafts).
@@ -37,13 +37,14 @@ class StepLog:
         gaps: Requests that also got a token in the step before: for each, ``end - start`` lies between two tokens.
         running: Requests after the last step of a record, ``decode_requests`` after the others.
         waiting: Requests that wait, after the step.
+        free_blocks: KV blocks after the last step of a record. Within a record and between two, none becomes free.
+        taken: For each block that a run took, the number of the step.
         binding: What most of the step waited for, as an index into ``bindings``.
         other_gaps: Seconds between two tokens of a request that was left out of the steps between them.
     """
 
     start: array[float] = field(default_factory=_numbers)
     end: array[float] = field(default_factory=_numbers)
-    free_blocks: array[int] = field(default_factory=_integers)
     steps: array[int] = field(default_factory=_integers)
     decode_requests: array[int] = field(default_factory=_integers)
     decode_context: array[int] = field(default_factory=_integers)
@@ -53,6 +54,8 @@ class StepLog:
     gaps: array[int] = field(default_factory=_integers)
     running: array[int] = field(default_factory=_integers)
     waiting: array[int] = field(default_factory=_integers)
+    free_blocks: array[int] = field(default_factory=_integers)
+    taken: array[int] = field(default_factory=_integers)
     binding: array[int] = field(default_factory=_integers)
     other_gaps: array[float] = field(default_factory=_numbers)
     bindings: dict[str, int] = field(default_factory=dict)
@@ -99,7 +102,8 @@ class StepLog:
         first_gaps: int,
         left: int,
         waiting: int,
-        free_blocks: Sequence[int],
+        taken: Sequence[int],
+        free_blocks: int,
         bindings: Sequence[tuple[str, int]],
     ) -> None:
         """Append consecutive steps in which ``requests`` requests decode.
@@ -109,14 +113,16 @@ class StepLog:
             context: Tokens attended to in the first; ``requests`` more in each further one.
             first_gaps: ``gaps`` of the first.
             left: Requests that run on after the last.
+            taken: In which of the steps a block was taken, ascending; ``free_blocks``: after the last.
             bindings: What how many of them wait for: each becomes a record.
         """
-        packed = array("d", times)
+        packed, first, free = array("d", times), len(self.start), self.free_blocks[-1]
         self.start += packed[:-1]
         self.end += packed[1:]
-        self.free_blocks.extend(free_blocks)
-        gaps = first_gaps
+        self.taken += array("q", [first + at for at in taken])
+        gaps, done = first_gaps, 0
         for binding, count in bindings:
+            done += count
             self.steps.append(count)
             self.decode_requests.append(requests)
             self.decode_context.append(context)
@@ -126,10 +132,11 @@ class StepLog:
             self.gaps.append(gaps)
             self.running.append(requests)
             self.waiting.append(waiting)
+            self.free_blocks.append(free - bisect_left(taken, done))
             self.binding.append(self._code(binding))
             gaps = requests
             context += count * requests
-        self.running[-1] = left
+        self.running[-1], self.free_blocks[-1] = left, free_blocks
 
     def _code(self, binding: str) -> int:
         return self.bindings.setdefault(binding, len(self.bindings))
