@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple, Protocol
 
-from twostroke.simulator.attention_cost import decode_time, prefill_time
+import msgspec
+
+from twostroke.simulator.attention_cost import DecodeAttention, PrefillAttention
 from twostroke.simulator.communication import all_gather_time, all_reduce_time
 from twostroke.simulator.efficiencies import Efficiencies
 from twostroke.simulator.gemm import Product
@@ -31,8 +33,7 @@ ELEMENTWISE_KERNELS, ROUTING_KERNELS, SAMPLING_KERNELS = 5, 4, 6
 LOGIT_PASSES = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True):
     """How long a step takes, in seconds.
 
     Attributes:
@@ -78,8 +79,7 @@ class Speculation:
     draft: ModelSheet | None = None
 
 
-@dataclass(slots=True)
-class _Parts:
+class _Parts(msgspec.Struct):
     """Seconds by what they wait for."""
 
     compute: float = 0.0
@@ -160,6 +160,11 @@ class RooflineCostModel:
             else None
         )
         self._sizes = [self._sizes_of(layer) for layer in model.layers]
+        self._attention = [
+            (layer.count, layer.attention, self._decode_attention(layer.attention), self._prefill_attention(layer.attention))
+            for layer in model.layers
+            if layer.attention is not None
+        ]
         self._products: dict[tuple[float, int, bool], Product] = {}
         self._layers: dict[int, _Parts] = {}
         self._heads: dict[int, _Parts] = {}
@@ -167,13 +172,14 @@ class RooflineCostModel:
 
     def step(self, shape: StepShape) -> Estimate:
         requests = shape.decode_requests
-        parts = self._fixed(requests, shape) if shape.prefill else self._decode_fixed(requests, shape.sampled)
-        parts = parts.copy()
+        new_tokens = sum([new for new, _ in shape.prefill])
+        if new_tokens:
+            parts = self._fixed(requests, shape.sampled, new_tokens)
+        else:
+            parts = self._decode_fixed(requests, shape.sampled).copy()
         if requests:
             self._add_decode_attention(parts, requests, shape.decode_context)
-        new_tokens = 0
-        if shape.prefill:
-            new_tokens = sum(new for new, _ in shape.prefill)
+        if new_tokens:
             self._add_prefill_attention(parts, shape.prefill)
         return self._estimate(parts, shape, new_tokens)
 
@@ -213,10 +219,10 @@ class RooflineCostModel:
             self._decodes[key] = found
         return found
 
-    def _fixed(self, requests: int, shape: StepShape) -> _Parts:
-        found = self._tokens(requests * self.queries + sum(new for new, _ in shape.prefill)).copy()
-        drawing = min(requests, shape.sampled)
-        found.add_parts(self._head(drawing * self.queries + shape.sampled - drawing))
+    def _fixed(self, requests: int, sampled: int, new_tokens: int) -> _Parts:
+        found = self._tokens(requests * self.queries + new_tokens).copy()
+        drawing = min(requests, sampled)
+        found.add_parts(self._head(drawing * self.queries + sampled - drawing))
         return found
 
     def _tokens(self, tokens: int) -> _Parts:
@@ -312,7 +318,8 @@ class RooflineCostModel:
     def _elementwise(self, moved: float, kernels: int) -> KernelTime:
         e = self.efficiencies.elementwise
         memory = moved / (e.memory * self.hardware.memory_bandwidth)
-        return KernelTime(memory + kernels * e.launch, memory=memory, launch=kernels * e.launch)
+        launch = kernels * e.launch
+        return KernelTime(memory + launch, 0.0, memory, launch)
 
     def _all_reduce(self, tokens: int) -> float:
         if self.ranks == 1:
@@ -321,19 +328,9 @@ class RooflineCostModel:
         time = all_reduce_time(size, self.ranks, efficiency=self.efficiencies.all_reduce, link=self.link)
         return self.tables.all_reduce(size, self.ranks, time) if self.tables else time
 
-    def _add_decode_attention(self, parts: _Parts, requests: int, context: int) -> None:
-        mean = context / requests
-        for layer in self.model.layers:
-            attention = layer.attention
-            if attention is not None:
-                seen = context if attention.window is None or mean <= attention.window else attention.window * requests
-                parts.add(self._decode_attention(attention, requests, seen), layer.count)
-
-    def _decode_attention(self, attention: Attention, requests: int, seen: float) -> KernelTime:
-        time = decode_time(
-            attention,
-            requests,
-            seen,
+    def _decode_attention(self, layer: Attention) -> DecodeAttention:
+        return DecodeAttention(
+            layer,
             efficiency=self.efficiencies.decode,
             flops=self.hardware.dense_flops[self.plain_format],
             bandwidth=self.hardware.memory_bandwidth,
@@ -342,28 +339,33 @@ class RooflineCostModel:
             cache_bytes=self.cache_bytes,
             queries=self.queries,
         )
-        if self.tables and not attention.latent:
-            heads, kv_heads = attention.heads // self.ranks, ceil(attention.kv_heads / self.ranks)
-            return self.tables.decode(heads, kv_heads, attention.key_dim, requests, seen / requests, time)
-        return time
+
+    def _prefill_attention(self, layer: Attention) -> PrefillAttention:
+        return PrefillAttention(
+            layer,
+            efficiency=self.efficiencies.prefill,
+            flops=self.hardware.dense_flops[self.plain_format],
+            bandwidth=self.hardware.memory_bandwidth,
+            units=self.hardware.compute_units,
+            ranks=self.ranks,
+            cache_bytes=self.cache_bytes,
+        )
+
+    def _add_decode_attention(self, parts: _Parts, requests: int, context: int) -> None:
+        mean = context / requests
+        for count, layer, attention, _ in self._attention:
+            seen = context if layer.window is None or mean <= layer.window else layer.window * requests
+            time = attention.time(requests, seen)
+            if self.tables and not layer.latent:
+                heads, kv_heads = layer.heads // self.ranks, ceil(layer.kv_heads / self.ranks)
+                time = self.tables.decode(heads, kv_heads, layer.key_dim, requests, seen / requests, time)
+            parts.add(time, count)
 
     def _add_prefill_attention(self, parts: _Parts, chunks: tuple[tuple[int, int], ...]) -> None:
-        for layer in self.model.layers:
-            attention = layer.attention
-            if attention is None:
-                continue
-            time = prefill_time(
-                attention,
-                chunks,
-                efficiency=self.efficiencies.prefill,
-                flops=self.hardware.dense_flops[self.plain_format],
-                bandwidth=self.hardware.memory_bandwidth,
-                units=self.hardware.compute_units,
-                ranks=self.ranks,
-                cache_bytes=self.cache_bytes,
-            )
-            if self.tables and not attention.latent:
-                heads, kv_heads = attention.heads // self.ranks, ceil(attention.kv_heads / self.ranks)
+        for count, layer, _, attention in self._attention:
+            time = attention.time(chunks)
+            if self.tables and not layer.latent:
+                heads, kv_heads = layer.heads // self.ranks, ceil(layer.kv_heads / self.ranks)
                 length = sum(new for new, _ in chunks) / len(chunks)
-                time = self.tables.prefill(heads, kv_heads, attention.key_dim, len(chunks), length, time)
-            parts.add(time, layer.count)
+                time = self.tables.prefill(heads, kv_heads, layer.key_dim, len(chunks), length, time)
+            parts.add(time, count)

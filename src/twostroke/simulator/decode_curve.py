@@ -7,13 +7,18 @@ answers. Stepping and jumping read the same lines by the same arithmetic, so bot
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Literal, NamedTuple
+
+import numpy as np
 
 from twostroke.simulator.cost_model import CostModel
 from twostroke.simulator.step_shape import StepShape
 
+# Steps from which on numpy is faster than Python; both add one duration after the other, and so to the same digits.
+MANY = 24
 Bound = Literal["seconds", "low", "high"]
 # Tokens per request between two contexts that the cost model is asked about.
 SPACING = 64
@@ -35,7 +40,7 @@ class Piece(NamedTuple):
 class DecodeRun(NamedTuple):
     """Consecutive steps: when the first begins, then when each ends; and what how many of them wait for."""
 
-    times: list[float]
+    times: array[float]
     bindings: list[tuple[str, int]]
 
 
@@ -72,7 +77,7 @@ class DecodeCurve:
         Args:
             context: Tokens attended to in the first step; ``requests`` more in each further one.
         """
-        times = [now]
+        times = array("d", (now,))
         bindings: list[tuple[str, int]] = []
         while not bindings or (steps and now < until):
             start, end, seconds, slope, binding = self.piece(requests, context)
@@ -81,8 +86,7 @@ class DecodeCurve:
             first = seconds + behind * slope
             if until - now < inside * first:
                 inside = int(max(until - now, 0.0) / first) + 1  # those beyond would be computed in vain
-            durations = [seconds + at * slope for at in range(behind, behind + inside * requests, requests)]
-            times.extend(accumulate(durations, initial=times.pop()))
+            times.extend(_ends(now, seconds, slope, range(behind, behind + inside * requests, requests)))
             now = times[-1]
             before = bindings.pop()[1] if bindings and bindings[-1][0] == binding else 0
             bindings.append((binding, before + inside))
@@ -102,3 +106,13 @@ class DecodeCurve:
             estimate = self._cost.step(StepShape(requests, context, (), requests))
             found = self._asked[requests, context] = float(getattr(estimate, self._bound)), estimate.binding
         return found
+
+
+def _ends(now: float, seconds: float, slope: float, behind: range) -> array[float]:
+    """When consecutive steps from ``now`` on end that take ``seconds + slope * each of behind``."""
+    if len(behind) < MANY:
+        durations = [seconds + at * slope for at in behind]
+        return array("d", islice(accumulate(durations, initial=now), 1, None))
+    steps = np.arange(behind.start, behind.stop, behind.step) * slope + seconds
+    steps[0] += now
+    return array("d", np.cumsum(steps).tobytes())

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from twostroke.sampling_params import SamplingParams
 from twostroke.simulator.replica import Replica
 from twostroke.simulator.router import Router
@@ -15,8 +17,7 @@ from twostroke.simulator.workloads.base import RequestSpec, Workload, make_reque
 from twostroke.types import Request
 
 
-@dataclass(frozen=True, slots=True)
-class RequestResult:
+class RequestResult(msgspec.Struct, frozen=True):
     """One finished request; times in seconds since the start."""
 
     number: int

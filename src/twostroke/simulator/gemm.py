@@ -85,19 +85,20 @@ class Product:
         best = self._unsplit.get(key)
         if best is not None:
             return best
-        best, prologue, whole = float("inf"), e.prologue, True
+        best, whole = float("inf"), True
+        prologue, partial, fixed, moved = e.prologue, e.waves, e.split, PARTIAL_BYTES * rows * self._outputs
         for tile_rows, across, step in self._tiles:
             tiles = ceil(rows / tile_rows) * across / units
             least = step * tiles * inputs
             if least >= best:
                 continue  # even without a last wave and a prologue
-            split_least = step * tiles * (inputs + 2.0 * prologue) + e.split
+            split_least = step * tiles * (inputs + 2.0 * prologue) + fixed
             for split in SPLITS:
                 found = tiles * split
-                waves = e.waves * ceil(found) + (1 - e.waves) * (found if found > 1.0 else 1.0)
+                waves = partial * ceil(found) + (1 - partial) * (found if found > 1.0 else 1.0)
                 time = waves * step * (inputs / split + prologue)
                 if split > 1:
-                    time += e.split + PARTIAL_BYTES * rows * self._outputs * split / self._bandwidth
+                    time += fixed + moved * split / self._bandwidth
                     whole = False
                 if time < best:
                     best = time

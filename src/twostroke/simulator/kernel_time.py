@@ -22,5 +22,5 @@ def combine(compute: float, memory: float, launch: float, sharpness: float) -> K
     longer, shorter = (compute, memory) if compute >= memory else (memory, compute)
     body = longer * (1.0 + (shorter / longer) ** sharpness) ** (1.0 / sharpness) if longer else 0.0
     if compute >= memory:
-        return KernelTime(body + launch, compute=body, launch=launch)
-    return KernelTime(body + launch, memory=body, launch=launch)
+        return KernelTime(body + launch, body, 0.0, launch)
+    return KernelTime(body + launch, 0.0, body, launch)

@@ -95,7 +95,7 @@ class StepLog:
 
     def add_run(
         self,
-        times: Sequence[float],
+        times: array[float],
         requests: int,
         context: int,
         *,
@@ -116,9 +116,9 @@ class StepLog:
             taken: In which of the steps a block was taken, ascending; ``free_blocks``: after the last.
             bindings: What how many of them wait for: each becomes a record.
         """
-        packed, first, free = array("d", times), len(self.start), self.free_blocks[-1]
-        self.start += packed[:-1]
-        self.end += packed[1:]
+        first, free = len(self.start), self.free_blocks[-1]
+        self.start += times[:-1]
+        self.end += times[1:]
         self.taken += array("q", [first + at for at in taken])
         gaps, done = first_gaps, 0
         for binding, count in bindings:
