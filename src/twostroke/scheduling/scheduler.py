@@ -382,7 +382,8 @@ class Scheduler:
         """Append sampled tokens up to the first one that ends the request."""
         request.token_ids += tokens
         stop = None
-        if len(request.token_ids) >= request.max_total_tokens or not request.stop_token_ids.isdisjoint(tokens):
+        ends = request.stop_token_ids
+        if len(request.token_ids) >= request.max_total_tokens or (ends and not ends.isdisjoint(tokens)):
             tokens, stop = _up_to_stop(request, tokens)
         prompt, reached = request.num_prompt_tokens, request.num_reached_tokens
         used = reached if reached < prompt else prompt  # ``num_used_prompt_tokens``, without a call for every token
@@ -395,7 +396,8 @@ class Scheduler:
             output.finish_reason, output.stop_reason = stop.reason, stop.token_id
             self.kv.commit(request)
             self.finish(request.request_id, stop.reason, now)
-        self.policy.charge(request, output_tokens=len(tokens))
+        if self._ranks_change:
+            self.policy.charge(request, output_tokens=len(tokens))
         return output
 
 

@@ -45,12 +45,11 @@ def steady_steps(scheduler: Scheduler, token: int, most: int) -> int:
     requests = scheduler.ranked()
     steps = most
     for request in requests:
-        known, computed = len(request.token_ids), request.num_computed_tokens
-        if known - computed != 1 or computed < request.num_prompt_tokens or token in request.stop_token_ids:
+        computed, ends = request.num_computed_tokens, request.stop_token_ids
+        if len(request.token_ids) != computed + 1 or computed < request.num_prompt_tokens or (ends and token in ends):
             return 0
-        left = request.max_total_tokens - known
-        if left < steps:
-            steps = left
+        if request.max_total_tokens - computed <= steps:
+            steps = request.max_total_tokens - computed - 1
     # Without samples of one prompt, nobody shares a block that is not full.
     if scheduler.kv.pool.shares and any([request.leader is not None for request in requests]):
         if any(map(scheduler.kv.must_copy, requests)):

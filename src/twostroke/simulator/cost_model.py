@@ -185,15 +185,16 @@ class RooflineCostModel:
 
     def _estimate(self, parts: _Parts, shape: StepShape, new_tokens: int) -> Estimate:
         e, requests = self.efficiencies, shape.decode_requests
+        of_host = e.host
         share = new_tokens / (new_tokens + requests) if new_tokens else 0.0
         device = parts.seconds * (e.step_decode + share * (e.step_prefill - e.step_decode))
-        starts = e.host.layer * self.model.num_layers if new_tokens else 0.0
+        starts = of_host.layer * self.model.num_layers if new_tokens else 0.0
         waits = max(starts - device, 0.0)
         device += waits
-        host = e.host.step + e.host.request * (requests + len(shape.prefill)) + e.host.token * new_tokens
+        host = of_host.step + of_host.request * (requests + len(shape.prefill)) + of_host.token * new_tokens
         if shape.since_prefill:
-            host += e.host.settle * e.host.fade ** (shape.since_prefill - 1)
-        seconds = max(device, host) if e.host.overlap else device + host
+            host += of_host.settle * of_host.fade ** (shape.since_prefill - 1)
+        seconds = max(device, host) if of_host.overlap else device + host
         if self._draft is not None and requests:
             seconds += self._drafts * self._draft.step(StepShape(requests, shape.decode_context, (), requests)).seconds
         i = e.interval

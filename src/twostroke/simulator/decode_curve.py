@@ -18,7 +18,7 @@ from twostroke.simulator.cost_model import CostModel
 from twostroke.simulator.step_shape import StepShape
 
 # Steps from which on numpy is faster than Python; both add one duration after the other, and so to the same digits.
-MANY = 24
+MANY = 32
 Bound = Literal["seconds", "low", "high"]
 # Tokens per request between two contexts that the cost model is asked about.
 SPACING = 64

@@ -106,25 +106,25 @@ class Fleet:
 
     def _turn(self, progress: Callable[[int], None]) -> bool:
         arrival = self._next_arrival()
-        busy = [replica for replica in self._replicas if replica.has_work() and replica.clock() < arrival]
+        busy = [replica for replica in self._replicas if replica.clock() < arrival and replica.has_work()]
         if not busy:
             if arrival == math.inf:
                 return False
             self._admit(self._pop_arrival(), progress)
             return True
-        replica = min(busy, key=lambda replica: replica.clock())
-        until = arrival
-        if self._workload.reactive:
+        replica = min(busy, key=lambda replica: replica.clock()) if len(busy) > 1 else busy[0]
+        until, reactive = arrival, self._workload.reactive
+        if reactive:
             # Any other replica may end a request, and so set one off, from its own time on.
             until = min([arrival, *(other.clock() for other in busy if other is not replica)])
         while True:
-            finished = replica.run(until)
-            for request in finished:
-                self._finish(request)
-            if finished:
+            if finished := replica.run(until):
+                for request in finished:
+                    self._finish(request)
                 progress(len(finished))
-            sets_off = finished and self._workload.reactive
-            if sets_off or not replica.has_work() or replica.clock() >= until:
+                if reactive:
+                    return True
+            if replica.clock() >= until or not replica.has_work():
                 return True
 
     # ---- arrivals ----------------------------------------------------------------------------------------------
