@@ -68,7 +68,7 @@ class Run:
         """Everything that can matter later, the order of the free list included."""
         pool = self.kv.pool
         return {
-            "pool": (pool._sharers, pool._hash_of, pool._block_of, list(pool._free)),
+            "pool": (pool._sharers, pool._hash_of, pool._block_of, pool.free_in_order()),
             "tables": {i: (t.blocks, t.num_indexed, t.num_announced) for i, t in self.kv._tables.items()},
             "running": list(self.scheduler.running),
             # A waiting request's hashes are computed when somebody asks.

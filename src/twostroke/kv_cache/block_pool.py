@@ -22,11 +22,13 @@ class BlockPool:
         self._sharers: dict[int, int] = {}  # how many hold a block beside the first one, where anybody does
         self._hash_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        # Free blocks: those without content, the last one next, and the others, the first one next once those are gone.
+        self._blank: dict[int, None] = dict.fromkeys(reversed(range(num_blocks)))
+        self._kept: OrderedDict[int, None] = OrderedDict()
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        return len(self._blank) + len(self._kept)
 
     @property
     def num_cached(self) -> int:
@@ -34,10 +36,14 @@ class BlockPool:
         return len(self._block_of)
 
     def holders(self, block: int) -> int:
-        return 0 if block in self._free else 1 + self._sharers.get(block, 0)
+        return 0 if self.is_free(block) else 1 + self._sharers.get(block, 0)
 
     def is_free(self, block: int) -> bool:
-        return block in self._free
+        return block in self._kept or block in self._blank
+
+    def free_in_order(self) -> list[int]:
+        """The free blocks, the one first that goes next."""
+        return [*reversed(self._blank), *self._kept]
 
     @property
     def shares(self) -> bool:
@@ -50,26 +56,27 @@ class BlockPool:
 
     def allocate(self) -> int:
         """Take a free block for one holder, evicting its content. The caller has checked ``num_free``."""
-        block, _ = self._free.popitem(last=False)
-        if self._hash_of[block] is not None:
-            self.forget(block)
+        if self._blank:
+            return self._blank.popitem()[0]
+        block, _ = self._kept.popitem(last=False)
+        self.forget(block)
         return block
 
     def allocate_many(self, count: int) -> list[int]:
         """``allocate``, ``count`` times."""
-        pop, hash_of, block_of = self._free.popitem, self._hash_of, self._block_of
-        found = [pop(False)[0] for _ in range(count)]
-        for block in found:
-            content = hash_of[block]
-            if content is not None:
-                del block_of[content]
-                hash_of[block] = None
-        return found
+        pop_blank, pop_kept, forget = self._blank.popitem, self._kept.popitem, self.forget
+        blank = [pop_blank()[0] for _ in range(min(count, len(self._blank)))]
+        if len(blank) == count:
+            return blank
+        kept = [pop_kept(False)[0] for _ in range(count - len(blank))]
+        for block in kept:
+            forget(block)
+        return blank + kept
 
     def share(self, block: int) -> None:
-        """Add a holder to a block that is held or free (a free one is revived)."""
-        if block in self._free:
-            del self._free[block]
+        """Add a holder to a block that is held, or free with its content (it is revived)."""
+        if block in self._kept:
+            del self._kept[block]
         else:
             self._sharers[block] = self._sharers.get(block, 0) + 1
 
@@ -79,16 +86,16 @@ class BlockPool:
 
     def release_all(self, blocks: Iterable[int]) -> None:
         """``release`` of each, in this order."""
-        hash_of, sharers, free = self._hash_of, self._sharers, self._free
+        hash_of, sharers, blank, kept = self._hash_of, self._sharers, self._blank, self._kept
         for block in blocks:
             if sharers and block in sharers:
                 sharers[block] -= 1
                 if not sharers[block]:
                     del sharers[block]
+            elif hash_of[block] is None:
+                blank[block] = None
             else:
-                free[block] = None
-                if hash_of[block] is None:
-                    free.move_to_end(block, last=False)
+                kept[block] = None
 
     def remember(self, block: int, content: bytes) -> None:
         """Index a full block by the hash of its content, unless an equal block is indexed already."""
@@ -132,7 +139,9 @@ class BlockPool:
         """Assert that the pool agrees with itself and with the holders that the block tables imply."""
         for block in range(self.num_blocks):
             assert self.holders(block) == holders.get(block, 0), f"block {block}: wrong number of holders"
-            assert block not in self._free or block not in self._sharers, f"block {block}: free and held disagree"
+            assert not self.is_free(block) or block not in self._sharers, f"block {block}: free and held disagree"
             content = self._hash_of[block]
             assert content is None or self._block_of.get(content) == block, f"block {block}: index disagrees"
+            assert (block in self._kept) <= (content is not None), f"block {block}: kept for nothing"
+            assert (block in self._blank) <= (content is None), f"block {block}: free for all, but has content"
         assert len(self._block_of) == sum(content is not None for content in self._hash_of)
