@@ -179,33 +179,36 @@ class KVCacheManager:
         ``num_decode_steps`` has allowed them, no block needs a copy, and the tokens are known. The commits of the last
         round are the caller's: requests may end between them. Returns the round of each block taken, in order.
         """
-        size, count = self.block_size, len(requests)
-        tables = [self._tables[request.request_id] for request in requests]
+        size, count, of = self.block_size, len(requests), self._tables
         due: list[int] = []  # (round, which request) as one number: that is the order of allocations
+        tables: dict[int, BlockTable] = {}
         filling: list[tuple[BlockTable, int]] = []
         contents: list[bytes] = []
-        for at, (request, table) in enumerate(zip(requests, tables)):
+        for at, request in enumerate(requests):
             computed = request.num_computed_tokens
-            request.num_computed_tokens = computed + steps
+            request.num_computed_tokens = after = computed + steps
             if 0 < computed % size <= size - steps:
                 continue  # the block that it writes has room for more
+            table = tables[at] = of[request.request_id]
             room = len(table.blocks) * size - computed
             if room < steps:
                 due += range(room * count + at, steps * count, count * size)
-            num_full = (computed + steps - 1) // size
+            num_full = (after - 1) // size
             if num_full > table.num_indexed and self._caching:
-                hashes = extend_block_hashes(request, num_full, size, self._model_id)
+                hashes = request.block_hashes
+                if len(hashes) < num_full:
+                    extend_block_hashes(request, num_full, size, self._model_id)
                 contents += hashes[table.num_indexed : num_full]
                 filling.append((table, num_full))
         due.sort()
         taken = [number // count for number in due]
         if not self.pool.are_new(contents):
-            self._decode_in_order(requests, tables, steps)
+            self._decode_in_order([(requests[at], table) for at, table in tables.items()], steps)
             return taken
         # Nothing else ever had what the blocks will hold, so it does not matter when the index gets to know of it.
         for number, block in zip(due, self.pool.allocate_many(len(due))):
-            table = tables[number % count]
-            table.blocks.append(block)
+            tables[number % count].blocks.append(block)
+        for table in tables.values():
             table.num_announced = len(table.blocks)
             table.num_ready = table.num_announced * size
         full: list[int] = []
@@ -215,16 +218,16 @@ class KVCacheManager:
         self.pool.remember_all(full, contents)
         return taken
 
-    def _decode_in_order(self, requests: Sequence[Request], tables: Sequence[BlockTable], steps: int) -> None:
-        """``decode`` round by round, where the index may hold a content until a block is taken, or get it twice."""
+    def _decode_in_order(self, requests: Sequence[tuple[Request, BlockTable]], steps: int) -> None:
+        """``decode`` of those that need blocks, round by round, where the index holds one of the contents already, or is to get it twice."""
         size = self.block_size
         for left in range(steps, 0, -1):
-            for request, table in zip(requests, tables):
+            for request, table in requests:
                 if len(table.blocks) * size == request.num_computed_tokens - left:
                     table.blocks.append(self.pool.allocate())
                     table.num_announced = len(table.blocks)
                     table.num_ready = table.num_announced * size
-            for request, table in zip(requests, tables):
+            for request, table in requests:
                 index = table.num_indexed
                 if left > 1 and (index + 1) * size < request.num_computed_tokens - left + 2:
                     self.pool.remember(table.blocks[index], request.block_hashes[index])

@@ -307,7 +307,8 @@ class Scheduler:
                 plan.decisions.append(Decision(request.request_id, prefix, behind=len(self.policy) - 1))
                 return
             self._admit(self.policy.pop(), prefix, plan)
-            promised += self.kv.num_blocks_missing(request)
+            if len(self.policy):
+                promised += self.kv.num_blocks_missing(request)
         if len(self.policy):
             plan.decisions.append(Decision("", Reason.BATCH_RUNNING, behind=len(self.policy)))
 
@@ -324,7 +325,7 @@ class Scheduler:
         # Whoever enters needs a new block at least. Asked before the lookup, since who is kept out asks at every step.
         if promised >= self.kv.pool.num_free:
             return Reason.NO_FREE_BLOCK
-        if any(decision.reason is Reason.PREEMPTED for decision in plan.decisions):
+        if plan.decisions and any(decision.reason is Reason.PREEMPTED for decision in plan.decisions):
             return Reason.POLICY
         prefix = self.kv.find_prefix(request)
         return prefix if self.kv.has_room(request, prefix, promised) else Reason.NO_FREE_BLOCK

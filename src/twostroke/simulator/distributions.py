@@ -31,5 +31,19 @@ def weighted(values: npt.NDArray[np.float64], weights: npt.NDArray[np.int64]) ->
         below = int(position)
         low, high = nth(below), nth(min(below + 1, total - 1))
         percentiles[percent] = low + (high - low) * (position - below)
-    mean = math.fsum((values * weights[order]).tolist()) / total
+    mean = exact_sum(values * weights[order]) / total
     return Distribution(mean, percentiles)
+
+
+def exact_sum(values: npt.NDArray[np.float64]) -> float:
+    """The sum, rounded once: what ``math.fsum`` says, in whole numbers, and much faster."""
+    if not len(values):
+        return 0.0
+    mantissas, exponents = np.frexp(values)
+    whole = np.ldexp(mantissas, 53).astype(np.int64)
+    low, high, total = int(exponents.min()), int(exponents.max()), 0
+    for exponent in range(low, high + 1):
+        these = whole[exponents == exponent]
+        # Halves, so that no sum of them overflows.
+        total += ((int((these >> 32).sum()) << 32) + int((these & 0xFFFFFFFF).sum())) << (exponent - low)
+    return math.ldexp(total, low - 53)
