@@ -149,6 +149,12 @@ class Request:
         self.num_reached_tokens = max(known, end)
         return max(0, min(end, self.num_prompt_tokens) - known)
 
+    def take_scores(self, scores: list[PositionLogprobs], start: int) -> list[PositionLogprobs]:
+        """The log-probabilities of prompt tokens ``start + 1 ..`` less those that were delivered before a preemption."""
+        scores = scores[max(0, self.num_scored_tokens - start) :]
+        self.num_scored_tokens += len(scores)
+        return scores
+
     @property
     def reads_prefix_cache(self) -> bool:
         """Log-probabilities of the prompt need its logits, so until they are known every token is computed."""

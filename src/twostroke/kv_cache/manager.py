@@ -219,7 +219,7 @@ class KVCacheManager:
         return taken
 
     def _decode_in_order(self, requests: Sequence[tuple[Request, BlockTable]], steps: int) -> None:
-        """``decode`` of those that need blocks, round by round, where the index holds one of the contents already, or is to get it twice."""
+        """``decode`` of those that need blocks, round by round: the index has one of the contents, or gets it twice."""
         size = self.block_size
         for left in range(steps, 0, -1):
             for request, table in requests:

@@ -15,11 +15,10 @@ from twostroke.errors import RequestTooLargeError, TwostrokeError
 from twostroke.kv_cache.manager import KVCacheManager, Prefix
 from twostroke.observability.events import SchedulerStats
 from twostroke.scheduling.policies import make_policy, pick_victim
-from twostroke.scheduling.stopping import Stop, check_stop
+from twostroke.scheduling.stopping import cut_at_stop
 from twostroke.types import (
     Decision,
     FinishReason,
-    PositionLogprobs,
     Reason,
     Request,
     RequestOutput,
@@ -157,7 +156,7 @@ class Scheduler:
             num_tokens = item.num_tokens
             computed = request.num_computed_tokens = request.num_computed_tokens + num_tokens
             tokens = drawn.get(request_id) or []
-            unseen = _unseen(scores[request_id], request, item.start) if scores and request_id in scores else None
+            unseen = request.take_scores(scores[request_id], item.start) if scores and request_id in scores else None
             if tokens or unseen is not None:
                 output = self._extend(request, tokens, now)
                 if logprobs:
@@ -174,16 +173,9 @@ class Scheduler:
     def fail(self, request: Request, error: TwostrokeError, now: float) -> RequestOutput:
         """End one request with an error; nobody else notices."""
         self.finish(request.request_id, FinishReason.ERROR, now, error=error)
-        return RequestOutput(
-            request.parent_id,
-            request.index,
-            [],
-            request.num_prompt_tokens,
-            request.num_cached_tokens,
-            finish_reason=FinishReason.ERROR,
-            error=error,
-            num_used_prompt_tokens=request.num_used_prompt_tokens,
-        )
+        output = _output(request, [])
+        output.finish_reason, output.error = FinishReason.ERROR, error
+        return output
 
     def stats(self) -> SchedulerStats:
         pool, size = self.kv.pool, self.kv.block_size
@@ -213,7 +205,7 @@ class Scheduler:
             self._continue(request, plan)
         if hurrying:  # Some of the others may have been preempted for them.
             order = [request for request in order if request.request_id in self.running]
-        long, scheduled, num_tokens = [], plan.scheduled, plan.num_tokens
+        long, scheduled = [], plan.scheduled
         # Behind those, shares are the policy's to decide.
         room = 0 if hurrying or plan.scheduled else self.config.max_num_batched_tokens
         # Nothing below takes away the room of a request that it does not preempt.
@@ -221,20 +213,16 @@ class Scheduler:
             start = request.num_computed_tokens
             if len(request.token_ids) - start > 1:
                 long.append(request)
-                continue
-            if start >= request.num_prompt_tokens and num_tokens < room:
-                if blocks is not None:
-                    scheduled[request.request_id] = ScheduledRequest(request, start, 1, blocks, len(blocks))
-                    num_tokens += 1
-                    continue
-                if (blocks := self.kv.grow(request)) is not None:
-                    scheduled[request.request_id] = ScheduledRequest(request, start, 1, blocks, len(blocks) - 1)
-                    num_tokens += 1
-                    continue
-            plan.num_tokens = num_tokens
-            self._continue(request, plan)
-            num_tokens = plan.num_tokens
-        plan.num_tokens = num_tokens
+            elif start < request.num_prompt_tokens or plan.num_tokens >= room:
+                self._continue(request, plan)
+            elif blocks is not None:
+                scheduled[request.request_id] = ScheduledRequest(request, start, 1, blocks, len(blocks))
+                plan.num_tokens += 1
+            elif (blocks := self.kv.grow(request)) is not None:
+                scheduled[request.request_id] = ScheduledRequest(request, start, 1, blocks, len(blocks) - 1)
+                plan.num_tokens += 1
+            else:
+                self._continue(request, plan)
         for request in long:
             self._continue(request, plan)
 
@@ -385,12 +373,8 @@ class Scheduler:
         stop = None
         ends = request.stop_token_ids
         if len(request.token_ids) >= request.max_total_tokens or (ends and not ends.isdisjoint(tokens)):
-            tokens, stop = _up_to_stop(request, tokens)
-        prompt, reached = request.num_prompt_tokens, request.num_reached_tokens
-        used = reached if reached < prompt else prompt  # ``num_used_prompt_tokens``, without a call for every token
-        output = RequestOutput(
-            request.parent_id, request.index, tokens, prompt, request.num_cached_tokens, num_used_prompt_tokens=used
-        )
+            tokens, stop = cut_at_stop(request, tokens)
+        output = _output(request, tokens)
         if request.first_token_time is None and tokens:
             request.first_token_time = now
         if stop:
@@ -406,19 +390,9 @@ def _prompt_computed(request: Request) -> bool:
     return request.num_computed_tokens >= request.num_prompt_tokens
 
 
-def _up_to_stop(request: Request, tokens: list[int]) -> tuple[list[int], Stop | None]:
-    """Those of its last ``tokens`` that a request keeps, and what ends it: it loses those behind the one that does."""
-    known = request.token_ids
-    del known[len(known) - len(tokens) :]
-    for kept, token in enumerate(tokens, 1):
-        known.append(token)
-        if stop := check_stop(request):
-            return tokens[:kept], stop
-    return tokens, None
-
-
-def _unseen(scores: list[PositionLogprobs], request: Request, start: int) -> list[PositionLogprobs]:
-    """The log-probabilities of prompt tokens ``start + 1 ..`` less those that were delivered before a preemption."""
-    scores = scores[max(0, request.num_scored_tokens - start) :]
-    request.num_scored_tokens += len(scores)
-    return scores
+def _output(request: Request, tokens: list[int]) -> RequestOutput:
+    prompt, reached = request.num_prompt_tokens, request.num_reached_tokens
+    used = reached if reached < prompt else prompt  # ``num_used_prompt_tokens``, without a call for every token
+    return RequestOutput(
+        request.parent_id, request.index, tokens, prompt, request.num_cached_tokens, num_used_prompt_tokens=used
+    )

@@ -161,7 +161,12 @@ class RooflineCostModel:
         )
         self._sizes = [self._sizes_of(layer) for layer in model.layers]
         self._attention = [
-            (layer.count, layer.attention, self._decode_attention(layer.attention), self._prefill_attention(layer.attention))
+            (
+                layer.count,
+                layer.attention,
+                self._decode_attention(layer.attention),
+                self._prefill_attention(layer.attention),
+            )
             for layer in model.layers
             if layer.attention is not None
         ]
@@ -271,7 +276,7 @@ class RooflineCostModel:
         """One grouped product over the experts that the tokens reach, each with its share of them."""
         distinct = experts.expected_distinct(tokens)
         rows = tokens * experts.per_token / distinct
-        found = [self._gemm(rows, outputs * distinct, inputs, quantised) for outputs, inputs, quantised in sizes.experts]
+        found = [self._gemm(rows, outputs * distinct, inputs, True) for outputs, inputs, _ in sizes.experts]
         return KernelTime(*(sum(values) for values in zip(*found)))
 
     def _gemm(self, rows: float, outputs: float, inputs: int, quantised: bool) -> KernelTime:

@@ -18,7 +18,7 @@ from twostroke.simulator.cost_model import CostModel
 from twostroke.simulator.step_shape import StepShape
 
 # Steps from which on numpy is faster than Python; both add one duration after the other, and so to the same digits.
-MANY = 32
+MANY = 24
 Bound = Literal["seconds", "low", "high"]
 # Tokens per request between two contexts that the cost model is asked about.
 SPACING = 64
@@ -80,23 +80,30 @@ class DecodeCurve:
         times = array("d", (now,))
         bindings: list[tuple[str, int]] = []
         while not bindings or (steps and now < until):
-            start, end, seconds, slope, binding = self.piece(requests, context)
-            inside = min(steps, -(-(end - context) // requests))
-            behind = context - start
-            first = seconds + behind * slope
-            if until - now < inside * first:
-                inside = int(max(until - now, 0.0) / first) + 1  # those beyond would be computed in vain
-            times.extend(_ends(now, seconds, slope, range(behind, behind + inside * requests, requests)))
+            lines: list[tuple[float, float, range]] = []
+            while not lines or (steps and now < until):
+                start, end, seconds, slope, binding = self.piece(requests, context)
+                behind, inside = context - start, min(steps, -(-(end - context) // requests))
+                first = seconds + behind * slope
+                if until - now < inside * first:
+                    inside = int(max(until - now, 0.0) / first) + 1  # those beyond would be computed in vain
+                lines.append((seconds, slope, range(behind, behind + inside * requests, requests)))
+                before = bindings.pop()[1] if bindings and bindings[-1][0] == binding else 0
+                bindings.append((binding, before + inside))
+                steps -= inside
+                context += inside * requests
+                now += inside * first  # about, and hardly ever later than that
+            times.extend(_ends(times[-1], lines))
             now = times[-1]
-            before = bindings.pop()[1] if bindings and bindings[-1][0] == binding else 0
-            bindings.append((binding, before + inside))
-            steps -= inside
-            context += inside * requests
-        # Estimating how many fit may have gone past the end, within the last piece.
+        # Estimating how many fit may have gone past the end.
         surplus = len(times) - 1 - bisect_left(times, until, 1, len(times) - 1)
         if surplus:
             del times[-surplus:]
-            bindings[-1] = bindings[-1][0], bindings[-1][1] - surplus
+        while surplus:
+            binding, count = bindings.pop()
+            if count > surplus:
+                bindings.append((binding, count - surplus))
+            surplus = max(surplus - count, 0)
         return DecodeRun(times, bindings)
 
     def _ask(self, requests: int, context: int) -> tuple[float, str]:
@@ -108,11 +115,12 @@ class DecodeCurve:
         return found
 
 
-def _ends(now: float, seconds: float, slope: float, behind: range) -> array[float]:
-    """When consecutive steps from ``now`` on end that take ``seconds + slope * each of behind``."""
-    if len(behind) < MANY:
-        durations = [seconds + at * slope for at in behind]
+def _ends(now: float, lines: list[tuple[float, float, range]]) -> array[float]:
+    """When consecutive steps from ``now`` on end that take ``seconds + slope * at``, for each ``at`` of each line."""
+    if sum([len(behind) for _, _, behind in lines]) < MANY:
+        durations = [seconds + at * slope for seconds, slope, behind in lines for at in behind]
         return array("d", islice(accumulate(durations, initial=now), 1, None))
-    steps = np.arange(behind.start, behind.stop, behind.step) * slope + seconds
+    parts = [np.arange(at.start, at.stop, at.step, dtype=np.float64) * slope + seconds for seconds, slope, at in lines]
+    steps = np.concatenate(parts) if len(parts) > 1 else parts[0]
     steps[0] += now
-    return array("d", np.cumsum(steps).tobytes())
+    return array("d", np.add.accumulate(steps).tobytes())

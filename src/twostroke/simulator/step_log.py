@@ -51,7 +51,7 @@ class StepLog:
             - prefill_tokens: Prompt tokens computed.
             - prefill_context: Pairs of a prompt token and a token that it attended to.
             - new_tokens: Tokens drawn.
-            - gaps: Requests that also got a token in the step before: for each, ``end - start`` lies between two tokens.
+            - gaps: Requests that also got a token in the step before: ``end - start`` lies between the two.
             - running: Requests after the last step of a record, ``decode_requests`` after the others.
             - waiting: Requests that wait, after the step.
             - free_blocks: KV blocks after the last step of a record. Within one and between two, none becomes free.

@@ -85,7 +85,8 @@ def _from_trace(options: SimulatedWorkloadOptions) -> MadeWorkload:
 def _timed(options: SimulatedWorkloadOptions, specs: Sequence[RequestSpec], rate: float | None) -> Workload:
     """``specs`` with the arrivals and priorities that were asked for."""
     if options.priorities > 1:
-        specs = [msgspec.structs.replace(spec, priority=drawn) for spec, drawn in zip(specs, _priorities(options, len(specs)))]
+        drawn = _priorities(options, len(specs))
+        specs = [msgspec.structs.replace(spec, priority=priority) for spec, priority in zip(specs, drawn)]
     if options.arrivals == "closed":
         return ClosedLoop(specs, options.concurrency, options.think_time, options.seed)
     recorded = [spec.arrival for spec in specs]
