@@ -150,7 +150,7 @@ class Request:
         return max(0, min(end, self.num_prompt_tokens) - known)
 
     def take_scores(self, scores: list[PositionLogprobs], start: int) -> list[PositionLogprobs]:
-        """The log-probabilities of prompt tokens ``start + 1 ..`` less those that were delivered before a preemption."""
+        """The log-probabilities of prompt tokens ``start + 1 ..`` less those delivered before a preemption."""
         scores = scores[max(0, self.num_scored_tokens - start) :]
         self.num_scored_tokens += len(scores)
         return scores

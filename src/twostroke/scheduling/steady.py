@@ -51,9 +51,9 @@ def steady_steps(scheduler: Scheduler, token: int, most: int) -> int:
         if request.max_total_tokens - computed <= steps:
             steps = request.max_total_tokens - computed - 1
     # Without samples of one prompt, nobody shares a block that is not full.
-    if scheduler.kv.pool.shares and any(request.leader is not None for request in requests):
-        if any(map(scheduler.kv.must_copy, requests)):
-            return 0
+    copies = scheduler.kv.pool.shares and any(request.leader is not None for request in requests)
+    if copies and any(map(scheduler.kv.must_copy, requests)):
+        return 0
     return _until_someone_enters(scheduler, scheduler.kv.num_decode_steps(requests, steps))
 
 
