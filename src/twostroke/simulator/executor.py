@@ -52,12 +52,13 @@ class SimulatedExecutor:
         shape = self.last_shape = step_shape(plan, 0 if self.acceptance is None else self.acceptance.tokens)
         if self._settling:
             shape = self.last_shape = self._settle(shape)
-        if shape.prefill or shape.sampled != shape.decode_requests or shape.since_prefill:
+        requests, context, prefill, sampled, since_prefill = shape
+        if prefill or sampled != requests or since_prefill:
             estimate = self._cost.step(shape)
             seconds, self.last_binding = float(getattr(estimate, self._bound)), estimate.binding
         else:
-            piece = self._curve.piece(shape.decode_requests, shape.decode_context)
-            seconds, self.last_binding = piece.at(shape.decode_context), piece.binding
+            start, _, at_start, slope, self.last_binding = self._curve.piece(requests, context)
+            seconds = at_start + (context - start) * slope
         self.clock.advance(seconds)
         return StepResult(token_ids=self._draw(plan, shape), duration=seconds, timings={"forward": seconds})
 

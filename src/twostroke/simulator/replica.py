@@ -84,12 +84,12 @@ class Replica:
         now = self.clock()
         plan = self.scheduler.schedule(now)
         result = self.executor.execute(plan)
-        unfinished = len(self.scheduler.requests)
-        self.scheduler.update(plan, result, self.clock())
+        unfinished, end = len(self.scheduler.requests), self.clock()
+        self.scheduler.update(plan, result, end)
         finished = []
         if len(self.scheduler.requests) < unfinished:
             finished = [item.request for item in plan.scheduled.values() if item.request.finish_reason is not None]
-        self._observe(plan, result, finished)
+        self._observe(plan, result, end, finished)
         return finished
 
     def _take_run(self, most: int, until: float) -> list[Request]:
@@ -114,19 +114,19 @@ class Replica:
         )
         return run.finished
 
-    def _observe(self, plan: StepPlan, result: StepResult, finished: list[Request]) -> None:
-        """Write down what happened; ``finished`` are those whom the step has ended."""
-        now, scheduler = self.clock(), self.scheduler
+    def _observe(self, plan: StepPlan, result: StepResult, now: float, finished: list[Request]) -> None:
+        """Write down what happened until ``now``; ``finished`` are those whom the step has ended."""
+        scheduler, executor, running = self.scheduler, self.executor, len(self.scheduler.running)
         self.log.add(
             plan.time,
             now,
-            self.executor.last_shape,
-            new_tokens=len(result.token_ids) if self.executor.acceptance is None else self._num_kept(plan, result),
+            executor.last_shape,
+            executor.last_binding,
+            new_tokens=len(result.token_ids) if executor.acceptance is None else self._num_kept(plan, result),
             gaps=self._count_gaps(result.token_ids.keys(), plan.time, now),
-            running=len(scheduler.running),
-            waiting=len(scheduler.requests) - len(scheduler.running),
+            running=running,
+            waiting=len(scheduler.requests) - running,
             free_blocks=self.kv.pool.num_free,
-            binding=self.executor.last_binding,
         )
         if self._recorder is not None:
             previous, self._stats = self._stats, scheduler.stats()

@@ -74,20 +74,22 @@ class StepLog:
         start: float,
         end: float,
         shape: StepShape,
+        binding: str,
         *,
         new_tokens: int,
         gaps: int,
         running: int,
         waiting: int,
         free_blocks: int,
-        binding: str,
     ) -> None:
         """Append one step."""
         requests, context, prefill, _, _ = shape
         self.start.append(start)
         self.end.append(end)
-        tokens = sum([count for count, _ in prefill])
-        pairs = sum([count * cached + count * (count + 1) // 2 for count, cached in prefill])
+        tokens = pairs = 0
+        for count, cached in prefill:
+            tokens += count
+            pairs += count * cached + count * (count + 1) // 2
         code = self._code(binding)
         self.records += _PACK(
             1, requests, context, tokens, pairs, new_tokens, gaps, running, waiting, free_blocks, code
