@@ -97,7 +97,7 @@ def test_a_run_has_the_time_stamps_of_its_steps(
         waits.append(piece.binding)
         if now >= until:
             break
-    assert times == expected
+    assert times.tolist() == expected
     assert [name for name, count in bindings for _ in range(count)] == waits
 
 

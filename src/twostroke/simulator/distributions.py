@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
@@ -41,9 +39,10 @@ def exact_sum(values: npt.NDArray[np.float64]) -> float:
         return 0.0
     mantissas, exponents = np.frexp(values)
     whole = np.ldexp(mantissas, 53).astype(np.int64)
-    low, high, total = int(exponents.min()), int(exponents.max()), 0
-    for exponent in range(low, high + 1):
+    found: list[int] = np.unique(exponents).tolist()
+    low, total = found[0], 0
+    for exponent in found:
         these = whole[exponents == exponent]
         # Halves, so that no sum of them overflows.
         total += ((int((these >> 32).sum()) << 32) + int((these & 0xFFFFFFFF).sum())) << (exponent - low)
-    return math.ldexp(total, low - 53)
+    return total / (1 << 53 - low) if low < 53 else float(total << low - 53)
