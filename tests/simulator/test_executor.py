@@ -11,6 +11,7 @@ from twostroke.config import CacheConfig, SchedulerConfig
 from twostroke.sampling_params import SamplingParams
 from twostroke.simulator.acceptance import Acceptance
 from twostroke.simulator.clock import VirtualClock
+from twostroke.simulator.columns import to_columns
 from twostroke.simulator.decode_curve import Bound, DecodeCurve
 from twostroke.simulator.deployment import deploy
 from twostroke.simulator.executor import SimulatedExecutor, step_shape
@@ -148,5 +149,5 @@ def test_speculation_gives_several_tokens_a_step() -> None:
     assert [request.output_tokens for request in result.requests] == [41, 40]
     assert len(replica.log) == 11  # one token with the prompt, then four a step
     assert len(plain.logs[0]) == 41
-    assert sum(replica.log.new_tokens) == 81
+    assert to_columns([replica.log]).new_tokens.sum() == 81
     replica.kv.check_integrity()
