@@ -72,7 +72,8 @@ def test_a_run_ends_with_the_step_that_reaches_the_time() -> None:
     executor = make_executor()
     one = LinearCost().step(StepShape(2, 50, (), 2)).seconds
     for steps, until, expected in ((10, 0.0, 1), (10, 2.5 * one, 3), (10, 1e9, 10), (500, 99.5 * one, 100)):
-        times, bindings = executor.decode_run(2, 50, steps, until)
+        run = executor.decode_run(2, 50, steps, until)
+        times, bindings = run.times, run.bindings
         assert len(times) == expected + 1
         assert sum(count for _, count in bindings) == expected
     assert executor.clock() == 0.0
@@ -88,7 +89,8 @@ def test_a_run_has_the_time_stamps_of_its_steps(
     """Whatever pieces of the curve it crosses, and wherever it is cut short."""
     context = requests + more
     curve = DecodeCurve(LinearCost(), bound)
-    times, bindings = curve.run(requests, context, steps, 0.3, until)
+    run = curve.run(requests, context, steps, 0.3, until)
+    times, bindings = run.times, run.bindings
     now, expected, waits = 0.3, [0.3], []
     for step in range(steps):
         piece = curve.piece(requests, context + step * requests)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+
+import msgspec
 
 from twostroke.kv_cache.block_hash import extend_block_hashes
 from twostroke.kv_cache.block_pool import BlockPool
 from twostroke.types import Request, RequestStatus
 
 
-class Prefix(NamedTuple):
+class Prefix(msgspec.Struct, frozen=True):
     """Keys and values that exist already: the first ``num_tokens`` tokens, in ``blocks``.
 
     ``looked_up`` tells whether the prefix cache was asked for them.
@@ -24,22 +24,21 @@ class Prefix(NamedTuple):
     looked_up: bool = False
 
 
-class Allocation(NamedTuple):
+class Allocation(msgspec.Struct, frozen=True):
     """What ``allocate`` did: copies the executor must make first, and the first table entry that is new."""
 
     block_copies: list[tuple[int, int]]
     changed_from: int
 
 
-@dataclass(slots=True)
-class BlockTable:
+class BlockTable(msgspec.Struct):
     """One request's blocks in order of position.
 
     The first ``num_indexed`` are in the prefix cache's index; the executor has seen the first ``num_announced``. Up to
     ``num_ready`` tokens, at least, can be written before anything has to be allocated, copied or announced.
     """
 
-    blocks: list[int] = field(default_factory=list)
+    blocks: list[int] = []
     num_indexed: int = 0
     num_announced: int = 0
     num_ready: int = 0

@@ -277,7 +277,7 @@ class RooflineCostModel:
         distinct = experts.expected_distinct(tokens)
         rows = tokens * experts.per_token / distinct
         found = [self._gemm(rows, outputs * distinct, inputs, True) for outputs, inputs, _ in sizes.experts]
-        return KernelTime(*(sum(values) for values in zip(*found)))
+        return KernelTime(*(sum(values) for values in zip(*map(msgspec.structs.astuple, found))))
 
     def _gemm(self, rows: float, outputs: float, inputs: int, quantised: bool) -> KernelTime:
         key = outputs, inputs, quantised

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from itertools import accumulate, islice
 from typing import Literal, NamedTuple
 
+import msgspec
 import numpy as np
 
 from twostroke.simulator.cost_model import CostModel
@@ -37,7 +38,7 @@ class Piece(NamedTuple):
         return self.seconds + (context - self.start) * self.slope
 
 
-class DecodeRun(NamedTuple):
+class DecodeRun(msgspec.Struct, frozen=True):
     """Consecutive steps: when the first begins, then when each ends; and what how many of them wait for."""
 
     times: array[float]

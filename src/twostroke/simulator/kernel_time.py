@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 
-class KernelTime(NamedTuple):
+class KernelTime(msgspec.Struct, frozen=True):
     """Seconds, all of them, and how they divide: what waits for arithmetic, for memory, for the start of the kernel."""
 
     seconds: float
@@ -14,7 +14,7 @@ class KernelTime(NamedTuple):
     launch: float = 0.0
 
     def times(self, count: float) -> KernelTime:
-        return KernelTime(*(count * part for part in self))
+        return KernelTime(count * self.seconds, count * self.compute, count * self.memory, count * self.launch)
 
 
 def combine(compute: float, memory: float, launch: float, sharpness: float) -> KernelTime:

@@ -97,7 +97,8 @@ class Replica:
         count = len(running)
         context = sum([request.num_computed_tokens for request in running.values()]) + count
         # The clock adds one duration after the other; so does this, to the last digit.
-        times, bindings = self.executor.decode_run(count, context, most, until)
+        ahead = self.executor.decode_run(count, context, most, until)
+        times = ahead.times
         gaps = self._count_gaps(running.keys(), times[0], times[1])
         run = advance(self.scheduler, TOKEN, len(times) - 1, times[-1])
         self.clock.advance_to(times[-1])
@@ -110,7 +111,7 @@ class Replica:
             waiting=len(self.scheduler.requests) - len(running),
             taken=run.taken,
             free_blocks=self.kv.pool.num_free,
-            bindings=bindings,
+            bindings=ahead.bindings,
         )
         return run.finished
 
