@@ -23,7 +23,7 @@ class BlockPool:
         self._hash_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
         # Free blocks: those without content, the last one next, and the others, the first one next once those are gone.
-        self._blank: dict[int, None] = dict.fromkeys(reversed(range(num_blocks)))
+        self._blank = list(reversed(range(num_blocks)))
         self._kept: OrderedDict[int, None] = OrderedDict()
 
     @property
@@ -35,11 +35,9 @@ class BlockPool:
         """Blocks whose content a lookup can find, held or free."""
         return len(self._block_of)
 
-    def holders(self, block: int) -> int:
-        return 0 if self.is_free(block) else 1 + self._sharers.get(block, 0)
-
-    def is_free(self, block: int) -> bool:
-        return block in self._kept or block in self._blank
+    def keeps(self, block: int) -> bool:
+        """Whether a block is free and keeps its content."""
+        return block in self._kept
 
     def free_in_order(self) -> list[int]:
         """The free blocks, the one first that goes next."""
@@ -57,21 +55,25 @@ class BlockPool:
     def allocate(self) -> int:
         """Take a free block for one holder, evicting its content. The caller has checked ``num_free``."""
         if self._blank:
-            return self._blank.popitem()[0]
+            return self._blank.pop()
         block, _ = self._kept.popitem(last=False)
         self.forget(block)
         return block
 
     def allocate_many(self, count: int) -> list[int]:
         """``allocate``, ``count`` times."""
-        pop_blank, pop_kept, forget = self._blank.popitem, self._kept.popitem, self.forget
-        blank = [pop_blank()[0] for _ in range(min(count, len(self._blank)))]
-        if len(blank) == count:
-            return blank
-        kept = [pop_kept(False)[0] for _ in range(count - len(blank))]
-        for block in kept:
-            forget(block)
-        return blank + kept
+        first = max(len(self._blank) - count, 0)
+        found = self._blank[: first - 1 if first else None : -1]
+        del self._blank[first:]
+        pop, hash_of, block_of = self._kept.popitem, self._hash_of, self._block_of
+        for _ in range(count - len(found)):
+            block, _ = pop(False)
+            found.append(block)
+            content = hash_of[block]
+            assert content is not None
+            del block_of[content]
+            hash_of[block] = None
+        return found
 
     def share(self, block: int) -> None:
         """Add a holder to a block that is held, or free with its content (it is revived)."""
@@ -93,7 +95,7 @@ class BlockPool:
                 if not sharers[block]:
                     del sharers[block]
             elif hash_of[block] is None:
-                blank[block] = None
+                blank.append(block)
             else:
                 kept[block] = None
 
@@ -137,11 +139,15 @@ class BlockPool:
 
     def check_integrity(self, holders: dict[int, int]) -> None:
         """Assert that the pool agrees with itself and with the holders that the block tables imply."""
+        free = set(self.free_in_order())
+        assert len(free) == self.num_free, "a block is free twice"
         for block in range(self.num_blocks):
-            assert self.holders(block) == holders.get(block, 0), f"block {block}: wrong number of holders"
-            assert not self.is_free(block) or block not in self._sharers, f"block {block}: free and held disagree"
+            found = 0 if block in free else 1 + self._sharers.get(block, 0)
+            assert found == holders.get(block, 0), f"block {block}: wrong number of holders"
+            assert block not in free or block not in self._sharers, f"block {block}: free and held disagree"
             content = self._hash_of[block]
             assert content is None or self._block_of.get(content) == block, f"block {block}: index disagrees"
-            assert (block in self._kept) <= (content is not None), f"block {block}: kept for nothing"
-            assert (block in self._blank) <= (content is None), f"block {block}: free for all, but has content"
+            assert block not in free or (block in self._kept) == (content is not None), (
+                f"block {block}: in a wrong queue"
+            )
         assert len(self._block_of) == sum(content is not None for content in self._hash_of)

@@ -105,7 +105,7 @@ class KVCacheManager:
     def has_room(self, request: Request, prefix: Prefix, reserved: int) -> bool:
         """Whether all known tokens of a waiting request fit beside ``reserved`` blocks promised to others."""
         new_blocks = self.blocks_for(request.num_tokens) - prefix.num_tokens // self.block_size
-        revived = sum(map(self.pool.is_free, prefix.blocks)) if prefix.blocks else 0
+        revived = sum(map(self.pool.keeps, prefix.blocks)) if prefix.blocks else 0
         return new_blocks + revived + reserved <= self.pool.num_free
 
     def admit(self, request: Request, prefix: Prefix) -> None:
@@ -281,7 +281,7 @@ class KVCacheManager:
             return
         if discard:
             for block in table.blocks:
-                if self.pool.holders(block) == 1:
+                if not self.pool.is_shared(block):
                     self.pool.forget(block)
         self.pool.release_all(reversed(table.blocks))
 
