@@ -149,14 +149,22 @@ class Request:
         self.num_reached_tokens = max(known, end)
         return max(0, min(end, self.num_prompt_tokens) - known)
 
+    def take_scores(self, scores: list[PositionLogprobs], start: int) -> list[PositionLogprobs]:
+        """The log-probabilities of prompt tokens ``start + 1 ..`` less those delivered before a preemption."""
+        scores = scores[max(0, self.num_scored_tokens - start) :]
+        self.num_scored_tokens += len(scores)
+        return scores
+
     @property
     def reads_prefix_cache(self) -> bool:
         """Log-probabilities of the prompt need its logits, so until they are known every token is computed."""
         return self.params.prompt_logprobs is None or self.num_scored_tokens >= self.num_prompt_tokens - 1
 
 
-class ScheduledRequest(msgspec.Struct):
+class ScheduledRequest(msgspec.Struct, gc=False):
     """A request's share of one step: ``num_tokens`` tokens from position ``start`` on.
+
+    The garbage collector leaves it alone: nothing that it holds refers to it.
 
     Attributes:
         block_ids: The request's block table, covering at least ``start + num_tokens`` slots. It is the KV manager's

@@ -60,3 +60,20 @@ def test_blocks_have_room_only_if_nothing_has_to_be_done() -> None:
     assert kv.num_blocks_promised([leader, full]) == 0
     full.token_ids.append(1)
     assert kv.num_blocks_promised([leader, full]) == 1
+
+
+def test_a_block_is_added_only_where_nothing_else_is_to_be_done() -> None:
+    kv = KVCacheManager(4, BLOCK)
+    leader = make_request("s#0", 6)
+    compute(kv, leader)
+    follower = make_request("s#1", 6, leader=leader)
+    kv.admit(follower, kv.find_prefix(follower))
+    assert kv.grow(leader) is None  # its last block has room, and is shared
+    full = make_request("full", 4, first=50)
+    compute(kv, full)
+    before = list(kv.block_ids(full))
+    grown = kv.grow(full)
+    assert grown is kv.block_ids(full) and grown[:-1] == before
+    assert kv.tables_with_room([full]) == [grown]
+    full.num_computed_tokens = 8
+    assert kv.pool.num_free == 0 and kv.grow(full) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,10 +43,13 @@ class Run:
         while self.step < step and self.scheduler.has_work():
             steps = steady_steps(self.scheduler, TOKEN, step - self.step) if self.jumps else 0
             if steps:
+                free = self.kv.pool.num_free
                 done = advance(self.scheduler, TOKEN, steps, float(self.step + steps))
+                assert done.taken == sorted(done.taken)
                 self.num_jumped += steps
                 self.step += steps
-                self.free_blocks += done.free_blocks
+                self.free_blocks += [free - bisect_right(done.taken, at) for at in range(steps - 1)]
+                self.free_blocks.append(self.kv.pool.num_free)
                 self.finished += [(self.step, request.request_id) for request in done.finished]
             else:
                 self.take_step()
@@ -61,10 +65,10 @@ class Run:
         self.finished += [(self.step, i) for i, item in plan.scheduled.items() if item.request.finish_reason]
 
     def state(self) -> dict[str, Any]:
-        """Everything that can matter later, the order of the free list and of the index included."""
+        """Everything that can matter later, the order of the free list included."""
         pool = self.kv.pool
         return {
-            "pool": (pool._holders, pool._hash_of, list(pool._block_of.items()), list(pool._free)),
+            "pool": (pool._sharers, pool._hash_of, pool._block_of, pool.free_in_order()),
             "tables": {i: (t.blocks, t.num_indexed, t.num_announced) for i, t in self.kv._tables.items()},
             "running": list(self.scheduler.running),
             # A waiting request's hashes are computed when somebody asks.

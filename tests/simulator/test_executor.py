@@ -11,6 +11,7 @@ from twostroke.config import CacheConfig, SchedulerConfig
 from twostroke.sampling_params import SamplingParams
 from twostroke.simulator.acceptance import Acceptance
 from twostroke.simulator.clock import VirtualClock
+from twostroke.simulator.columns import to_columns
 from twostroke.simulator.decode_curve import Bound, DecodeCurve
 from twostroke.simulator.deployment import deploy
 from twostroke.simulator.executor import SimulatedExecutor, step_shape
@@ -71,7 +72,8 @@ def test_a_run_ends_with_the_step_that_reaches_the_time() -> None:
     executor = make_executor()
     one = LinearCost().step(StepShape(2, 50, (), 2)).seconds
     for steps, until, expected in ((10, 0.0, 1), (10, 2.5 * one, 3), (10, 1e9, 10), (500, 99.5 * one, 100)):
-        times, bindings = executor.decode_run(2, 50, steps, until)
+        run = executor.decode_run(2, 50, steps, until)
+        times, bindings = run.times, run.bindings
         assert len(times) == expected + 1
         assert sum(count for _, count in bindings) == expected
     assert executor.clock() == 0.0
@@ -87,7 +89,8 @@ def test_a_run_has_the_time_stamps_of_its_steps(
     """Whatever pieces of the curve it crosses, and wherever it is cut short."""
     context = requests + more
     curve = DecodeCurve(LinearCost(), bound)
-    times, bindings = curve.run(requests, context, steps, 0.3, until)
+    run = curve.run(requests, context, steps, 0.3, until)
+    times, bindings = run.times, run.bindings
     now, expected, waits = 0.3, [0.3], []
     for step in range(steps):
         piece = curve.piece(requests, context + step * requests)
@@ -97,7 +100,7 @@ def test_a_run_has_the_time_stamps_of_its_steps(
         waits.append(piece.binding)
         if now >= until:
             break
-    assert times == expected
+    assert times.tolist() == expected
     assert [name for name, count in bindings for _ in range(count)] == waits
 
 
@@ -169,5 +172,5 @@ def test_speculation_gives_several_tokens_a_step() -> None:
     assert [request.output_tokens for request in result.requests] == [41, 40]
     assert len(replica.log) == 11  # one token with the prompt, then four a step
     assert len(plain.logs[0]) == 41
-    assert sum(replica.log.new_tokens) == 81
+    assert to_columns([replica.log]).new_tokens.sum() == 81
     replica.kv.check_integrity()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import ceil
+
 import pytest
+from msgspec.structs import astuple
 
 from twostroke.simulator.attention_cost import decode_time, prefill_time
 from twostroke.simulator.communication import all_gather_time, all_reduce_time
 from twostroke.simulator.efficiencies import GemmEfficiency, load_efficiencies
-from twostroke.simulator.gemm import gemm_time
+from twostroke.simulator.gemm import PARTIAL_BYTES, SPLITS, TILES, Product, gemm_time
 from twostroke.simulator.hardware_sheet import load_hardware
-from twostroke.simulator.kernel_time import combine
+from twostroke.simulator.kernel_time import KernelTime, combine
 from twostroke.simulator.model_sheet import Attention
 
 H100 = load_hardware("h100")
@@ -31,7 +35,7 @@ def product(rows: float, efficiency: GemmEfficiency) -> float:
 
 
 def test_overlap_lies_between_the_longer_and_the_sum() -> None:
-    assert combine(3.0, 4.0, 0.5, 1.0) == (7.5, 0.0, 7.0, 0.5)
+    assert combine(3.0, 4.0, 0.5, 1.0) == KernelTime(7.5, 0.0, 7.0, 0.5)
     assert combine(3.0, 4.0, 0.0, 2.0).seconds == pytest.approx(5.0)
     assert combine(3.0, 4.0, 0.0, 200.0).seconds == pytest.approx(4.0)
     assert combine(4.0, 3.0, 0.0, 2.0).compute == pytest.approx(5.0)
@@ -70,6 +74,32 @@ def test_few_tiles_are_split_along_the_inner_dimension() -> None:
         ).seconds
 
     assert narrow(1e-6) < narrow(1.0)
+
+
+def fastest_tile(rows: int, e: GemmEfficiency) -> float:
+    """Seconds of arithmetic, every tile and every split tried."""
+    found = []
+    for tile_rows, width in TILES:
+        step = 2.0 * (tile_rows * width + e.half_tile) * 132 / (e.compute * 1e15)
+        for split in SPLITS:
+            tiles = ceil(rows / tile_rows) * ceil(6144 / width) * split / 132
+            waves = e.waves * ceil(tiles) + (1 - e.waves) * max(tiles, 1.0)
+            time = waves * step * (4096 / split + e.prologue)
+            if split > 1:
+                time += e.split + PARTIAL_BYTES * rows * 6144 * split / (e.memory * 3e12)
+            found.append(time)
+    return min(found)
+
+
+@pytest.mark.parametrize("waves", [0.0, 0.4, 1.0])
+def test_what_is_not_tried_would_not_have_been_faster(waves: float) -> None:
+    """Tiles and splits are ruled out at a glance, and answers kept for sixteen rows: none of it may change a time."""
+    e = replace(EFFICIENCIES.gemm["bf16"], waves=waves)
+    product = Product(6144, 4096, efficiency=e, flops=1e15, bandwidth=3e12, units=132, weight_bytes=2.0)
+    for rows in [*range(1, 600, 7), *range(600, 9000, 61), *range(1000, 1040)]:
+        memory = (2.0 * 6144 * 4096 + 2.0 * rows * (4096 + 6144)) / (e.memory * 3e12)
+        naive = combine(fastest_tile(rows, e), memory, e.launch, e.sharpness)
+        assert astuple(product.time(rows)) == pytest.approx(astuple(naive), rel=1e-12)
 
 
 def test_decoding_reads_the_cache_once() -> None:

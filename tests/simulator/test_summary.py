@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.simulator.test_replica import live_engine, mixed_workload
 from twostroke.bench.metrics import Distribution
 from twostroke.config import SchedulerConfig
-from twostroke.simulator.distributions import PERCENTILES, weighted
+from twostroke.simulator.distributions import PERCENTILES, exact_sum, weighted
 from twostroke.simulator.fleet import RequestResult
 from twostroke.simulator.options import DeploymentOptions
 from twostroke.simulator.prometheus import render_metrics
@@ -43,6 +43,11 @@ def test_weighted_percentiles_are_those_of_the_expanded_list(pairs: Sequence[tup
     found = weighted(values, weights)
     assert found.mean == pytest.approx(expected.mean)
     assert found.percentiles == pytest.approx(expected.percentiles)
+
+
+@given(st.lists(st.floats(-1e300, 1e300, allow_subnormal=True), max_size=40))
+def test_a_sum_in_whole_numbers_is_rounded_once(values: list[float]) -> None:
+    assert exact_sum(np.array(values, dtype=np.float64)) == math.fsum(values)
 
 
 def test_goodput_counts_those_that_met_every_target() -> None:

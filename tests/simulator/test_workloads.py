@@ -74,6 +74,13 @@ def test_block_keys_tell_shared_from_own() -> None:
     )
 
 
+def test_block_keys_of_long_requests_go_on_as_they_began() -> None:
+    """The numbers of the first blocks are at hand, those of the others are made: no two may be the same."""
+    keys = block_keys(RequestSpec(7, 0.0, 16 * 3000, 0, ((5, 16 * 2500),)), 16)
+    assert len(set(keys)) == len(keys) == 3000
+    assert keys[:2040] == block_keys(RequestSpec(8, 0.0, 16 * 2040, 0, ((5, 16 * 2040),)), 16)
+
+
 def test_a_closed_loop_starts_anew_with_each_simulation() -> None:
     loop = ClosedLoop(specs((0.0, 8, 4), (0.0, 9, 4), (0.0, 10, 4)).specs, concurrency=2, think_time=1.0)
     for _ in range(2):

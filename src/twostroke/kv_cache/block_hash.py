@@ -17,7 +17,9 @@ def root_hash(model_id: str, cache_salt: str) -> bytes:
 
 
 def extend_block_hashes(request: Request, num_blocks: int, block_size: int, model_id: str) -> list[bytes]:
-    """Hashes of the request's first ``num_blocks`` full blocks, computed once and kept on the request.
+    """Hashes of at least the request's first ``num_blocks`` full blocks, computed once and kept on the request.
+
+    It is the request's own list, which may hold more: not to be changed.
 
     blake2b rather than Python's ``hash``: a collision would serve one request another's keys and values, and a client
     must not be able to construct one.
@@ -29,4 +31,4 @@ def extend_block_hashes(request: Request, num_blocks: int, block_size: int, mode
             tokens = request.token_ids[index * block_size : (index + 1) * block_size]
             previous = blake2b(previous + array("I", tokens).tobytes(), digest_size=DIGEST_BYTES).digest()
             hashes.append(previous)
-    return hashes[:num_blocks]
+    return hashes

@@ -5,17 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
-from operator import sub
-from typing import NamedTuple
+
+import msgspec
 
 from twostroke.kv_cache.block_hash import extend_block_hashes
 from twostroke.kv_cache.block_pool import BlockPool
 from twostroke.types import Request, RequestStatus
 
 
-class Prefix(NamedTuple):
+class Prefix(msgspec.Struct, frozen=True):
     """Keys and values that exist already: the first ``num_tokens`` tokens, in ``blocks``.
 
     ``looked_up`` tells whether the prefix cache was asked for them.
@@ -26,22 +24,21 @@ class Prefix(NamedTuple):
     looked_up: bool = False
 
 
-class Allocation(NamedTuple):
+class Allocation(msgspec.Struct, frozen=True):
     """What ``allocate`` did: copies the executor must make first, and the first table entry that is new."""
 
     block_copies: list[tuple[int, int]]
     changed_from: int
 
 
-@dataclass(slots=True)
-class BlockTable:
+class BlockTable(msgspec.Struct):
     """One request's blocks in order of position.
 
     The first ``num_indexed`` are in the prefix cache's index; the executor has seen the first ``num_announced``. Up to
     ``num_ready`` tokens, at least, can be written before anything has to be allocated, copied or announced.
     """
 
-    blocks: list[int] = field(default_factory=list)
+    blocks: list[int] = []
     num_indexed: int = 0
     num_announced: int = 0
     num_ready: int = 0
@@ -100,19 +97,15 @@ class KVCacheManager:
                 return Prefix(self.block_ids(leader)[: self.blocks_for(shared)], shared)
         if not (self._caching and request.reads_prefix_cache):
             return NO_PREFIX
-        blocks = []
         num_candidates = (request.num_tokens - 1) // self.block_size
-        for content in extend_block_hashes(request, num_candidates, self.block_size, self._model_id):
-            block = self.pool.find(content)
-            if block is None:
-                break
-            blocks.append(block)
+        hashes = extend_block_hashes(request, num_candidates, self.block_size, self._model_id)
+        blocks = self.pool.find_first(hashes, num_candidates)
         return Prefix(blocks, len(blocks) * self.block_size, looked_up=True)
 
     def has_room(self, request: Request, prefix: Prefix, reserved: int) -> bool:
         """Whether all known tokens of a waiting request fit beside ``reserved`` blocks promised to others."""
         new_blocks = self.blocks_for(request.num_tokens) - prefix.num_tokens // self.block_size
-        revived = sum(self.pool.holders(block) == 0 for block in prefix.blocks)
+        revived = sum(map(self.pool.keeps, prefix.blocks)) if prefix.blocks else 0
         return new_blocks + revived + reserved <= self.pool.num_free
 
     def admit(self, request: Request, prefix: Prefix) -> None:
@@ -145,6 +138,23 @@ class KVCacheManager:
             for request in requests
         ]
 
+    def grow(self, request: Request) -> list[int] | None:
+        """Add the block that a running request's next token begins, if no more than that is to be done for it.
+
+        Returns its table, of which the executor has seen all but the last block; ``None``: see ``allocate``.
+        """
+        table = self._tables[request.request_id]
+        blocks = table.blocks
+        known = len(blocks)
+        if request.num_computed_tokens != known * self.block_size or table.num_announced != known:
+            return None
+        if not self.pool.num_free:
+            return None
+        blocks.append(self.pool.allocate())
+        table.num_announced = known + 1
+        table.num_ready = table.num_announced * self.block_size
+        return blocks
+
     def must_copy(self, request: Request) -> bool:
         """Whether the block that a running request writes next is shared, so that ``allocate`` will copy it."""
         return self._must_copy(request, self._tables[request.request_id])
@@ -166,38 +176,61 @@ class KVCacheManager:
         """What ``steps`` rounds do in which each request allocates for one token, writes it and commits it.
 
         ``num_decode_steps`` has allowed them, no block needs a copy, and the tokens are known. The commits of the last
-        round are the caller's: requests may end between them. Returns the free blocks after each round.
+        round are the caller's: requests may end between them. Returns the round of each block taken, in order.
         """
-        size, count, caching = self.block_size, len(requests), self._caching
-        tables = [self._tables[request.request_id] for request in requests]
-        due: list[int] = []  # (round, allocate or commit, which request) as one number: that is the order of events
-        last, end, every = steps - 1, steps * 2 * count, 2 * count * size
-        for at, (request, table) in enumerate(zip(requests, tables)):
+        size, count, of = self.block_size, len(requests), self._tables
+        due: list[int] = []  # (round, which request) as one number: that is the order of allocations
+        tables: dict[int, BlockTable] = {}
+        filling: list[tuple[BlockTable, int]] = []
+        contents: list[bytes] = []
+        for at, request in enumerate(requests):
             computed = request.num_computed_tokens
-            first = len(table.blocks) * size - computed
-            if first < steps:
-                due += range(first * 2 * count + at, end, every)
-            first = size - 1 - computed % size
-            if first < last and caching:
-                due += range((2 * first + 1) * count + at, end - 2 * count, every)
-            request.num_computed_tokens = computed + steps
+            request.num_computed_tokens = after = computed + steps
+            if 0 < computed % size <= size - steps:
+                continue  # the block that it writes has room for more
+            table = tables[at] = of[request.request_id]
+            room = len(table.blocks) * size - computed
+            if room < steps:
+                due += range(room * count + at, steps * count, count * size)
+            num_full = (after - 1) // size
+            if num_full > table.num_indexed and self._caching:
+                hashes = request.block_hashes
+                if len(hashes) < num_full:
+                    extend_block_hashes(request, num_full, size, self._model_id)
+                contents += hashes[table.num_indexed : num_full]
+                filling.append((table, num_full))
         due.sort()
-        taken = [0] * steps
-        for number in due:
-            turn, at = divmod(number, count)
-            table = tables[at]
-            if turn % 2:
+        taken = [number // count for number in due]
+        if not self.pool.are_new(contents):
+            self._decode_in_order([(requests[at], table) for at, table in tables.items()], steps)
+            return taken
+        # Nothing else ever had what the blocks will hold, so it does not matter when the index gets to know of it.
+        for number, block in zip(due, self.pool.allocate_many(len(due))):
+            tables[number % count].blocks.append(block)
+        for table in tables.values():
+            table.num_announced = len(table.blocks)
+            table.num_ready = table.num_announced * size
+        full: list[int] = []
+        for table, num_full in filling:
+            full += table.blocks[table.num_indexed : num_full]
+            table.num_indexed = num_full
+        self.pool.remember_all(full, contents)
+        return taken
+
+    def _decode_in_order(self, requests: Sequence[tuple[Request, BlockTable]], steps: int) -> None:
+        """``decode`` of those that need blocks, round by round: the index has one of the contents, or gets it twice."""
+        size = self.block_size
+        for left in range(steps, 0, -1):
+            for request, table in requests:
+                if len(table.blocks) * size == request.num_computed_tokens - left:
+                    table.blocks.append(self.pool.allocate())
+                    table.num_announced = len(table.blocks)
+                    table.num_ready = table.num_announced * size
+            for request, table in requests:
                 index = table.num_indexed
-                if len(requests[at].block_hashes) <= index:
-                    extend_block_hashes(requests[at], index + 1, size, self._model_id)
-                self.pool.remember(table.blocks[index], requests[at].block_hashes[index])
-                table.num_indexed += 1
-            else:
-                table.blocks.append(self.pool.allocate())
-                table.num_announced = len(table.blocks)
-                table.num_ready = table.num_announced * size
-                taken[turn // 2] += 1
-        return list(accumulate(taken, sub, initial=self.pool.num_free + sum(taken)))[1:]
+                if left > 1 and (index + 1) * size < request.num_computed_tokens - left + 2:
+                    self.pool.remember(table.blocks[index], request.block_hashes[index])
+                    table.num_indexed += 1
 
     def allocate(self, request: Request, num_tokens: int) -> Allocation:
         """Make the table cover ``num_tokens`` tokens and its slots writable from the first uncomputed one on.
@@ -223,7 +256,7 @@ class KVCacheManager:
 
     def _must_copy(self, request: Request, table: BlockTable) -> bool:
         index, blocks = request.num_computed_tokens // self.block_size, table.blocks
-        return index < len(blocks) and self.pool.holders(blocks[index]) > 1
+        return index < len(blocks) and self.pool.is_shared(blocks[index])
 
     def commit(self, request: Request) -> None:
         """After a step: put the blocks that it filled into the prefix cache's index."""
@@ -248,7 +281,7 @@ class KVCacheManager:
             return
         if discard:
             for block in table.blocks:
-                if self.pool.holders(block) == 1:
+                if not self.pool.is_shared(block):
                     self.pool.forget(block)
         self.pool.release_all(reversed(table.blocks))
 

@@ -15,11 +15,10 @@ from twostroke.errors import RequestTooLargeError, TwostrokeError
 from twostroke.kv_cache.manager import KVCacheManager, Prefix
 from twostroke.observability.events import SchedulerStats
 from twostroke.scheduling.policies import make_policy, pick_victim
-from twostroke.scheduling.stopping import check_stop
+from twostroke.scheduling.stopping import cut_at_stop
 from twostroke.types import (
     Decision,
     FinishReason,
-    PositionLogprobs,
     Reason,
     Request,
     RequestOutput,
@@ -52,8 +51,10 @@ class Scheduler:
         self._held: dict[str, list[Request]] = {}
         self._released: list[str] = []
         self._num_arrived = 0
+        self._num_looked_at = 0
         self._step = 0
         self._ranked: list[Request] | None = None
+        self._ranked_left = False  # some of them run no more
         self._ranks_change = config.policy == "fair"
         self._chunk = min(config.max_prefill_chunk or config.max_num_batched_tokens, config.max_num_batched_tokens)
 
@@ -96,7 +97,7 @@ class Scheduler:
         if request is None:
             return None
         if self.running.pop(request_id, None):
-            self._ranked = None
+            self._ranked_left = True
             self._released.append(request_id)
             self.policy.finished(request)
         else:
@@ -111,10 +112,17 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.requests)
 
+    def has_arrivals(self) -> bool:
+        """Whether somebody has come since the last plan."""
+        return self._num_arrived != self._num_looked_at
+
     def ranked(self) -> list[Request]:
         """The running requests, the first one first. Not to be changed."""
         if self._ranked is None or self._ranks_change:
             self._ranked = sorted(self.running.values(), key=self.policy.rank)
+        elif self._ranked_left:
+            self._ranked = [request for request in self._ranked if request.status is RequestStatus.RUNNING]
+        self._ranked_left = False
         return self._ranked
 
     def skip_steps(self, steps: int) -> None:
@@ -128,6 +136,7 @@ class Scheduler:
         plan = StepPlan(step=self._step, time=now, released=self._released)
         self._released = []
         self._step += 1
+        self._num_looked_at = self._num_arrived
         self._continue_running(plan)
         self._admit_waiting(plan)
         for leader_id, held in self._held.items():
@@ -147,7 +156,7 @@ class Scheduler:
             num_tokens = item.num_tokens
             computed = request.num_computed_tokens = request.num_computed_tokens + num_tokens
             tokens = drawn.get(request_id) or []
-            unseen = _unseen(scores[request_id], request, item.start) if scores and request_id in scores else None
+            unseen = request.take_scores(scores[request_id], item.start) if scores and request_id in scores else None
             if tokens or unseen is not None:
                 output = self._extend(request, tokens, now)
                 if logprobs:
@@ -196,7 +205,7 @@ class Scheduler:
             self._continue(request, plan)
         if hurrying:  # Some of the others may have been preempted for them.
             order = [request for request in order if request.request_id in self.running]
-        long: list[Request] = []
+        long, scheduled = [], plan.scheduled
         # Behind those, shares are the policy's to decide.
         room = 0 if hurrying or plan.scheduled else self.config.max_num_batched_tokens
         # Nothing below takes away the room of a request that it does not preempt.
@@ -204,11 +213,16 @@ class Scheduler:
             start = request.num_computed_tokens
             if len(request.token_ids) - start > 1:
                 long.append(request)
-            elif blocks is None or start < request.num_prompt_tokens or plan.num_tokens >= room:
+            elif start < request.num_prompt_tokens or plan.num_tokens >= room:
                 self._continue(request, plan)
-            else:
-                plan.scheduled[request.request_id] = ScheduledRequest(request, start, 1, blocks, len(blocks))
+            elif blocks is not None:
+                scheduled[request.request_id] = ScheduledRequest(request, start, 1, blocks, len(blocks))
                 plan.num_tokens += 1
+            elif (blocks := self.kv.grow(request)) is not None:
+                scheduled[request.request_id] = ScheduledRequest(request, start, 1, blocks, len(blocks) - 1)
+                plan.num_tokens += 1
+            else:
+                self._continue(request, plan)
         for request in long:
             self._continue(request, plan)
 
@@ -281,7 +295,8 @@ class Scheduler:
                 plan.decisions.append(Decision(request.request_id, prefix, behind=len(self.policy) - 1))
                 return
             self._admit(self.policy.pop(), prefix, plan)
-            promised += self.kv.num_blocks_missing(request)
+            if len(self.policy):
+                promised += self.kv.num_blocks_missing(request)
         if len(self.policy):
             plan.decisions.append(Decision("", Reason.BATCH_RUNNING, behind=len(self.policy)))
 
@@ -298,7 +313,7 @@ class Scheduler:
         # Whoever enters needs a new block at least. Asked before the lookup, since who is kept out asks at every step.
         if promised >= self.kv.pool.num_free:
             return Reason.NO_FREE_BLOCK
-        if any(decision.reason is Reason.PREEMPTED for decision in plan.decisions):
+        if plan.decisions and any(decision.reason is Reason.PREEMPTED for decision in plan.decisions):
             return Reason.POLICY
         prefix = self.kv.find_prefix(request)
         return prefix if self.kv.has_room(request, prefix, promised) else Reason.NO_FREE_BLOCK
@@ -327,7 +342,11 @@ class Scheduler:
         if request.first_scheduled_time is None:
             request.first_scheduled_time = plan.time
         self.running[request.request_id] = request
-        self._ranked = None
+        ranked = self._ranked
+        if ranked and self.policy.rank(ranked[-1]) < self.policy.rank(request):
+            ranked.append(request)
+        else:
+            self._ranked = None
         self.kv.admit(request, prefix)
         if request.num_preemptions == 0:
             request.num_cached_tokens = prefix.num_tokens
@@ -350,32 +369,25 @@ class Scheduler:
 
     def _extend(self, request: Request, tokens: list[int], now: float) -> RequestOutput:
         """Append sampled tokens up to the first one that ends the request."""
-        known, ends, most, stop, kept = request.token_ids, request.stop_token_ids, request.max_total_tokens, None, 0
-        for token in tokens:
-            known.append(token)
-            kept += 1
-            if (len(known) >= most or token in ends) and (stop := check_stop(request)):
-                break
-        output = _output(request, tokens[:kept])
-        if kept and request.first_token_time is None:
+        request.token_ids += tokens
+        stop = None
+        ends = request.stop_token_ids
+        if len(request.token_ids) >= request.max_total_tokens or (ends and not ends.isdisjoint(tokens)):
+            tokens, stop = cut_at_stop(request, tokens)
+        output = _output(request, tokens)
+        if request.first_token_time is None and tokens:
             request.first_token_time = now
         if stop:
             output.finish_reason, output.stop_reason = stop.reason, stop.token_id
             self.kv.commit(request)
             self.finish(request.request_id, stop.reason, now)
-        self.policy.charge(request, output_tokens=kept)
+        if self._ranks_change:
+            self.policy.charge(request, output_tokens=len(tokens))
         return output
 
 
 def _prompt_computed(request: Request) -> bool:
     return request.num_computed_tokens >= request.num_prompt_tokens
-
-
-def _unseen(scores: list[PositionLogprobs], request: Request, start: int) -> list[PositionLogprobs]:
-    """The log-probabilities of prompt tokens ``start + 1 ..`` less those that were delivered before a preemption."""
-    scores = scores[max(0, request.num_scored_tokens - start) :]
-    request.num_scored_tokens += len(scores)
-    return scores
 
 
 def _output(request: Request, tokens: list[int]) -> RequestOutput:

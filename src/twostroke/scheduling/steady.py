@@ -22,11 +22,11 @@ class SteadyRun:
 
     Attributes:
         finished: Those that ended with its last step.
-        free_blocks: After each step.
+        taken: For each block that was taken, in order, in which of the steps.
     """
 
     finished: list[Request]
-    free_blocks: list[int]
+    taken: list[int]
 
 
 def steady_steps(scheduler: Scheduler, token: int, most: int) -> int:
@@ -40,20 +40,21 @@ def steady_steps(scheduler: Scheduler, token: int, most: int) -> int:
         return 0
     if scheduler.config.policy == "fair":
         return 0  # The order of requests, and so of blocks, depends on the tokens of this very run.
-    steps, copies = most, False
-    for request in running.values():
-        known, computed = len(request.token_ids), request.num_computed_tokens
-        if known - computed != 1 or computed < request.num_prompt_tokens or token in request.stop_token_ids:
+    if scheduler.has_arrivals() and _looks_free(scheduler):
+        return 0  # They are looked at but once then, by the step that most likely lets them in.
+    requests = scheduler.ranked()
+    steps = most
+    for request in requests:
+        computed, ends = request.num_computed_tokens, request.stop_token_ids
+        if len(request.token_ids) != computed + 1 or computed < request.num_prompt_tokens or (ends and token in ends):
             return 0
-        left = request.max_total_tokens - known
-        if left < steps:
-            steps = left
-        if request.leader is not None:
-            copies = True
+        if request.max_total_tokens - computed <= steps:
+            steps = request.max_total_tokens - computed - 1
     # Without samples of one prompt, nobody shares a block that is not full.
-    if copies and any(map(scheduler.kv.must_copy, running.values())):
+    copies = scheduler.kv.pool.shares and any(request.leader is not None for request in requests)
+    if copies and any(map(scheduler.kv.must_copy, requests)):
         return 0
-    return _until_someone_enters(scheduler, scheduler.kv.num_decode_steps(list(running.values()), steps))
+    return _until_someone_enters(scheduler, scheduler.kv.num_decode_steps(requests, steps))
 
 
 def advance(scheduler: Scheduler, token: int, steps: int, now: float) -> SteadyRun:
@@ -62,18 +63,25 @@ def advance(scheduler: Scheduler, token: int, steps: int, now: float) -> SteadyR
     tokens = [token] * steps
     for request in requests:
         request.token_ids += tokens
-    free_blocks = scheduler.kv.decode(requests, steps)
+    taken = scheduler.kv.decode(requests, steps)
     finished = []
     size = scheduler.kv.block_size
     for request in requests:
-        if not request.num_computed_tokens % size:
+        computed = request.num_computed_tokens
+        if not computed % size:
             scheduler.kv.commit(request)
-        if len(request.token_ids) >= request.max_total_tokens and (stop := check_stop(request)):
+        if computed + 1 >= request.max_total_tokens and (stop := check_stop(request)):
             scheduler.finish(request.request_id, stop.reason, now)
             finished.append(request)
     scheduler.skip_steps(steps)
-    free_blocks[-1] = scheduler.kv.pool.num_free
-    return SteadyRun(finished, free_blocks)
+    return SteadyRun(finished, taken)
+
+
+def _looks_free(scheduler: Scheduler) -> bool:
+    """Whether there may be a place for the first waiting request, judged without looking for its prefix."""
+    head = scheduler.policy.peek()
+    full = len(scheduler.running) >= scheduler.config.max_num_seqs
+    return head is not None and not full and scheduler.kv.blocks_for(head.num_tokens) <= scheduler.kv.pool.num_free
 
 
 def _until_someone_enters(scheduler: Scheduler, steps: int) -> int:

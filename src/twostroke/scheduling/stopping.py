@@ -22,3 +22,14 @@ def check_stop(request: Request) -> Stop | None:
     if request.num_tokens >= request.max_total_tokens:
         return Stop(FinishReason.LENGTH)
     return None
+
+
+def cut_at_stop(request: Request, tokens: list[int]) -> tuple[list[int], Stop | None]:
+    """Those of its last ``tokens`` that a request keeps, and what ends it: it loses those behind the one that does."""
+    known = request.token_ids
+    del known[len(known) - len(tokens) :]
+    for kept, token in enumerate(tokens, 1):
+        known.append(token)
+        if stop := check_stop(request):
+            return tokens[:kept], stop
+    return tokens, None

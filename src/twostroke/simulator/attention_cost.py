@@ -17,6 +17,88 @@ ACTIVATION_BYTES = 2.0
 QUERY_TILE = 128
 
 
+class DecodeAttention:
+    """One layer's attention of requests that compute ``queries`` tokens each.
+
+    Args:
+        cache_bytes: Of one cached element. Other arguments as in ``gemm.Product``.
+    """
+
+    def __init__(
+        self,
+        layer: Attention,
+        *,
+        efficiency: AttentionEfficiency,
+        flops: float,
+        bandwidth: float,
+        units: int,
+        ranks: int = 1,
+        cache_bytes: float = 2.0,
+        queries: int = 1,
+    ) -> None:
+        e = self._efficiency = efficiency
+        self._ranks, self._units, self._queries = ranks, units, queries
+        self._heads = layer.heads / ranks
+        self._kv_heads = 1 if layer.latent else max(layer.kv_heads / ranks, 1.0)
+        self._cached, self._cache_bytes = layer.cached_elements(ranks), cache_bytes
+        self._width = layer.key_dim + layer.value_dim
+        self._flops = layer.decode_flops()
+        self._memory_rate = e.memory * bandwidth
+        self._compute_rate = e.compute * flops
+
+    def time(self, requests: float, context: float) -> KernelTime:
+        """Time for ``requests`` that together see ``context`` tokens, windows already taken into account."""
+        e = self._efficiency
+        moved = context * self._cached * self._cache_bytes
+        moved += self._queries * requests * self._heads * self._width * ACTIVATION_BYTES
+        compute = self._queries * context * self._flops / self._ranks / self._compute_rate
+        blocks = ceil(requests * self._kv_heads / self._units)
+        return combine(compute, moved / self._memory_rate, e.launch + e.block * blocks, e.sharpness)
+
+
+class PrefillAttention:
+    """One layer's attention of chunks of prompts. Arguments as in ``DecodeAttention``."""
+
+    def __init__(
+        self,
+        layer: Attention,
+        *,
+        efficiency: AttentionEfficiency,
+        flops: float,
+        bandwidth: float,
+        units: int,
+        ranks: int = 1,
+        cache_bytes: float = 2.0,
+    ) -> None:
+        e = self._efficiency = efficiency
+        self._layer, self._units = layer, units
+        self._heads = layer.heads / ranks
+        self._cached, self._cache_bytes = layer.cached_elements(ranks), cache_bytes
+        self._width = layer.key_dim + layer.value_dim
+        self._flops = layer.prefill_flops()
+        self._memory_rate = e.memory * bandwidth
+        self._compute_rate = e.compute * flops
+
+    def time(self, chunks: tuple[tuple[int, int], ...]) -> KernelTime:
+        """Time for chunks of (new tokens, tokens cached before)."""
+        e, window = self._efficiency, self._layer.window
+        pairs = 0.0
+        cached = new = tiles = longest = 0
+        for length, before in chunks:
+            pairs += seen_pairs(length, before, window) + 0.5 * e.tile * length
+            cached += before if window is None else min(before, window)
+            new += length
+            tiles += ceil(length / max(e.tile, 1.0))
+            longest = max(longest, min(length, QUERY_TILE) * self._layer.seen(before + length))
+        most = max(pairs * self._heads, longest * self._units)
+        compute = most * self._flops / self._layer.heads / self._compute_rate
+        moved = (cached + new) * self._cached * self._cache_bytes
+        moved += 2 * new * self._heads * self._width * ACTIVATION_BYTES
+        waves = ceil(tiles * self._heads / self._units)
+        start = e.launch + e.block * waves + e.chunk * len(chunks)
+        return combine(compute, moved / self._memory_rate, start, e.sharpness)
+
+
 def decode_time(
     layer: Attention,
     requests: float,
@@ -30,21 +112,18 @@ def decode_time(
     cache_bytes: float = 2.0,
     queries: int = 1,
 ) -> KernelTime:
-    """Time for ``requests`` that compute ``queries`` tokens each and together see ``context`` tokens.
-
-    Args:
-        context: Sum over the requests, windows already taken into account.
-        cache_bytes: Of one cached element. Other arguments as in ``gemm_time``.
-    """
-    e = efficiency
-    heads = layer.heads / ranks
-    kv_heads = 1 if layer.latent else max(layer.kv_heads / ranks, 1.0)
-    moved = context * layer.cached_elements(ranks) * cache_bytes
-    moved += queries * requests * heads * (layer.key_dim + layer.value_dim) * ACTIVATION_BYTES
-    memory = moved / (e.memory * bandwidth)
-    compute = queries * context * layer.decode_flops() / ranks / (e.compute * flops)
-    blocks = ceil(requests * kv_heads / units)
-    return combine(compute, memory, e.launch + e.block * blocks, e.sharpness)
+    """One ``DecodeAttention.time``; keep the object where there are several to ask for."""
+    attention = DecodeAttention(
+        layer,
+        efficiency=efficiency,
+        flops=flops,
+        bandwidth=bandwidth,
+        units=units,
+        ranks=ranks,
+        cache_bytes=cache_bytes,
+        queries=queries,
+    )
+    return attention.time(requests, context)
 
 
 def prefill_time(
@@ -58,23 +137,14 @@ def prefill_time(
     ranks: int = 1,
     cache_bytes: float = 2.0,
 ) -> KernelTime:
-    """Time for chunks of (new tokens, tokens cached before). Arguments as in ``decode_time``."""
-    e = efficiency
-    heads = layer.heads / ranks
-    pairs = 0.0
-    cached = 0
-    new = 0
-    tiles = 0
-    longest = 0
-    for length, before in chunks:
-        pairs += seen_pairs(length, before, layer.window) + 0.5 * e.tile * length
-        cached += before if layer.window is None else min(before, layer.window)
-        new += length
-        tiles += ceil(length / max(e.tile, 1.0))
-        longest = max(longest, min(length, QUERY_TILE) * layer.seen(before + length))
-    compute = max(pairs * heads, longest * units) * layer.prefill_flops() / layer.heads / (e.compute * flops)
-    moved = (cached + new) * layer.cached_elements(ranks) * cache_bytes
-    moved += 2 * new * heads * (layer.key_dim + layer.value_dim) * ACTIVATION_BYTES
-    memory = moved / (e.memory * bandwidth)
-    waves = ceil(tiles * heads / units)
-    return combine(compute, memory, e.launch + e.block * waves + e.chunk * len(chunks), e.sharpness)
+    """One ``PrefillAttention.time``, likewise."""
+    attention = PrefillAttention(
+        layer,
+        efficiency=efficiency,
+        flops=flops,
+        bandwidth=bandwidth,
+        units=units,
+        ranks=ranks,
+        cache_bytes=cache_bytes,
+    )
+    return attention.time(chunks)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from twostroke.simulator.step_log import StepLog
+from twostroke.simulator.step_log import FIELDS, StepLog
 
 Integers = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
@@ -50,25 +50,25 @@ class Columns:
 def to_columns(logs: Sequence[StepLog]) -> Columns:
     """Copy logs, a run of steps as one entry for each; codes of bindings and reasons are made the same in all."""
     runs = [_Runs(log) for log in logs]
-    bindings, binding = _same_codes([(log.bindings, run.same(log.binding)) for log, run in zip(logs, runs)])
-    reasons, kept_out = _same_codes([(log.reasons, run.same(log.kept_out)) for log, run in zip(logs, runs)])
+    bindings, binding = _same_codes([(log.bindings, run.same("binding")) for log, run in zip(logs, runs)])
+    reasons, kept_out = _same_codes([(log.reasons, run.same("kept_out")) for log, run in zip(logs, runs)])
     lengths = np.cumsum([0, *(len(log) for log in logs)])
 
-    def same(column: Callable[[StepLog], array[int]]) -> Integers:
-        return np.concatenate([run.same(column(run.log)) for run in runs])
+    def same(name: str) -> Integers:
+        return np.concatenate([run.same(name) for run in runs])
 
     return Columns(
         start=_numbers([log.start for log in logs]),
         end=_numbers([log.end for log in logs]),
-        decode_requests=same(lambda log: log.decode_requests),
+        decode_requests=np.concatenate([run.requests for run in runs]),
         decode_context=np.concatenate([run.contexts() for run in runs]),
-        prefill_tokens=same(lambda log: log.prefill_tokens),
-        prefill_context=same(lambda log: log.prefill_context),
-        new_tokens=same(lambda log: log.new_tokens),
-        gaps=np.concatenate([run.but_first(run.log.gaps) for run in runs]),
-        running=np.concatenate([run.but_last(run.log.running) for run in runs]),
-        waiting=same(lambda log: log.waiting),
-        free_blocks=_integers([log.free_blocks for log in logs]),
+        prefill_tokens=same("prefill_tokens"),
+        prefill_context=same("prefill_context"),
+        new_tokens=same("new_tokens"),
+        gaps=np.concatenate([run.but_first("gaps") for run in runs]),
+        running=np.concatenate([run.but_last("running") for run in runs]),
+        waiting=same("waiting"),
+        free_blocks=np.concatenate([run.free_blocks() for run in runs]),
         binding=binding,
         kept_out=kept_out,
         other_gaps=_numbers([log.other_gaps for log in logs]),
@@ -91,38 +91,48 @@ class _Runs:
     """Gives the records of a log one entry for each of their steps."""
 
     def __init__(self, log: StepLog) -> None:
-        self.log = log
-        self._steps = np.array(log.steps, dtype=np.int64)
+        table = np.frombuffer(bytes(log.records), dtype=np.int64).reshape(-1, len(FIELDS))
+        self._columns = dict(zip(FIELDS, np.ascontiguousarray(table.T)))
+        self._log = log
+        self._steps = self._columns["steps"]
         ends = np.cumsum(self._steps)
         self._firsts, self._lasts = ends - self._steps, ends - 1
-        self._requests = self.same(log.decode_requests)
+        self.requests = self.same("decode_requests")
 
-    def same(self, column: array[int]) -> Integers:
+    def same(self, name: str) -> Integers:
         """The record's entry, for every step."""
-        return np.repeat(np.array(column, dtype=np.int64), self._steps)
+        return np.repeat(self._columns[name], self._steps)
 
     def contexts(self) -> Integers:
         """More by the number of requests in each further step."""
-        later = np.arange(len(self.log)) - np.repeat(self._firsts, self._steps)
-        found: Integers = self.same(self.log.decode_context) + later * self._requests
+        later = np.arange(len(self._log)) - np.repeat(self._firsts, self._steps)
+        found: Integers = self.same("decode_context") + later * self.requests
         return found
 
-    def but_first(self, column: array[int]) -> Integers:
+    def free_blocks(self) -> Integers:
+        """What the record before left, less those taken since; what the record says for its last step."""
+        after = self._columns["free_blocks"]
+        before = np.zeros_like(after)
+        before[1:] = after[:-1]
+        new = np.bincount(np.array(self._log.taken, dtype=np.int64), minlength=len(self._log))
+        taken = np.cumsum(new)
+        before += taken[self._firsts] - new[self._firsts]
+        found: Integers = np.repeat(before, self._steps) - taken
+        found[self._lasts] = after
+        return found
+
+    def but_first(self, name: str) -> Integers:
         """The record's entry for its first step, the number of requests for the others."""
-        return self._with(column, self._firsts)
+        return self._with(name, self._firsts)
 
-    def but_last(self, column: array[int]) -> Integers:
+    def but_last(self, name: str) -> Integers:
         """The record's entry for its last step, the number of requests for the others."""
-        return self._with(column, self._lasts)
+        return self._with(name, self._lasts)
 
-    def _with(self, column: array[int], at: Integers) -> Integers:
-        found = self._requests.copy()
-        found[at] = np.array(column, dtype=np.int64)
+    def _with(self, name: str, at: Integers) -> Integers:
+        found = self.requests.copy()
+        found[at] = self._columns[name]
         return found
-
-
-def _integers(columns: Sequence[array[int]]) -> Integers:
-    return np.concatenate([np.array(column, dtype=np.int64) for column in columns])
 
 
 def _numbers(columns: Sequence[array[float]]) -> Numbers:

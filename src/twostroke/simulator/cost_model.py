@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from twostroke.simulator.attention_cost import decode_time, prefill_time
+import msgspec
+
+from twostroke.simulator.attention_cost import DecodeAttention, PrefillAttention
 from twostroke.simulator.communication import all_gather_time, all_reduce_time
 from twostroke.simulator.efficiencies import Efficiencies
 from twostroke.simulator.gemm import Product
@@ -31,8 +33,7 @@ ELEMENTWISE_KERNELS, ROUTING_KERNELS, SAMPLING_KERNELS = 5, 4, 6
 LOGIT_PASSES = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True):
     """How long a step takes, in seconds.
 
     Attributes:
@@ -78,8 +79,7 @@ class Speculation:
     draft: ModelSheet | None = None
 
 
-@dataclass(slots=True)
-class _Parts:
+class _Parts(msgspec.Struct):
     """Seconds by what they wait for."""
 
     compute: float = 0.0
@@ -104,6 +104,15 @@ class _Parts:
     @property
     def seconds(self) -> float:
         return self.compute + self.memory + self.launch + self.communication
+
+
+class _Sizes(NamedTuple):
+    """What a layer's time beside attention depends on, for one rank: (outputs, inputs, quantised) of its products."""
+
+    linears: list[tuple[int, int, bool]]
+    experts: list[tuple[int, int, bool]]  # of one expert
+    width: int  # elements that pass through memory between the products, for each token
+    kernels: int
 
 
 class RooflineCostModel:
@@ -151,6 +160,17 @@ class RooflineCostModel:
             else None
         )
         self._recurrences = [(layer.count, layer.recurrence) for layer in model.layers if layer.recurrence]
+        self._sizes = [self._sizes_of(layer) for layer in model.layers]
+        self._attention = [
+            (
+                layer.count,
+                layer.attention,
+                self._decode_attention(layer.attention),
+                self._prefill_attention(layer.attention),
+            )
+            for layer in model.layers
+            if layer.attention is not None
+        ]
         self._products: dict[tuple[float, int, bool], Product] = {}
         self._layers: dict[int, _Parts] = {}
         self._heads: dict[int, _Parts] = {}
@@ -158,13 +178,14 @@ class RooflineCostModel:
 
     def step(self, shape: StepShape) -> Estimate:
         requests = shape.decode_requests
-        parts = self._fixed(requests, shape) if shape.prefill else self._decode_fixed(requests, shape.sampled)
-        parts = parts.copy()
+        new_tokens = sum([new for new, _ in shape.prefill])
+        if new_tokens:
+            parts = self._fixed(requests, shape.sampled, new_tokens)
+        else:
+            parts = self._decode_fixed(requests, shape.sampled).copy()
         if requests:
             self._add_decode_attention(parts, requests, shape.decode_context)
-        new_tokens = 0
-        if shape.prefill:
-            new_tokens = sum(new for new, _ in shape.prefill)
+        if new_tokens:
             self._add_prefill_attention(parts, shape.prefill)
         if self._recurrences:
             self._add_recurrence(parts, requests + len(shape.prefill), requests * self.queries + new_tokens)
@@ -172,17 +193,18 @@ class RooflineCostModel:
 
     def _estimate(self, parts: _Parts, shape: StepShape, new_tokens: int) -> Estimate:
         e, requests = self.efficiencies, shape.decode_requests
+        of_host = e.host
         share = new_tokens / (new_tokens + requests) if new_tokens else 0.0
         device = parts.seconds * (e.step_decode + share * (e.step_prefill - e.step_decode))
-        starts = e.host.layer * self.model.num_layers if new_tokens else 0.0
+        starts = of_host.layer * self.model.num_layers if new_tokens else 0.0
         waits = max(starts - device, 0.0)
         device += waits
-        host = e.host.step + e.host.request * (requests + len(shape.prefill)) + e.host.token * new_tokens
+        host = of_host.step + of_host.request * (requests + len(shape.prefill)) + of_host.token * new_tokens
         if shape.since_prefill:
-            host += e.host.settle * e.host.fade ** (shape.since_prefill - 1)
+            host += of_host.settle * of_host.fade ** (shape.since_prefill - 1)
         if shape.after_idle:
-            host += e.host.wake
-        seconds = max(device, host) if e.host.overlap else device + host
+            host += of_host.wake
+        seconds = max(device, host) if of_host.overlap else device + host
         if self._draft is not None and requests:
             seconds += self._drafts * self._draft.step(StepShape(requests, shape.decode_context, (), requests)).seconds
         i = e.interval
@@ -208,10 +230,10 @@ class RooflineCostModel:
             self._decodes[key] = found
         return found
 
-    def _fixed(self, requests: int, shape: StepShape) -> _Parts:
-        found = self._tokens(requests * self.queries + sum(new for new, _ in shape.prefill)).copy()
-        drawing = min(requests, shape.sampled)
-        found.add_parts(self._head(drawing * self.queries + shape.sampled - drawing))
+    def _fixed(self, requests: int, sampled: int, new_tokens: int) -> _Parts:
+        found = self._tokens(requests * self.queries + new_tokens).copy()
+        drawing = min(requests, sampled)
+        found.add_parts(self._head(drawing * self.queries + sampled - drawing))
         return found
 
     def _tokens(self, tokens: int) -> _Parts:
@@ -220,41 +242,45 @@ class RooflineCostModel:
         if found is None:
             found = _Parts()
             if tokens:
-                for layer in self.model.layers:
-                    self._add_layer(found, layer, tokens)
+                for layer, sizes in zip(self.model.layers, self._sizes):
+                    self._add_layer(found, layer, sizes, tokens)
                 found.add(self._elementwise(2 * tokens * self.model.hidden_size * ACTIVATION_BYTES, 1))
                 found.communication += self._all_reduce(tokens)  # the embedding is dealt out over ranks too
             self._layers[tokens] = found
         return found
 
-    def _add_layer(self, parts: _Parts, layer: Layer, tokens: int) -> None:
-        for linear in layer.linears:
-            parts.add(self._linear(linear, tokens), layer.count)
-        if layer.experts:
-            parts.add(self._experts(layer.experts, tokens), layer.count)
+    def _sizes_of(self, layer: Layer) -> _Sizes:
+        linears = [(*linear.on_rank(self.ranks), linear.quantised) for linear in layer.linears]
+        of_experts = layer.experts.linears if layer.experts else ()
+        experts = [(*linear.on_rank(self.ranks), linear.quantised) for linear in of_experts]
         width = NORM_PASSES * self.model.hidden_size
-        width += ROTATION_PASSES * layer.linears[0].on_rank(self.ranks)[0]
+        width += ROTATION_PASSES * linears[0][0]
         inner = sum(linear.on_rank(self.ranks)[0] for linear in layer.linears if linear.name.endswith("gate_up"))
         kernels = ELEMENTWISE_KERNELS
         if layer.experts:
-            inner += layer.experts.per_token * layer.experts.linears[0].on_rank(self.ranks)[0]
+            inner += layer.experts.per_token * experts[0][0]
             kernels += ROUTING_KERNELS
         width += round(ACTIVATION_PASSES * inner)
-        parts.add(self._elementwise(tokens * width * ACTIVATION_BYTES, kernels), layer.count)
+        return _Sizes(linears, experts, width, kernels)
+
+    def _add_layer(self, parts: _Parts, layer: Layer, sizes: _Sizes, tokens: int) -> None:
+        for outputs, inputs, quantised in sizes.linears:
+            parts.add(self._gemm(tokens, outputs, inputs, quantised), layer.count)
+        if layer.experts:
+            parts.add(self._experts(layer.experts, sizes, tokens), layer.count)
+        parts.add(self._elementwise(tokens * sizes.width * ACTIVATION_BYTES, sizes.kernels), layer.count)
         parts.communication += layer.count * 2 * self._all_reduce(tokens)
 
     def _linear(self, linear: Linear, rows: float) -> KernelTime:
         outputs, inputs = linear.on_rank(self.ranks)
         return self._gemm(rows, outputs, inputs, linear.quantised)
 
-    def _experts(self, experts: Experts, tokens: int) -> KernelTime:
+    def _experts(self, experts: Experts, sizes: _Sizes, tokens: int) -> KernelTime:
         """One grouped product over the experts that the tokens reach, each with its share of them."""
         distinct = experts.expected_distinct(tokens)
         rows = tokens * experts.per_token / distinct
-        times = [linear.on_rank(self.ranks) for linear in experts.linears]
-        kept = [linear.quantised for linear in experts.linears]
-        found = [self._gemm(rows, outputs * distinct, inputs, each) for (outputs, inputs), each in zip(times, kept)]
-        return KernelTime(*(sum(values) for values in zip(*found)))
+        found = [self._gemm(rows, outputs * distinct, inputs, each) for outputs, inputs, each in sizes.experts]
+        return KernelTime(*(sum(values) for values in zip(*map(msgspec.structs.astuple, found))))
 
     def _gemm(self, rows: float, outputs: float, inputs: int, quantised: bool) -> KernelTime:
         key = outputs, inputs, quantised
@@ -301,9 +327,12 @@ class RooflineCostModel:
     def _elementwise(self, moved: float, kernels: int) -> KernelTime:
         e = self.efficiencies.elementwise
         memory = moved / (e.memory * self.hardware.memory_bandwidth)
-        return KernelTime(memory + kernels * e.launch, memory=memory, launch=kernels * e.launch)
+        launch = kernels * e.launch
+        return KernelTime(memory + launch, 0.0, memory, launch)
 
     def _all_reduce(self, tokens: int) -> float:
+        if self.ranks == 1:
+            return 0.0
         size = tokens * self.model.hidden_size * ACTIVATION_BYTES
         time = all_reduce_time(size, self.ranks, efficiency=self.efficiencies.all_reduce, link=self.link)
         return self.tables.all_reduce(size, self.ranks, time) if self.tables else time
@@ -316,19 +345,9 @@ class RooflineCostModel:
             compute = tokens * layer.flops / rate
             parts.add(KernelTime(compute, compute=compute), count)
 
-    def _add_decode_attention(self, parts: _Parts, requests: int, context: int) -> None:
-        mean = context / requests
-        for layer in self.model.layers:
-            attention = layer.attention
-            if attention is not None:
-                seen = context if attention.window is None or mean <= attention.window else attention.window * requests
-                parts.add(self._decode_attention(attention, requests, seen), layer.count)
-
-    def _decode_attention(self, attention: Attention, requests: int, seen: float) -> KernelTime:
-        time = decode_time(
-            attention,
-            requests,
-            seen,
+    def _decode_attention(self, layer: Attention) -> DecodeAttention:
+        return DecodeAttention(
+            layer,
             efficiency=self.efficiencies.decode,
             flops=self.hardware.dense_flops[self.plain_format],
             bandwidth=self.hardware.memory_bandwidth,
@@ -337,28 +356,33 @@ class RooflineCostModel:
             cache_bytes=self.cache_bytes,
             queries=self.queries,
         )
-        if self.tables and not attention.latent:
-            heads, kv_heads = attention.heads // self.ranks, ceil(attention.kv_heads / self.ranks)
-            return self.tables.decode(heads, kv_heads, attention.key_dim, requests, seen / requests, time)
-        return time
+
+    def _prefill_attention(self, layer: Attention) -> PrefillAttention:
+        return PrefillAttention(
+            layer,
+            efficiency=self.efficiencies.prefill,
+            flops=self.hardware.dense_flops[self.plain_format],
+            bandwidth=self.hardware.memory_bandwidth,
+            units=self.hardware.compute_units,
+            ranks=self.ranks,
+            cache_bytes=self.cache_bytes,
+        )
+
+    def _add_decode_attention(self, parts: _Parts, requests: int, context: int) -> None:
+        mean = context / requests
+        for count, layer, attention, _ in self._attention:
+            seen = context if layer.window is None or mean <= layer.window else layer.window * requests
+            time = attention.time(requests, seen)
+            if self.tables and not layer.latent:
+                heads, kv_heads = layer.heads // self.ranks, ceil(layer.kv_heads / self.ranks)
+                time = self.tables.decode(heads, kv_heads, layer.key_dim, requests, seen / requests, time)
+            parts.add(time, count)
 
     def _add_prefill_attention(self, parts: _Parts, chunks: tuple[tuple[int, int], ...]) -> None:
-        for layer in self.model.layers:
-            attention = layer.attention
-            if attention is None:
-                continue
-            time = prefill_time(
-                attention,
-                chunks,
-                efficiency=self.efficiencies.prefill,
-                flops=self.hardware.dense_flops[self.plain_format],
-                bandwidth=self.hardware.memory_bandwidth,
-                units=self.hardware.compute_units,
-                ranks=self.ranks,
-                cache_bytes=self.cache_bytes,
-            )
-            if self.tables and not attention.latent:
-                heads, kv_heads = attention.heads // self.ranks, ceil(attention.kv_heads / self.ranks)
+        for count, layer, _, attention in self._attention:
+            time = attention.time(chunks)
+            if self.tables and not layer.latent:
+                heads, kv_heads = layer.heads // self.ranks, ceil(layer.kv_heads / self.ranks)
                 length = sum(new for new, _ in chunks) / len(chunks)
-                time = self.tables.prefill(heads, kv_heads, attention.key_dim, len(chunks), length, time)
-            parts.add(time, layer.count)
+                time = self.tables.prefill(heads, kv_heads, layer.key_dim, len(chunks), length, time)
+            parts.add(time, count)

@@ -7,13 +7,19 @@ answers. Stepping and jumping read the same lines by the same arithmetic, so bot
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
 
 from twostroke.simulator.cost_model import CostModel
 from twostroke.simulator.step_shape import StepShape
 
+# Steps from which on numpy is faster than Python; both add one duration after the other, and so to the same digits.
+MANY = 24
 Bound = Literal["seconds", "low", "high"]
 # Tokens per request between two contexts that the cost model is asked about.
 SPACING = 64
@@ -32,10 +38,10 @@ class Piece(NamedTuple):
         return self.seconds + (context - self.start) * self.slope
 
 
-class DecodeRun(NamedTuple):
+class DecodeRun(msgspec.Struct, frozen=True):
     """Consecutive steps: when the first begins, then when each ends; and what how many of them wait for."""
 
-    times: list[float]
+    times: array[float]
     bindings: list[tuple[str, int]]
 
 
@@ -72,28 +78,33 @@ class DecodeCurve:
         Args:
             context: Tokens attended to in the first step; ``requests`` more in each further one.
         """
-        times = [now]
+        times = array("d", (now,))
         bindings: list[tuple[str, int]] = []
-        while True:
-            piece = self.piece(requests, context)
-            inside = min(steps, -(-(piece.end - context) // requests))
-            if times[-1] + 2 * piece.at(context) >= until:
-                inside = 1  # near the end: durations beyond it would be computed in vain
-            elif until - times[-1] < inside * piece.seconds:
-                inside = max(1, int((until - times[-1]) / piece.at(context + inside * requests)))
-            begin, seconds, slope = piece.start, piece.seconds, piece.slope
-            durations = [seconds + (at - begin) * slope for at in range(context, context + inside * requests, requests)]
-            times.extend(accumulate(durations, initial=times.pop()))
-            bindings.append((piece.binding, inside))
-            steps -= inside
-            context += inside * requests
-            if not steps or times[-1] >= until:
-                break
-        # Estimating how many fit may have gone past the end, within the last piece.
+        while not bindings or (steps and now < until):
+            lines: list[tuple[float, float, range]] = []
+            while not lines or (steps and now < until):
+                start, end, seconds, slope, binding = self.piece(requests, context)
+                behind, inside = context - start, min(steps, -(-(end - context) // requests))
+                first = seconds + behind * slope
+                if until - now < inside * first:
+                    inside = int(max(until - now, 0.0) / first) + 1  # those beyond would be computed in vain
+                lines.append((seconds, slope, range(behind, behind + inside * requests, requests)))
+                before = bindings.pop()[1] if bindings and bindings[-1][0] == binding else 0
+                bindings.append((binding, before + inside))
+                steps -= inside
+                context += inside * requests
+                now += inside * first  # about, and hardly ever later than that
+            times.extend(_ends(times[-1], lines))
+            now = times[-1]
+        # Estimating how many fit may have gone past the end.
         surplus = len(times) - 1 - bisect_left(times, until, 1, len(times) - 1)
         if surplus:
             del times[-surplus:]
-            bindings[-1] = bindings[-1][0], bindings[-1][1] - surplus
+        while surplus:
+            binding, count = bindings.pop()
+            if count > surplus:
+                bindings.append((binding, count - surplus))
+            surplus = max(surplus - count, 0)
         return DecodeRun(times, bindings)
 
     def _ask(self, requests: int, context: int) -> tuple[float, str]:
@@ -103,3 +114,14 @@ class DecodeCurve:
             estimate = self._cost.step(StepShape(requests, context, (), requests))
             found = self._asked[requests, context] = float(getattr(estimate, self._bound)), estimate.binding
         return found
+
+
+def _ends(now: float, lines: list[tuple[float, float, range]]) -> array[float]:
+    """When consecutive steps from ``now`` on end that take ``seconds + slope * at``, for each ``at`` of each line."""
+    if sum([len(behind) for _, _, behind in lines]) < MANY:
+        durations = [seconds + at * slope for seconds, slope, behind in lines for at in behind]
+        return array("d", islice(accumulate(durations, initial=now), 1, None))
+    parts = [np.arange(at.start, at.stop, at.step, dtype=np.float64) * slope + seconds for seconds, slope, at in lines]
+    steps = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    steps[0] += now
+    return array("d", np.add.accumulate(steps).tobytes())

@@ -56,26 +56,24 @@ class SimulatedExecutor:
         shape = self.last_shape = step_shape(plan, 0 if self.acceptance is None else self.acceptance.tokens)
         if self._settling:
             shape = self.last_shape = self._settle(shape)
-        if self._idle:
+        if self._waking and self._was_idle():
             shape = self.last_shape = shape._replace(after_idle=True)
-        if shape.prefill or shape.sampled != shape.decode_requests or shape.since_prefill or shape.after_idle:
+        requests, context, prefill, sampled, since_prefill, after_idle = shape
+        if prefill or sampled != requests or since_prefill or after_idle:
             estimate = self._cost.step(shape)
             seconds, self.last_binding = float(getattr(estimate, self._bound)), estimate.binding
         else:
-            piece = self._curve.piece(shape.decode_requests, shape.decode_context)
-            seconds, self.last_binding = piece.at(shape.decode_context), piece.binding
+            start, _, at_start, slope, self.last_binding = self._curve.piece(requests, context)
+            seconds = at_start + (context - start) * slope
         self.clock.advance(seconds)
-        self._ended = self.clock()
+        if self._waking:
+            self._ended = self.clock()
         return StepResult(token_ids=self._draw(plan, shape), duration=seconds, timings={"forward": seconds})
 
     @property
     def settled(self) -> bool:
         """Whether the next step, if it only decodes, takes what it would take at any other time."""
-        return not self._unsettled and not self._idle
-
-    @property
-    def _idle(self) -> bool:
-        return self._waking and self.clock() > self._ended
+        return not (self._unsettled or (self._waking and self._was_idle()))
 
     def decode_run(self, requests: int, context: int, steps: int, until: float) -> DecodeRun:
         """Consecutive steps from now on in which ``requests`` requests decode, at most ``steps``, all ``settled``.
@@ -88,6 +86,10 @@ class SimulatedExecutor:
         run = self._curve.run(requests, context, steps, self.clock(), until)
         self._ended = run.times[-1]
         return run
+
+    def _was_idle(self) -> bool:
+        """Whether time went on since the last step."""
+        return self.clock() > self._ended
 
     def _settle(self, shape: StepShape) -> StepShape:
         """The shape with its distance from the last step that prefilled."""

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from twostroke.sampling_params import SamplingParams
 from twostroke.simulator.replica import Replica
 from twostroke.simulator.router import Router
@@ -15,8 +17,7 @@ from twostroke.simulator.workloads.base import RequestSpec, Workload, make_reque
 from twostroke.types import Request
 
 
-@dataclass(frozen=True, slots=True)
-class RequestResult:
+class RequestResult(msgspec.Struct, frozen=True):
     """One finished request; times in seconds since the start."""
 
     number: int
@@ -108,25 +109,25 @@ class Fleet:
 
     def _turn(self, progress: Callable[[int], None]) -> bool:
         arrival = self._next_arrival()
-        busy = [replica for replica in self._replicas if replica.has_work() and replica.clock() < arrival]
+        busy = [replica for replica in self._replicas if replica.clock() < arrival and replica.has_work()]
         if not busy:
             if arrival == math.inf:
                 return False
             self._admit(self._pop_arrival(), progress)
             return True
-        replica = min(busy, key=lambda replica: replica.clock())
-        until = arrival
-        if self._workload.reactive:
+        replica = min(busy, key=lambda replica: replica.clock()) if len(busy) > 1 else busy[0]
+        until, reactive = arrival, self._workload.reactive
+        if reactive:
             # Any other replica may end a request, and so set one off, from its own time on.
             until = min([arrival, *(other.clock() for other in busy if other is not replica)])
         while True:
-            finished = replica.run(until)
-            for request in finished:
-                self._finish(request)
-            if finished:
+            if finished := replica.run(until):
+                for request in finished:
+                    self._finish(request)
                 progress(len(finished))
-            sets_off = finished and self._workload.reactive
-            if sets_off or not replica.has_work() or replica.clock() >= until:
+                if reactive:
+                    return True
+            if replica.clock() >= until or not replica.has_work():
                 return True
 
     # ---- arrivals ----------------------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ TILES = (
     (128, 256),
     (256, 128),
 )
+# All tiles have a multiple of so many: equally many of these are equally many tiles of every kind.
+LEAST_ROWS = 16
 # Largest first: for many rows they win, and their time rules out most others at a glance.
 TRIED = tuple(reversed(TILES))
 SPLITS = (1, 2, 4, 8)
@@ -62,6 +64,7 @@ class Product:
         self._bandwidth = e.memory * bandwidth
         self._weights = weight_bytes * outputs * inputs
         self._activation = activation_bytes
+        self._unsplit: dict[int, float] = {}  # compute time by rows / LEAST_ROWS, where no split was worth a look
         # (rows of a tile, tiles side by side, seconds per step along the inner dimension)
         self._tiles = [
             (rows, ceil(outputs / width), 2.0 * (rows * width + e.half_tile) * units / self._flops)
@@ -78,22 +81,31 @@ class Product:
         e, inputs, units = self._efficiency, self._inputs, self._units
         if not e.half_tile:
             return 2.0 * rows * self._outputs * inputs / self._flops
-        best, prologue = float("inf"), e.prologue
+        key = ceil(rows / LEAST_ROWS)
+        best = self._unsplit.get(key)
+        if best is not None:
+            return best
+        best, whole = float("inf"), True
+        prologue, partial, fixed, moved = e.prologue, e.waves, e.split, PARTIAL_BYTES * rows * self._outputs
         for tile_rows, across, step in self._tiles:
             tiles = ceil(rows / tile_rows) * across / units
             least = step * tiles * inputs
             if least >= best:
                 continue  # even without a last wave and a prologue
+            split_least = step * tiles * (inputs + 2.0 * prologue) + fixed
             for split in SPLITS:
                 found = tiles * split
-                waves = e.waves * ceil(found) + (1 - e.waves) * (found if found > 1.0 else 1.0)
+                waves = partial * ceil(found) + (1 - partial) * (found if found > 1.0 else 1.0)
                 time = waves * step * (inputs / split + prologue)
                 if split > 1:
-                    time += e.split + PARTIAL_BYTES * rows * self._outputs * split / self._bandwidth
+                    time += fixed + moved * split / self._bandwidth
+                    whole = False
                 if time < best:
                     best = time
-                if least + e.split >= best:
+                if split_least >= best:
                     break  # a further split would cost more than the rest of the last wave
+        if whole:
+            self._unsplit[key] = best
         return best
 
 

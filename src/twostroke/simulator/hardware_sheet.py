@@ -104,10 +104,11 @@ def load_hardware(name: str) -> HardwareSheet:
     if name.endswith(".toml"):
         return _read(Path(name).expanduser())
     wanted = name.lower()
-    sheets = [_read(SHEETS / f"{stem}.toml") for stem in hardware_names()]
-    for sheet in sheets:
-        if wanted == sheet.name or wanted in sheet.aliases:
-            return sheet
+    sheets = []
+    for stem in hardware_names():
+        sheets.append(_read(SHEETS / f"{stem}.toml"))
+        if wanted == stem or wanted in sheets[-1].aliases:
+            return sheets[-1]
     known = [label for sheet in sheets for label in (sheet.name, *sheet.aliases)]
     close = get_close_matches(wanted, known, n=1)
     hint = f"did you mean {close[0]}?" if close else "known: " + ", ".join(sheet.name for sheet in sheets)

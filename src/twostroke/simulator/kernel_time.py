@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 
-class KernelTime(NamedTuple):
+class KernelTime(msgspec.Struct, frozen=True):
     """Seconds, all of them, and how they divide: what waits for arithmetic, for memory, for the start of the kernel."""
 
     seconds: float
@@ -14,7 +14,7 @@ class KernelTime(NamedTuple):
     launch: float = 0.0
 
     def times(self, count: float) -> KernelTime:
-        return KernelTime(*(count * part for part in self))
+        return KernelTime(count * self.seconds, count * self.compute, count * self.memory, count * self.launch)
 
 
 def combine(compute: float, memory: float, launch: float, sharpness: float) -> KernelTime:
@@ -22,5 +22,5 @@ def combine(compute: float, memory: float, launch: float, sharpness: float) -> K
     longer, shorter = (compute, memory) if compute >= memory else (memory, compute)
     body = longer * (1.0 + (shorter / longer) ** sharpness) ** (1.0 / sharpness) if longer else 0.0
     if compute >= memory:
-        return KernelTime(body + launch, compute=body, launch=launch)
-    return KernelTime(body + launch, memory=body, launch=launch)
+        return KernelTime(body + launch, body, 0.0, launch)
+    return KernelTime(body + launch, 0.0, body, launch)

@@ -84,12 +84,12 @@ class Replica:
         now = self.clock()
         plan = self.scheduler.schedule(now)
         result = self.executor.execute(plan)
-        unfinished = len(self.scheduler.requests)
-        self.scheduler.update(plan, result, self.clock())
+        unfinished, end = len(self.scheduler.requests), self.clock()
+        self.scheduler.update(plan, result, end)
         finished = []
         if len(self.scheduler.requests) < unfinished:
             finished = [item.request for item in plan.scheduled.values() if item.request.finish_reason is not None]
-        self._observe(plan, result, finished)
+        self._observe(plan, result, end, finished)
         return finished
 
     def _take_run(self, most: int, until: float) -> list[Request]:
@@ -97,7 +97,8 @@ class Replica:
         count = len(running)
         context = sum([request.num_computed_tokens for request in running.values()]) + count
         # The clock adds one duration after the other; so does this, to the last digit.
-        times, bindings = self.executor.decode_run(count, context, most, until)
+        ahead = self.executor.decode_run(count, context, most, until)
+        times = ahead.times
         gaps = self._count_gaps(running.keys(), times[0], times[1])
         kept_out = self._kept_out()
         run = advance(self.scheduler, TOKEN, len(times) - 1, times[-1])
@@ -109,8 +110,9 @@ class Replica:
             first_gaps=gaps,
             left=len(running),
             waiting=len(self.scheduler.requests) - len(running),
-            free_blocks=run.free_blocks,
-            bindings=bindings,
+            taken=run.taken,
+            free_blocks=self.kv.pool.num_free,
+            bindings=ahead.bindings,
             kept_out=kept_out,
         )
         return run.finished
@@ -126,20 +128,20 @@ class Replica:
             return Reason.TOKEN_BUDGET.value
         return Reason.MAX_NUM_SEQS.value if running >= config.max_num_seqs else Reason.NO_FREE_BLOCK.value
 
-    def _observe(self, plan: StepPlan, result: StepResult, finished: list[Request]) -> None:
-        """Write down what happened; ``finished`` are those whom the step has ended."""
-        now, scheduler = self.clock(), self.scheduler
-        waiting = len(scheduler.requests) - len(scheduler.running)
+    def _observe(self, plan: StepPlan, result: StepResult, now: float, finished: list[Request]) -> None:
+        """Write down what happened until ``now``; ``finished`` are those whom the step has ended."""
+        scheduler, executor, running = self.scheduler, self.executor, len(self.scheduler.running)
+        waiting = len(scheduler.requests) - running
         self.log.add(
             plan.time,
             now,
-            self.executor.last_shape,
-            new_tokens=len(result.token_ids) if self.executor.acceptance is None else self._num_kept(plan, result),
+            executor.last_shape,
+            executor.last_binding,
+            new_tokens=len(result.token_ids) if executor.acceptance is None else self._num_kept(plan, result),
             gaps=self._count_gaps(result.token_ids.keys(), plan.time, now),
-            running=len(scheduler.running),
+            running=running,
             waiting=waiting,
             free_blocks=self.kv.pool.num_free,
-            binding=self.executor.last_binding,
             # Where anybody waits, the plan ends with why the first of them does.
             kept_out=plan.decisions[-1].reason.value if waiting else "",
         )
@@ -172,14 +174,14 @@ class Replica:
         before = self._drew
         if before == drew:
             return len(before)
-        self._drew = frozenset(drew)
-        same = len(before & drew)
+        drawing = self._drew = frozenset(drew)
+        same = len(before & drawing)
         if same < len(before):
-            for request_id in before - drew:
+            for request_id in before - drawing:
                 if request_id in self.scheduler.requests:
                     self._last_draw[request_id] = start
-        if same < len(drew) and self._last_draw:
-            for request_id in sorted(drew - before):
+        if same < len(drawing) and self._last_draw:
+            for request_id in sorted(drawing - before):
                 if (last := self._last_draw.pop(request_id, None)) is not None:
                     self.log.other_gaps.append(end - last)
         return same

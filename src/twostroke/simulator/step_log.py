@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from struct import Struct
 
 from twostroke.simulator.step_shape import StepShape
 
-# Columns with one entry per step, and gaps, which belong to none.
-_OF_STEPS, _APART = ("start", "end", "free_blocks"), ("other_gaps", "bindings", "reasons")
+# Entries of a record, in this order, 8 bytes each.
+FIELDS = (
+    "steps",
+    "decode_requests",
+    "decode_context",
+    "prefill_tokens",
+    "prefill_context",
+    "new_tokens",
+    "gaps",
+    "running",
+    "waiting",
+    "free_blocks",
+    "binding",
+    "kept_out",
+)
+_PACK = Struct(f"{len(FIELDS)}q").pack
 
 
-def _integers() -> array[int]:
-    return array("q")
+class _Codes(dict[str, int]):
+    """Numbers names in the order in which they are first asked for."""
+
+    def __missing__(self, name: str) -> int:
+        code = self[name] = len(self)
+        return code
 
 
 def _numbers() -> array[float]:
@@ -22,47 +42,41 @@ def _numbers() -> array[float]:
 
 @dataclass(slots=True)
 class StepLog:
-    """Columns with one entry per step, and columns with one entry per record: a step, or several that only decode.
+    """Columns with one entry per step, and records of a step or of several that only decode.
 
-    ``columns.to_columns`` gives every column one entry per step.
+    ``columns.to_columns`` gives all of it one entry per step.
 
     Attributes:
         start: Of each step, in seconds; ``end`` likewise. A step may begin long after the one before: then nobody was
             there.
-        free_blocks: KV blocks after each step.
-        steps: How many steps a record stands for. Its other entries are those of the first of them; in each further one
-            ``decode_context`` is more by the number of requests, and every request draws again.
-        decode_requests: Requests that computed one token (or, under speculation, verified drafts).
-        decode_context: Tokens that those attended to.
-        prefill_tokens: Prompt tokens computed.
-        prefill_context: Pairs of a prompt token and a token that it attended to.
-        new_tokens: Tokens drawn.
-        gaps: Requests that also got a token in the step before: for each, ``end - start`` lies between two tokens.
-        running: Requests after the last step of a record, ``decode_requests`` after the others.
-        waiting: Requests that wait, after the step.
-        binding: What most of the step waited for, as an index into ``bindings``.
-        kept_out: Why the first waiting request did not enter, as an index into ``reasons``; it and those behind it wait
-            for the same. ``""`` where nobody waits.
+        taken: For each block that a run took, the number of the step.
         other_gaps: Seconds between two tokens of a request that was left out of the steps between them.
+        records: Packed, ``FIELDS`` for each:
+
+            - steps: How many steps a record stands for. Its other entries are those of the first of them; in each
+              further one ``decode_context`` is more by the number of requests, and every request draws again.
+            - decode_requests: Requests that computed one token (or, under speculation, verified drafts).
+            - decode_context: Tokens that those attended to.
+            - prefill_tokens: Prompt tokens computed.
+            - prefill_context: Pairs of a prompt token and a token that it attended to.
+            - new_tokens: Tokens drawn.
+            - gaps: Requests that also got a token in the step before: ``end - start`` lies between the two.
+            - running: Requests after the last step of a record, ``decode_requests`` after the others.
+            - waiting: Requests that wait, after the step.
+            - free_blocks: KV blocks after the last step of a record. Within one and between two, none becomes free.
+            - binding: What most of the step waited for, as an index into ``bindings``.
+            - kept_out: Why the first waiting request did not enter, as an index into ``reasons``; it and those behind
+              it wait for the same. ``""`` where nobody waits.
     """
 
     start: array[float] = field(default_factory=_numbers)
     end: array[float] = field(default_factory=_numbers)
-    free_blocks: array[int] = field(default_factory=_integers)
-    steps: array[int] = field(default_factory=_integers)
-    decode_requests: array[int] = field(default_factory=_integers)
-    decode_context: array[int] = field(default_factory=_integers)
-    prefill_tokens: array[int] = field(default_factory=_integers)
-    prefill_context: array[int] = field(default_factory=_integers)
-    new_tokens: array[int] = field(default_factory=_integers)
-    gaps: array[int] = field(default_factory=_integers)
-    running: array[int] = field(default_factory=_integers)
-    waiting: array[int] = field(default_factory=_integers)
-    binding: array[int] = field(default_factory=_integers)
-    kept_out: array[int] = field(default_factory=_integers)
+    taken: array[int] = field(default_factory=lambda: array("q"))
     other_gaps: array[float] = field(default_factory=_numbers)
-    bindings: dict[str, int] = field(default_factory=dict)
-    reasons: dict[str, int] = field(default_factory=dict)
+    records: bytearray = field(default_factory=bytearray)
+    bindings: dict[str, int] = field(default_factory=_Codes)
+    reasons: dict[str, int] = field(default_factory=_Codes)
+    _free: int = 0
 
     def __len__(self) -> int:
         return len(self.start)
@@ -72,43 +86,40 @@ class StepLog:
         start: float,
         end: float,
         shape: StepShape,
+        binding: str,
         *,
         new_tokens: int,
         gaps: int,
         running: int,
         waiting: int,
         free_blocks: int,
-        binding: str,
         kept_out: str = "",
     ) -> None:
         """Append one step."""
         requests, context, prefill = shape[:3]
         self.start.append(start)
         self.end.append(end)
-        self.free_blocks.append(free_blocks)
-        self.steps.append(1)
-        self.decode_requests.append(requests)
-        self.decode_context.append(context)
-        self.prefill_tokens.append(sum([count for count, _ in prefill]) if prefill else 0)
-        pairs = sum([count * cached + count * (count + 1) // 2 for count, cached in prefill]) if prefill else 0
-        self.prefill_context.append(pairs)
-        self.new_tokens.append(new_tokens)
-        self.gaps.append(gaps)
-        self.running.append(running)
-        self.waiting.append(waiting)
-        self.binding.append(self.bindings.setdefault(binding, len(self.bindings)))
-        self.kept_out.append(self.reasons.setdefault(kept_out, len(self.reasons)))
+        tokens = pairs = 0
+        for count, cached in prefill:
+            tokens += count
+            pairs += count * cached + count * (count + 1) // 2
+        code, why = self.bindings[binding], self.reasons[kept_out]
+        self.records += _PACK(
+            1, requests, context, tokens, pairs, new_tokens, gaps, running, waiting, free_blocks, code, why
+        )
+        self._free = free_blocks
 
     def add_run(
         self,
-        times: Sequence[float],
+        times: array[float],
         requests: int,
         context: int,
         *,
         first_gaps: int,
         left: int,
         waiting: int,
-        free_blocks: Sequence[int],
+        taken: Sequence[int],
+        free_blocks: int,
         bindings: Sequence[tuple[str, int]],
         kept_out: str = "",
     ) -> None:
@@ -119,34 +130,27 @@ class StepLog:
             context: Tokens attended to in the first; ``requests`` more in each further one.
             first_gaps: ``gaps`` of the first.
             left: Requests that run on after the last.
+            taken: In which of the steps a block was taken, ascending; ``free_blocks``: after the last.
             bindings: What how many of them wait for: each becomes a record.
         """
-        packed = array("d", times)
-        self.start += packed[:-1]
-        self.end += packed[1:]
-        self.free_blocks.extend(free_blocks)
-        gaps = first_gaps
+        first = len(self.start)
+        self.start += times[:-1]
+        self.end += times[1:]
+        self.taken.extend([first + at for at in taken])
+        gaps, running, done, steps = first_gaps, requests, 0, len(times) - 1
         for binding, count in bindings:
-            self.steps.append(count)
-            self.decode_requests.append(requests)
-            self.decode_context.append(context)
-            self.prefill_tokens.append(0)
-            self.prefill_context.append(0)
-            self.new_tokens.append(requests)
-            self.gaps.append(gaps)
-            self.running.append(requests)
-            self.waiting.append(waiting)
-            self.binding.append(self.bindings.setdefault(binding, len(self.bindings)))
-            self.kept_out.append(self.reasons.setdefault(kept_out, len(self.reasons)))
+            done += count
+            free = self._free - bisect_left(taken, done)
+            if done == steps:
+                running, free = left, free_blocks
+            code, why = self.bindings[binding], self.reasons[kept_out]
+            self.records += _PACK(count, requests, context, 0, 0, requests, gaps, running, waiting, free, code, why)
             gaps = requests
             context += count * requests
-        self.running[-1] = left
+        self._free = free_blocks
 
     def drop_unfinished(self) -> None:
         """Forget what an interruption left half written: Ctrl-C comes between any two operations."""
-        of_records = [getattr(self, each.name) for each in fields(self) if each.name not in (*_OF_STEPS, *_APART)]
-        records = min(map(len, of_records))
-        for column in of_records:
-            del column[records:]
-        for name in _OF_STEPS:
-            del getattr(self, name)[sum(self.steps) :]
+        steps = sum(memoryview(self.records).cast("q")[:: len(FIELDS)])
+        del self.start[steps:], self.end[steps:]
+        del self.taken[bisect_left(self.taken, steps) :]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from random import Random
+
+from msgspec.structs import replace
 
 from twostroke.simulator.workloads.base import RequestSpec
 

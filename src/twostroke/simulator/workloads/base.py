@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from twostroke.sampling_params import SamplingParams
 from twostroke.simulator.executor import TOKEN
@@ -12,10 +14,11 @@ from twostroke.types import Request
 
 # The first byte of a prefix-cache key tells shared content from a request's own.
 _SHARED, _OWN = b"s", b"o"
+# Their last bytes, of the first blocks of a request; longer requests have theirs made.
+_NUMBERS: Final = tuple(index.to_bytes(4, "big") for index in range(2048))
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSpec:
+class RequestSpec(msgspec.Struct, frozen=True):
     """One request before it arrives.
 
     Attributes:
@@ -99,10 +102,15 @@ def block_keys(spec: RequestSpec, block_size: int) -> list[bytes]:
     for identity, tokens in spec.segments:
         end += tokens
         prefix = _SHARED + identity.to_bytes(8, "big", signed=True)
-        keys += [prefix + index.to_bytes(4, "big") for index in range(len(keys), min(end // block_size, num_blocks))]
-    prefix = _OWN + spec.number.to_bytes(8, "big")
-    keys += [prefix + index.to_bytes(4, "big") for index in range(len(keys), num_blocks)]
+        keys += _numbered(prefix, len(keys), min(end // block_size, num_blocks))
+    keys += _numbered(_OWN + spec.number.to_bytes(8, "big"), len(keys), num_blocks)
     return keys
+
+
+def _numbered(prefix: bytes, begin: int, end: int) -> list[bytes]:
+    if end <= len(_NUMBERS):
+        return [prefix + number for number in _NUMBERS[begin:end]]
+    return [prefix + index.to_bytes(4, "big") for index in range(begin, end)]
 
 
 def make_request(spec: RequestSpec, params: SamplingParams, block_size: int) -> Request:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+import msgspec
+
 from twostroke.bench.workload import SHAREGPT_INPUT, SHAREGPT_OUTPUT, LognormalLength
 from twostroke.simulator.workloads.arrivals import ClosedLoop, burst_times, gamma_times, stretch
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec, Workload
@@ -82,8 +84,9 @@ def _from_trace(options: SimulatedWorkloadOptions) -> MadeWorkload:
 
 def _timed(options: SimulatedWorkloadOptions, specs: Sequence[RequestSpec], rate: float | None) -> Workload:
     """``specs`` with the arrivals, priorities and tenants that were asked for."""
-    drawn = zip(specs, _priorities(options, len(specs)), _tenants(options, len(specs)))
-    specs = [replace(spec, priority=priority, tenant=tenant) for spec, priority, tenant in drawn]
+    if options.priorities > 1 or options.tenants > 1:
+        drawn = zip(specs, _priorities(options, len(specs)), _tenants(options, len(specs)))
+        specs = [msgspec.structs.replace(spec, priority=priority, tenant=tenant) for spec, priority, tenant in drawn]
     if options.arrivals == "closed":
         return ClosedLoop(specs, options.concurrency, options.think_time, options.seed)
     recorded = [spec.arrival for spec in specs]
@@ -95,7 +98,7 @@ def _timed(options: SimulatedWorkloadOptions, specs: Sequence[RequestSpec], rate
     else:
         shape = options.burstiness if options.arrivals in ("gamma", "auto") else 1.0
         times = gamma_times(len(specs), rate, shape, Random(f"{options.seed} gaps"))
-    return OpenLoop([replace(spec, arrival=time) for spec, time in zip(specs, times)])
+    return OpenLoop([msgspec.structs.replace(spec, arrival=time) for spec, time in zip(specs, times)])
 
 
 def _drawn(options: SimulatedWorkloadOptions, count: int, prompt: Draw, output: Draw) -> list[RequestSpec]:
