@@ -112,17 +112,20 @@ def read_trace(path: Path) -> Iterator[tuple[float, int, int]]:
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            if missing := [name for name in TRACE_COLUMNS if name not in (reader.fieldnames or ())]:
+            reader = csv.reader(file)
+            header = next(reader, [])
+            if missing := [name for name in TRACE_COLUMNS if name not in header]:
                 raise ConfigError(f"{path} has no column {missing[0]}", hint=f"it needs {', '.join(TRACE_COLUMNS)}")
+            places = [header.index(name) for name in TRACE_COLUMNS]
             for row in reader:
-                yield _trace_row(path, reader.line_num, row)
+                if row:
+                    yield _trace_row(path, reader.line_num, [row[at] if at < len(row) else "" for at in places])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"cannot read the trace {path}: {error}", hint="give another --trace-path") from error
 
 
-def _trace_row(path: Path, line: int, row: dict[str, str | None]) -> tuple[float, int, int]:
-    arrived_at, prefill, decode = (row[name] or "" for name in TRACE_COLUMNS)
+def _trace_row(path: Path, line: int, row: list[str]) -> tuple[float, int, int]:
+    arrived_at, prefill, decode = row
     try:
         arrival, lengths = float(arrived_at), (int(prefill), int(decode))
         if not math.isfinite(arrival) or min(lengths) < 1:
