@@ -29,7 +29,7 @@ format: $(VENV)/.installed-dev ## Mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-train: $(VENV)/.installed-dev ## Train pilot and pilot-draft anew (an hour and a half on 2 cores), then measure both
+train: $(VENV)/.installed-dev ## Train pilot and pilot-draft anew (about an hour on 2 cores), then measure both
 	sh training/train.sh
 
 claims: $(VENV)/.installed-dev ## Measure what the README claims

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes pilot and pilot-draft from the question bank and measures both. On 2 cores training pilot took 90 minutes and
-# its draft 5, on a machine that did other things too; measuring comes on top, some 5 minutes for both. Stopped, it goes on from the last
-# checkpoint when called again. A new start: remove training/runs.
+# Makes pilot and pilot-draft from the question bank and measures both. On 2 cores training pilot took 62 minutes and
+# its draft 3; measuring comes on top, some 5 minutes for both. Stopped, it goes on from the last checkpoint when called
+# again. A new start: remove training/runs.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}

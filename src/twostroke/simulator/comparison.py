@@ -50,8 +50,8 @@ def print_comparison(runs: Sequence[Mapping[str, Any]], stream: TextIO) -> None:
     for key in DISPENSABLE:
         if sum(map(_width, [*names, *values.values()])) > console.width:
             values.pop(key, None)
-    header, *rows = zip(*names, *values.values())
-    _print(console, header, rows, len(names))
+    header, *lines = zip(*names, *values.values())
+    _print(console, header, lines, len(names))
 
 
 def _setting_columns(labels: Sequence[str]) -> list[Cells]:

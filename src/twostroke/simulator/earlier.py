@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, cast
+from types import GenericAlias
+from typing import Any, cast
 
 import msgspec
 
@@ -46,19 +47,19 @@ _NUMBERS = [
     *("completed", "request_throughput", "output_throughput", "prefix_hit_rate", "dollars_per_million_tokens"),
     *("mfu", "mbu", "kv_mean", "kv_peak"),
 ]
-_Ttft = msgspec.defstruct("_Ttft", [(name, float) for name in _NUMBERS if name.endswith("_ttft_ms")])
-_Summary = msgspec.defstruct(
+_Ttft: Any = msgspec.defstruct("_Ttft", [(name, float) for name in _NUMBERS if name.endswith("_ttft_ms")])
+_Summary: Any = msgspec.defstruct(
     "_Summary",
     [
         *((name, float) for name in _NUMBERS),
         ("request_goodput", float | None),
         ("binding", dict[str, float]),
-        ("waiting_for", dict[Literal[tuple(WAITS)], float]),  # type: ignore[valid-type, misc]
-        ("by_priority", dict[str, _Ttft]),  # type: ignore[valid-type]
-        ("by_tenant", dict[str, _Ttft]),  # type: ignore[valid-type]
+        ("waiting_for", dict[str, float]),
+        ("by_priority", GenericAlias(dict, (str, _Ttft))),
+        ("by_tenant", GenericAlias(dict, (str, _Ttft))),
     ],
 )
-_Run = msgspec.defstruct(
+_Run: Any = msgspec.defstruct(
     "_Run",
     [
         ("label", str),
@@ -70,7 +71,7 @@ _Run = msgspec.defstruct(
         ("notes", list[str]),
         ("interrupted", bool),
         ("timeline", _Timeline),
-        ("interval", dict[str, _Summary]),  # type: ignore[valid-type]
+        ("interval", GenericAlias(dict, (str, _Summary))),
     ],
     bases=(_Summary,),
     kw_only=True,
@@ -85,9 +86,11 @@ def read_report(path: Path) -> list[dict[str, Any]]:
         if not isinstance(raw, dict) or not isinstance(raw.get("runs"), list):
             raise ConfigError(f"{path} is no report: it has no list of runs", hint=hint)
         for run in raw["runs"]:
-            line = msgspec.convert(run, _Run).timeline  # type: ignore[attr-defined]
+            line = msgspec.convert(run, _Run).timeline
             if len({len(getattr(line, name)) for name in line.__struct_fields__}) != 1:
                 raise ConfigError(f"{path} is no report: its timelines differ in length", hint=hint)
+            if unknown := set(run["waiting_for"]) - set(WAITS):
+                raise ConfigError(f"{path} is no report: requests wait for {min(unknown)!r}", hint=hint)
             if set(run["interval"]) not in ({"low", "high"}, set()):
                 raise ConfigError(f"{path} is no report: an interval has a low and a high end", hint=hint)
     except OSError as error:
