@@ -35,7 +35,7 @@ class CausalAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: FunctionCtx, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:  # type: ignore[override]
+    def forward(ctx: FunctionCtx, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """The weights are kept: [rows, kv_heads, queries of a group, keys] for each part of the queries."""
         rows, heads, length, dim = query.shape
         query, out, kept = query * scaling, torch.empty_like(query), []
@@ -52,7 +52,7 @@ class CausalAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """The gradients of query, key and value, by the softmax's own derivative."""
         query, key, value, *kept = ctx.saved_tensors
         rows, heads, length, dim = query.shape
@@ -66,6 +66,12 @@ class CausalAttention(torch.autograd.Function):
             d_query[:, :, first:end] = (d_scores @ key[:, :, :end]).view(rows, heads, end - first, dim)
             d_key[:, :, :end] += d_scores.transpose(-1, -2) @ part
         return d_query * ctx.scaling, d_key, d_value, None
+
+
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    """See ``CausalAttention``."""
+    out: Tensor = CausalAttention.apply(query, key, value, scaling)  # type: ignore[no-untyped-call]
+    return out
 
 
 def attention_forward(
@@ -86,7 +92,7 @@ def attention_forward(
         return found, None
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
     with torch.autocast("cpu", enabled=False):  # It would make the softmax float32.
-        out: Tensor = CausalAttention.apply(query.to(dtype), key.to(dtype), value.to(dtype), scaling)  # type: ignore[no-untyped-call]
+        out = causal_attention(query.to(dtype), key.to(dtype), value.to(dtype), scaling)
     return out.transpose(1, 2).contiguous(), None
 
 

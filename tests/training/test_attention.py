@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from training.attention import QUERIES, CausalAttention
+from training.attention import QUERIES, causal_attention
 from training.data import Example, collate
 from training.model import hidden_states, make_model
 
@@ -26,9 +26,9 @@ def _inputs(heads: int, kv_heads: int, length: int, dtype: torch.dtype) -> list[
 @pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (6, 2)])
 def test_values_and_gradients_equal_pytorchs(heads: int, kv_heads: int, length: int) -> None:
     found = []
-    for function in (_fused, CausalAttention.apply):
-        inputs = _inputs(heads, kv_heads, length, torch.float32)
-        out = function(*inputs, 0.3)
+    for function in (_fused, causal_attention):
+        inputs = query, key, value = _inputs(heads, kv_heads, length, torch.float32)
+        out = function(query, key, value, 0.3)
         out.backward(torch.randn(out.shape, generator=torch.Generator().manual_seed(1)))
         found.append([out, *(tensor.grad for tensor in inputs)])
     for mine, reference in zip(*found, strict=True):
@@ -36,9 +36,9 @@ def test_values_and_gradients_equal_pytorchs(heads: int, kv_heads: int, length: 
 
 
 def test_bfloat16_is_as_near_as_its_steps() -> None:
-    inputs = _inputs(4, 2, QUERIES + 40, torch.bfloat16)
-    exact = _fused(*(tensor.float() for tensor in inputs), 0.25)
-    assert (CausalAttention.apply(*inputs, 0.25).float() - exact).abs().max() < 0.03
+    query, key, value = _inputs(4, 2, QUERIES + 40, torch.bfloat16)
+    exact = _fused(query.float(), key.float(), value.float(), 0.25)
+    assert (causal_attention(query, key, value, 0.25).float() - exact).abs().max() < 0.03
 
 
 def test_a_models_hidden_states_do_not_know_what_comes() -> None:

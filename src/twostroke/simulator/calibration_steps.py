@@ -65,10 +65,13 @@ SCENES: tuple[Scene, ...] = (
     (Wave(16, 64, 24), Wave(1, 24, 4, at=4), Wave(1, 256, 4, at=10), Wave(4, 64, 4, at=16)),
     # Prompts that find nobody there, as long as others above.
     *(
-        tuple(Wave(*wave, at=number * LATER, pause=PAUSE) for number, wave in enumerate(waves))
+        tuple(
+            Wave(count, prompt, 8, known, at=place * LATER, pause=PAUSE)
+            for place, (count, prompt, known) in enumerate(waves)
+        )
         for waves in (
-            ((1, 16, 8), (1, 48, 8), (2, 64, 8), (8, 32, 8)),
-            ((1, 128, 8), (1, 608, 8, 512), (1, 300, 8), (1, 512, 8)),
+            ((1, 16, 0), (1, 48, 0), (2, 64, 0), (8, 32, 0)),
+            ((1, 128, 0), (1, 608, 512), (1, 300, 0), (1, 512, 0)),
         )
     ),
 )

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import msgspec
 
+from twostroke.bench.metrics import Distribution
 from twostroke.bench.report import latency_fields
 from twostroke.errors import ConfigError
-from twostroke.simulator.distributions import PERCENTILES, Distribution
+from twostroke.simulator.distributions import PERCENTILES
 from twostroke.simulator.report import WAITS
 from twostroke.simulator.summary import LATENCIES
 

@@ -122,7 +122,7 @@ class Replica:
         config, running = self.config, len(self.scheduler.running)
         if len(self.scheduler.requests) == running:
             return ""
-        if config.batching == "static":
+        if self.scheduler.policy.peek() is None:  # the rest of a static batch; one that was preempted may enter
             return Reason.BATCH_RUNNING.value
         if running >= config.max_num_batched_tokens:
             return Reason.TOKEN_BUDGET.value
