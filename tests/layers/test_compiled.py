@@ -118,6 +118,15 @@ def test_chunks_change_no_bit(heads: int, kv_heads: int, head_dim: int, window: 
     assert torch.equal(found[0], found[2])
 
 
+def test_a_request_without_new_tokens_changes_nothing(library: Library) -> None:
+    generator = torch.Generator().manual_seed(3)
+    caches = [torch.randn(60, BLOCK_SIZE, 2, 64, generator=generator).bfloat16() for _ in range(2)]
+    inputs = [torch.randn(2, h, 64, generator=generator).bfloat16() for h in (4, 2, 2)]
+    backend = CompiledBackend([caches[0]], [caches[1]], 4, [None], library)
+    with_it = backend.prepare(_metadata([1, 0, 1], [100, 0, 30], 60))(0, *inputs)
+    assert torch.equal(backend.prepare(_metadata([1, 1], [100, 30], 60))(0, *inputs), with_it)
+
+
 def test_which_caches_it_takes() -> None:
     shape = (4, BLOCK_SIZE, 2)
     assert CompiledBackend.supports(torch.zeros(*shape, 64))

@@ -76,7 +76,7 @@ class BlockPool:
         return found
 
     def share(self, block: int) -> None:
-        """Add a holder to a block that is held, or free with its content (it is revived)."""
+        """Add a holder to a block that is held, or free with its content (it is revived); never to one free without."""
         if block in self._kept:
             del self._kept[block]
         else:
