@@ -10,11 +10,11 @@ from typing import Any
 
 from benchmarks.simulator.data import AllReduceRow, AttentionRow, GemmRow
 from benchmarks.simulator.vector import GemmBatch
-from twostroke.simulator.attention_cost import decode_time, prefill_time
+from twostroke.simulator.attention_cost import DecodeAttention, PrefillAttention
 from twostroke.simulator.communication import all_reduce_time
 from twostroke.simulator.efficiencies import AllReduceEfficiency, AttentionEfficiency, GemmEfficiency
 from twostroke.simulator.fitting import Space, search
-from twostroke.simulator.gemm import gemm_time
+from twostroke.simulator.gemm import Product
 from twostroke.simulator.hardware_sheet import HardwareSheet
 from twostroke.simulator.model_sheet import Attention
 from twostroke.simulator.tables import ELEMENT_BYTES
@@ -90,16 +90,19 @@ def gemm_pair(row: GemmRow, hardware: HardwareSheet, efficiency: GemmEfficiency)
 
 
 def gemm_seconds(row: GemmRow, hardware: HardwareSheet, efficiency: GemmEfficiency) -> float:
-    return gemm_time(
-        row.rows,
-        row.outputs,
-        row.inputs,
-        efficiency=efficiency,
-        flops=hardware.dense_flops[row.format],
-        bandwidth=hardware.memory_bandwidth,
-        units=hardware.compute_units,
-        weight_bytes=ELEMENT_BYTES[row.format],
-    ).seconds
+    return (
+        Product(
+            row.outputs,
+            row.inputs,
+            efficiency=efficiency,
+            flops=hardware.dense_flops[row.format],
+            bandwidth=hardware.memory_bandwidth,
+            units=hardware.compute_units,
+            weight_bytes=ELEMENT_BYTES[row.format],
+        )
+        .time(row.rows)
+        .seconds
+    )
 
 
 def model_shapes(name: str) -> set[tuple[int, int]]:
@@ -155,26 +158,31 @@ def fit_gemm(rows: Sequence[tuple[GemmRow, HardwareSheet]], rounds: int = 500) -
 
 
 def decode_seconds(row: AttentionRow, hardware: HardwareSheet, efficiency: AttentionEfficiency) -> float:
-    return decode_time(
-        Attention(row.heads, row.kv_heads, row.dim, row.dim),
-        row.batch,
-        row.batch * row.tokens,
-        efficiency=efficiency,
-        flops=hardware.dense_flops["bf16"],
-        bandwidth=hardware.memory_bandwidth,
-        units=hardware.compute_units,
-    ).seconds
+    return (
+        DecodeAttention(
+            Attention(row.heads, row.kv_heads, row.dim, row.dim),
+            efficiency=efficiency,
+            flops=hardware.dense_flops["bf16"],
+            bandwidth=hardware.memory_bandwidth,
+            units=hardware.compute_units,
+        )
+        .time(row.batch, row.batch * row.tokens)
+        .seconds
+    )
 
 
 def prefill_seconds(row: AttentionRow, hardware: HardwareSheet, efficiency: AttentionEfficiency) -> float:
-    return prefill_time(
-        Attention(row.heads, row.kv_heads, row.dim, row.dim),
-        ((row.tokens, 0),) * row.batch,
-        efficiency=efficiency,
-        flops=hardware.dense_flops["bf16"],
-        bandwidth=hardware.memory_bandwidth,
-        units=hardware.compute_units,
-    ).seconds
+    return (
+        PrefillAttention(
+            Attention(row.heads, row.kv_heads, row.dim, row.dim),
+            efficiency=efficiency,
+            flops=hardware.dense_flops["bf16"],
+            bandwidth=hardware.memory_bandwidth,
+            units=hardware.compute_units,
+        )
+        .time(((row.tokens, 0),) * row.batch)
+        .seconds
+    )
 
 
 def fit_decode(rows: Sequence[tuple[AttentionRow, HardwareSheet]]) -> AttentionEfficiency:

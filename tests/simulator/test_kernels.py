@@ -8,10 +8,10 @@ from math import ceil
 import pytest
 from msgspec.structs import astuple
 
-from twostroke.simulator.attention_cost import decode_time, prefill_time
+from twostroke.simulator.attention_cost import DecodeAttention, PrefillAttention
 from twostroke.simulator.communication import all_gather_time, all_reduce_time
 from twostroke.simulator.efficiencies import GemmEfficiency, load_efficiencies
-from twostroke.simulator.gemm import PARTIAL_BYTES, SPLITS, TILES, Product, gemm_time
+from twostroke.simulator.gemm import PARTIAL_BYTES, SPLITS, TILES, Product
 from twostroke.simulator.hardware_sheet import load_hardware
 from twostroke.simulator.kernel_time import KernelTime, combine
 from twostroke.simulator.model_sheet import Attention
@@ -22,16 +22,11 @@ LAYER = Attention(32, 8, 128, 128)
 
 
 def product(rows: float, efficiency: GemmEfficiency) -> float:
-    return gemm_time(
-        rows,
-        4096,
-        4096,
-        efficiency=efficiency,
-        flops=1e15,
-        bandwidth=3e12,
-        units=132,
-        weight_bytes=2.0,
-    ).seconds
+    return (
+        Product(4096, 4096, efficiency=efficiency, flops=1e15, bandwidth=3e12, units=132, weight_bytes=2.0)
+        .time(rows)
+        .seconds
+    )
 
 
 def test_overlap_lies_between_the_longer_and_the_sum() -> None:
@@ -69,9 +64,11 @@ def test_few_tiles_are_split_along_the_inner_dimension() -> None:
     def narrow(split: float) -> float:
         values = {name: getattr(cheap, name) for name in GemmEfficiency.__slots__}
         efficiency = GemmEfficiency(**{**values, "split": split})
-        return gemm_time(
-            256, 512, 16384, efficiency=efficiency, flops=1e15, bandwidth=3e12, units=132, weight_bytes=2.0
-        ).seconds
+        return (
+            Product(512, 16384, efficiency=efficiency, flops=1e15, bandwidth=3e12, units=132, weight_bytes=2.0)
+            .time(256)
+            .seconds
+        )
 
     assert narrow(1e-6) < narrow(1.0)
 
@@ -104,17 +101,19 @@ def test_what_is_not_tried_would_not_have_been_faster(waves: float) -> None:
 
 def test_decoding_reads_the_cache_once() -> None:
     def seconds(context: float, cache_bytes: float = 2.0, queries: int = 1) -> float:
-        return decode_time(
-            LAYER,
-            32,
-            context,
-            efficiency=EFFICIENCIES.decode,
-            flops=1e15,
-            bandwidth=3e12,
-            units=132,
-            cache_bytes=cache_bytes,
-            queries=queries,
-        ).seconds
+        return (
+            DecodeAttention(
+                LAYER,
+                efficiency=EFFICIENCIES.decode,
+                flops=1e15,
+                bandwidth=3e12,
+                units=132,
+                cache_bytes=cache_bytes,
+                queries=queries,
+            )
+            .time(32, context)
+            .seconds
+        )
 
     added = seconds(2_000_000) - seconds(1_000_000)
     assert added > 1_000_000 * 4096 / 3e12
@@ -125,9 +124,11 @@ def test_decoding_reads_the_cache_once() -> None:
 
 def test_prefill_is_quadratic_and_chunks_add_up() -> None:
     def seconds(*chunks: tuple[int, int]) -> float:
-        return prefill_time(
-            LAYER, chunks, efficiency=EFFICIENCIES.prefill, flops=1e15, bandwidth=3e12, units=132
-        ).seconds
+        return (
+            PrefillAttention(LAYER, efficiency=EFFICIENCIES.prefill, flops=1e15, bandwidth=3e12, units=132)
+            .time(chunks)
+            .seconds
+        )
 
     assert 3.3 < seconds((32768, 0)) / seconds((16384, 0)) < 4.1
     whole, halves = seconds((16384, 0)), seconds((8192, 0)) + seconds((8192, 8192))

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from twostroke.errors import ConfigError
-from twostroke.simulator.attention_cost import prefill_time
+from twostroke.simulator.attention_cost import PrefillAttention
 from twostroke.simulator.communication import all_reduce_time
 from twostroke.simulator.efficiencies import load_efficiencies
-from twostroke.simulator.gemm import gemm_time
+from twostroke.simulator.gemm import Product
 from twostroke.simulator.hardware_sheet import load_hardware
 from twostroke.simulator.kernel_time import KernelTime
 from twostroke.simulator.model_sheet import Attention
@@ -23,8 +23,7 @@ EFFICIENCIES = load_efficiencies("h100-sxm")
 
 
 def modelled(rows: float, outputs: int, inputs: int) -> KernelTime:
-    return gemm_time(
-        rows,
+    return Product(
         outputs,
         inputs,
         efficiency=EFFICIENCIES.gemm["bf16"],
@@ -32,7 +31,7 @@ def modelled(rows: float, outputs: int, inputs: int) -> KernelTime:
         bandwidth=H100.memory_bandwidth,
         units=H100.compute_units,
         weight_bytes=2.0,
-    )
+    ).time(rows)
 
 
 def tables(**raw: Any) -> KernelTables:
@@ -103,14 +102,13 @@ def test_between_two_points_nothing_leaves_their_times() -> None:
     flat = tables(prefill=[[32, 8, 128, 64, [[16, 20e-6], [256, 22e-6]]]])
     for length in (17, 48, 64, 65, 128, 200, 255):
         layer, chunks = Attention(32, 8, 128, 128), ((length, 0),) * 64
-        modelled_ = prefill_time(
+        modelled_ = PrefillAttention(
             layer,
-            chunks,
             efficiency=EFFICIENCIES.prefill,
             flops=H100.dense_flops["bf16"],
             bandwidth=H100.memory_bandwidth,
             units=H100.compute_units,
-        )
+        ).time(chunks)
         assert flat.prefill(32, 8, 128, 64, length, modelled_).seconds * (1 + 1e-9) >= 20e-6
         assert flat.prefill(32, 8, 128, 64, length, modelled_).seconds <= 22e-6 * (1 + 1e-9)
 

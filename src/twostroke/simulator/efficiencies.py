@@ -33,7 +33,7 @@ _MOST = 1e12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmEfficiency:
-    """Coefficients of ``gemm.gemm_time``.
+    """Coefficients of ``gemm.Product``.
 
     Attributes:
         compute: Share of the peak rate that endless tiles reach; ``memory`` of the bandwidth.

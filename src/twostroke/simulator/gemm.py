@@ -107,29 +107,3 @@ class Product:
         if whole:
             self._unsplit[key] = best
         return best
-
-
-def gemm_time(
-    rows: float,
-    outputs: float,
-    inputs: int,
-    *,
-    efficiency: GemmEfficiency,
-    flops: float,
-    bandwidth: float,
-    units: int,
-    weight_bytes: float,
-    activation_bytes: float = 2.0,
-) -> KernelTime:
-    """Time of one product; arguments as in ``Product``, which is faster for several numbers of rows."""
-    product = Product(
-        outputs,
-        inputs,
-        efficiency=efficiency,
-        flops=flops,
-        bandwidth=bandwidth,
-        units=units,
-        weight_bytes=weight_bytes,
-        activation_bytes=activation_bytes,
-    )
-    return product.time(rows)

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from twostroke.errors import ConfigError
-from twostroke.simulator.attention_cost import decode_time, prefill_time
+from twostroke.simulator.attention_cost import DecodeAttention, PrefillAttention
 from twostroke.simulator.communication import all_reduce_time
 from twostroke.simulator.efficiencies import Efficiencies
-from twostroke.simulator.gemm import gemm_time
+from twostroke.simulator.gemm import Product
 from twostroke.simulator.hardware_sheet import HardwareSheet
 from twostroke.simulator.kernel_time import KernelTime
 from twostroke.simulator.model_sheet import Attention
@@ -176,16 +176,19 @@ class KernelTables:
 
         def curve(outputs: int, inputs: int, points: Points) -> Curve:
             def model(rows: float) -> float:
-                return gemm_time(
-                    rows,
-                    outputs,
-                    inputs,
-                    efficiency=efficiency,
-                    flops=hardware.dense_flops[hardware.compute_format(format_)],
-                    bandwidth=hardware.memory_bandwidth,
-                    units=hardware.compute_units,
-                    weight_bytes=bytes_,
-                ).seconds
+                return (
+                    Product(
+                        outputs,
+                        inputs,
+                        efficiency=efficiency,
+                        flops=hardware.dense_flops[hardware.compute_format(format_)],
+                        bandwidth=hardware.memory_bandwidth,
+                        units=hardware.compute_units,
+                        weight_bytes=bytes_,
+                    )
+                    .time(rows)
+                    .seconds
+                )
 
             floor = bytes_ * outputs * inputs / hardware.memory_bandwidth
             return Curve([(rows, max(seconds, floor)) for rows, seconds in points], model)
@@ -207,15 +210,17 @@ class KernelTables:
         hardware = self.hardware
 
         def model(context: float) -> float:
-            return decode_time(
-                layer,
-                batch,
-                batch * context,
-                efficiency=self.efficiencies.decode,
-                flops=hardware.dense_flops[hardware.compute_format("bf16")],
-                bandwidth=hardware.memory_bandwidth,
-                units=hardware.compute_units,
-            ).seconds
+            return (
+                DecodeAttention(
+                    layer,
+                    efficiency=self.efficiencies.decode,
+                    flops=hardware.dense_flops[hardware.compute_format("bf16")],
+                    bandwidth=hardware.memory_bandwidth,
+                    units=hardware.compute_units,
+                )
+                .time(batch, batch * context)
+                .seconds
+            )
 
         return model
 
@@ -223,14 +228,17 @@ class KernelTables:
         hardware = self.hardware
 
         def model(length: float) -> float:
-            return prefill_time(
-                layer,
-                ((round(length), 0),) * round(batch),
-                efficiency=self.efficiencies.prefill,
-                flops=hardware.dense_flops[hardware.compute_format("bf16")],
-                bandwidth=hardware.memory_bandwidth,
-                units=hardware.compute_units,
-            ).seconds
+            return (
+                PrefillAttention(
+                    layer,
+                    efficiency=self.efficiencies.prefill,
+                    flops=hardware.dense_flops[hardware.compute_format("bf16")],
+                    bandwidth=hardware.memory_bandwidth,
+                    units=hardware.compute_units,
+                )
+                .time(((round(length), 0),) * round(batch))
+                .seconds
+            )
 
         return model
 
