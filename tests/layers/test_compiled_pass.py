@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import errno
-import mmap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from tests.steps import StepDriver
 from twostroke.errors import InsufficientMemoryError
 from twostroke.kernels.library import load_library
-from twostroke.kernels.pages import fresh_pages
 from twostroke.layers import compiled_pass
 from twostroke.layers.attention.sdpa import SdpaBackend
+from twostroke.layers.pages import fresh_tensor
 from twostroke.models import decoder
 from twostroke.observability.profile import COMPONENTS, Profiler
 from twostroke.runtime import torch_executor
@@ -98,12 +99,12 @@ def test_a_step_after_one_that_got_no_room_asks_for_it_again(tmp_path: Path, mon
     compiled = driver.executor.model.compiled_pass
     assert compiled is not None
 
-    def pages(count: int) -> mmap.mmap | bytearray:
+    def pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         if failures:
             raise failures.pop()
-        return fresh_pages(count)
+        return fresh_tensor(shape, dtype)
 
-    monkeypatch.setattr(compiled_pass, "fresh_pages", pages)
+    monkeypatch.setattr(compiled_pass, "fresh_tensor", pages)
     while failures:
         driver.add("a", TOKENS[:50])
         with pytest.raises(InsufficientMemoryError):

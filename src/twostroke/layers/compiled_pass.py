@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from twostroke.kernels.library import COMPONENTS, LayerCall, Library, PassCall
-from twostroke.kernels.pages import fresh_pages
 from twostroke.layers.attention.compiled import CompiledAttention, LayerCache
 from twostroke.layers.linear import PackedLinear
 from twostroke.layers.norm import RMSNorm
+from twostroke.layers.pages import fresh_tensor
 from twostroke.layers.rotary import RotaryTable
 from twostroke.observability.profile import ATTENTION, GEMM, LAYERS, Profiler
 
@@ -106,7 +106,7 @@ class CompiledPass:
             max(tokens * first.qkv.packed.outputs, in_mlp * first.gate_up.packed.outputs),
             max(tokens * first.output.packed.inputs, in_mlp * first.down.packed.inputs),
         )
-        self._rooms = tuple(torch.frombuffer(fresh_pages(2 * size), dtype=torch.bfloat16) for size in sizes)
+        self._rooms = tuple(fresh_tensor([size], torch.bfloat16) for size in sizes)
         self._call.normed, self._call.wide, self._call.narrow = (room.data_ptr() for room in self._rooms)
         self._tokens = tokens  # last: an allocation that fails leaves the room that there was
 

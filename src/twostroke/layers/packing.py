@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from twostroke.kernels.library import GROUP, LANES
+from twostroke.layers.pages import fresh_tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def pack(weight: Tensor, format: str) -> PackedWeight:
     q, scales = quantize_int4(weight)
     pairs = (q + 8).to(torch.uint8).view(-1, LANES, inputs // GROUP, 4, 2, 4)
     nibbles = pairs[:, :, :, :, 0] | pairs[:, :, :, :, 1] << 4  # [blocks, 16, groups, 4, 4]
-    data = nibbles.permute(0, 2, 3, 1, 4).contiguous()
+    data = _settled(nibbles.permute(0, 2, 3, 1, 4))
     return PackedWeight(format, data, _scale_blocks(scales), outputs, inputs)
 
 
@@ -106,7 +107,12 @@ def quantize_int4(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def _blocks(rows: Tensor, together: int) -> Tensor:
     blocks = rows.view(-1, LANES, rows.shape[1] // together, together)
-    return blocks.permute(0, 2, 1, 3).contiguous()
+    return _settled(blocks.permute(0, 2, 1, 3))
+
+
+def _settled(data: Tensor) -> Tensor:
+    """A contiguous copy where it is read fastest."""
+    return fresh_tensor(data.shape, data.dtype).copy_(data)
 
 
 def _scale_blocks(scales: Tensor) -> Tensor:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from twostroke.config import CacheConfig
 from twostroke.errors import InsufficientMemoryError
-from twostroke.kernels.pages import fresh_pages
+from twostroke.layers.pages import fresh_tensor
 from twostroke.model_config import ModelConfig
 from twostroke.runtime.device import format_bytes, free_memory, total_memory
 
@@ -87,5 +86,4 @@ class KVTensors:
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    count = int(np.prod(shape)) * dtype.itemsize
-    return torch.from_numpy(np.frombuffer(fresh_pages(count), dtype=np.uint8)[:count]).view(dtype).view(shape)
+    return fresh_tensor(shape, dtype)

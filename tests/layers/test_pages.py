@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from twostroke.kernels.pages import fresh_pages
+from twostroke.layers.pages import fresh_tensor
 
 
 def _resident() -> int:
@@ -20,10 +21,11 @@ def _resident() -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_pages_are_there_when_they_are_touched_and_gone_when_they_are_freed() -> None:
     before, size = _resident(), 64 * 2**20
-    pages = fresh_pages(size)
+    pages = fresh_tensor((4, size // 4), torch.uint8)
     assert _resident() - before < size / 8
-    pages[: size // 2] = b"\1" * (size // 2)
-    assert pages[size // 2 - 1 : size // 2 + 2] == b"\1\0\0"
+    pages[:2] = 1
+    assert pages[1, -1] == 1
+    assert pages[2, 0] == 0
     assert _resident() - before > size / 2 - 2**20
     del pages
     assert _resident() - before < size / 8
@@ -35,8 +37,8 @@ def test_a_kernel_without_huge_pages_gives_others(monkeypatch: pytest.MonkeyPatc
             raise OSError(errno.EINVAL, "Invalid argument")
 
     monkeypatch.setattr(mmap, "mmap", WithoutHugePages)
-    assert len(fresh_pages(100)) == 100
+    assert fresh_tensor((10, 5), torch.bfloat16).tolist() == [[0.0] * 5] * 10
 
 
-def test_no_bytes_are_some() -> None:
-    assert len(fresh_pages(0)) == 1
+def test_a_tensor_may_be_empty() -> None:
+    assert fresh_tensor((0, 3), torch.int8).shape == (0, 3)
