@@ -73,15 +73,20 @@ class StepDriver:
 
     def hidden(self, counts: dict[str, int]) -> dict[str, torch.Tensor]:
         """The forward pass alone: each request's hidden states ``[its tokens, hidden]``."""
+        hidden = self.forward(counts)
+        return dict(zip(counts, torch.split(hidden, list(counts.values()))))
+
+    def forward(self, counts: dict[str, int], rows: torch.Tensor | None = None) -> torch.Tensor:
+        """The forward pass alone: hidden states ``[rows, hidden]``, by default of all tokens."""
         executor, plan = self.executor, self.plan(counts)
         with torch.inference_mode():
             executor.inputs.release(plan.released)
             batch = executor.inputs.build(plan)
             attention = executor.backend.prepare(batch.attention)
-            hidden = executor.model.forward(batch.token_ids, batch.positions, attention)
+            hidden = executor.model.forward(batch.token_ids, batch.positions, attention, rows)
         for request_id, count in counts.items():
             self.requests[request_id].num_computed_tokens += count
-        return {request_id: hidden[batch.rows(index)] for index, request_id in enumerate(counts)}
+        return hidden
 
     def chunked_logits(self, token_ids: list[int], chunks: list[int]) -> torch.Tensor:
         """Logits ``[tokens, vocab]`` of one request that runs in ``chunks``."""

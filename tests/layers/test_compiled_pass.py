@@ -66,6 +66,28 @@ def test_one_call_equals_layer_by_layer(
     assert all(torch.equal(was, now) for was, now in zip(keys, driver.executor.kv.keys))
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_alone_are_what_they_are_among_all(instruction_set: str, family: str, tmp_path: Path) -> None:
+    driver = load(tmp_path, family)
+    counts, rows = {"a": 70, "b": 1, "c": 45}, torch.tensor([3, 69, 70, 115])
+
+    def states(rows: torch.Tensor | None) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        driver.reset()
+        for name, count in counts.items():
+            driver.add(name, TOKENS[:count])
+        found = driver.forward(counts, rows)
+        return found, [cache.clone() for cache in (*driver.executor.kv.keys, *driver.executor.kv.values)]
+
+    for one_by_one in (False, True):
+        if one_by_one:
+            driver.executor.model.compiled_pass = None
+        whole, written = states(None)
+        few, caches = states(rows)
+        assert torch.equal(few, whole[rows])
+        assert all(map(torch.equal, caches, written))
+        assert states(rows[:0])[0].shape == (0, 64)  # nobody draws: a chunk before the last
+
+
 @pytest.mark.parametrize("family", ["llama-biases-one-kv-head", "qwen3"])
 def test_without_the_kernels_logits_stay_near(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """bfloat16 by PyTorch's operators alone, as where no compiler was: they round in the same places."""

@@ -118,6 +118,34 @@ def test_a_failing_request_fails_alone_and_its_slots_are_zeroed(broken_folder: P
     assert result.token_ids["b"] == tokens
 
 
+def test_what_lies_beyond_the_window_fails_its_request_too(tmp_path: Path) -> None:
+    """Nobody samples from what it did, but others would find it in the prefix cache."""
+    raw = tiny_config("mistral", sliding_window=3, hidden_size=64, torch_dtype="bfloat16")
+    tensors = {name: tensor.bfloat16() for name, tensor in random_tensors(raw, std=0.1).items()}
+    tensors["model.embed_tokens.weight"][BROKEN_TOKEN] = torch.nan
+    driver = StepDriver.load(write_checkpoint(tmp_path, raw, tensors), block_size=4, max_model_len=256)
+    prompt = [5, BROKEN_TOKEN, *[6] * 240]
+    driver.add("a", prompt)
+    driver.add("b", PROMPTS["b"])
+    assert bool(torch.isfinite(driver.forward({"a": len(prompt)})[-1]).all())  # its last token sees none of it
+    driver.requests["a"].num_computed_tokens = 0
+    result = driver.step({"a": len(prompt), "b": 9})
+    assert isinstance(result.errors["a"], NonFiniteLogitsError)
+    assert set(result.token_ids) == {"b"}
+    assert all(bool(torch.isfinite(cache).all()) for cache in (*driver.executor.kv.keys, *driver.executor.kv.values))
+
+
+def test_scores_that_are_not_finite_fail_their_request(tmp_path: Path) -> None:
+    """The last layer's MLP is seen by nothing but the scores of a chunk from which nobody draws."""
+    tensors = random_tensors(RAW)
+    tensors["model.layers.1.mlp.down_proj.weight"][3] = torch.inf
+    driver = StepDriver.load(write_checkpoint(tmp_path, RAW, tensors), block_size=4)
+    driver.add("a", PROMPTS["a"], prompt_logprobs=1)
+    driver.add("b", PROMPTS["b"])
+    result = driver.step({"a": 10, "b": 4})
+    assert set(result.errors) == {"a"} and not result.prompt_logprobs
+
+
 def test_a_row_that_fails_only_in_the_logits_fails_alone(folder: Path, tmp_path: Path) -> None:
     tensors = random_tensors(RAW)
     tensors["lm_head.weight"][3] = torch.inf

@@ -74,17 +74,20 @@ class CompiledPass:
 
         self._launch = timed  # type: ignore[method-assign]
 
-    def __call__(self, x: Tensor, positions: Tensor, attention: CompiledAttention) -> Tensor:
-        """Take ``x`` [tokens, hidden], which is overwritten, through all layers."""
+    def __call__(
+        self, x: Tensor, positions: Tensor, attention: CompiledAttention, rows: Tensor | None = None
+    ) -> Tensor:
+        """Take ``x`` [tokens, hidden], which is overwritten, through all layers; returns ``rows`` of it."""
         self._attach(attention.caches)
         tokens = len(x)
         self._make_room(tokens)
         call = self._call
         call.tokens, call.x = tokens, x.data_ptr()
         call.positions, call.slots = positions.data_ptr(), attention.metadata.slots.data_ptr()
+        call.kept, call.num_kept = (None, tokens) if rows is None else (rows.data_ptr(), len(rows))
         call.attention = attention.call
         self._launch()
-        return x
+        return x[: call.num_kept]
 
     def _launch(self) -> None:
         self._library.layers(ctypes.byref(self._call))

@@ -97,18 +97,22 @@ class Decoder:
         ends = (self._head.nbytes if own_head else 0) + (0 if self._embedding is None else self._embedding.nbytes)
         return ends + sum(layer.weight_bytes for layer in self._layers)
 
-    def forward(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
-        """Run ``token_ids`` [tokens] at ``positions`` [tokens] (int64); returns normed hidden states [tokens, hidden].
+    def forward(self, token_ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor | None = None) -> Tensor:
+        """Run ``token_ids`` [tokens] at ``positions`` [tokens] (int64); returns normed hidden states [rows, hidden].
 
         Tokens of many requests may be mixed; only ``attention`` knows which belong together.
+
+        Args:
+            rows: Which tokens' states are wanted, int64 in rising order, by default all. What the last layer does
+                after its attention is spared for the others: their keys and values are all that is read of them.
         """
         x = self._embed(token_ids)  # [tokens, hidden]
         if self.compiled_pass is not None and isinstance(attention, CompiledAttention):
-            return self._norm(self.compiled_pass(x, positions, attention))
+            return self._norm(self.compiled_pass(x, positions, attention, rows))
         rotation = self._rotary.rotation(positions)
-        for layer in self._layers:
+        for layer in self._layers[:-1]:
             x = layer(x, rotation, attention)
-        return self._norm(x)
+        return self._norm(self._layers[-1](x, rotation, attention, rows))
 
     def _embed(self, token_ids: Tensor) -> Tensor:
         if self._embedding is not None:
@@ -190,8 +194,12 @@ class DecoderLayer:
             return None
         return LayerParts(self._input_norm, self._mlp_norm, self._qk_norm, *packed)
 
-    def __call__(self, x: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
-        x = self._output(self._attend(self._input_norm(x), rotation, attention), residual=x)
+    def __call__(self, x: Tensor, rotation: Rotation, attention: Attention, rows: Tensor | None = None) -> Tensor:
+        """Map ``[tokens, hidden]`` to ``[rows, hidden]``, by default all rows."""
+        attended = self._attend(self._input_norm(x), rotation, attention)  # [tokens, heads * head_dim]
+        if rows is not None:
+            attended, x = attended[rows], x[rows]
+        x = self._output(attended, residual=x)
         gate_up = self._gate_up(self._mlp_norm(x))  # [tokens, 2 * intermediate]
         return self._down(silu_mul(gate_up, self._kernels), residual=x)
 

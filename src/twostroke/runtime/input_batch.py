@@ -22,12 +22,14 @@ class Batch:
         token_ids: ``[tokens]`` int64 on the device.
         positions: ``[tokens]`` int64 on the device.
         query_start: ``requests + 1`` offsets: item i has rows ``query_start[i]`` to ``query_start[i + 1]``.
+        sampling: Indices of the items that draw a token, from their last rows.
     """
 
     items: list[ScheduledRequest]
     token_ids: Tensor
     positions: Tensor
     query_start: list[int]
+    sampling: list[int]
     attention: AttentionMetadata
 
     def rows(self, index: int) -> slice:
@@ -83,6 +85,7 @@ class InputBatch:
             self._to_device(np.array(token_ids, dtype=np.int64)),
             self._to_device(positions),
             query_start.tolist(),
+            [index for index, item in enumerate(items) if item.samples],
             metadata,
         )
 

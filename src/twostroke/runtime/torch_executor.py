@@ -127,12 +127,22 @@ class TorchExecutor:
     def _run(self, batch: Batch, clock: _PhaseClock, result: StepResult) -> None:
         attention = self.backend.prepare(batch.attention)
         clock.mark("input")
-        hidden = self.model.forward(batch.token_ids, batch.positions, attention)  # [tokens, hidden]
-        self._fail_non_finite(batch, hidden, result)
+        drawn = self._rows_to_draw_from(batch)
+        rows = None if drawn is None or any(map(_num_to_score, batch.items)) else drawn
+        hidden = self.model.forward(batch.token_ids, batch.positions, attention, rows)  # [rows, hidden]
+        if drawn is not None:
+            self._fail_non_finite(batch, result)
         clock.mark("forward")
         self._score_prompts(batch, hidden, result)
-        self._sample(batch, hidden, result)
+        self._sample(batch, hidden if rows is drawn else hidden[drawn], result)
         clock.mark("sample")
+
+    def _rows_to_draw_from(self, batch: Batch) -> Tensor | None:
+        """``None`` if every token of the step gives another one."""
+        if len(batch.sampling) == batch.query_start[-1]:
+            return None
+        rows = [batch.query_start[index + 1] - 1 for index in batch.sampling]
+        return torch.tensor(rows, dtype=torch.int64, device=self.model.device)
 
     def instrument(self, profiler: Profiler) -> None:
         """Put timed versions in the places of the components, see ``Profiled``."""
@@ -153,9 +163,10 @@ class TorchExecutor:
             self.__dict__.pop(name, None)
         release_cached_memory()
 
-    def _fail_non_finite(self, batch: Batch, hidden: Tensor, result: StepResult) -> None:
-        # Every row, not only each request's last: beyond a sliding window the last one would not notice.
-        finite = torch.isfinite(hidden.sum(-1, dtype=torch.float32))  # [tokens]
+    def _fail_non_finite(self, batch: Batch, result: StepResult) -> None:
+        # Logits tell of the rows that are sampled from. Others may not reach them: in a chunk before the last, or
+        # beyond a sliding window; but they lie in the cache.
+        finite = self.kv.finite(batch.attention.slots)  # [tokens]
         if bool(finite.all()):
             return
         on_host = finite.cpu()
@@ -178,11 +189,10 @@ class TorchExecutor:
         """Log-probabilities of prompt tokens: the logits at position p score the token at p + 1."""
         for index, item in enumerate(batch.items):
             request = item.request
-            num_top = request.params.prompt_logprobs
-            count = min(item.num_tokens, request.num_prompt_tokens - 1 - item.start)
+            num_top, count = request.params.prompt_logprobs, _num_to_score(item)
             if num_top is None or request.request_id in result.errors:
                 continue
-            if count <= 0:
+            if not count:
                 if request.num_prompt_tokens == 1 and item.start == 0:
                     result.prompt_logprobs[request.request_id] = []  # asked for, and there is nothing to score
                 continue
@@ -193,24 +203,29 @@ class TorchExecutor:
             for start in range(0, count, step):
                 stop = min(start + step, count)
                 logits = self.model.logits(hidden[first + start : first + stop])  # [positions, vocab]
+                if not bool(torch.isfinite(logits.sum())):
+                    self._fail(batch, index, item, result)
+                    break
                 scores += prompt_logprobs(logits, next_ids[start:stop], num_top)
-            result.prompt_logprobs[request.request_id] = scores
+            else:
+                result.prompt_logprobs[request.request_id] = scores
 
     def _sample(self, batch: Batch, hidden: Tensor, result: StepResult) -> None:
-        def chosen() -> list[int]:
-            return [i for i, it in enumerate(batch.items) if it.samples and it.request.request_id not in result.errors]
-
-        indices = chosen()
-        if not indices:
+        """Draw from ``hidden``, a row for each of ``batch.sampling``."""
+        if not batch.sampling:
             return
-        logits = self.model.logits(_rows(hidden, [batch.query_start[i + 1] - 1 for i in indices]))  # [rows, vocab]
+        logits = self.model.logits(hidden)  # [rows, vocab]
         finite = torch.isfinite(logits.sum(-1))  # [rows]
         if not bool(finite.all()):
-            for index, ok in zip(indices, finite.tolist()):
+            for index, ok in zip(batch.sampling, finite.tolist()):
                 if not ok:
                     self._fail(batch, index, batch.items[index], result)
-            indices, logits = chosen(), logits[finite]
-        requests = [batch.items[i].request for i in indices]
+        requests = [batch.items[index].request for index in batch.sampling]
+        if result.errors:
+            rows = [row for row, request in enumerate(requests) if request.request_id not in result.errors]
+            requests, logits = [requests[row] for row in rows], logits[rows]
+        if not requests:
+            return
         output = self._sampler.sample(logits, requests)
         for row, request in enumerate(requests):
             if row in output.errors:
@@ -260,10 +275,11 @@ def _attention_backend(model: Decoder, kv: KVTensors) -> AttentionBackend:
     return SdpaBackend(kv.keys, kv.values, heads, windows)
 
 
-def _rows(hidden: Tensor, rows: list[int]) -> Tensor:
-    if len(rows) == len(hidden):
-        return hidden  # every request decodes: nothing to select
-    return hidden[torch.tensor(rows, device=hidden.device)]
+def _num_to_score(item: ScheduledRequest) -> int:
+    """How many of its tokens are followed by one of the prompt whose probability is asked for."""
+    if item.request.params.prompt_logprobs is None:
+        return 0
+    return max(0, min(item.num_tokens, item.request.num_prompt_tokens - 1 - item.start))
 
 
 def _max_model_len(wanted: int | None, model: ModelConfig) -> int:

@@ -62,7 +62,7 @@ enum Component : int32_t { kNorm = 0, kGemm = 1, kPlace = 2, kAttention = 3, kAc
 // One pass of `tokens` tokens through all layers.
 struct Pass {
     const Layer* layers;
-    int64_t num_layers, tokens, hidden;
+    int64_t num_layers, tokens, num_kept, hidden;
     int64_t mlp_tokens;        // How many go through the MLP at once, at most.
     bf16* x;                   // [tokens, hidden], changed in place
     bf16* normed;              // Room for [tokens, hidden] ...
@@ -70,6 +70,7 @@ struct Pass {
     bf16* narrow;              // ... [tokens, the attention's output], and for [mlp_tokens, the activation].
     const int64_t* positions;  // [tokens]
     const int64_t* slots;      // [tokens]: where their keys and values go
+    const int64_t* kept;       // [num_kept]: tokens, in order, that are asked about after the last layer; null: all
     const float* cos;          // [positions, head_dim / 2]
     const float* sin;
     double* seconds;           // Added to by component, or null.
