@@ -1,4 +1,4 @@
-"""Protects: what the benchmarks of growth, memory and quantisation compute from what they measure."""
+"""Protects: what the benchmarks of growth, memory, quantisation and of two trees compute from what they measure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import growth, make_checkpoint, memory, quantization
+from benchmarks import growth, make_checkpoint, memory, quantization, steps_in_turn
 from tests.benchmarks.test_claims import TINY
 from training.bank import load_bank
 from twostroke.config import EngineConfig
@@ -72,3 +72,12 @@ def test_held_out_passages_are_judged_on_their_answers() -> None:
     (passage,) = quantization.held_out(pilot, 1)
     answer = tokenizer.decode(passage.ids[passage.start :])
     assert any(item.answer in answer for item in load_bank().items)
+
+
+def test_two_trees_take_the_same_steps_in_turn(checkpoint: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    steps_in_turn.main(str(checkpoint), steps_in_turn.THIS, batches=(2,), input_len=5, output_len=4, rounds=3)
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["2", "prefill"], ["2", "decode"]]
+    assert [line.split()[-2:] for line in lines[1:]] == [["2", "100%"], ["6", "100%"]]
+    pairs = [((2.0, True, [[1]]), (1.0, True, [[1]])), ((4.0, True, [[1]]), (3.0, True, [[2]]))]
+    assert steps_in_turn._line(pairs).split() == ["3000.00", "2000.00", "0.625", "2", "50%"]
