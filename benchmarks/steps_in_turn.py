@@ -2,8 +2,8 @@
 
 Each tree's engine runs in a process of its own; each step of one is followed by the same step of the other, and ratios
 are taken within such a pair. On a machine whose memory gives half as much a second later, rounds of whole requests
-(``benchmarks.hot_path``) need a difference of a tenth to show it; this tells 2 %. For models larger than a cache: a small
-one's steps take twice as long here, since its weights are gone whenever its turn comes.
+(``benchmarks.hot_path``) need a difference of a tenth to show it; this tells 2 %. For models larger than a cache: a
+small one's steps take twice as long here, since its weights are gone whenever its turn comes.
 """
 
 from __future__ import annotations
@@ -110,9 +110,8 @@ class _Engine:
         raise SystemExit(f"error: a worker ended with {self._process.wait()}; its message stands above")
 
     def end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        with self._process:  # closes its pipes, upon which it ends
+            pass
 
 
 def worker(model: str, quantization: str | None) -> None:
