@@ -118,9 +118,7 @@ def test_every_request_reads_and_writes_its_own_state() -> None:
     """Of a hybrid model, once a step, however large the batch and however long a prompt's chunk."""
     model = model_sheet(configs.QWEN3_NEXT)
     small = tuple(
-        replace(each, recurrence=replace(each.recurrence, state_elements=0, conv_elements=0))
-        if each.recurrence
-        else each
+        replace(each, recurrence=replace(each.recurrence, state_elements=0, conv=())) if each.recurrence else each
         for each in model.layers
     )
     args = (Parallel(), Dtypes(), load_efficiencies("h200"))
