@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from twostroke.errors import ConfigError
+from twostroke.simulator.measured_on import MeasuredOn, read_measured
 
 FILES = Path(__file__).parent / "efficiencies"
 # In place of a device's name: the coefficients that devices have in common.
 SHARED = ""
 EXAMPLE = f"see {FILES / 'default.toml'}"
 TABLES = ("gemm", "decode", "prefill", "elementwise", "all_reduce", "host", "interval", "step")
-# What a file may hold beside coefficients: where they are from, whom they serve, how fast the machine was.
-_ABOUT = ("source", "devices", "links", "speed")
+# What a file may hold beside coefficients: where they are from, whom they serve, on what and how fast it was measured.
+_ABOUT = ("source", "devices", "links", "speed", "measured")
 # Coefficients that something is divided by, and those that may be negative. All others are 0 or more.
 _DIVISORS = frozenset(("compute", "memory", "sharpness", "one_shot", "two_shot", "ring", "decode", "prefill")) | {
     f"{kind}_{end}" for kind in ("decode", "prefill") for end in ("low", "high")
@@ -143,7 +144,11 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiencies:
-    """All coefficients of one device (and serving stack)."""
+    """All coefficients of one device (and serving stack).
+
+    Attributes:
+        measured: On what, if they are those of a calibration.
+    """
 
     source: str
     gemm: Mapping[str, GemmEfficiency]  # by number format
@@ -156,6 +161,7 @@ class Efficiencies:
     # What whole steps take beyond the sum of their kernels, as a factor on device time.
     step_decode: float = 1.0
     step_prefill: float = 1.0
+    measured: MeasuredOn | None = None
 
     def gemm_for(self, format_: str) -> GemmEfficiency:
         return self.gemm.get(format_) or self.gemm["bf16"]
@@ -282,4 +288,5 @@ def _build(raw: Mapping[str, Any], path: Path) -> Efficiencies:
         interval=table(Interval, "interval"),
         step_decode=float(steps.get("decode", 1.0)),
         step_prefill=float(steps.get("prefill", 1.0)),
+        measured=read_measured(raw.get("measured"), str(path)),
     )

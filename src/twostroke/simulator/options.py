@@ -96,7 +96,8 @@ class OutputOptions:
     metrics: Path | None = None
     """Write what the live server's /metrics would say at the end here."""
     record: Path | None = None
-    """Append every step's event to this JSONL file, as `twostroke serve --record` does."""
+    """Write every step's event to this JSONL file, as `twostroke serve --record` does. With several replicas each gets
+    a file of its own: steps.jsonl makes steps.0.jsonl, steps.1.jsonl ..."""
     jump: bool = True
     """Take runs of decode steps in one go; the results are the same, byte for byte."""
 
