@@ -70,6 +70,31 @@ def test_step_events_are_recorded_and_replayed(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out == first
 
 
+def test_every_replica_is_recorded_in_a_file_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their steps have the same numbers; a second simulation takes the place of the first."""
+    paths = [tmp_path / f"steps.{number}.jsonl" for number in range(3)]
+    for _ in range(2):
+        assert run(["simulate", *FEW, "--replicas", "3", "--record", str(tmp_path / "steps.jsonl")]) == 0
+    events = [list(read_jsonl(path)) for path in paths]
+    finished = [{done.request_id for event in of for done in event.finished} for of in events]
+    assert all(finished) and len(set().union(*finished)) == sum(map(len, finished)) == 20
+    assert [event.step for event in events[2]] == sorted({event.step for event in events[2]})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [path.name for path in paths]
+    assert "note" not in capsys.readouterr().err
+
+
+def test_times_of_another_processor_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On stderr, not in the report, which is the same wherever it is made."""
+    file = tmp_path / "own.toml"
+    file.write_text('[measured]\nmachine = "an abacus"\ndevice = "cpu"\n')
+    flags = ["simulate", "pilot", "--gpu", "cpu", *FEW, "--efficiencies", str(file)]
+    assert run([*flags, "--output-json", str(tmp_path / "out.json")]) == 0
+    assert "note: these times are of another machine, an abacus; this one is" in capsys.readouterr().err
+    (report,) = json.loads((tmp_path / "out.json").read_text())["runs"]
+    assert any("measured on an abacus" in note for note in report["notes"])
+    assert not any("this one is" in note for note in report["notes"])
+
+
 def test_ctrl_c_prints_what_there_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     turn = Fleet._turn
     turns: list[Fleet] = []

@@ -139,6 +139,23 @@ def test_latent_attention_is_cheap_to_read() -> None:
     assert floor < more < 5 * floor
 
 
+def test_prefill_of_latent_attention_brings_cached_tokens_back() -> None:
+    """Chunks after the first make keys and values of all that is cached: 2 x 512 x 128 x 256 FLOPs a token."""
+    ranks, sheet = 8, load_hardware("h200")
+    cost = make(configs.DEEPSEEK_V3, "h200", ranks=ranks)
+    shorter, longer = (cost.step(prefill((2, before))).seconds for before in (32_768, 65_536))
+    flops = 61 * 32_768 * 2 * 512 * 128 * (128 + 128) / ranks
+    keys_and_values = 61 * 32_768 * 2 * 128 * (192 + 128) / ranks  # bytes of a read, beside their making
+    assert longer - shorter > flops / sheet.dense_flops["fp8"] + keys_and_values / sheet.memory_bandwidth
+    # One new token works on the compressed form instead.
+    absorbed = [cost.step(decode(1, before)).seconds for before in (32_768, 65_536)]
+    assert absorbed[1] - absorbed[0] < 0.1 * (longer - shorter)
+    # Where nothing is cached, nothing is brought back; two halves of a prompt cost more than the whole.
+    whole = cost.step(prefill((8192, 0))).seconds
+    halves = cost.step(prefill((4096, 0))).seconds + cost.step(prefill((4096, 4096))).seconds
+    assert halves > whole + 61 * 4096 * 2 * 512 * 128 * 256 / ranks / sheet.dense_flops["fp8"]
+
+
 def test_speculation_costs_little_while_memory_decides() -> None:
     draft = {**configs.LLAMA_8B, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4}
     plain = make(configs.LLAMA_70B, ranks=4).step(decode(4, 1000)).seconds
