@@ -20,7 +20,7 @@ from twostroke.simulator.executor import SimulatedExecutor
 from twostroke.simulator.hardware_sheet import HardwareSheet, load_hardware
 from twostroke.simulator.model_sheet import ModelSheet
 from twostroke.simulator.number_formats import weight_format
-from twostroke.simulator.options import DeploymentOptions
+from twostroke.simulator.options import LONGEST, DeploymentOptions
 from twostroke.simulator.public_models import find_model
 from twostroke.simulator.replica import Replica
 from twostroke.simulator.step_shape import SETTLING
@@ -33,8 +33,9 @@ RUNTIME_BYTES = 1.0e9
 ACTIVATION_WIDTHS, LOGIT_COPIES = 12, 3
 # More requests or tokens than any memory has room for: beyond it, bytes would no longer fit a float.
 _MANY = 10**15
-# Blocks of a model that caches nothing by the token: they only count.
-_FREE_BLOCKS = 2_000_000
+# Blocks of a model that caches nothing by the token: they only count. And most that are simulated at all, of a tiny
+# model on a large device: each takes some 50 bytes here.
+_FREE_BLOCKS, _MOST_BLOCKS = 2_000_000, LONGEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +92,11 @@ def deploy(options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerC
         state += draft.state_bytes(options.tp)
     states = state * min(scheduler.max_num_seqs, _MANY)
     room = _room_for_kv(options, cache, scheduler, hardware, model, weights, per_token, states)
-    wanted = options.max_model_len or model.max_length
+    wanted = options.max_model_len or min(model.max_length, LONGEST)
     longest = -(-wanted // cache.block_size)
-    num_blocks = max(longest, min(scheduler.max_num_seqs * longest, _FREE_BLOCKS))
+    num_blocks = max(longest, min(scheduler.max_num_seqs * longest, _FREE_BLOCKS))  # nothing is kept in them
     if per_token:
-        num_blocks = int(room // (per_token * cache.block_size))
+        num_blocks = min(int(room // (per_token * cache.block_size)), _MOST_BLOCKS)
     capacity = num_blocks * cache.block_size
     if capacity < (options.max_model_len or 2):
         short = per_token * (options.max_model_len or 2) - room

@@ -116,7 +116,7 @@ def model_sheet(config: Mapping[str, Any]) -> ModelSheet:
     model_type = SAME.get(str(raw.get("model_type")), str(raw.get("model_type")))
     if model_type not in FAMILIES:
         raise ModelLoadError(
-            f"unknown architecture: model_type is {raw.get('model_type')!r}",
+            f"unknown architecture: model_type is {short(raw.get('model_type'))}",
             hint="known to the simulator: " + ", ".join([*FAMILIES, *SAME]),
         )
     reader = _Reader(model_type, FAMILIES[model_type], raw)

@@ -13,6 +13,8 @@ from twostroke.simulator.efficiencies import stack_names
 
 RouterName = Literal["round-robin", "least-loaded", "prefix-affinity"]
 MAX_DEVICES = 10_000
+# Tokens of a request; a KV cache has a block for each at most.
+LONGEST = 2**24
 TARGETS = ("ttft", "tpot", "e2el")
 
 
@@ -62,8 +64,8 @@ class DeploymentOptions:
         require(
             self.router in get_args(RouterName), "--router", self.router, "one of " + ", ".join(get_args(RouterName))
         )
-        ok = self.max_model_len is None or self.max_model_len >= 2
-        require(ok, "--max-model-len", self.max_model_len, "at least 2, a token of prompt and one of output")
+        ok = self.max_model_len is None or 2 <= self.max_model_len <= LONGEST
+        require(ok, "--max-model-len", self.max_model_len, f"from 2 (a token in, a token out) to {LONGEST:,}")
         require(0 <= self.speculative_tokens <= 64, "--speculative-tokens", self.speculative_tokens, "from 0 to 64")
         require(0 <= self.acceptance <= 1, "--acceptance", self.acceptance, "from 0 to 1")
         ok = self.price_per_hour is None or 0 <= self.price_per_hour <= 1e6
@@ -96,8 +98,7 @@ class OutputOptions:
     metrics: Path | None = None
     """Write what the live server's /metrics would say at the end here."""
     record: Path | None = None
-    """Write every step's event to this JSONL file, as `twostroke serve --record` does. With several replicas each gets
-    a file of its own: steps.jsonl makes steps.0.jsonl, steps.1.jsonl ..."""
+    """Write every step's event to this JSONL file, as serve --record does; several replicas: FILE.0.jsonl, FILE.1.jsonl."""
     jump: bool = True
     """Take runs of decode steps in one go; the results are the same, byte for byte."""
 
