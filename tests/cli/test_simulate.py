@@ -60,6 +60,19 @@ def test_two_invocations_write_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
+def test_notes_of_a_sweep_name_their_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--sweep", "gpu=h100,l4,h200", "--sweep", "rate=5,9", "--input-len", "99"]
+    assert run(["simulate", "llama-3.1-8b", "--num-requests", "9", *flags]) == 0
+    full, idle = sorted(capsys.readouterr().err.splitlines())
+    assert full.startswith("note: gpu=l4, rate=5 and 1 more: the KV cache holds")
+    assert idle == "note: nothing depends on --input-len with --workload sharegpt-like --arrivals auto"
+
+
+def test_nobody_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate", "--num-requests", "2", "--rate", "0.01"]) == 0
+    assert "none waits" in capsys.readouterr().out
+
+
 def test_step_events_are_recorded_and_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "steps.jsonl"
     assert run(["simulate", *FEW, "--record", str(path)]) == 0
@@ -156,6 +169,15 @@ def test_a_sweep_goes_on_without_what_does_not_fit(capsys: pytest.CaptureFixture
         (["--sweep", "tp=1,2", "--metrics", "x"], "--metrics is of one run", "leave out"),
         (["--sweep", "workload=random,mooncake-conv"], "mooncake-conv", "--trace-path"),
         (["--compare-only", "--compare", "x", "y"], "simulates nothing, and so not y", "--compare before each"),
+        (["--model", "/nowhere/config.json"], "no file or folder '/nowhere/config.json'", "checkpoint"),
+        (["--model", "tests"], "cannot read tests/config.json: No such file or directory", "checkpoint"),
+        (["--gpu", "zzz"], "unknown device 'zzz'", "rtx-pro-6000. A path"),
+        (["--output-json", "tests"], "tests is a folder", "--output-json a file"),
+        (["--record", "tests"], "tests is a folder", "--record a file"),
+        (["--max-model-len", "99999999999"], "--max-model-len must be from 2", "16,777,216"),
+        (["--efficiencies", "no.toml"], "cannot read no.toml: No such file or directory", "calibrate"),
+        (["--model", "granite-4.0-h-small", "--max-num-seqs", "256"], "the states of 256 requests", "--max-num-seqs"),
+        (["--model", "falcon-h1-7b", "--tp", "8"], "12 attention heads", "divisor"),
         (["--compare-only"], "--compare-only needs --compare", "a.json"),
         (["--compare-only", "--compare", "x", "--record", "y"], "--record needs a simulation", "leave out"),
     ],

@@ -7,13 +7,20 @@ from typing import Any
 import pytest
 
 from tests.simulator import configs
+from twostroke.config import SchedulerConfig
 from twostroke.errors import ConfigError, ModelLoadError
 from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
+from twostroke.simulator.deployment import deploy
 from twostroke.simulator.efficiencies import load_efficiencies
 from twostroke.simulator.hardware_sheet import load_hardware
 from twostroke.simulator.model_reader import model_sheet
+from twostroke.simulator.options import DeploymentOptions
+from twostroke.simulator.public_models import find_model
+from twostroke.simulator.report import run_fields
+from twostroke.simulator.scenario import Scenario, simulate
 from twostroke.simulator.step_shape import StepShape
 from twostroke.simulator.unquantised import Unquantised
+from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 
 @pytest.mark.parametrize(
@@ -111,3 +118,41 @@ def test_exceptions_of_quantised_hybrids_are_found() -> None:
     found = Unquantised({"quantization_config": {"exclude_modules": ["backbone.layers.0.mixer.in_proj", "*.q_proj"]}})
     kept = {(name, at) for name in ("state_input", "state_output", "qkv") for at in (0, 1) if found.has(name, at)}
     assert kept == {("state_input", 0), ("qkv", 0), ("qkv", 1)}
+
+
+def test_a_model_without_attention_is_served() -> None:
+    """Nothing grows with the context, so any number of tokens fits; what there is of memory the states take."""
+    run = simulate(
+        Scenario(
+            deployment=DeploymentOptions(model="mamba-codestral-7b", gpu="h100"),
+            workload=SimulatedWorkloadOptions(workload="random", input_len=300_000, num_requests=6, output_len=20),
+        )
+    )
+    assert run.summary.completed == 6 and run.summary.use.kv_peak == 0
+    assert run.deployment.kv_bytes == 0 and run.deployment.state_bytes == 64 * run.deployment.model.state_bytes()
+    assert run_fields(run)["deployment"]["state_bytes_per_device"] == run.deployment.state_bytes
+    assert "8.8 GB of recurrent states, no KV cache" in run_fields(run)["description"]
+
+
+def test_states_are_taken_from_the_memory_of_the_cache() -> None:
+    def blocks(requests: int) -> int:
+        scenario = Scenario(
+            deployment=DeploymentOptions(model="granite-4.0-h-small", gpu="h200"),
+            scheduler=SchedulerConfig(max_num_seqs=requests),
+        )
+        return deploy(scenario.deployment, scenario.cache, scenario.scheduler).info.num_blocks
+
+    sheet = find_model("granite-4.0-h-small")
+    logits = 4 * 3 * sheet.vocab_size
+    per_block = 16 * sheet.kv_bytes_per_token()
+    assert blocks(64) - blocks(128) == pytest.approx(64 * (sheet.state_bytes() + logits) / per_block, abs=1)
+
+
+def test_hits_of_prefixes_are_said_to_be_optimistic() -> None:
+    workload = SimulatedWorkloadOptions(workload="sessions", num_requests=8)
+    notes = {
+        name: simulate(Scenario(deployment=DeploymentOptions(model=name), workload=workload)).notes
+        for name in ("falcon-h1-7b", "llama-3.1-8b")
+    }
+    assert any("recurrent states" in note for note in notes["falcon-h1-7b"])
+    assert not any("recurrent states" in note for note in notes["llama-3.1-8b"])

@@ -71,7 +71,7 @@ def simulate(
 
 def report(scenario: Scenario, output: OutputOptions) -> None:
     """Run what was asked for, beside earlier reports, and show and write it all."""
-    from twostroke.simulator.comparison import print_comparison
+    from twostroke.simulator.comparison import notes_of, print_comparison
     from twostroke.simulator.earlier import read_report
     from twostroke.simulator.report import print_run
     from twostroke.simulator.scenario import fitting, sweep
@@ -88,7 +88,7 @@ def report(scenario: Scenario, output: OutputOptions) -> None:
     scenarios, left_out = fitting(scenarios)
     runs, own, interrupted = run_all(scenarios, output)
     here = [note for run in runs for note in _other_machine(run)]
-    for note in dict.fromkeys([*left_out, *(note for run in runs for note in run.notes), *here]):
+    for note in dict.fromkeys([*left_out, *notes_of(own), *here]):
         print(f"note: {note}", file=sys.stderr)
     if interrupted:
         print("interrupted: this is what there is so far", file=sys.stderr)

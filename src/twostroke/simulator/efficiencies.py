@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from twostroke.errors import ConfigError
+from twostroke.simulator.config_fields import reason
 from twostroke.simulator.measured_on import MeasuredOn, read_measured
 
 FILES = Path(__file__).parent / "efficiencies"
@@ -211,7 +212,8 @@ def _parse(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
-            f"cannot read {path}: {error}", hint="auto, data-sheet, or a file such as `twostroke calibrate` writes"
+            f"cannot read {path}: {reason(error)}",
+            hint="auto, data-sheet, or a file such as `twostroke calibrate` writes",
         ) from error
 
 

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from twostroke.simulator.charts import Series, bar_chart, line_chart
-from twostroke.simulator.comparison import COMPARED
+from twostroke.simulator.comparison import COMPARED, notes_of
 from twostroke.simulator.report import WAITS
 
 Fields = Mapping[str, Any]
@@ -105,7 +105,7 @@ def _heading(runs: Sequence[Fields]) -> str:
         lines.append(f"A good request stays within {escape(targets)}.")
     if any(run["interval"] for run in runs):
         lines.append("Bands and ranges: each end of the cost model's interval taken for the truth in every step.")
-    lines += dict.fromkeys(f"Note: {escape(note)}." for run in runs for note in run["notes"])
+    lines += [f"Note: {escape(note)}." for note in notes_of(runs)]
     details = "".join(f'<p class="dim">{line}</p>' for line in lines)
     if any(run["interrupted"] for run in runs):
         details += "<p><b>Interrupted: this is what there was so far.</b></p>"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from twostroke.errors import ModelLoadError
-from twostroke.simulator.config_fields import CHECK, ConfigFields, short
+from twostroke.simulator.config_fields import CHECK, ConfigFields, reason, short
 from twostroke.simulator.feed_forward import feed_forward
 from twostroke.simulator.model_sheet import Attention, Experts, Layer, Linear, ModelSheet, Part, Recurrence, whole
 from twostroke.simulator.number_formats import stored_format
@@ -99,7 +99,7 @@ def read_model(path: Path) -> ModelSheet:
         raw = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         hint = "give a config.json of a Hugging Face checkpoint, or its folder"
-        raise ModelLoadError(f"cannot read {file}: {error}", hint=hint) from error
+        raise ModelLoadError(f"cannot read {file}: {reason(error)}", hint=hint) from error
     if not isinstance(raw, dict):
         raise ModelLoadError(f"{file} holds no JSON object", hint="give a config.json of a Hugging Face checkpoint")
     return model_sheet(raw)

@@ -98,7 +98,7 @@ class OutputOptions:
     metrics: Path | None = None
     """Write what the live server's /metrics would say at the end here."""
     record: Path | None = None
-    """Write every step's event to this JSONL file, as serve --record does; several replicas: FILE.0.jsonl, FILE.1.jsonl."""
+    """Write every step's event to this JSONL file, as serve --record does; a file for each replica: FILE.0.jsonl ..."""
     jump: bool = True
     """Take runs of decode steps in one go; the results are the same, byte for byte."""
 
@@ -118,6 +118,9 @@ class OutputOptions:
             if path is not None and not path.parent.is_dir():
                 flag = "--" + name.replace("_", "-")
                 raise ConfigError(f"{path.parent} is no folder", hint=f"make it, or give another {flag}")
+            if path is not None and path.is_dir():
+                flag = "--" + name.replace("_", "-")
+                raise ConfigError(f"{path} is a folder", hint=f"give {flag} a file in it")
 
     def targets(self) -> dict[str, float]:
         """Metric (``ttft``, ``tpot``, ``e2el``) to the most seconds that a good request may take."""

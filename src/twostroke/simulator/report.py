@@ -182,6 +182,7 @@ def print_run(run: Run, stream: TextIO) -> None:
             f"prompts {ends.prefill_low:.2f} to {ends.prefill_high:.2f} (8 of 10); --interval shows what follows",
             file=stream,
         )
+    waits = _shares({WAITS[name]: of for name, of in summary.waiting_for.items()})
     rows = [
         ("Completed requests", f"{summary.completed}"),
         ("Simulated duration (s)", f"{summary.duration:.2f}"),
@@ -196,7 +197,7 @@ def print_run(run: Run, stream: TextIO) -> None:
         ("MFU, MBU while it runs", f"{use.mfu:.1%}, {use.mbu:.1%}"),
         ("KV cache, mean and peak", f"{use.kv_mean:.1%}, {use.kv_peak:.1%}"),
         ("Steps wait mostly for", _shares(use.binding)),
-        ("Requests wait mostly for", _shares({WAITS[name]: of for name, of in summary.waiting_for.items()})),
+        ("Requests wait mostly for", waits or "none waits"),
         ("Cost per million tokens ($)", f"{summary.dollars_per_million_tokens:.3f}"),
     ]
     if not run.deployment.kv_bytes:

@@ -96,6 +96,9 @@ def simulate(
             ends, result.interrupted = {}, True
             break
     notes = (*deployment.notes, *([note] if note else []))
+    if idle := ["--" + name.replace("_", "-") for name in scenario.workload.without_effect()]:
+        asked = f"--workload {scenario.workload.workload} --arrivals {scenario.workload.arrivals}"
+        notes += (f"nothing depends on {', '.join(idle)} with {asked}",)
     if deployment.state_bytes and summary.prefix_hit_rate:
         notes += ("prefix hits count as if recurrent states were kept with the blocks; their memory is not counted",)
     return Run(scenario, deployment, result, columns, summary, notes, ends)
