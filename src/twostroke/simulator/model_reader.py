@@ -197,7 +197,7 @@ class _Reader(ConfigFields):
     def _stated_kinds(self) -> list[str]:
         """What the file says of every layer, if it does."""
         kinds: list[Any] = self.items("layer_types") or self.items("layers_block_type")
-        known = (*LAYER_TYPES, "hybrid") if self.model_type == "falcon_h1" else LAYER_TYPES
+        known: tuple[str, ...] = (*LAYER_TYPES, "hybrid") if self.model_type == "falcon_h1" else LAYER_TYPES
         if self.model_type == "nemotron_h":
             known = (*LAYER_TYPES, "mlp", "moe")
             pattern = self.raw.get("hybrid_override_pattern")
