@@ -120,6 +120,22 @@ def test_exceptions_of_quantised_hybrids_are_found() -> None:
     assert kept == {("state_input", 0), ("qkv", 0), ("qkv", 1)}
 
 
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("jamba-v0.1", configs.JAMBA),
+        ("nemotron-h-8b", configs.NEMOTRON_H_8B),
+        ("granite-4.0-h-small", configs.GRANITE_4_H_SMALL),
+        ("falcon-h1-7b", configs.FALCON_H1_7B),
+        ("bamba-9b", configs.BAMBA_9B),
+        ("mamba-codestral-7b", configs.CODESTRAL_MAMBA),
+    ],
+)
+def test_they_are_known_by_name(name: str, config: dict[str, Any]) -> None:
+    """As tested above and in ``test_model_sheet``, where their published sizes stand."""
+    assert find_model(name) == model_sheet(config)
+
+
 def test_a_model_without_attention_is_served() -> None:
     """Nothing grows with the context, so any number of tokens fits; what there is of memory the states take."""
     run = simulate(
