@@ -13,6 +13,7 @@ from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
 from twostroke.simulator.deployment import deploy
 from twostroke.simulator.efficiencies import load_efficiencies
 from twostroke.simulator.hardware_sheet import load_hardware
+from twostroke.simulator.html import report_html
 from twostroke.simulator.model_reader import model_sheet
 from twostroke.simulator.options import DeploymentOptions
 from twostroke.simulator.public_models import find_model
@@ -148,6 +149,8 @@ def test_a_model_without_attention_is_served() -> None:
     assert run.deployment.kv_bytes == 0 and run.deployment.state_bytes == 64 * run.deployment.model.state_bytes()
     assert run_fields(run)["deployment"]["state_bytes_per_device"] == run.deployment.state_bytes
     assert "8.8 GB of recurrent states, no KV cache" in run_fields(run)["description"]
+    page = report_html([run_fields(run)])
+    assert "Tokens computed" in page and "KV cache held" not in page and "KV cache mean" not in page
 
 
 def test_states_are_taken_from_the_memory_of_the_cache() -> None:

@@ -62,12 +62,6 @@ class ConfigFields:
         return index % every == self.integer(f"{name}_offset", min(offset, every - 1), least=0, most=every - 1)
 
 
-def reason(error: Exception) -> str:
-    """Why a file could not be read, in one line; the caller names the file."""
-    said = (isinstance(error, OSError) and error.strerror) or str(error)
-    return said.splitlines()[0] if said else type(error).__name__
-
-
 def short(value: object) -> str:
     """A value as an error message shows it: a file may hold a book."""
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else "a number of more than 40 digits"

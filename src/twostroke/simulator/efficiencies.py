@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from twostroke.errors import ConfigError
-from twostroke.simulator.config_fields import reason
+from twostroke.simulator.file_errors import reason
 from twostroke.simulator.measured_on import MeasuredOn, read_measured
 
 FILES = Path(__file__).parent / "efficiencies"

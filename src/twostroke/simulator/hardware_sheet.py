@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from twostroke.errors import ConfigError
-from twostroke.simulator.config_fields import reason
+from twostroke.simulator.file_errors import reason
 
 SHEETS = Path(__file__).parent / "hardware"
 EXAMPLE = f"a sheet to copy: {SHEETS / 'h100-sxm.toml'}"

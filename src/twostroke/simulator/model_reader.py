@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from twostroke.errors import ModelLoadError
-from twostroke.simulator.config_fields import CHECK, ConfigFields, reason, short
+from twostroke.simulator.config_fields import CHECK, ConfigFields, short
 from twostroke.simulator.feed_forward import feed_forward
+from twostroke.simulator.file_errors import reason
 from twostroke.simulator.model_sheet import Attention, Experts, Layer, Linear, ModelSheet, Part, Recurrence, whole
 from twostroke.simulator.number_formats import stored_format
 from twostroke.simulator.recurrent_layers import MAMBA2, RecurrentLayer, gated_delta, mamba, mamba2

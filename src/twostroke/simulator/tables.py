@@ -19,8 +19,8 @@ from typing import Any
 from twostroke.errors import ConfigError
 from twostroke.simulator.attention_cost import DecodeAttention, PrefillAttention
 from twostroke.simulator.communication import all_reduce_time
-from twostroke.simulator.config_fields import reason
 from twostroke.simulator.efficiencies import Efficiencies
+from twostroke.simulator.file_errors import reason
 from twostroke.simulator.gemm import Product
 from twostroke.simulator.hardware_sheet import HardwareSheet
 from twostroke.simulator.kernel_time import KernelTime
