@@ -154,6 +154,25 @@ NEMOTRON_H_8B: dict[str, Any] = {  # nvidia/Nemotron-H-8B-Base-8K
     "vocab_size": 131072,
     "max_position_embeddings": 8192,
 }
+NEMOTRON_3_NANO: dict[str, Any] = {  # nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16
+    "model_type": "nemotron_h",
+    "hidden_size": 2688,
+    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "mamba_num_heads": 64,
+    "mamba_head_dim": 64,
+    "ssm_state_size": 128,
+    "n_groups": 8,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1856,
+    "moe_shared_expert_intermediate_size": 3712,
+    "mamba_ssm_cache_dtype": "float32",
+    "vocab_size": 131072,
+    "max_position_embeddings": 262144,
+}
 GRANITE_4_H_SMALL: dict[str, Any] = {  # ibm-granite/granite-4.0-h-small
     "model_type": "granitemoehybrid",
     "hidden_size": 4096,

@@ -29,7 +29,8 @@ from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
     [
         # 4 layers of 8 heads; 28 states of 8192 channels, 16 elements each and 3 tokens of the convolution.
         (configs.JAMBA, 12.0e9, 4 * 2 * 8 * 128 * 2, 28 * 8192 * (16 + 3) * 2),
-        (configs.NEMOTRON_H_8B, 7.6e9, 4 * 2 * 8 * 128 * 2, 24 * (8192 * 128 + (8192 + 2 * 8 * 128) * 3) * 2),
+        (configs.NEMOTRON_H_8B, 7.6e9, 4 * 2 * 8 * 128 * 2, 24 * (8192 * 128 * 4 + (8192 + 2 * 8 * 128) * 3 * 2)),
+        (configs.NEMOTRON_3_NANO, 3.2e9, 6 * 2 * 2 * 128 * 2, 23 * (4096 * 128 * 4 + (4096 + 2 * 8 * 128) * 3 * 2)),
         (configs.GRANITE_4_H_SMALL, 9.0e9, 4 * 2 * 8 * 128 * 2, 36 * (8192 * 128 + (8192 + 2 * 128) * 3) * 2),
         # Every layer has both.
         (configs.FALCON_H1_7B, 7.2e9, 44 * 2 * 2 * 128 * 2, 44 * (3072 * 256 + (3072 + 2 * 256) * 3) * 2),
@@ -48,10 +49,12 @@ def test_what_a_token_and_a_request_need(config: dict[str, Any], active: float, 
 
 
 def test_a_stated_precision_of_states_counts() -> None:
-    """Nemotron Nano's files ask for float32; the convolution's stay as they are."""
-    plain = model_sheet(configs.NEMOTRON_H_8B)
-    exact = model_sheet({**configs.NEMOTRON_H_8B, "mamba_ssm_cache_dtype": "float32"})
-    assert exact.state_bytes() - plain.state_bytes() == 24 * 8192 * 128 * 2
+    """Nemotron-H's are float32 unless it says otherwise, all others' bfloat16; the convolution's stay as they are."""
+    for config, layers, stated in ((configs.NEMOTRON_H_8B, 24, "bfloat16"), (configs.BAMBA_9B, 29, "float32")):
+        more = (
+            model_sheet({**config, "mamba_ssm_cache_dtype": stated}).state_bytes() - model_sheet(config).state_bytes()
+        )
+        assert more == layers * 8192 * 128 * (2 if stated == "float32" else -2)
 
 
 def test_flops_of_states_are_written_and_read_once_a_token() -> None:
@@ -126,6 +129,7 @@ def test_exceptions_of_quantised_hybrids_are_found() -> None:
     [
         ("jamba-v0.1", configs.JAMBA),
         ("nemotron-h-8b", configs.NEMOTRON_H_8B),
+        ("nemotron-3-nano-30b-a3b", configs.NEMOTRON_3_NANO),
         ("granite-4.0-h-small", configs.GRANITE_4_H_SMALL),
         ("falcon-h1-7b", configs.FALCON_H1_7B),
         ("bamba-9b", configs.BAMBA_9B),

@@ -125,6 +125,7 @@ def test_parameters_are_those_of_transformers(model_type: str) -> None:
         (configs.DEEPSEEK_V3, 671_026_404_352),
         (configs.JAMBA, 51_570_323_328),
         (configs.NEMOTRON_H_8B, 8_100_852_736),
+        (configs.NEMOTRON_3_NANO, 31_577_937_344),
         (configs.GRANITE_4_H_SMALL, 32_207_337_984),
         (configs.FALCON_H1_7B, 7_585_519_712),
         (configs.BAMBA_9B, 9_780_235_392),

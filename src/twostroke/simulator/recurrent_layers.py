@@ -24,6 +24,7 @@ class Mamba2Names:
             size where there is no ``expand``.
         output_bias: The same as ``bias`` where it is empty.
         norm: Flag of the norm before the output; always there where it is empty.
+        state_width: Bytes of one element of the state, unless the file says.
     """
 
     heads: tuple[str, int] = ("mamba_n_heads", 128)
@@ -37,6 +38,7 @@ class Mamba2Names:
     bias: str = "mamba_proj_bias"
     output_bias: str = ""
     norm: str = ""
+    state_width: int = 2
 
 
 MAMBA2 = {
@@ -52,6 +54,7 @@ MAMBA2 = {
         expand="",
         conv_bias="use_conv_bias",
         bias="use_bias",
+        state_width=4,
     ),
     "mamba2": Mamba2Names(
         heads=("num_heads", 128),
@@ -134,7 +137,8 @@ def mamba2(fields: ConfigFields, hidden: int, names: Mamba2Names) -> RecurrentLa
     normed = fields.flag(names.norm) if names.norm else True
     other = channels * (kernel + fields.flag(names.conv_bias, True)) + 3 * heads + inner * normed
     conv = (Part(inner * (kernel - 1), heads), Part(shared.outputs * (kernel - 1), groups))
-    return linears, other, Recurrence(heads, state, conv, flops, _width(fields, "mamba_ssm_cache_dtype", 2))
+    width = _width(fields, "mamba_ssm_cache_dtype", names.state_width)
+    return linears, other, Recurrence(heads, state, conv, flops, width)
 
 
 def _inner(fields: ConfigFields, hidden: int, heads: int, names: Mamba2Names) -> tuple[int, int]:
@@ -152,7 +156,7 @@ def _inner(fields: ConfigFields, hidden: int, heads: int, names: Mamba2Names) ->
 
 
 def _width(fields: ConfigFields, name: str, default: int) -> int:
-    """Bytes of one element of the state, as servers keep it (vLLM's ``mamba_utils``): stated, or the activations'."""
+    """Bytes of one element of the state: as stated, or what vLLM takes (``mamba_utils``, ``models/config``)."""
     value = fields.raw.get(name)
     widths = {None: default, "auto": default, "float32": 4, "bfloat16": 2, "float16": 2}
     if not isinstance(value, str | None) or value not in widths:
