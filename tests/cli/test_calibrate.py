@@ -13,11 +13,18 @@ from twostroke.simulator.efficiencies import load_efficiencies
 def test_from_the_live_engine_to_a_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "own.toml"
     assert run(["calibrate", "pilot-draft", "--rounds", "1", "--output", str(file)]) == 0
-    assert "kinds of steps; wrote" in capsys.readouterr().out
-    assert "pilot-draft" in load_efficiencies("cpu", file).source
+    captured = capsys.readouterr()
+    assert "kinds of steps; wrote" in captured.out and "measured on" in captured.err
+    read = load_efficiencies("cpu", file)
+    assert "pilot-draft" in read.source and read.measured
+    assert (read.measured.device, read.measured.model) == ("cpu", "pilot-draft")
+    assert read.measured.machine and read.measured.threads and read.measured.torch and read.measured.date
     simulate = ["simulate", "pilot-draft", "--gpu", "cpu", "--efficiencies", str(file), "--num-requests", "4"]
     assert run([*simulate, "--input-len", "32", "--output-len", "8"]) == 0
-    assert "ttft" in capsys.readouterr().out.lower()
+    captured = capsys.readouterr()
+    assert "ttft" in captured.out.lower()
+    assert "pilot-draft in" in captured.err and "something else" not in captured.err
+    assert "another machine" not in captured.err
 
 
 def test_a_folder_that_is_missing_is_found_before_measuring(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

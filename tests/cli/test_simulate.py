@@ -60,6 +60,19 @@ def test_two_invocations_write_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
+def test_notes_of_a_sweep_name_their_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--sweep", "gpu=h100,l4,h200", "--sweep", "rate=5,9", "--input-len", "99"]
+    assert run(["simulate", "llama-3.1-8b", "--num-requests", "9", *flags]) == 0
+    full, idle = sorted(capsys.readouterr().err.splitlines())
+    assert full.startswith("note: gpu=l4, rate=5 and 1 more: the KV cache holds")
+    assert idle == "note: nothing depends on --input-len with --workload sharegpt-like --arrivals auto"
+
+
+def test_nobody_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate", "--num-requests", "2", "--rate", "0.01"]) == 0
+    assert "none waits" in capsys.readouterr().out
+
+
 def test_step_events_are_recorded_and_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "steps.jsonl"
     assert run(["simulate", *FEW, "--record", str(path)]) == 0
@@ -68,6 +81,31 @@ def test_step_events_are_recorded_and_replayed(tmp_path: Path, capsys: pytest.Ca
     first = capsys.readouterr().out
     assert run(["simulate", "--workload", "trace", "--trace-path", str(path)]) == 0
     assert capsys.readouterr().out == first
+
+
+def test_every_replica_is_recorded_in_a_file_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their steps have the same numbers; a second simulation takes the place of the first."""
+    paths = [tmp_path / f"steps.{number}.jsonl" for number in range(3)]
+    for _ in range(2):
+        assert run(["simulate", *FEW, "--replicas", "3", "--record", str(tmp_path / "steps.jsonl")]) == 0
+    events = [list(read_jsonl(path)) for path in paths]
+    finished = [{done.request_id for event in of for done in event.finished} for of in events]
+    assert all(finished) and len(set().union(*finished)) == sum(map(len, finished)) == 20
+    assert [event.step for event in events[2]] == sorted({event.step for event in events[2]})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [path.name for path in paths]
+    assert "note" not in capsys.readouterr().err
+
+
+def test_times_of_another_processor_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On stderr, not in the report, which is the same wherever it is made."""
+    file = tmp_path / "own.toml"
+    file.write_text('[measured]\nmachine = "an abacus"\ndevice = "cpu"\n')
+    flags = ["simulate", "pilot", "--gpu", "cpu", *FEW, "--efficiencies", str(file)]
+    assert run([*flags, "--output-json", str(tmp_path / "out.json")]) == 0
+    assert "note: these times are of another machine, an abacus; this one is" in capsys.readouterr().err
+    (report,) = json.loads((tmp_path / "out.json").read_text())["runs"]
+    assert any("measured on an abacus" in note for note in report["notes"])
+    assert not any("this one is" in note for note in report["notes"])
 
 
 def test_ctrl_c_prints_what_there_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,6 +169,15 @@ def test_a_sweep_goes_on_without_what_does_not_fit(capsys: pytest.CaptureFixture
         (["--sweep", "tp=1,2", "--metrics", "x"], "--metrics is of one run", "leave out"),
         (["--sweep", "workload=random,mooncake-conv"], "mooncake-conv", "--trace-path"),
         (["--compare-only", "--compare", "x", "y"], "simulates nothing, and so not y", "--compare before each"),
+        (["--model", "/nowhere/config.json"], "no file or folder '/nowhere/config.json'", "checkpoint"),
+        (["--model", "tests"], "cannot read tests/config.json: No such file or directory", "checkpoint"),
+        (["--gpu", "zzz"], "unknown device 'zzz'", "rtx-pro-6000. A path"),
+        (["--output-json", "tests"], "tests is a folder", "--output-json a file"),
+        (["--record", "tests"], "tests is a folder", "--record a file"),
+        (["--max-model-len", "99999999999"], "--max-model-len must be from 2", "16,777,216"),
+        (["--efficiencies", "no.toml"], "cannot read no.toml: No such file or directory", "calibrate"),
+        (["--model", "granite-4.0-h-small", "--max-num-seqs", "256"], "the states of 256 requests", "--max-num-seqs"),
+        (["--model", "falcon-h1-7b", "--tp", "8"], "12 attention heads", "divisor"),
         (["--compare-only"], "--compare-only needs --compare", "a.json"),
         (["--compare-only", "--compare", "x", "--record", "y"], "--record needs a simulation", "leave out"),
     ],

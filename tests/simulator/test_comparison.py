@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from twostroke.simulator.comparison import COMPARED, print_comparison
+from twostroke.simulator.comparison import COMPARED, notes_of, print_comparison
 
 
 def run_of(label: str, **values: float | None) -> dict[str, Any]:
@@ -44,6 +44,13 @@ def test_many_runs_have_a_row_each_with_every_value_that_differs(width: int, mon
     (row,) = [row for row in rows if "before" in row]
     assert "3" in row
     assert {row.count("1.000") for row in rows if "static" in row} == {3 if width == 200 else 1}  # cost, MFU and MBU
+
+
+def test_a_note_of_all_runs_is_said_once_and_another_names_who_has_it() -> None:
+    notes = {"a": ["every", "some"], "b": ["every", "one"], "c": ["some", "every", "every"]}
+    runs = [{"label": label, "notes": of} for label, of in notes.items()]
+    assert notes_of(runs) == ["every", "a and 1 more: some", "b: one"]
+    assert notes_of([{"label": "", "notes": ["alone"]}]) == ["alone"]
 
 
 def test_what_no_run_has_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,9 +118,7 @@ def test_every_request_reads_and_writes_its_own_state() -> None:
     """Of a hybrid model, once a step, however large the batch and however long a prompt's chunk."""
     model = model_sheet(configs.QWEN3_NEXT)
     small = tuple(
-        replace(each, recurrence=replace(each.recurrence, state_elements=0, conv_elements=0))
-        if each.recurrence
-        else each
+        replace(each, recurrence=replace(each.recurrence, state_elements=0, conv=())) if each.recurrence else each
         for each in model.layers
     )
     args = (Parallel(), Dtypes(), load_efficiencies("h200"))
@@ -139,6 +137,23 @@ def test_latent_attention_is_cheap_to_read() -> None:
     more = cost.step(decode(64, 20000)).seconds - cost.step(decode(64, 10000)).seconds
     floor = 64 * 10000 * 70272 / load_hardware("b200").memory_bandwidth
     assert floor < more < 5 * floor
+
+
+def test_prefill_of_latent_attention_brings_cached_tokens_back() -> None:
+    """Chunks after the first make keys and values of all that is cached: 2 x 512 x 128 x 256 FLOPs a token."""
+    ranks, sheet = 8, load_hardware("h200")
+    cost = make(configs.DEEPSEEK_V3, "h200", ranks=ranks)
+    shorter, longer = (cost.step(prefill((2, before))).seconds for before in (32_768, 65_536))
+    flops = 61 * 32_768 * 2 * 512 * 128 * (128 + 128) / ranks
+    keys_and_values = 61 * 32_768 * 2 * 128 * (192 + 128) / ranks  # bytes of a read, beside their making
+    assert longer - shorter > flops / sheet.dense_flops["fp8"] + keys_and_values / sheet.memory_bandwidth
+    # One new token works on the compressed form instead.
+    absorbed = [cost.step(decode(1, before)).seconds for before in (32_768, 65_536)]
+    assert absorbed[1] - absorbed[0] < 0.1 * (longer - shorter)
+    # Where nothing is cached, nothing is brought back; two halves of a prompt cost more than the whole.
+    whole = cost.step(prefill((8192, 0))).seconds
+    halves = cost.step(prefill((4096, 0))).seconds + cost.step(prefill((4096, 4096))).seconds
+    assert halves > whole + 61 * 4096 * 2 * 512 * 128 * 256 / ranks / sheet.dense_flops["fp8"]
 
 
 def test_speculation_costs_little_while_memory_decides() -> None:

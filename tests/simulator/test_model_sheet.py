@@ -48,6 +48,7 @@ LINEAR = {
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 16,
 }
+MAMBA = {"mamba_n_heads": 8, "mamba_d_state": 12, "mamba_n_groups": 2}
 TINY: dict[str, dict[str, Any]] = {
     "llama": {"attention_bias": True, "mlp_bias": True},
     "mistral": {"sliding_window": 64},
@@ -78,6 +79,24 @@ TINY: dict[str, dict[str, Any]] = {
         **LINEAR,
         "shared_expert_intermediate_size": 48,
     },
+    "jamba": {"num_hidden_layers": 10, "num_experts": 4, "mamba_d_state": 8},
+    "nemotron_h": {
+        "layers_block_type": ["linear_attention", "mlp", "full_attention", "moe"],
+        "head_dim": 16,
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "n_groups": 2,
+        "ssm_state_size": 12,
+        "n_routed_experts": 4,
+        "moe_intermediate_size": 24,
+        "moe_shared_expert_intermediate_size": 40,
+        "moe_latent_size": 20,
+    },
+    "granitemoehybrid": {**MAMBA, "layer_types": ["mamba", "attention"] * 2, "shared_intermediate_size": 40},
+    "falcon_h1": {**MAMBA, "mamba_d_ssm": 96, "mamba_rms_norm": True, "projectors_bias": True, "mlp_bias": True},
+    "bamba": {**MAMBA, "attn_layer_indices": [2], "mamba_proj_bias": True, "attention_bias": True},
+    "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 12, "use_bias": True},
+    "mamba": {"state_size": 8, "use_conv_bias": False},
 }
 
 
@@ -104,6 +123,13 @@ def test_parameters_are_those_of_transformers(model_type: str) -> None:
         (configs.MIXTRAL, 46_702_792_704),
         (configs.QWEN3_MOE, 30_532_122_624),
         (configs.DEEPSEEK_V3, 671_026_404_352),
+        (configs.JAMBA, 51_570_323_328),
+        (configs.NEMOTRON_H_8B, 8_100_852_736),
+        (configs.NEMOTRON_3_NANO, 31_577_937_344),
+        (configs.GRANITE_4_H_SMALL, 32_207_337_984),
+        (configs.FALCON_H1_7B, 7_585_519_712),
+        (configs.BAMBA_9B, 9_780_235_392),
+        (configs.CODESTRAL_MAMBA, 7_285_403_648),
     ],
 )
 def test_published_parameter_counts(config: dict[str, Any], parameters: int) -> None:
@@ -250,8 +276,10 @@ def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="unknown architecture: model_type is 'mamba9'") as caught:
         model_sheet({"model_type": "mamba9"})
     assert caught.value.hint is not None and "deepseek_v3" in caught.value.hint
-    with pytest.raises(ModelLoadError, match="hidden_size must be an integer"):
+    with pytest.raises(ModelLoadError, match="hidden_size is missing"):
         model_sheet({"model_type": "llama"})
+    with pytest.raises(ModelLoadError, match="hidden_size must be an integer, got '4096'"):
+        model_sheet({"model_type": "llama", "hidden_size": "4096"})
     with pytest.raises(ModelLoadError, match="cannot read"):
         read_model(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(configs.LLAMA_8B))
@@ -282,6 +310,17 @@ def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
         (configs.DEEPSEEK_V3, {"moe_layer_freq": 0}),
         (configs.QWEN3_NEXT, {"full_attention_interval": 0}),
         (configs.QWEN3_NEXT, {"linear_num_key_heads": 0}),
+        (configs.JAMBA, {"attn_layer_period": 0}),
+        (configs.JAMBA, {"expert_layer_offset": 2}),
+        (configs.JAMBA, {"mamba_dt_rank": "many"}),
+        (configs.NEMOTRON_H_8B, {"hybrid_override_pattern": ""}),
+        (configs.NEMOTRON_H_8B, {"hybrid_override_pattern": 7}),
+        (configs.NEMOTRON_H_8B, {"layers_block_type": "M" * 20_000}),
+        (configs.NEMOTRON_H_8B, {"mamba_ssm_cache_dtype": ["float32"]}),
+        (configs.GRANITE_4_H_SMALL, {"mamba_n_heads": 100}),
+        (configs.FALCON_H1_7B, {"mamba_d_ssm": -1}),
+        (configs.BAMBA_9B, {"attn_layer_indices": 9}),
+        (configs.CODESTRAL_MAMBA, {"num_heads": 0}),
     ],
     ids=lambda value: str(value)[:60] if "model_type" not in value or len(value) < 5 else "",
 )

@@ -238,6 +238,7 @@ def test_models_are_found_by_name_hub_id_and_folder(tmp_path: Path) -> None:
         ("mixtral-8x7b", 46_702_792_704),
         ("qwen2.5-7b", 7_615_616_512),
         ("qwen3-30b-a3b", 30_532_122_624),
+        ("gpt-oss-120b", 116_829_156_672),
     ],
 )
 def test_public_models_have_their_published_size(name: str, parameters: int) -> None:

@@ -157,3 +157,11 @@ def test_an_all_reduce_takes_no_longer_than_a_larger_one() -> None:
         time = all_reduce_time(size, 8, efficiency=EFFICIENCIES.all_reduce, link=H100.link_bandwidth)
         expected = found.all_reduce(size, 8, time)
         assert with_stall.all_reduce(size, 8, time) == pytest.approx(expected, rel=0.1)
+
+
+def test_a_file_without_kernels_is_no_table(tmp_path: Path) -> None:
+    """A config.json, say: nothing in it corrects anything."""
+    file = tmp_path / "config.json"
+    file.write_text('{"model_type": "llama"}')
+    with pytest.raises(ConfigError, match="it holds no kernels"):
+        KernelTables.read(file, load_hardware("h100"), load_efficiencies("h100-sxm"))

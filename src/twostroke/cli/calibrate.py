@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -37,11 +38,13 @@ def calibrate(
     from rich.progress import Progress
 
     from twostroke.model_files import resolve_model
+    from twostroke.server.version import package_version
     from twostroke.simulator.calibration import as_toml
     from twostroke.simulator.calibration import calibrate as fit
     from twostroke.simulator.calibration_steps import SCENES, measure, steps_csv
     from twostroke.simulator.efficiencies import load_efficiencies
     from twostroke.simulator.hardware_sheet import load_hardware
+    from twostroke.simulator.measured_on import MeasuredOn, processor_name
     from twostroke.simulator.model_reader import read_model
     from twostroke.startup import load_engine, make_speed_probe
 
@@ -72,9 +75,21 @@ def calibrate(
     source = (
         f"twostroke calibrate on {platform.node() or 'this machine'}: {config.model.model}, {hardware.name}, {weights}"
     )
-    write(options.output, as_toml(found, source, measured.speed), "--output")
+    on = MeasuredOn(
+        machine=probe.gpu or processor_name(),
+        device=hardware.name,
+        threads=probe.threads,
+        model=config.model.model,
+        parameters=sheet.num_parameters,
+        weights=weights,
+        twostroke=package_version(),
+        torch=probe.torch,
+        date=datetime.now(UTC).date().isoformat(),
+    )
+    write(options.output, as_toml(found, source, measured.speed, on), "--output")
     if options.steps is not None:
         write(options.steps, steps_csv(steps, found.estimates), "--steps")
+    print(f"measured on {on.describe()}", file=sys.stderr)
     print(f"median error {found.median_error:.1%} over {len(steps)} kinds of steps; wrote {options.output}")
 
 

@@ -15,9 +15,10 @@ from twostroke.simulator.options import DeploymentOptions, OutputOptions
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from twostroke.observability.recorder import Recorder
     from twostroke.simulator.scenario import Run, Scenario
 
 
@@ -70,7 +71,7 @@ def simulate(
 
 def report(scenario: Scenario, output: OutputOptions) -> None:
     """Run what was asked for, beside earlier reports, and show and write it all."""
-    from twostroke.simulator.comparison import print_comparison
+    from twostroke.simulator.comparison import notes_of, print_comparison
     from twostroke.simulator.earlier import read_report
     from twostroke.simulator.report import print_run
     from twostroke.simulator.scenario import fitting, sweep
@@ -86,9 +87,8 @@ def report(scenario: Scenario, output: OutputOptions) -> None:
         return
     scenarios, left_out = fitting(scenarios)
     runs, own, interrupted = run_all(scenarios, output)
-    if output.record is not None and scenario.deployment.replicas > 1:
-        left_out.append(f"{output.record} has the steps of the first of {scenario.deployment.replicas} replicas")
-    for note in dict.fromkeys([*left_out, *(note for run in runs for note in run.notes)]):
+    here = [note for run in runs for note in _other_machine(run)]
+    for note in dict.fromkeys([*left_out, *notes_of(own), *here]):
         print(f"note: {note}", file=sys.stderr)
     if interrupted:
         print("interrupted: this is what there is so far", file=sys.stderr)
@@ -98,6 +98,16 @@ def report(scenario: Scenario, output: OutputOptions) -> None:
     if len(fields) > 1:
         print_comparison(fields, sys.stdout)
     write_files(runs, own, fields, output)
+
+
+def _other_machine(run: Run) -> Iterator[str]:
+    """Said here and not in the report, which is the same wherever it is made."""
+    from twostroke.simulator.measured_on import processor_name
+
+    deployment = run.deployment
+    measured = deployment.cost.efficiencies.measured
+    if measured and measured.machine and deployment.hardware.is_cpu and measured.machine != (here := processor_name()):
+        yield f"these times are of another machine, {measured.machine}; this one is {here} (twostroke calibrate)"
 
 
 def run_all(scenarios: list[Scenario], output: OutputOptions) -> tuple[list[Run], list[dict[str, object]], bool]:
@@ -112,7 +122,6 @@ def run_all(scenarios: list[Scenario], output: OutputOptions) -> tuple[list[Run]
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-    from twostroke.observability.recorder import Recorder
     from twostroke.simulator.report import run_fields
     from twostroke.simulator.scenario import count_requests, simulate
 
@@ -120,8 +129,10 @@ def run_all(scenarios: list[Scenario], output: OutputOptions) -> tuple[list[Run]
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     runs: list[Run] = []
     fields: list[dict[str, object]] = []
-    recorder = Recorder(1, output.record) if output.record is not None else None
+    recorders: list[Recorder] = []
     try:
+        for path in recordings(output.record, scenarios[0].deployment.replicas):
+            recorders.append(new_recorder(path))
         with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=4) as progress:
             for scenario in scenarios:
                 name = scenario.label or scenario.deployment.model
@@ -130,7 +141,7 @@ def run_all(scenarios: list[Scenario], output: OutputOptions) -> tuple[list[Run]
                     scenario,
                     interval=output.interval,
                     jump=output.jump,
-                    recorder=recorder,
+                    recorders=recorders,
                     progress=lambda ended: progress.advance(task, ended),  # noqa: B023 - called in this turn only
                 )
                 fields.append(run_fields(run))
@@ -142,9 +153,27 @@ def run_all(scenarios: list[Scenario], output: OutputOptions) -> tuple[list[Run]
             raise
         return runs, fields[: len(runs)], True
     finally:
-        if recorder is not None:
+        for recorder in recorders:
             recorder.close()
     return runs, fields, False
+
+
+def recordings(path: Path | None, replicas: int) -> list[Path]:
+    """One file for each replica; the name as it was given if there is one."""
+    if path is None:
+        return []
+    return [path] if replicas == 1 else [path.with_suffix(f".{n}{path.suffix}") for n in range(replicas)]
+
+
+def new_recorder(path: Path) -> Recorder:
+    """It begins with an empty file: two simulations behind each other would be steps with the same numbers."""
+    from twostroke.observability.recorder import Recorder
+
+    try:
+        path.write_bytes(b"")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}", hint="give another --record") from error
+    return Recorder(1, path)
 
 
 def write_files(

@@ -21,10 +21,18 @@ class SpeedProbe:
 
     Args:
         device: What the engine runs on.
+
+    Attributes:
+        gpu: What the device calls itself; empty for a processor.
+        threads: That compute on a processor.
+        torch: Its version.
     """
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self._device = torch.device(device)
+        self.gpu = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else ""
+        self.threads = torch.get_num_threads()
+        self.torch = str(torch.__version__)
         self._left = torch.ones(ROWS, WIDTH, dtype=torch.bfloat16, device=self._device)
         self._right = torch.ones(WIDTH, WIDTH, dtype=torch.bfloat16, device=self._device)
         self._product = torch.empty(ROWS, WIDTH, dtype=torch.bfloat16, device=self._device)

@@ -16,6 +16,21 @@ ACTIVATION_BYTES = 2.0
 # Queries that one compute unit works on: the last tile of the longest chunk takes as long however idle the others are.
 QUERY_TILE = 128
 
+# What the prefill of latent attention starts for cached tokens beside their product: collect the compressed ones, put
+# keys together with their rotated part, merge what they give with what the new tokens give.
+CONTEXT_KERNELS = 3
+
+
+def context_bytes(layer: Attention, ranks: int, cache_bytes: float) -> float:
+    """Bytes that a cached token of latent attention moves in a prefill step, beside the product that makes its keys
+    and values of it (``kv_b_proj`` in checkpoints): collected from its blocks, its keys copied beside the rotary part.
+
+    The "compute friendly" form of vLLM's ``v1/attention/backends/mla/common.py``; DeepSeek-V2 (arXiv:2405.04434),
+    section 2.1, has the formulas.
+    """
+    collected = layer.latent * (cache_bytes + ACTIVATION_BYTES)
+    return collected + 2 * layer.heads / ranks * layer.key_dim * ACTIVATION_BYTES
+
 
 class DecodeAttention:
     """One layer's attention of requests that compute ``queries`` tokens each.
@@ -73,8 +88,10 @@ class PrefillAttention:
         e = self._efficiency = efficiency
         self._layer, self._units = layer, units
         self._heads = layer.heads / ranks
-        self._cached, self._cache_bytes = layer.cached_elements(ranks), cache_bytes
         self._width = layer.key_dim + layer.value_dim
+        self._token_bytes = layer.cached_elements(ranks) * cache_bytes
+        if layer.latent:  # it reads keys and values of all heads, made of the compressed ones before
+            self._token_bytes = self._heads * self._width * ACTIVATION_BYTES
         self._flops = layer.prefill_flops()
         self._memory_rate = e.memory * bandwidth
         self._compute_rate = e.compute * flops
@@ -92,7 +109,7 @@ class PrefillAttention:
             longest = max(longest, min(length, QUERY_TILE) * self._layer.seen(before + length))
         most = max(pairs * self._heads, longest * self._units)
         compute = most * self._flops / self._layer.heads / self._compute_rate
-        moved = (cached + new) * self._cached * self._cache_bytes
+        moved = (cached + new) * self._token_bytes
         moved += 2 * new * self._heads * self._width * ACTIVATION_BYTES
         waves = ceil(tiles * self._heads / self._units)
         start = e.launch + e.block * waves + e.chunk * len(chunks)

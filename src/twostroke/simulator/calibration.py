@@ -15,6 +15,7 @@ from twostroke.simulator.efficiencies import Efficiencies, Interval
 from twostroke.simulator.fitting import Space, search
 from twostroke.simulator.hardware_sheet import HardwareSheet
 from twostroke.simulator.machine_speed import Speed
+from twostroke.simulator.measured_on import MeasuredOn
 from twostroke.simulator.model_sheet import ModelSheet
 
 # A fit has to gain this much in mean error before it moves a coefficient from its start by a factor of e.
@@ -98,11 +99,14 @@ def _interval(steps: Sequence[MeasuredStep], estimates: Sequence[float]) -> Inte
     return Interval(decode_low=decode[0], decode_high=decode[1], prefill_low=prefill[0], prefill_high=prefill[1])
 
 
-def as_toml(calibration: Calibration, source: str, speed: Speed | None = None) -> str:
+def as_toml(
+    calibration: Calibration, source: str, speed: Speed | None = None, measured: MeasuredOn | None = None
+) -> str:
     """A file for ``load_efficiencies(device, path)``.
 
     Args:
-        source: On what it was measured; ``speed``: how fast that was then, for whoever compares with it.
+        source: One line on where the numbers are from; ``speed``: how fast the machine was then, for whoever compares
+            with it; ``measured``: which machine that was, and what ran on it.
     """
     found = calibration.efficiencies
     tables: dict[str, dict[str, Any]] = {f"gemm.{name}": asdict(value) for name, value in found.gemm.items()}
@@ -111,6 +115,8 @@ def as_toml(calibration: Calibration, source: str, speed: Speed | None = None) -
         tables[name] = asdict(getattr(found, name))
     if speed is not None:
         tables["speed"] = speed._asdict()
+    if measured is not None:
+        tables["measured"] = asdict(measured)
     lines = [f"source = {json.dumps(source, ensure_ascii=False)}"]
     for name, values in tables.items():
         lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
@@ -118,6 +124,10 @@ def as_toml(calibration: Calibration, source: str, speed: Speed | None = None) -
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
     return str(value).lower() if isinstance(value, bool) else repr(float(f"{value:.5g}"))
 
 

@@ -54,6 +54,19 @@ def print_comparison(runs: Sequence[Mapping[str, Any]], stream: TextIO) -> None:
     _print(console, header, lines, len(names))
 
 
+def notes_of(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The notes of all runs, each once; one that not all of them have names the first that does."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for note in dict.fromkeys(run["notes"]):
+            found.setdefault(note, []).append(str(run["label"]))
+    notes = []
+    for note, labels in found.items():
+        more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
+        notes.append(note if len(labels) == len(runs) or not labels[0] else f"{labels[0]}{more}: {note}")
+    return notes
+
+
 def _setting_columns(labels: Sequence[str]) -> list[Cells]:
     """What distinguishes the runs: a column for each flag that varies, one for the reports that earlier runs are from.
 

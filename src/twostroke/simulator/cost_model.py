@@ -13,12 +13,12 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from twostroke.simulator.attention_cost import DecodeAttention, PrefillAttention
+from twostroke.simulator.attention_cost import CONTEXT_KERNELS, DecodeAttention, PrefillAttention, context_bytes
 from twostroke.simulator.communication import all_gather_time, all_reduce_time
 from twostroke.simulator.efficiencies import Efficiencies
 from twostroke.simulator.gemm import Product
 from twostroke.simulator.hardware_sheet import HardwareSheet
-from twostroke.simulator.kernel_time import KernelTime
+from twostroke.simulator.kernel_time import KernelTime, Parts
 from twostroke.simulator.model_sheet import Attention, Experts, Layer, Linear, ModelSheet
 from twostroke.simulator.number_formats import cache_bytes, weight_format
 from twostroke.simulator.step_shape import StepShape
@@ -29,6 +29,8 @@ ACTIVATION_BYTES = 2.0
 # its queries, keys and values (rotation, write to the cache); over gate and up (activation).
 NORM_PASSES, ROTATION_PASSES, ACTIVATION_PASSES = 8, 2, 1.5
 ELEMENTWISE_KERNELS, ROUTING_KERNELS, SAMPLING_KERNELS = 5, 4, 6
+# Products by what is done to their outputs.
+ROTATED, ACTIVATED = ("qkv", "query_kv_down", "state_input"), ("gate_up", "mlp_up", "expert_up")
 # Passes over float32 logits: copy, temperature, softmax, draw.
 LOGIT_PASSES = 5
 
@@ -77,33 +79,6 @@ class Speculation:
 
     tokens: int
     draft: ModelSheet | None = None
-
-
-class _Parts(msgspec.Struct):
-    """Seconds by what they wait for."""
-
-    compute: float = 0.0
-    memory: float = 0.0
-    launch: float = 0.0
-    communication: float = 0.0
-
-    def add(self, time: KernelTime, count: float = 1.0) -> None:
-        self.compute += count * time.compute
-        self.memory += count * time.memory
-        self.launch += count * time.launch
-
-    def add_parts(self, other: _Parts) -> None:
-        self.compute += other.compute
-        self.memory += other.memory
-        self.launch += other.launch
-        self.communication += other.communication
-
-    def copy(self) -> _Parts:
-        return _Parts(self.compute, self.memory, self.launch, self.communication)
-
-    @property
-    def seconds(self) -> float:
-        return self.compute + self.memory + self.launch + self.communication
 
 
 class _Sizes(NamedTuple):
@@ -159,6 +134,8 @@ class RooflineCostModel:
             if speculation and speculation.draft
             else None
         )
+        # In layers of two branches, as most are: those of one start half as many kernels.
+        self._depth = sum(layer.count * layer.branches for layer in model.layers) / 2
         self._recurrences = [(layer.count, layer.recurrence) for layer in model.layers if layer.recurrence]
         self._sizes = [self._sizes_of(layer) for layer in model.layers]
         self._attention = [
@@ -171,10 +148,16 @@ class RooflineCostModel:
             for layer in model.layers
             if layer.attention is not None
         ]
+        # What brings the cached tokens of latent attention back to keys and values (``_add_context``).
+        self._latent = [
+            (layer.count, layer.attention, next(linear for linear in layer.linears if linear.name == "kv_up"))
+            for layer in model.layers
+            if layer.attention and layer.attention.latent
+        ]
         self._products: dict[tuple[float, int, bool], Product] = {}
-        self._layers: dict[int, _Parts] = {}
-        self._heads: dict[int, _Parts] = {}
-        self._decodes: dict[tuple[int, int], _Parts] = {}
+        self._layers: dict[int, Parts] = {}
+        self._heads: dict[int, Parts] = {}
+        self._decodes: dict[tuple[int, int], Parts] = {}
 
     def step(self, shape: StepShape) -> Estimate:
         requests = shape.decode_requests
@@ -191,12 +174,12 @@ class RooflineCostModel:
             self._add_recurrence(parts, requests + len(shape.prefill), requests * self.queries + new_tokens)
         return self._estimate(parts, shape, new_tokens)
 
-    def _estimate(self, parts: _Parts, shape: StepShape, new_tokens: int) -> Estimate:
+    def _estimate(self, parts: Parts, shape: StepShape, new_tokens: int) -> Estimate:
         e, requests = self.efficiencies, shape.decode_requests
         of_host = e.host
         share = new_tokens / (new_tokens + requests) if new_tokens else 0.0
         device = parts.seconds * (e.step_decode + share * (e.step_prefill - e.step_decode))
-        starts = of_host.layer * self.model.num_layers if new_tokens else 0.0
+        starts = of_host.layer * self._depth if new_tokens else 0.0
         waits = max(starts - device, 0.0)
         device += waits
         host = of_host.step + of_host.request * (requests + len(shape.prefill)) + of_host.token * new_tokens
@@ -221,7 +204,7 @@ class RooflineCostModel:
                 binding, most = name, part
         return Estimate(seconds, seconds * low, seconds * high, binding)
 
-    def _decode_fixed(self, requests: int, sampled: int) -> _Parts:
+    def _decode_fixed(self, requests: int, sampled: int) -> Parts:
         key = (requests, sampled)
         found = self._decodes.get(key)
         if found is None:
@@ -230,17 +213,17 @@ class RooflineCostModel:
             self._decodes[key] = found
         return found
 
-    def _fixed(self, requests: int, sampled: int, new_tokens: int) -> _Parts:
+    def _fixed(self, requests: int, sampled: int, new_tokens: int) -> Parts:
         found = self._tokens(requests * self.queries + new_tokens).copy()
         drawing = min(requests, sampled)
         found.add_parts(self._head(drawing * self.queries + sampled - drawing))
         return found
 
-    def _tokens(self, tokens: int) -> _Parts:
+    def _tokens(self, tokens: int) -> Parts:
         """All layers but attention, for so many tokens, whosever they are."""
         found = self._layers.get(tokens)
         if found is None:
-            found = _Parts()
+            found = Parts()
             if tokens:
                 for layer, sizes in zip(self.model.layers, self._sizes):
                     self._add_layer(found, layer, sizes, tokens)
@@ -253,23 +236,24 @@ class RooflineCostModel:
         linears = [(*linear.on_rank(self.ranks), linear.quantised) for linear in layer.linears]
         of_experts = layer.experts.linears if layer.experts else ()
         experts = [(*linear.on_rank(self.ranks), linear.quantised) for linear in of_experts]
-        width = NORM_PASSES * self.model.hidden_size
-        width += ROTATION_PASSES * linears[0][0]
-        inner = sum(linear.on_rank(self.ranks)[0] for linear in layer.linears if linear.name.endswith("gate_up"))
-        kernels = ELEMENTWISE_KERNELS
+        share = layer.branches / 2
+        width = round(share * NORM_PASSES) * self.model.hidden_size
+        width += ROTATION_PASSES * sum(size[0] for size, each in zip(linears, layer.linears) if each.name in ROTATED)
+        inner = sum(size[0] for size, each in zip(linears, layer.linears) if each.name.endswith(ACTIVATED))
+        kernels = ceil(share * ELEMENTWISE_KERNELS)
         if layer.experts:
             inner += layer.experts.per_token * experts[0][0]
             kernels += ROUTING_KERNELS
         width += round(ACTIVATION_PASSES * inner)
         return _Sizes(linears, experts, width, kernels)
 
-    def _add_layer(self, parts: _Parts, layer: Layer, sizes: _Sizes, tokens: int) -> None:
+    def _add_layer(self, parts: Parts, layer: Layer, sizes: _Sizes, tokens: int) -> None:
         for outputs, inputs, quantised in sizes.linears:
             parts.add(self._gemm(tokens, outputs, inputs, quantised), layer.count)
         if layer.experts:
             parts.add(self._experts(layer.experts, sizes, tokens), layer.count)
         parts.add(self._elementwise(tokens * sizes.width * ACTIVATION_BYTES, sizes.kernels), layer.count)
-        parts.communication += layer.count * 2 * self._all_reduce(tokens)
+        parts.communication += layer.count * layer.branches * self._all_reduce(tokens)
 
     def _linear(self, linear: Linear, rows: float) -> KernelTime:
         outputs, inputs = linear.on_rank(self.ranks)
@@ -309,10 +293,10 @@ class RooflineCostModel:
     def _format(self, quantised: bool) -> str:
         return self.compute_format if quantised else self.plain_format
 
-    def _head(self, sampled: int) -> _Parts:
+    def _head(self, sampled: int) -> Parts:
         found = self._heads.get(sampled)
         if found is None:
-            found = _Parts()
+            found = Parts()
             if sampled:
                 found.add(self._linear(self.model.head, sampled))
                 logits = sampled * self.model.vocab_size
@@ -337,7 +321,7 @@ class RooflineCostModel:
         time = all_reduce_time(size, self.ranks, efficiency=self.efficiencies.all_reduce, link=self.link)
         return self.tables.all_reduce(size, self.ranks, time) if self.tables else time
 
-    def _add_recurrence(self, parts: _Parts, sequences: int, tokens: int) -> None:
+    def _add_recurrence(self, parts: Parts, sequences: int, tokens: int) -> None:
         """Every request's state is read and written once in a step, however many tokens it computes."""
         rate = self.efficiencies.prefill.compute * self.hardware.dense_flops[self.plain_format] * self.ranks
         for count, layer in self._recurrences:
@@ -368,7 +352,7 @@ class RooflineCostModel:
             cache_bytes=self.cache_bytes,
         )
 
-    def _add_decode_attention(self, parts: _Parts, requests: int, context: int) -> None:
+    def _add_decode_attention(self, parts: Parts, requests: int, context: int) -> None:
         mean = context / requests
         for count, layer, attention, _ in self._attention:
             seen = context if layer.window is None or mean <= layer.window else layer.window * requests
@@ -378,7 +362,7 @@ class RooflineCostModel:
                 time = self.tables.decode(heads, kv_heads, layer.key_dim, requests, seen / requests, time)
             parts.add(time, count)
 
-    def _add_prefill_attention(self, parts: _Parts, chunks: tuple[tuple[int, int], ...]) -> None:
+    def _add_prefill_attention(self, parts: Parts, chunks: tuple[tuple[int, int], ...]) -> None:
         for count, layer, _, attention in self._attention:
             time = attention.time(chunks)
             if self.tables and not layer.latent:
@@ -386,3 +370,12 @@ class RooflineCostModel:
                 length = sum(new for new, _ in chunks) / len(chunks)
                 time = self.tables.prefill(heads, kv_heads, layer.key_dim, len(chunks), length, time)
             parts.add(time, count)
+        if self._latent and (context := sum([before for _, before in chunks])):
+            self._add_context(parts, context)
+
+    def _add_context(self, parts: Parts, context: int) -> None:
+        """Prefill of latent attention works on keys and values; those of cached tokens are made anew every time."""
+        for count, layer, up in self._latent:
+            parts.add(self._linear(up, context), count)
+            moved = context * context_bytes(layer, self.ranks, self.cache_bytes)
+            parts.add(self._elementwise(moved, CONTEXT_KERNELS), count)

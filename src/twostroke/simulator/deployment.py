@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -20,7 +20,7 @@ from twostroke.simulator.executor import SimulatedExecutor
 from twostroke.simulator.hardware_sheet import HardwareSheet, load_hardware
 from twostroke.simulator.model_sheet import ModelSheet
 from twostroke.simulator.number_formats import weight_format
-from twostroke.simulator.options import DeploymentOptions
+from twostroke.simulator.options import LONGEST, DeploymentOptions
 from twostroke.simulator.public_models import find_model
 from twostroke.simulator.replica import Replica
 from twostroke.simulator.step_shape import SETTLING
@@ -33,6 +33,9 @@ RUNTIME_BYTES = 1.0e9
 ACTIVATION_WIDTHS, LOGIT_COPIES = 12, 3
 # More requests or tokens than any memory has room for: beyond it, bytes would no longer fit a float.
 _MANY = 10**15
+# Blocks of a model that caches nothing by the token: they only count. And most that are simulated at all, of a tiny
+# model on a large device: each takes some 50 bytes here.
+_FREE_BLOCKS, _MOST_BLOCKS = 2_000_000, LONGEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,8 @@ class Deployment:
     """One replica's model on its devices.
 
     Attributes:
-        weight_bytes: On one device; ``kv_bytes`` likewise: what the KV cache takes there.
+        weight_bytes: On one device; ``kv_bytes`` likewise: what the KV cache takes there; ``state_bytes``: what the
+            states of as many requests take as may run at once.
         max_model_len: Most tokens of one request.
         notes: What is not quite as somebody may expect.
     """
@@ -51,6 +55,7 @@ class Deployment:
     info: ExecutorInfo
     weight_bytes: int
     kv_bytes: int
+    state_bytes: int
     max_model_len: int
     notes: tuple[str, ...] = ()
 
@@ -80,14 +85,19 @@ def deploy(options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerC
     )
     format_ = None if options.weight_dtype == "auto" else options.weight_dtype
     weights = model.weight_bytes(format_, options.tp)
-    per_token = model.kv_bytes_per_token(options.kv_cache_dtype, options.tp)
+    per_token, state = model.kv_bytes_per_token(options.kv_cache_dtype, options.tp), model.state_bytes(options.tp)
     if draft is not None:
         weights += draft.weight_bytes(None, options.tp)
         per_token += draft.kv_bytes_per_token(options.kv_cache_dtype, options.tp)
-    room = _room_for_kv(options, cache, scheduler, hardware, model, weights, per_token)
-    num_blocks = int(room // (per_token * cache.block_size)) if per_token else scheduler.max_num_seqs * 1024
+        state += draft.state_bytes(options.tp)
+    states = state * min(scheduler.max_num_seqs, _MANY)
+    room = _room_for_kv(options, cache, scheduler, hardware, model, weights, per_token, states)
+    wanted = options.max_model_len or min(model.max_length, LONGEST)
+    longest = -(-wanted // cache.block_size)
+    num_blocks = max(longest, min(scheduler.max_num_seqs * longest, _FREE_BLOCKS))  # nothing is kept in them
+    if per_token:
+        num_blocks = min(int(room // (per_token * cache.block_size)), _MOST_BLOCKS)
     capacity = num_blocks * cache.block_size
-    wanted = options.max_model_len or model.max_length
     if capacity < (options.max_model_len or 2):
         short = per_token * (options.max_model_len or 2) - room
         fewer = f"--max-model-len {capacity}" if options.max_model_len and capacity > 1 else ""
@@ -109,6 +119,7 @@ def deploy(options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerC
         ),
         weight_bytes=weights,
         kv_bytes=round(num_blocks * cache.block_size * per_token),
+        state_bytes=states,
         max_model_len=length,
         notes=tuple(_notes(options, cost, capacity if capacity < wanted else None)),
     )
@@ -120,6 +131,11 @@ def _notes(options: DeploymentOptions, cost: RooflineCostModel, capacity: int | 
         yield f"the KV cache holds {capacity} tokens: longer requests are refused"
     if cost.compute_format != cost.weights.compute:
         yield f"{hardware.name} has no {cost.weights.compute} arithmetic: products run in {cost.compute_format}"
+    if (measured := cost.efficiencies.measured) is not None:
+        yield f"step times come from {options.efficiencies}, measured on {measured.describe()}"
+        others = list(measured.differences(hardware.name, cost.model.num_parameters, cost.weights.name))
+        if others:
+            yield f"{options.efficiencies} was measured on something else: {'; '.join(others)}. Times may be far off"
     if options.tp > hardware.link_domain:
         yield (
             f"links join {hardware.link_domain} x {hardware.name}: {options.tp} talk over the network, "
@@ -143,13 +159,14 @@ def find_efficiencies(hardware: HardwareSheet, options: DeploymentOptions) -> Ef
 def describe(deployment: Deployment, options: DeploymentOptions) -> str:
     """One line: which model, in which formats, on what, and what is left for the KV cache."""
     tokens = deployment.info.num_blocks * deployment.info.block_size
-    per_token, cost = deployment.info.kv_bytes_per_token, deployment.cost
+    per_token, states, cost = deployment.info.kv_bytes_per_token, deployment.state_bytes, deployment.cost
     cached = options.kv_cache_dtype if options.kv_cache_dtype != "auto" else "bf16"
     replicas = f"{options.replicas} x " if options.replicas > 1 else ""
     cache = f"{_size(deployment.kv_bytes)} of {cached} KV cache for {tokens:,} tokens" if per_token else "no KV cache"
+    kept = f"{_size(states)} of recurrent states, " if states else ""
     return (
         f"{options.model} on {replicas}{options.tp} x {deployment.hardware.title}; on each device "
-        f"{_size(deployment.weight_bytes)} of {cost.weights.name} weights, {cache}"
+        f"{_size(deployment.weight_bytes)} of {cost.weights.name} weights, {kept}{cache}"
     )
 
 
@@ -166,9 +183,9 @@ def make_replicas(
     bound: Bound = "seconds",
     jump: bool = True,
     seed: int = 0,
-    recorder: Recorder | None = None,
+    recorders: Sequence[Recorder] = (),
 ) -> list[Replica]:
-    """Fresh engines at time 0. A recorder hears of the first only: events of several would not be told apart."""
+    """Fresh engines at time 0. Each has a recorder of its own, if there are any: their steps have the same numbers."""
     acceptance = None
     if options.speculative_tokens:
         acceptance = Acceptance(options.speculative_tokens, options.acceptance, seed)
@@ -189,7 +206,7 @@ def make_replicas(
                 scheduler,
                 enable_prefix_caching=cache.enable_prefix_caching,
                 jump=jump,
-                recorder=recorder if number == 0 else None,
+                recorder=recorders[number] if recorders else None,
             )
         )
     return replicas
@@ -203,15 +220,21 @@ def _room_for_kv(
     model: ModelSheet,
     weights: int,
     per_token: float,
+    states: int,
 ) -> float:
     """Bytes on one device for the KV cache; it and the weights share the configured memory, as in the engine."""
     tokens = min(scheduler.max_num_batched_tokens, _MANY)
     activations = 2 * ACTIVATION_WIDTHS * model.hidden_size * tokens
     logits = 4 * LOGIT_COPIES * model.vocab_size * min(scheduler.max_num_seqs, tokens)
-    states = model.state_bytes(options.tp) * min(scheduler.max_num_seqs, _MANY)
     # A GPU is there to be filled; a machine's memory belongs to everyone on it (kv_tensors.plan_num_blocks).
     usable = hardware.memory_bytes * (1.0 if hardware.is_cpu else cache.gpu_memory_utilization)
     free = usable - weights - RUNTIME_BYTES - activations - logits - states
+    if free <= 0 < free + states:
+        # Half of what is there for states, the rest for the cache.
+        fewer = int((free + states) / 2 * scheduler.max_num_seqs / states)
+        first = f"--max-num-seqs {fewer}" if fewer else ""
+        what = f"weights, activations and the states of {scheduler.max_num_seqs} requests"
+        _refuse(options, hardware, model, weights, -free, what, first=first)
     if free <= 0:
         _refuse(options, hardware, model, weights, -free, "weights and activations")
     if cache.kv_cache_memory is not None:

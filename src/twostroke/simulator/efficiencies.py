@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from twostroke.errors import ConfigError
+from twostroke.simulator.file_errors import reason
+from twostroke.simulator.measured_on import MeasuredOn, read_measured
 
 FILES = Path(__file__).parent / "efficiencies"
 # In place of a device's name: the coefficients that devices have in common.
 SHARED = ""
 EXAMPLE = f"see {FILES / 'default.toml'}"
 TABLES = ("gemm", "decode", "prefill", "elementwise", "all_reduce", "host", "interval", "step")
-# What a file may hold beside coefficients: where they are from, whom they serve, how fast the machine was.
-_ABOUT = ("source", "devices", "links", "speed")
+# What a file may hold beside coefficients: where they are from, whom they serve, on what and how fast it was measured.
+_ABOUT = ("source", "devices", "links", "speed", "measured")
 # Coefficients that something is divided by, and those that may be negative. All others are 0 or more.
 _DIVISORS = frozenset(("compute", "memory", "sharpness", "one_shot", "two_shot", "ring", "decode", "prefill")) | {
     f"{kind}_{end}" for kind in ("decode", "prefill") for end in ("low", "high")
@@ -143,7 +145,11 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiencies:
-    """All coefficients of one device (and serving stack)."""
+    """All coefficients of one device (and serving stack).
+
+    Attributes:
+        measured: On what, if they are those of a calibration.
+    """
 
     source: str
     gemm: Mapping[str, GemmEfficiency]  # by number format
@@ -156,6 +162,7 @@ class Efficiencies:
     # What whole steps take beyond the sum of their kernels, as a factor on device time.
     step_decode: float = 1.0
     step_prefill: float = 1.0
+    measured: MeasuredOn | None = None
 
     def gemm_for(self, format_: str) -> GemmEfficiency:
         return self.gemm.get(format_) or self.gemm["bf16"]
@@ -205,7 +212,8 @@ def _parse(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
-            f"cannot read {path}: {error}", hint="auto, data-sheet, or a file such as `twostroke calibrate` writes"
+            f"cannot read {path}: {reason(error)}",
+            hint="auto, data-sheet, or a file such as `twostroke calibrate` writes",
         ) from error
 
 
@@ -282,4 +290,5 @@ def _build(raw: Mapping[str, Any], path: Path) -> Efficiencies:
         interval=table(Interval, "interval"),
         step_decode=float(steps.get("decode", 1.0)),
         step_prefill=float(steps.get("prefill", 1.0)),
+        measured=read_measured(raw.get("measured"), str(path)),
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from twostroke.errors import ConfigError
+from twostroke.simulator.file_errors import reason
 
 SHEETS = Path(__file__).parent / "hardware"
 EXAMPLE = f"a sheet to copy: {SHEETS / 'h100-sxm.toml'}"
@@ -111,7 +112,7 @@ def load_hardware(name: str) -> HardwareSheet:
             return sheets[-1]
     known = [label for sheet in sheets for label in (sheet.name, *sheet.aliases)]
     close = get_close_matches(wanted, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else "known: " + ", ".join(sheet.name for sheet in sheets)
+    hint = f"did you mean {close[0]}?" if close else "known: " + ", ".join(sheet.name for sheet in sheets) + "."
     raise ConfigError(f"unknown device {name!r}", hint=f"{hint} A path to a .toml file of your own works too")
 
 
@@ -119,7 +120,7 @@ def _read(path: Path) -> HardwareSheet:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"cannot read {path}: {error}", hint=EXAMPLE) from error
+        raise ConfigError(f"cannot read {path}: {reason(error)}", hint=EXAMPLE) from error
     _known(path, "", raw, (*_TABLES, *_BOUNDS, *_OPTIONAL))
     flops, link = _table(path, raw, "dense_flops"), _table(path, raw, "link")
     _known(path, "dense_flops.", flops, FORMATS)

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from twostroke.simulator.charts import Series, bar_chart, line_chart
-from twostroke.simulator.comparison import COMPARED
+from twostroke.simulator.comparison import COMPARED, notes_of
 from twostroke.simulator.report import WAITS
 
 Fields = Mapping[str, Any]
@@ -33,6 +33,7 @@ p { margin: 4px 0; } .dim { color: var(--dim); }
 .tile b { display: block; font-size: 19px; white-space: nowrap; font-weight: 600; font-variant-numeric: tabular-nums; }
 .tile span { color: var(--dim); font-size: 13px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 480px), 1fr)); gap: 14px; }
+.stack { display: grid; gap: 14px; align-content: start; }
 figure { margin: 0; align-self: start; } figcaption { font-weight: 600; margin-bottom: 4px; }
 svg { width: 100%; height: auto; display: block; }
 .scroll { overflow-x: auto; }
@@ -105,7 +106,7 @@ def _heading(runs: Sequence[Fields]) -> str:
         lines.append(f"A good request stays within {escape(targets)}.")
     if any(run["interval"] for run in runs):
         lines.append("Bands and ranges: each end of the cost model's interval taken for the truth in every step.")
-    lines += dict.fromkeys(f"Note: {escape(note)}." for run in runs for note in run["notes"])
+    lines += [f"Note: {escape(note)}." for note in notes_of(runs)]
     details = "".join(f'<p class="dim">{line}</p>' for line in lines)
     if any(run["interrupted"] for run in runs):
         details += "<p><b>Interrupted: this is what there was so far.</b></p>"
@@ -130,6 +131,8 @@ def _tiles(run: Fields) -> str:
         ("Steps wait for", f"{binding[0][0]} {binding[0][1]:.0f}%" if binding else "-"),
         ("Per million tokens", f"${run['dollars_per_million_tokens']:.3f}"),
     ]
+    if not _caches(run):
+        tiles = [tile for tile in tiles if not tile[0].startswith("KV cache")]
     if run["request_goodput"] is not None:
         tiles.insert(2, ("Goodput", f"{run['request_goodput']:.2f} req/s"))
     cells = (f'<div class="tile"><span>{name}</span><b>{escape(value)}</b></div>' for name, value in tiles)
@@ -222,13 +225,22 @@ def _timeline_charts(run: Fields) -> str:
     waiting = [Series("running", time, line["running"]), Series("waiting", time, line["waiting"])]
     kv = [Series("held", time, [100 * share for share in line["kv"]])]
     rate = [Series("tokens", time, line["tokens_per_second"])]
-    return (
-        line_chart("Requests", "seconds", "requests", waiting, step=True)
-        + line_chart("KV cache held by requests", "seconds", "% of blocks", kv, step=True)
-        + line_chart("Tokens computed (prompt and output)", "seconds", "tokens/s", rate)
-        + bar_chart("What steps wait for", "%", _shares(run["binding"]))
-        + bar_chart("What requests wait for", "%", [(WAITS[name], of) for name, of in _shares(run["waiting_for"])])
-    )
+    bars = bar_chart("What steps wait for", "%", _shares(run["binding"]))
+    if run["waiting_for"]:
+        waits = [(WAITS[name], of) for name, of in _shares(run["waiting_for"])]
+        bars += bar_chart("What requests wait for", "%", waits)
+    charts = [
+        line_chart("Requests", "seconds", "requests", waiting, step=True),
+        line_chart("KV cache held by requests", "seconds", "% of blocks", kv, step=True) if _caches(run) else "",
+        line_chart("Tokens computed (prompt and output)", "seconds", "tokens/s", rate),
+        f'<div class="stack">{bars}</div>',
+    ]
+    return "".join(charts)
+
+
+def _caches(run: Fields) -> bool:
+    """Whether the model keeps anything by the token; earlier reports may not say."""
+    return bool(run["deployment"].get("kv_bytes_per_device", 1))
 
 
 def _shares(binding: Mapping[str, float]) -> list[tuple[str, float | None]]:

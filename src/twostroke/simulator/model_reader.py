@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from twostroke.errors import ModelLoadError
-from twostroke.simulator.model_sheet import Attention, Experts, Layer, Linear, ModelSheet, Part, Recurrence
+from twostroke.simulator.config_fields import CHECK, ConfigFields, short
+from twostroke.simulator.feed_forward import feed_forward
+from twostroke.simulator.file_errors import reason
+from twostroke.simulator.model_sheet import Attention, Experts, Layer, Linear, ModelSheet, Part, Recurrence, whole
 from twostroke.simulator.number_formats import stored_format
+from twostroke.simulator.recurrent_layers import MAMBA2, RecurrentLayer, gated_delta, mamba, mamba2
 from twostroke.simulator.unquantised import Unquantised
 
 
@@ -26,7 +30,8 @@ class Family:
         head_dim: Default where the file says nothing and it is not hidden size over heads.
         tied: Default of ``tie_word_embeddings``.
         latent: Multi-head latent attention.
-        hybrid: Most layers have linear attention; the others a gate on what attention gives.
+        recurrent: What layers have that keep a state: ``delta`` (then attention has a gate), ``mamba`` or ``mamba2``.
+        unbounded: No layer has attention, and nothing limits the context.
     """
 
     qkv_bias: bool | None = None
@@ -36,7 +41,8 @@ class Family:
     head_dim: int | None = None
     tied: bool = False
     latent: bool = False
-    hybrid: bool = False
+    recurrent: str = ""
+    unbounded: bool = False
 
 
 FAMILIES = {
@@ -56,9 +62,16 @@ FAMILIES = {
     "deepseek_v3": Family(latent=True),
     "glm4_moe": Family(output_bias=False),
     "llama4_text": Family(head_dim=128),
-    "qwen3_next": Family(qk_norm=True, head_dim=256, hybrid=True),
-    "qwen3_5_text": Family(qk_norm=True, head_dim=256, hybrid=True),
-    "qwen3_5_moe_text": Family(qk_norm=True, head_dim=256, hybrid=True),
+    "qwen3_next": Family(qk_norm=True, head_dim=256, recurrent="delta"),
+    "qwen3_5_text": Family(qk_norm=True, head_dim=256, recurrent="delta"),
+    "qwen3_5_moe_text": Family(qk_norm=True, head_dim=256, recurrent="delta"),
+    "jamba": Family(qkv_bias=False, output_bias=False, recurrent="mamba"),
+    "nemotron_h": Family(qkv_bias=False, output_bias=False, norms=1, head_dim=128, recurrent="mamba2"),
+    "granitemoehybrid": Family(recurrent="mamba2"),
+    "falcon_h1": Family(recurrent="mamba2"),
+    "bamba": Family(recurrent="mamba2"),
+    "mamba2": Family(norms=1, recurrent="mamba2", unbounded=True),
+    "mamba": Family(norms=1, tied=True, recurrent="mamba", unbounded=True),
 }
 # Other names of the same architectures.
 SAME = {
@@ -66,13 +79,18 @@ SAME = {
     **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), "qwen2"),
     "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe",
+    "falcon_mamba": "mamba",
 }
-# Kinds of layers in ``layer_types``, and older names of them.
+# Kinds of layers in ``layer_types``, and older names of them; the letters that Nemotron-H writes in their place.
 LAYER_TYPES = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
-OLDER = {"attention": "full_attention"}
-# Bounds of what a file may state: no model is near them, and below them no count overflows or takes long.
-MOST, MOST_LAYERS = 2**31, 10_000
-CHECK = "check the file: it should be the config.json of a Hugging Face checkpoint"
+OLDER = {"attention": "full_attention", "mamba": "linear_attention"}
+PATTERN = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+# Families whose key-value heads are 8 if nothing is said; those of others are as many as their query heads.
+GROUPED = ("mistral", "mixtral", "jamba", "nemotron_h", "falcon_h1", "bamba")
+# No model has as many, and fewer take no time.
+MOST_LAYERS = 10_000
+# Context of a model that states none: without attention nothing limits it.
+UNBOUNDED = 2**20
 
 
 def read_model(path: Path) -> ModelSheet:
@@ -82,7 +100,7 @@ def read_model(path: Path) -> ModelSheet:
         raw = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         hint = "give a config.json of a Hugging Face checkpoint, or its folder"
-        raise ModelLoadError(f"cannot read {file}: {error}", hint=hint) from error
+        raise ModelLoadError(f"cannot read {file}: {reason(error)}", hint=hint) from error
     if not isinstance(raw, dict):
         raise ModelLoadError(f"{file} holds no JSON object", hint="give a config.json of a Hugging Face checkpoint")
     return model_sheet(raw)
@@ -99,109 +117,115 @@ def model_sheet(config: Mapping[str, Any]) -> ModelSheet:
     model_type = SAME.get(str(raw.get("model_type")), str(raw.get("model_type")))
     if model_type not in FAMILIES:
         raise ModelLoadError(
-            f"unknown architecture: model_type is {raw.get('model_type')!r}",
+            f"unknown architecture: model_type is {short(raw.get('model_type'))}",
             hint="known to the simulator: " + ", ".join([*FAMILIES, *SAME]),
         )
     reader = _Reader(model_type, FAMILIES[model_type], raw)
-    hidden, vocabulary = reader.integer("hidden_size"), reader.integer("vocab_size")
-    layers = [reader.layer(index) for index in range(reader.integer("num_hidden_layers", most=MOST_LAYERS))]
+    hidden, vocabulary = reader.hidden, reader.integer("vocab_size")
+    layers = [reader.layer(index) for index in range(reader.num_layers)]
     return ModelSheet(
         model_type=model_type,
         hidden_size=hidden,
         vocab_size=vocabulary,
-        layers=tuple(Layer(sum(1 for _ in same), *parts) for parts, same in groupby(layers)),
+        layers=tuple(replace(layer, count=sum(1 for _ in same)) for layer, same in groupby(layers)),
         head=Linear("head", (Part(vocabulary, vocabulary),), hidden, quantised=False),
         tied=reader.flag("tie_word_embeddings", reader.family.tied),
         other_parameters=hidden,
-        max_length=reader.integer("max_position_embeddings", 4096),
+        max_length=reader.integer("max_position_embeddings", UNBOUNDED if reader.family.unbounded else 4096),
         format=stored_format(raw),
     )
 
 
-# The fields of Layer after its count.
-_Parts = tuple[tuple[Linear, ...], int, Attention | None, Recurrence | None, Experts | None]
-
-
-class _Reader:
+class _Reader(ConfigFields):
     """Reads the layers of one file."""
 
     def __init__(self, model_type: str, family: Family, raw: Mapping[str, Any]) -> None:
+        super().__init__(raw)
         self.model_type = model_type
         self.family = family
-        self.raw = raw
         self.hidden = self.integer("hidden_size")
+        self.heads = self.kv_heads = 0
+        if not family.unbounded:
+            self._read_heads()
+        self._kinds = self._stated_kinds()
+        blocks = model_type == "nemotron_h"  # its list is what counts, as in transformers
+        self.num_layers = len(self._kinds) if blocks else self.integer("num_hidden_layers", most=MOST_LAYERS)
+        self._unquantised = Unquantised(raw)
+
+    def _read_heads(self) -> None:
         self.heads = self.integer("num_attention_heads")
-        default = 8 if model_type in ("mistral", "mixtral") else self.heads
+        default = 8 if self.model_type in GROUPED else self.heads
         self.kv_heads = self.integer("num_key_value_heads", default)
         if self.heads % self.kv_heads:
             raise ModelLoadError(
                 f"config.json: {self.heads} attention heads cannot share {self.kv_heads} key-value heads", hint=CHECK
             )
-        self._unquantised = Unquantised(raw)
 
-    def integer(self, name: str, default: int | None = None, *, least: int = 1, most: int = MOST) -> int:
-        """A number between bounds; ``null`` is as good as missing. Raises ModelLoadError."""
-        value = self.raw.get(name)
-        if value is None:
-            value = default
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ModelLoadError(f"config.json: {name} must be an integer, got {_short(value)}", hint=CHECK)
-        if not least <= value <= most:
-            raise ModelLoadError(f"config.json: {name} must be from {least} to {most}, got {_short(value)}", hint=CHECK)
-        return value
-
-    def optional(self, name: str) -> int | None:
-        """The same where nothing is a value of its own."""
-        return None if self.raw.get(name) is None else self.integer(name)
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        value = self.raw.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise ModelLoadError(f"config.json: {name} must be true or false, got {_short(value)}", hint=CHECK)
-        return value
-
-    def items(self, name: str) -> list[Any]:
-        value = self.raw.get(name)
-        if value is not None and not isinstance(value, list):
-            raise ModelLoadError(f"config.json: {name} must be a list, got {_short(value)}", hint=CHECK)
-        return value or []
-
-    def layer(self, index: int) -> _Parts:
-        other = self.family.norms * self.hidden
+    def layer(self, index: int) -> Layer:
+        """One layer of the sheet; equal ones are counted by the caller."""
+        kind = self._layer_type(index)
+        linears: list[Linear] = []
+        other, branches = self.family.norms * self.hidden, 1 if self.family.norms == 1 else 2
         attention: Attention | None = None
         recurrence: Recurrence | None = None
-        if self._layer_type(index) == "linear_attention":
-            linears, more, recurrence = self._linear_attention()
-        elif self.family.latent:
-            linears, more, attention = self._latent_attention()
-        else:
-            linears, more, attention = self._attention(index)
-        after, experts = self._feed_forward(index)
-        stored = tuple(self._as_stored(linear, index) for linear in (*linears, *after))
+        experts: Experts | None = None
+        if kind in ("linear_attention", "hybrid"):
+            linears, more, recurrence = self._recurrent()
+            other += more
+        if kind not in ("linear_attention", "mlp", "moe"):
+            found, more, attention = self._latent_attention() if self.family.latent else self._attention(index)
+            linears = found + linears
+            other += more
+        if branches == 2 or kind in ("mlp", "moe"):
+            after, experts = feed_forward(self, self.model_type, self.hidden, index, kind)
+            linears = linears + after
         if experts:
             experts = replace(experts, linears=tuple(self._as_stored(each, index) for each in experts.linears))
-        return stored, other + more, attention, recurrence, experts
+        stored = tuple(self._as_stored(linear, index) for linear in linears)
+        return Layer(1, stored, other, attention, recurrence, experts, branches)
+
+    def _recurrent(self) -> RecurrentLayer:
+        if self.family.recurrent == "mamba":
+            return mamba(self, self.hidden, hybrid=self.model_type == "jamba")
+        if self.family.recurrent == "mamba2":
+            return mamba2(self, self.hidden, MAMBA2[self.model_type])
+        return gated_delta(self, self.hidden)
 
     def _as_stored(self, linear: Linear, index: int) -> Linear:
         """Not quantised, if the checkpoint left it out."""
         return replace(linear, quantised=linear.quantised and not self._unquantised.has(linear.name, index))
 
+    def _stated_kinds(self) -> list[str]:
+        """What the file says of every layer, if it does."""
+        kinds: list[Any] = self.items("layer_types") or self.items("layers_block_type")
+        known: tuple[str, ...] = (*LAYER_TYPES, "hybrid") if self.model_type == "falcon_h1" else LAYER_TYPES
+        if self.model_type == "nemotron_h":
+            known = (*LAYER_TYPES, "mlp", "moe")
+            pattern = self.raw.get("hybrid_override_pattern")
+            if isinstance(pattern, str) and not kinds:
+                kinds = [PATTERN.get(letter, letter) for letter in pattern[: MOST_LAYERS + 1]]
+            if not 0 < len(kinds) <= MOST_LAYERS:
+                stated = f"hybrid_override_pattern must name 1 to {MOST_LAYERS} layers, got {short(pattern)}"
+                raise ModelLoadError(f"config.json: {stated}", hint=CHECK)
+        kinds = [OLDER.get(str(kind), kind) for kind in kinds]
+        for index, kind in enumerate(kinds):
+            if kind not in known:
+                self._refuse_kind(kind, index, known)
+        return kinds
+
+    def _refuse_kind(self, kind: object, index: int, known: tuple[str, ...]) -> NoReturn:
+        raise ModelLoadError(
+            f"config.json: layer_types says {short(kind)} of layer {index}",
+            hint="known to the simulator: " + ", ".join(known),
+        )
+
     def _layer_type(self, index: int) -> str | None:
-        types = self.items("layer_types")
-        if types:
-            kind = types[index] if index < len(types) else None
-            kind = OLDER.get(str(kind), kind)
-            if kind not in LAYER_TYPES:
-                raise ModelLoadError(
-                    f"config.json: layer_types says {_short(kind)} of layer {index}",
-                    hint="known to the simulator: " + ", ".join(LAYER_TYPES),
-                )
-            return str(kind)
-        if self.family.hybrid:
-            interval = self.integer("full_attention_interval", 4)
-            return "linear_attention" if (index + 1) % interval else "full_attention"
+        if self._kinds:
+            if index >= len(self._kinds):
+                self._refuse_kind(None, index, LAYER_TYPES)
+            return self._kinds[index]
+        if self.family.recurrent:
+            return self._mixed_type(index)
         if self.model_type == "llama4_text":
             rotated = self.items("no_rope_layers")  # 1 for those that do rotate; the others see everything
             chunked = (
@@ -209,6 +233,19 @@ class _Reader:
             )
             return "chunked_attention" if chunked else "full_attention"
         return None
+
+    def _mixed_type(self, index: int) -> str:
+        """Where layers with a state and those with attention take turns, or are one."""
+        if self.model_type == "falcon_h1":
+            return "hybrid"
+        attends = False
+        if self.model_type == "jamba":
+            attends = self.is_turn(index, "attn_layer", period=8, offset=4)
+        elif self.model_type == "bamba":
+            attends = index in self.items("attn_layer_indices")
+        elif self.family.recurrent == "delta":
+            attends = (index + 1) % self.integer("full_attention_interval", 4) == 0
+        return "full_attention" if attends else "linear_attention"
 
     def _window(self, index: int) -> int | None:
         window = self.integer("sliding_window", 0, least=0) or None
@@ -231,15 +268,14 @@ class _Reader:
         return self.flag("attention_bias") if fixed is None else fixed
 
     def _attention(self, index: int) -> tuple[list[Linear], int, Attention]:
-        head_dim = self.integer("head_dim", self.family.head_dim or self.hidden // self.heads)
+        older = self.optional("attention_head_dim") if self.model_type == "nemotron_h" else None
+        head_dim = self.integer("head_dim", older or self.family.head_dim or self.hidden // self.heads)
         query, kv = self.heads * head_dim, self.kv_heads * head_dim
-        gated = 2 if self.family.hybrid else 1  # a gate of the query's size comes with it
+        gated = 2 if self.family.recurrent == "delta" else 1  # a gate of the query's size comes with it
         parts = (Part(gated * query, self.heads), Part(kv, self.kv_heads), Part(kv, self.kv_heads))
         linears = [
             Linear("qkv", parts, self.hidden, bias=self._bias(self.family.qkv_bias)),
-            Linear(
-                "attention_output", _whole(self.hidden), query, self.heads, bias=self._bias(self.family.output_bias)
-            ),
+            Linear("attention_output", whole(self.hidden), query, self.heads, bias=self._bias(self.family.output_bias)),
         ]
         normed = self.family.qk_norm or (self.model_type == "glm4_moe" and self.flag("use_qk_norm"))
         other = 2 * head_dim * normed
@@ -254,85 +290,12 @@ class _Reader:
         queries = Part(self.heads * (plain + rope), self.heads)
         other = rank
         if query_rank := self.optional("q_lora_rank"):
-            down = Linear("query_kv_down", (*_whole(query_rank), *_whole(rank + rope)), self.hidden, bias=bias)
+            down = Linear("query_kv_down", (*whole(query_rank), *whole(rank + rope)), self.hidden, bias=bias)
             linears = [down, Linear("query_up", (queries,), query_rank)]
             other += query_rank
         else:
-            linears = [Linear("query_kv_down", (queries, *_whole(rank + rope)), self.hidden)]
+            linears = [Linear("query_kv_down", (queries, *whole(rank + rope)), self.hidden)]
         linears.append(Linear("kv_up", (Part(self.heads * (plain + value), self.heads),), rank))
-        linears.append(Linear("attention_output", _whole(self.hidden), self.heads * value, self.heads, bias=bias))
+        linears.append(Linear("attention_output", whole(self.hidden), self.heads * value, self.heads, bias=bias))
         attention = Attention(self.heads, self.heads, plain + rope, value, None, rank + rope, rank)
         return linears, other, attention
-
-    def _linear_attention(self) -> tuple[list[Linear], int, Recurrence]:
-        """Gated delta rule (arXiv:2412.06464) as in Qwen3-Next."""
-        key_heads, value_heads = self.integer("linear_num_key_heads", 16), self.integer("linear_num_value_heads", 32)
-        key_dim, value_dim = self.integer("linear_key_head_dim", 128), self.integer("linear_value_head_dim", 128)
-        keys, values = key_heads * key_dim, value_heads * value_dim
-        kernel = self.integer("linear_conv_kernel_dim", 4)
-        channels = 2 * keys + values
-        linears = [
-            Linear("state_input", (Part(2 * keys + 2 * values, key_heads),), self.hidden),
-            Linear("state_gates", (Part(2 * value_heads, value_heads),), self.hidden, quantised=False),
-            Linear("state_output", _whole(self.hidden), values, value_heads),
-        ]
-        state = value_heads * key_dim * value_dim
-        # Decay, read, correct, write and query the state: four products of its size, two FLOPs each.
-        flops = 8 * state + 2 * kernel * channels
-        other = channels * kernel + 2 * value_heads + value_dim
-        return linears, other, Recurrence(key_heads, state, channels * (kernel - 1), flops)
-
-    def _feed_forward(self, index: int) -> tuple[list[Linear], Experts | None]:
-        count = next(
-            (
-                self.integer(name)
-                for name in ("num_local_experts", "n_routed_experts", "num_experts")
-                if self.raw.get(name)
-            ),
-            0,
-        )
-        if not count or not self._is_sparse(index):
-            name = "intermediate_size_mlp" if self.model_type == "llama4_text" else "intermediate_size"
-            return list(self._mlp("mlp", self.integer(name), self.flag("mlp_bias"))), None
-        size = self.optional("moe_intermediate_size") or self.integer("intermediate_size")
-        bias = self.model_type == "gpt_oss"
-        linears = [Linear("router", _whole(count), self.hidden, bias=bias, quantised=False)]
-        shared = self.integer("n_shared_experts", 0, least=0) * size
-        shared = shared or self.integer("shared_expert_intermediate_size", 0, least=0)
-        shared = size if self.model_type == "llama4_text" else shared
-        if shared and self.model_type != "qwen3_moe":
-            linears += self._mlp("shared_expert", shared, False)
-            if self.model_type.startswith("qwen"):
-                linears.append(Linear("shared_expert_gate", _whole(1), self.hidden, quantised=False))
-        default = {"mixtral": 2, "llama4_text": 1}.get(self.model_type, 4)
-        chosen = self.integer("num_experts_per_tok", default, most=count)
-        return linears, Experts(count, chosen, self._mlp("expert", size, bias))
-
-    def _is_sparse(self, index: int) -> bool:
-        if self.model_type == "llama4_text":
-            chosen = self.items("moe_layers")
-            return index in chosen if chosen else (index + 1) % self.integer("interleave_moe_layer_step", 1) == 0
-        if self.family.latent or self.model_type == "glm4_moe":
-            every = self.integer("moe_layer_freq", 1)
-            return index >= self.integer("first_k_dense_replace", 0, least=0) and index % every == 0
-        if index in self.items("mlp_only_layers"):
-            return False
-        return (index + 1) % self.integer("decoder_sparse_step", 1) == 0
-
-    def _mlp(self, name: str, size: int, bias: bool) -> tuple[Linear, Linear]:
-        gate_up = (Part(size, size), Part(size, size))
-        return (
-            Linear(f"{name}_gate_up", gate_up, self.hidden, bias=bias),
-            Linear(f"{name}_down", _whole(self.hidden), size, size, bias=bias),
-        )
-
-
-def _whole(outputs: int) -> tuple[Part, ...]:
-    """Outputs that every rank computes all of."""
-    return (Part(outputs, 1),)
-
-
-def _short(value: object) -> str:
-    """A value as an error message shows it: a file may hold a book."""
-    text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else "a number of more than 40 digits"
-    return text if len(text) <= 60 else text[:57] + "..."

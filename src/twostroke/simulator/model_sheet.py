@@ -24,6 +24,11 @@ class Part:
         return self.outputs // self.units * -(-self.units // ranks)
 
 
+def whole(outputs: int) -> tuple[Part, ...]:
+    """Outputs that every rank computes all of."""
+    return (Part(outputs, 1),)
+
+
 @dataclass(frozen=True, slots=True)
 class Linear:
     """A matrix product ``[tokens, inputs] x [inputs, outputs]``.
@@ -97,20 +102,25 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """A layer that keeps a state of fixed size instead of keys and values (linear attention).
+    """A layer that keeps a state of fixed size instead of keys and values (linear attention, Mamba).
 
     Attributes:
-        state_elements: float32 elements of one request's state; ``conv_elements``: of its convolution, bfloat16.
+        heads: What tensor parallelism deals out, none of them split.
+        state_elements: Of one request's state, all heads.
+        conv: Elements of one request's state of the convolution, bfloat16, as tensor parallelism deals them out.
         flops: For one token.
+        state_width: Bytes of one element of the state.
     """
 
     heads: int
     state_elements: int
-    conv_elements: int
+    conv: tuple[Part, ...]
     flops: int
+    state_width: int = 4
 
     def state_bytes(self, ranks: int = 1) -> int:
-        return (4 * self.state_elements + 2 * self.conv_elements) // min(ranks, self.heads)
+        state = Part(self.state_elements, self.heads).on_rank(ranks)
+        return self.state_width * state + 2 * sum(part.on_rank(ranks) for part in self.conv)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +138,12 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """``count`` equal decoder layers; ``other_parameters`` are norms, gates and the like of one."""
+    """``count`` equal decoder layers.
+
+    Attributes:
+        other_parameters: Norms, gates, convolutions and the like of one.
+        branches: How often a layer adds to the hidden state; most do so behind attention and behind the MLP.
+    """
 
     count: int
     linears: tuple[Linear, ...]
@@ -136,6 +151,7 @@ class Layer:
     attention: Attention | None = None
     recurrence: Recurrence | None = None
     experts: Experts | None = None
+    branches: int = 2
 
     @property
     def parameters(self) -> int:
@@ -249,14 +265,15 @@ class ModelSheet:
         return self.linear_flops() + self.attention_flops(1, context - 1) + self.head_flops()
 
     def check_ranks(self, ranks: int) -> None:
-        """Raises ConfigError if query heads cannot be dealt out evenly."""
+        """Raises ConfigError if heads, of queries or of states, cannot be dealt out evenly."""
         for layer in self.layers:
-            if layer.attention and layer.attention.heads % ranks:
-                heads = layer.attention.heads
-                raise ConfigError(
-                    f"tensor parallelism {ranks} does not divide the model's {heads} attention heads",
-                    hint="choose a divisor of the number of heads",
-                )
+            found = (("attention", layer.attention), ("recurrent", layer.recurrence))
+            for kind, heads in ((kind, part.heads) for kind, part in found if part):
+                if heads % ranks:
+                    raise ConfigError(
+                        f"tensor parallelism {ranks} does not divide the model's {heads} {kind} heads",
+                        hint="choose a divisor of the number of heads",
+                    )
 
 
 def seen_pairs(new_tokens: int, cached: int, window: int | None = None) -> int:

@@ -13,6 +13,8 @@ from twostroke.simulator.efficiencies import stack_names
 
 RouterName = Literal["round-robin", "least-loaded", "prefix-affinity"]
 MAX_DEVICES = 10_000
+# Tokens of a request; a KV cache has a block for each at most.
+LONGEST = 2**24
 TARGETS = ("ttft", "tpot", "e2el")
 
 
@@ -62,8 +64,8 @@ class DeploymentOptions:
         require(
             self.router in get_args(RouterName), "--router", self.router, "one of " + ", ".join(get_args(RouterName))
         )
-        ok = self.max_model_len is None or self.max_model_len >= 2
-        require(ok, "--max-model-len", self.max_model_len, "at least 2, a token of prompt and one of output")
+        ok = self.max_model_len is None or 2 <= self.max_model_len <= LONGEST
+        require(ok, "--max-model-len", self.max_model_len, f"from 2 (a token in, a token out) to {LONGEST:,}")
         require(0 <= self.speculative_tokens <= 64, "--speculative-tokens", self.speculative_tokens, "from 0 to 64")
         require(0 <= self.acceptance <= 1, "--acceptance", self.acceptance, "from 0 to 1")
         ok = self.price_per_hour is None or 0 <= self.price_per_hour <= 1e6
@@ -96,7 +98,7 @@ class OutputOptions:
     metrics: Path | None = None
     """Write what the live server's /metrics would say at the end here."""
     record: Path | None = None
-    """Append every step's event to this JSONL file, as `twostroke serve --record` does."""
+    """Write every step's event to this JSONL file, as serve --record does; a file for each replica: FILE.0.jsonl ..."""
     jump: bool = True
     """Take runs of decode steps in one go; the results are the same, byte for byte."""
 
@@ -116,6 +118,9 @@ class OutputOptions:
             if path is not None and not path.parent.is_dir():
                 flag = "--" + name.replace("_", "-")
                 raise ConfigError(f"{path.parent} is no folder", hint=f"make it, or give another {flag}")
+            if path is not None and path.is_dir():
+                flag = "--" + name.replace("_", "-")
+                raise ConfigError(f"{path} is a folder", hint=f"give {flag} a file in it")
 
     def targets(self) -> dict[str, float]:
         """Metric (``ttft``, ``tpot``, ``e2el``) to the most seconds that a good request may take."""

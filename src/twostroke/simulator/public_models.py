@@ -32,9 +32,13 @@ def find_model(name: str) -> ModelSheet:
             return model_sheet(entry["config"])
     if (cached := _downloaded(name)) is not None:
         return read_model(cached)
+    shown = name if len(name) <= 80 else name[:77] + "..."
+    if name.startswith((".", "/", "~", "\\")) or name.endswith(".json"):  # neither a name nor a Hub id
+        raise ModelLoadError(
+            f"no file or folder {shown!r}", hint="give a config.json of a Hugging Face checkpoint, or its folder"
+        )
     near = get_close_matches(name.lower(), public, n=1)
     known = f"did you mean {near[0]}?" if near else "known by name: " + ", ".join(public)
-    shown = name if len(name) <= 80 else name[:77] + "..."
     raise ModelLoadError(f"unknown model {shown!r}", hint=f"{known}. A folder or file with a config.json works too")
 
 

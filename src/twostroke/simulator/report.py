@@ -96,6 +96,7 @@ def run_fields(run: Run) -> dict[str, Any]:
             "weight_bytes_per_device": deployment.weight_bytes,
             "kv_bytes_per_device": deployment.kv_bytes,
             "kv_bytes_per_token_and_device": deployment.info.kv_bytes_per_token,
+            **({"state_bytes_per_device": deployment.state_bytes} if deployment.state_bytes else {}),
             "num_blocks": deployment.info.num_blocks,
             "max_model_len": deployment.max_model_len,
             "times_from": deployment.cost.efficiencies.source,
@@ -134,7 +135,7 @@ def timeline(run: Run) -> dict[str, list[float]]:
         "time": times.tolist(),
         "running": running.tolist(),
         "waiting": waiting.tolist(),
-        "kv": (held / max(1, total)).tolist(),
+        "kv": (held / max(1, total) if run.deployment.kv_bytes else np.zeros(len(held))).tolist(),
         "tokens_per_second": rate.tolist(),
     }
 
@@ -181,6 +182,7 @@ def print_run(run: Run, stream: TextIO) -> None:
             f"prompts {ends.prefill_low:.2f} to {ends.prefill_high:.2f} (8 of 10); --interval shows what follows",
             file=stream,
         )
+    waits = _shares({WAITS[name]: of for name, of in summary.waiting_for.items()})
     rows = [
         ("Completed requests", f"{summary.completed}"),
         ("Simulated duration (s)", f"{summary.duration:.2f}"),
@@ -195,9 +197,11 @@ def print_run(run: Run, stream: TextIO) -> None:
         ("MFU, MBU while it runs", f"{use.mfu:.1%}, {use.mbu:.1%}"),
         ("KV cache, mean and peak", f"{use.kv_mean:.1%}, {use.kv_peak:.1%}"),
         ("Steps wait mostly for", _shares(use.binding)),
-        ("Requests wait mostly for", _shares({WAITS[name]: of for name, of in summary.waiting_for.items()})),
+        ("Requests wait mostly for", waits or "none waits"),
         ("Cost per million tokens ($)", f"{summary.dollars_per_million_tokens:.3f}"),
     ]
+    if not run.deployment.kv_bytes:
+        rows = [row for row in rows if row[0] != "KV cache, mean and peak"]
     if summary.goodput is not None:
         rows.insert(5, ("Request goodput (req/s)", f"{summary.goodput:.2f} ({summary.good_share or 0:.1%})"))
     for name, count in (("Refused requests (too long)", summary.refused), ("Unfinished requests", summary.unfinished)):

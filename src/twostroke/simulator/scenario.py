@@ -76,25 +76,31 @@ def simulate(
     *,
     interval: bool = False,
     jump: bool = True,
-    recorder: Recorder | None = None,
+    recorders: Sequence[Recorder] = (),
     progress: Progress = lambda _: None,
 ) -> Run:
     """Run a scenario to its end, or until Ctrl-C (then ``result.interrupted``).
 
     Args:
         interval: Also with each end of the cost model's interval taken for the truth.
+        recorders: One for each replica, or none.
         progress: Called with the number of requests that have just ended.
     """
     deployment = deploy(scenario.deployment, scenario.cache, scenario.scheduler)
-    result, columns, summary, note = _run(scenario, deployment, "seconds", jump, recorder, progress)
+    result, columns, summary, note = _run(scenario, deployment, "seconds", jump, recorders, progress)
     ends: dict[str, Summary] = {}
     bounds: tuple[Bound, Bound] = ("low", "high")
     for bound in bounds if interval and not result.interrupted else ():
-        other, _, ends[bound], _ = _run(scenario, deployment, bound, jump, None, progress)
+        other, _, ends[bound], _ = _run(scenario, deployment, bound, jump, (), progress)
         if other.interrupted:
             ends, result.interrupted = {}, True
             break
     notes = (*deployment.notes, *([note] if note else []))
+    if idle := ["--" + name.replace("_", "-") for name in scenario.workload.without_effect()]:
+        asked = f"--workload {scenario.workload.workload} --arrivals {scenario.workload.arrivals}"
+        notes += (f"nothing depends on {', '.join(idle)} with {asked}",)
+    if deployment.state_bytes and summary.prefix_hit_rate:
+        notes += ("prefix hits count as if recurrent states were kept with the blocks; their memory is not counted",)
     return Run(scenario, deployment, result, columns, summary, notes, ends)
 
 
@@ -131,7 +137,7 @@ def _run(
     deployment: Deployment,
     bound: Bound,
     jump: bool,
-    recorder: Recorder | None,
+    recorders: Sequence[Recorder],
     progress: Progress,
 ) -> tuple[FleetResult, Columns, Summary, str | None]:
     options = scenario.deployment
@@ -143,7 +149,7 @@ def _run(
         bound=bound,
         jump=jump,
         seed=scenario.workload.seed,
-        recorder=recorder,
+        recorders=recorders,
     )
     made = make_workload(scenario.workload)
     fleet = Fleet(replicas, make_router(options.router), made.workload, deployment.max_model_len)

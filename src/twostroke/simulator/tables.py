@@ -20,6 +20,7 @@ from twostroke.errors import ConfigError
 from twostroke.simulator.attention_cost import DecodeAttention, PrefillAttention
 from twostroke.simulator.communication import all_reduce_time
 from twostroke.simulator.efficiencies import Efficiencies
+from twostroke.simulator.file_errors import reason
 from twostroke.simulator.gemm import Product
 from twostroke.simulator.hardware_sheet import HardwareSheet
 from twostroke.simulator.kernel_time import KernelTime
@@ -137,8 +138,10 @@ class KernelTables:
             raw = json.loads(path.read_text(encoding="utf-8"))
             found = cls(raw, hardware, efficiencies)
             found.check()
+            if not any(raw.get(kind) for kind in ("gemm", "decode", "prefill", "all_reduce")):
+                raise ValueError("it holds no kernels")
         except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
-            raise ConfigError(f"cannot read kernel tables from {path}: {error}", hint=hint) from error
+            raise ConfigError(f"cannot read kernel tables from {path}: {reason(error)}", hint=hint) from error
         if (device := raw.get("device", hardware.name)) != hardware.name:
             raise ConfigError(f"{path} has kernels of {device}, not of {hardware.name}", hint=hint)
         return found

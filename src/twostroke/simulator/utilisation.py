@@ -45,6 +45,8 @@ def utilisation(columns: Columns, deployment: Deployment, replicas: int, duratio
     cost, hardware = deployment.cost, deployment.hardware
     devices = cost.ranks
     held = 1 - columns.free_blocks / deployment.info.num_blocks
+    if not deployment.kv_bytes:  # the blocks of a model that caches nothing by the token only count
+        held = np.zeros(len(held))
     batch = columns.decode_requests + (columns.prefill_tokens > 0)
     return Utilisation(
         busy=busy / (duration * replicas),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -99,6 +99,24 @@ class SimulatedWorkloadOptions:
             raise ConfigError(
                 f"sessions have no {self.arrivals} arrivals", hint="each turn follows the one before by itself"
             )
+
+    def without_effect(self) -> list[str]:
+        """Flags that were given another value than their default, and on which nothing depends here."""
+        lengths, loops = self.workload in ("random", "sessions"), self.arrivals == "closed"
+        drawn = self.workload in ("random", "sharegpt-like", "sessions")
+        used = {
+            "input_len": lengths,
+            "output_len": lengths,
+            "range_ratio": lengths,
+            "prefix_len": drawn or (self.is_trace and self.trace_path is None),
+            "turns": self.workload == "sessions",
+            "think_time": loops or self.workload == "sessions",
+            "concurrency": loops,
+            "burst_size": self.arrivals == "burst",
+            "burstiness": self.arrivals in ("auto", "gamma"),
+        }
+        defaults = {field.name: field.default for field in fields(self)}
+        return [name for name, counts in used.items() if not counts and getattr(self, name) != defaults[name]]
 
     @property
     def is_trace(self) -> bool:
