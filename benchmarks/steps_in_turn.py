@@ -35,7 +35,7 @@ def main(
     output_len: int = 64,
     rounds: int = 6,
 ) -> None:
-    """Print, for each batch, what prefill and decode steps take here for one of the other's, in the median.
+    """Print the median ratio of this tree's steps to the other's: a batch's first step (prefill), and those after it.
 
     Args:
         model: A folder or an embedded model.
@@ -43,9 +43,11 @@ def main(
         quantization: int8 or int4.
         batches: Requests at once.
         input_len: Tokens of a prompt.
-        output_len: Tokens of an answer.
-        rounds: Batches of each size; the first is not counted.
+        output_len: Tokens of an answer, two or more.
+        rounds: Batches of each size, two or more; the first is not counted.
     """
+    if rounds < 2 or output_len < 2:
+        raise SystemExit("error: --rounds and --output-len must be 2 or more")
     engines = [_Engine(source.resolve(), model, quantization) for source in (other, THIS)]
     draw = random.Random(0)
     print(f"{'requests':>8} {'step':8} {'other, ms':>10} {'this, ms':>10} {'ratio':>7}  pairs  same tokens")
@@ -91,7 +93,7 @@ class _Engine:
         command = [sys.executable, str(Path(__file__).resolve()), "--worker", model, quantization or ""]
         environment = {**os.environ, "PYTHONPATH": str(source), "OMP_WAIT_POLICY": "PASSIVE"}
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=source
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
         self._read()
 

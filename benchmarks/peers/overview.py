@@ -50,17 +50,21 @@ def main(results: Path = RESULTS) -> None:
         results: Folder of the records.
     """
     records = [Record.read(path) for path in sorted(results.glob("peers-*.json"))]
+    http = _read(results / "http_throughput_10m.json")
+    foreign = (
+        ", but for vLLM's figures over HTTP that are another machine's: that one was slower, so the ratio flatters "
+        "twostroke (`benchmarks.http_throughput --peer-url` measures in turn)"
+    )
+    about = "`python -m benchmarks.peers.overview`; machine, commit and versions stand in the records. "
     lines = [
         "# All that is asked beside its peers",
         "",
-        "`python -m benchmarks.peers.overview`; machine, commit and versions stand in the records. Ratios are of one "
-        "run, but for vLLM's figures over HTTP that are another machine's: that one was slower, so the ratio flatters "
-        "twostroke (`benchmarks.http_throughput --peer-url` measures in turn).",
+        f"{about}Ratios are of one run{'' if http and http.get('peer') else foreign}.",
         "",
         "| model | measure | twostroke | best peer | ratio | asked | | record |",
         "|---|---|---:|---:|---:|---:|---|---|",
         *(row(target, records) for target in TARGETS),
-        *over_http(_read(results / "http_throughput_10m.json")),
+        *over_http(http),
         memory_row(_read(results / "memory.json")),
     ]
     (results / "peers.md").write_text("\n".join(lines) + "\n")

@@ -83,6 +83,17 @@ def test_step_events_are_recorded_and_replayed(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out == first
 
 
+def test_a_recording_does_not_take_the_place_of_what_is_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "steps.jsonl"
+    assert run(["simulate", *FEW, "--record", str(path)]) == 0
+    before = path.read_bytes()
+    assert run(["simulate", "--workload", "trace", "--trace-path", str(path), "--record", str(path)]) == 2
+    assert "--record would overwrite --trace-path" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
 def test_every_replica_is_recorded_in_a_file_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Their steps have the same numbers; a second simulation takes the place of the first."""
     paths = [tmp_path / f"steps.{number}.jsonl" for number in range(3)]

@@ -85,7 +85,29 @@ def test_rows_alone_are_what_they_are_among_all(instruction_set: str, family: st
         few, caches = states(rows)
         assert torch.equal(few, whole[rows])
         assert all(map(torch.equal, caches, written))
-        assert states(rows[:0])[0].shape == (0, 64)  # nobody draws: a chunk before the last
+        assert states(rows[:0])[0].shape == (0, 64)
+
+
+def test_the_last_layer_ends_early_where_nobody_draws(tmp_path: Path) -> None:
+    """A chunk before the last: only what some row's way goes on for differs from what came into the layer."""
+    driver = load(tmp_path, "llama")
+    model = driver.executor.model
+    assert model.compiled_pass is not None
+    driver.add("a", TOKENS[:70])
+    seen: list[Tensor] = []
+
+    def embed(token_ids: Tensor) -> Tensor:
+        seen.append(decoder.Decoder._embed(model, token_ids))
+        return seen[-1]
+
+    model._embed = embed  # type: ignore[method-assign]
+    states = {}
+    for name, rows in (("none", torch.empty(0, dtype=torch.int64)), ("last", torch.tensor([69])), ("all", None)):
+        driver.requests["a"].num_computed_tokens = 0
+        driver.forward({"a": 70}, rows)
+        states[name] = seen[-1]
+    assert torch.equal(states["none"][1:], states["last"][1:])  # the row that goes on takes the first place
+    assert not (states["none"] == states["all"]).all(-1).any()
 
 
 @pytest.mark.parametrize("family", ["llama-biases-one-kv-head", "qwen3"])

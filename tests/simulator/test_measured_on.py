@@ -12,7 +12,7 @@ from twostroke.errors import ConfigError
 from twostroke.simulator.calibration import Calibration, as_toml
 from twostroke.simulator.deployment import deploy
 from twostroke.simulator.efficiencies import load_efficiencies
-from twostroke.simulator.measured_on import MeasuredOn, processor_name
+from twostroke.simulator.measured_on import MeasuredOn, as_text, processor_name
 from twostroke.simulator.options import DeploymentOptions
 from twostroke.simulator.public_models import find_model
 from twostroke.simulator.scenario import Scenario
@@ -95,6 +95,12 @@ def test_fields_of_later_versions_are_no_error(tmp_path: Path) -> None:
     file.write_text(file.read_text() + 'governor = "performance"\n')
     assert tomllib.loads(file.read_text())["measured"]["governor"]
     assert load_efficiencies("cpu", file).measured == ON
+
+
+@pytest.mark.parametrize("name", ["/models/" + "x" * 300, "non\u00a0breaking", "delete\x7f"])
+def test_every_name_can_be_kept(tmp_path: Path, name: str) -> None:
+    on = replace(ON, model=as_text(name))
+    assert load_efficiencies("cpu", written(tmp_path, on)).measured == on
 
 
 def test_processors_have_names() -> None:

@@ -44,7 +44,7 @@ def calibrate(
     from twostroke.simulator.calibration_steps import SCENES, measure, steps_csv
     from twostroke.simulator.efficiencies import load_efficiencies
     from twostroke.simulator.hardware_sheet import load_hardware
-    from twostroke.simulator.measured_on import MeasuredOn, processor_name
+    from twostroke.simulator.measured_on import MeasuredOn, as_text, processor_name
     from twostroke.simulator.model_reader import read_model
     from twostroke.startup import load_engine, make_speed_probe
 
@@ -76,10 +76,10 @@ def calibrate(
         f"twostroke calibrate on {platform.node() or 'this machine'}: {config.model.model}, {hardware.name}, {weights}"
     )
     on = MeasuredOn(
-        machine=probe.gpu or processor_name(),
+        machine=as_text(probe.gpu or processor_name()),
         device=hardware.name,
         threads=probe.threads,
-        model=config.model.model,
+        model=as_text(config.model.model),
         parameters=sheet.num_parameters,
         weights=weights,
         twostroke=package_version(),

@@ -80,6 +80,7 @@ def report(scenario: Scenario, output: OutputOptions) -> None:
     for flag, value in (("--record", output.record), ("--metrics", output.metrics)):
         if value is not None and len(scenarios) > 1:
             raise ConfigError(f"{flag} is of one run, not of a sweep", hint="leave out one of the two")
+    refuse_to_overwrite(recordings(output.record, scenario.deployment.replicas), scenario.workload.trace_path)
     earlier = [run for path in output.compare for run in read_report(path)]
     if output.compare_only:
         print_comparison(earlier, sys.stdout)
@@ -163,6 +164,12 @@ def recordings(path: Path | None, replicas: int) -> list[Path]:
     if path is None:
         return []
     return [path] if replicas == 1 else [path.with_suffix(f".{n}{path.suffix}") for n in range(replicas)]
+
+
+def refuse_to_overwrite(recordings: list[Path], trace: Path | None) -> None:
+    """A recording empties its file first: not the one that is replayed. Raises ConfigError."""
+    if trace is not None and any(path.resolve() == trace.resolve() for path in recordings):
+        raise ConfigError(f"--record would overwrite --trace-path {trace}", hint="give another --record")
 
 
 def new_recorder(path: Path) -> Recorder:

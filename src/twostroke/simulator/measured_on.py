@@ -77,6 +77,11 @@ def read_measured(raw: object, where: str) -> MeasuredOn | None:
     return MeasuredOn(**found)
 
 
+def as_text(name: str) -> str:
+    """A name as the file may hold it: what cannot be printed is shown as ``?``, and of a long one the end is kept."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name)[-_LONGEST:]
+
+
 def processor_name() -> str:
     """What this machine's processor calls itself."""
     try:

@@ -70,7 +70,7 @@ struct Pass {
     bf16* narrow;              // ... [tokens, the attention's output], and for [mlp_tokens, the activation].
     const int64_t* positions;  // [tokens]
     const int64_t* slots;      // [tokens]: where their keys and values go
-    const int64_t* kept;       // [num_kept]: tokens, in order, that are asked about after the last layer; null: all
+    const int64_t* kept;       // [num_kept]: tokens, in order, that are asked about after the last layer, if not all are
     const float* cos;          // [positions, head_dim / 2]
     const float* sin;
     double* seconds;           // Added to by component, or null.
