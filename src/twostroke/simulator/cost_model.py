@@ -171,6 +171,7 @@ class RooflineCostModel:
             for layer in model.layers
             if layer.attention is not None
         ]
+        self._num_layers = model.num_layers
         self._products: dict[tuple[float, int, bool], Product] = {}
         self._layers: dict[int, _Parts] = {}
         self._heads: dict[int, _Parts] = {}
@@ -196,7 +197,7 @@ class RooflineCostModel:
         of_host = e.host
         share = new_tokens / (new_tokens + requests) if new_tokens else 0.0
         device = parts.seconds * (e.step_decode + share * (e.step_prefill - e.step_decode))
-        starts = of_host.layer * self.model.num_layers if new_tokens else 0.0
+        starts = of_host.layer * self._num_layers if new_tokens else 0.0
         waits = max(starts - device, 0.0)
         device += waits
         host = of_host.step + of_host.request * (requests + len(shape.prefill)) + of_host.token * new_tokens
