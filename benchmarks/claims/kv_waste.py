@@ -114,7 +114,7 @@ def replay(trace: list[Arrival], load: Workload) -> Waste:
             now = max(now, waiting[0][1].time)
         while waiting and waiting[0][1].time <= now:
             request = _request(*waiting.popleft())
-            scheduler.check_fits(request)
+            scheduler.kv.check_fits(request)
             scheduler.add(request)
         plan = scheduler.schedule(now)
         seconds = load.step_seconds + load.token_seconds * plan.num_tokens

@@ -15,6 +15,9 @@ import msgspec
 from twostroke.errors import TwostrokeError
 from twostroke.sampling_params import SamplingParams
 
+# What a full block holds, and all before it: a hash of the tokens, or a number where a simulation knows of equal ones.
+BlockKey = bytes | int
+
 
 class FinishReason(str, Enum):
     """Why a request ended; the values are those of the OpenAI API, plus ``abort`` and ``error``."""
@@ -101,7 +104,7 @@ class Request:
 
     stop_token_ids: frozenset[int] = field(init=False)
     edits_logits: bool = field(init=False)
-    block_hashes: list[bytes] = field(default_factory=list)
+    block_hashes: list[BlockKey] = field(default_factory=list)
     status: RequestStatus = RequestStatus.WAITING
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
@@ -135,6 +138,10 @@ class Request:
     def num_missing_tokens(self) -> int:
         """Tokens known but not in the cache: one while decoding, many for a fresh prompt."""
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def prompt_computed(self) -> bool:
+        return self.num_computed_tokens >= self.num_prompt_tokens
 
     @property
     def num_used_prompt_tokens(self) -> int:
@@ -226,6 +233,7 @@ class StepPlan(msgspec.Struct):
     Attributes:
         released: Ids of requests that lost their blocks since the last plan (finished, aborted or preempted): an
             executor that keeps state per request drops it.
+        num_tokens: Of the step's budget: those of ``scheduled``, and one for each request that the scheduler has lent.
     """
 
     step: int

@@ -294,7 +294,7 @@ def test_static_batching_waits_for_the_whole_batch() -> None:
 def test_request_that_can_never_fit_is_refused_with_the_numbers() -> None:
     harness = Harness(num_blocks=4)
     with pytest.raises(RequestTooLargeError) as caught:
-        harness.scheduler.check_fits(make_request("big", [1] * 10, 10))
+        harness.kv.check_fits(make_request("big", [1] * 10, 10))
     assert (caught.value.needed, caught.value.available) == (20, 16)
     assert not harness.scheduler.has_work()
 

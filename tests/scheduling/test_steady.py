@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypothesis import event, given, settings
@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from tests.scheduling.test_scheduler import make_request
 from twostroke.config import SchedulerConfig
+from twostroke.kv_cache.block_hash import extend_block_hashes
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.scheduling.scheduler import Scheduler
-from twostroke.scheduling.steady import advance, steady_steps
+from twostroke.scheduling.steady import Steady
 from twostroke.types import FinishReason, Request, StepResult
 
 BLOCK = 4
@@ -33,50 +34,69 @@ class Run:
     free_blocks: list[int] = field(default_factory=list)
     finished: list[tuple[int, str]] = field(default_factory=list)
     num_jumped: int = 0
+    num_beside: int = 0  # planned steps that somebody took beside the plan
 
     def __post_init__(self) -> None:
         self.kv = KVCacheManager(self.num_blocks, BLOCK, enable_prefix_caching=self.caching)
         self.scheduler = Scheduler(self.config, self.kv)
+        self.steady = Steady(self.scheduler, TOKEN)
         self.step = 0
+
+    def add(self, request: Request) -> None:
+        # As in a simulation, what it will have written is known.
+        known = replace(request, token_ids=[*request.token_ids, *[TOKEN] * request.max_total_tokens])
+        num_blocks = request.max_total_tokens // BLOCK
+        request.block_hashes = extend_block_hashes(known, num_blocks, BLOCK, "")[:num_blocks]
+        self.scheduler.add(request)
+        self.requests.append(request)
 
     def until(self, step: int) -> None:
         while self.step < step and self.scheduler.has_work():
-            steps = steady_steps(self.scheduler, TOKEN, step - self.step) if self.jumps else 0
+            steps = self.steady.prepare(step - self.step) if self.jumps else 0
             if steps:
                 free = self.kv.pool.num_free
-                done = advance(self.scheduler, TOKEN, steps, float(self.step + steps))
-                assert done.taken == sorted(done.taken)
+                finished, taken = self.steady.run(steps, float(self.step + steps))
+                assert taken == sorted(taken)
                 self.num_jumped += steps
                 self.step += steps
-                self.free_blocks += [free - bisect_right(done.taken, at) for at in range(steps - 1)]
+                self.free_blocks += [free - bisect_right(taken, at) for at in range(steps - 1)]
                 self.free_blocks.append(self.kv.pool.num_free)
-                self.finished += [(self.step, request.request_id) for request in done.finished]
+                self.finished += [(self.step, request.request_id) for request in finished]
             else:
                 self.take_step()
             self.kv.check_integrity()
         self.step = max(self.step, step)
 
     def take_step(self) -> None:
+        self.num_beside += len(self.steady) > 0
+        self.steady.begin()
         plan = self.scheduler.schedule(float(self.step))
         tokens = {request_id: [TOKEN] for request_id, item in plan.scheduled.items() if item.samples}
         self.step += 1
+        finished = [request.request_id for request in self.steady.end(float(self.step))]
         self.scheduler.update(plan, StepResult(token_ids=tokens), float(self.step))
         self.free_blocks.append(self.kv.pool.num_free)
-        self.finished += [(self.step, i) for i, item in plan.scheduled.items() if item.request.finish_reason]
+        finished += [i for i, item in plan.scheduled.items() if item.request.finish_reason]
+        self.finished += [(self.step, request_id) for request_id in finished]
 
     def state(self) -> dict[str, Any]:
         """Everything that can matter later, the order of the free list included."""
-        pool = self.kv.pool
+        self.steady.release()
         return {
-            "pool": (pool._sharers, pool._hash_of, pool._block_of, pool.free_in_order()),
+            **self.pool(),
             "tables": {i: (t.blocks, t.num_indexed, t.num_announced) for i, t in self.kv._tables.items()},
-            "running": list(self.scheduler.running),
-            # A waiting request's hashes are computed when somebody asks.
-            "hashes": [request.block_hashes for request in self.scheduler.running.values()],
+            "running": sorted(self.scheduler.running),
             "requests": [
                 (r.token_ids, r.num_computed_tokens, r.status, r.finish_time, r.num_preemptions) for r in self.requests
             ],
             "step": self.scheduler._step,
+        }
+
+    def pool(self) -> dict[str, Any]:
+        """What is right even while members are on their own."""
+        pool = self.kv.pool
+        return {
+            "pool": (pool._sharers, pool._block_of, pool.free_in_order()),
             "prefix": (self.kv.prefix_queries, self.kv.prefix_hits),
         }
 
@@ -114,16 +134,18 @@ def test_jumping_is_stepping(case: tuple[SchedulerConfig, int, bool, list[Arriva
     for step in sorted({arrival[0] for arrival in arrivals} | set(aborts.values())):
         for run in both:
             run.until(step)
+            if step in aborts.values():
+                run.steady.release()
             for number, (at, prompt, max_tokens, n, priority) in enumerate(arrivals):
                 leader = None
                 for index in range(n if at == step else 0):
                     request = make_request(f"{number}#{index}", prompt, max_tokens, leader=leader, priority=priority)
-                    run.scheduler.add(request)
-                    run.requests.append(request)
+                    run.add(request)
                     leader = leader or request
                 if aborts.get(number) == step:
                     run.scheduler.finish(f"{number}#0", FinishReason.ABORT, float(step))
-        assert both[0].state() == both[1].state()
+        looked_at = step in aborts.values() or step % 3 == 0
+        assert both[0].state() == both[1].state() if looked_at else both[0].pool() == both[1].pool()
     for run in both:
         run.until(5000)
         assert not run.scheduler.has_work()
@@ -131,32 +153,65 @@ def test_jumping_is_stepping(case: tuple[SchedulerConfig, int, bool, list[Arriva
     assert both[0].free_blocks == both[1].free_blocks
     assert both[0].finished == both[1].finished
     event(f"jumped {both[1].num_jumped > 0}")
+    event(f"planned beside members {both[1].num_beside > 0}")
 
 
 def test_a_run_ends_with_the_first_request_that_does() -> None:
     run = Run(SchedulerConfig(), 40, True, True)
     for name, max_tokens in (("a", 5), ("b", 9)):
-        run.scheduler.add(make_request(name, [3, 4, 5], max_tokens))
-    assert steady_steps(run.scheduler, TOKEN, 100) == 0  # prompts come first
+        run.add(make_request(name, [3, 4, 5], max_tokens))
+    assert run.steady.prepare(100) == 0  # prompts come first
     run.take_step()
-    assert steady_steps(run.scheduler, TOKEN, 100) == 4
-    assert steady_steps(run.scheduler, TOKEN, 3) == 3
-    assert [request.request_id for request in advance(run.scheduler, TOKEN, 4, 5.0).finished] == ["a"]
-    assert steady_steps(run.scheduler, TOKEN, 100) == 4
+    assert run.steady.prepare(100) == 4
+    assert run.steady.prepare(3) == 3
+    finished, _ = run.steady.run(4, 5.0)
+    assert [request.request_id for request in finished] == ["a"]
+    assert run.steady.prepare(100) == 4
 
 
 def test_a_run_ends_before_blocks_run_out() -> None:
     run = Run(SchedulerConfig(), 5, True, True)
     for name in ("a", "b"):
-        run.scheduler.add(make_request(name, [3, 4, 5], 17))
+        run.add(make_request(name, [3, 4, 5], 17))
     run.take_step()
     # Three tokens each in one block each; 5 blocks hold 12 and 8.
-    assert steady_steps(run.scheduler, TOKEN, 100) == 5
+    assert run.steady.prepare(100) == 5
 
 
-def test_a_fair_policy_is_stepped_through() -> None:
-    """Its order changes with every token, and with it the order in which blocks are taken."""
-    run = Run(SchedulerConfig(policy="fair"), 40, True, True)
-    run.scheduler.add(make_request("a", [3, 4, 5], 9))
-    run.take_step()
-    assert steady_steps(run.scheduler, TOKEN, 100) == 0
+def test_those_that_end_together_free_their_blocks_in_order() -> None:
+    """Whoever fills its last block first is not the one that came first."""
+    runs = [Run(SchedulerConfig(), 40, True, jumps) for jumps in (False, True)]
+    for run in runs:
+        for name, prompt in (("a", [2, 3, 4, 5, 6]), ("b", [3, 4, 5]), ("c", [4, 5, 6, 7])):
+            run.add(make_request(name, prompt, 12))
+        run.until(100)
+        assert run.finished == [(12, "a"), (12, "b"), (12, "c")]
+    assert runs[0].state() == runs[1].state()
+
+
+def test_a_prompt_is_planned_beside_those_that_decode() -> None:
+    run = Run(SchedulerConfig(max_num_batched_tokens=5), 40, True, True)
+    run.add(make_request("a", [3, 4, 5], 20))
+    run.until(3)
+    run.add(make_request("b", [2] * 10, 4))
+    assert run.steady.prepare(100) == 0
+    plan = run.scheduler.schedule(3.0)
+    assert list(plan.scheduled) == ["b"]
+    assert plan.num_tokens == 5  # four beside the one that "a" takes
+    run.steady.release()
+    assert sorted(run.scheduler.running) == ["a", "b"]
+
+
+def test_what_cannot_be_foreseen_is_stepped_through() -> None:
+    """A fair policy's order changes with every token; samples share blocks; an end token may come at any time."""
+    fair = Run(SchedulerConfig(policy="fair"), 40, True, True)
+    samples, stopping = Run(SchedulerConfig(), 40, True, True), Run(SchedulerConfig(), 40, True, True)
+    for run in (fair, samples, stopping):
+        run.add(make_request("a", [3, 4, 5], 9))
+    samples.add(make_request("b", [3, 4, 5], 9, leader=samples.requests[0]))
+    stopping.requests[0].stop_token_ids = frozenset({TOKEN})
+    stopping.requests[0].params = replace(stopping.requests[0].params, min_tokens=5)
+    for run in (fair, samples, stopping):
+        run.take_step()
+        assert run.steady.prepare(100) == 0
+        assert len(run.steady) == 0

@@ -44,6 +44,15 @@ def test_shape_of_a_mixed_step() -> None:
     assert step_shape(plan) == StepShape(2, 34, ((6, 4), (16, 8)), 3)
 
 
+def test_who_decodes_beside_the_plan_counts_as_if_in_it() -> None:
+    first, second, prompt = share(13, 12, 1), share(21, 20, 1), share(10, 4, 6)
+    assert step_shape(plan_of(prompt), 0, 2, 34) == step_shape(plan_of(first, second, prompt))
+    both, one = make_executor(), make_executor()
+    whole, beside = both.execute(plan_of(first, second, prompt)), one.execute(plan_of(prompt), 2, 34)
+    assert whole.duration == beside.duration
+    assert list(beside.token_ids) == [prompt.request.request_id]
+
+
 def test_accepted_drafts_are_computed_as_part_of_decoding() -> None:
     after_drafts, recomputed = share(14, 11, 3), share(14, 0, 14)
     assert step_shape(plan_of(after_drafts), drafts=4) == StepShape(1, 14, (), 1)

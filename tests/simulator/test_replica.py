@@ -169,9 +169,9 @@ def test_long_runs_are_jumped(monkeypatch: pytest.MonkeyPatch) -> None:
     executed: list[int] = []
     execute = SimulatedExecutor.execute
 
-    def count(self: SimulatedExecutor, plan: StepPlan) -> StepResult:
+    def count(self: SimulatedExecutor, plan: StepPlan, others: int, context: int) -> StepResult:
         executed.append(plan.step)
-        return execute(self, plan)
+        return execute(self, plan, others, context)
 
     monkeypatch.setattr(SimulatedExecutor, "execute", count)
     _, (replica,) = fleet_run(lambda: specs((0.0, 8, 300), (0.0, 8, 200)), num_blocks=400)

@@ -194,6 +194,28 @@ def test_empty_lines_of_a_trace_say_nothing(tmp_path: Path) -> None:
     assert [spec.arrival for spec in read_specs(path)] == [0.0, 1.0]
 
 
+HEADER = "num_decode_tokens,arrived_at,other,num_prefill_tokens\n"
+
+
+def test_lengths_and_times_of_a_csv_trace(tmp_path: Path) -> None:
+    """Read by columns if it is plain, by rows if not; in order of time, as many as are asked for."""
+    path = tmp_path / "trace.csv"
+    rows = ["3,9.5,x,12\n", "4,2.0,y,13\n", "5,9.5,z,14\n"]
+    for quoted in (rows, [*rows[:2], '"5",9.5,"z, z",14\n']):
+        path.write_text(HEADER + "".join(quoted))
+        found = [(spec.number, spec.arrival, spec.prompt_tokens, spec.output_tokens) for spec in read_specs(path)]
+        assert found == [(0, 0.0, 13, 4), (1, 7.5, 12, 3), (2, 7.5, 14, 5)]
+        assert read_specs(path, 2) == read_specs(path)[:2]
+
+
+@pytest.mark.parametrize("row", ["1e3,0,x,5", "1.0,0,x,5", "0,0,x,5", "3,inf,x,5", "3,0,x", "3,0,x,-1"])
+def test_an_odd_row_of_a_csv_trace_is_named(row: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(f"{HEADER}3,1.0,x,4\n{row}\n")
+    with pytest.raises(ConfigError, match="line 3"):
+        read_specs(path)
+
+
 @pytest.mark.parametrize(
     "text",
     [

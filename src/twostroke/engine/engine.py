@@ -89,7 +89,7 @@ class Engine:
         """Validate without queueing: safe on any thread while the loop runs."""
         self._check_alive()
         requests = self.intake.prepare(call, self.clock())
-        self.scheduler.check_fits(requests[0])
+        self.scheduler.kv.check_fits(requests[0])
         return requests
 
     def add(self, requests: list[Request]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from hashlib import blake2b
 
-from twostroke.types import Request
+from twostroke.types import BlockKey, Request
 
 DIGEST_BYTES = 16
 
@@ -16,7 +16,7 @@ def root_hash(model_id: str, cache_salt: str) -> bytes:
     return blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
-def extend_block_hashes(request: Request, num_blocks: int, block_size: int, model_id: str) -> list[bytes]:
+def extend_block_hashes(request: Request, num_blocks: int, block_size: int, model_id: str) -> list[BlockKey]:
     """Hashes of at least the request's first ``num_blocks`` full blocks, computed once and kept on the request.
 
     It is the request's own list, which may hold more: not to be changed.
@@ -27,6 +27,7 @@ def extend_block_hashes(request: Request, num_blocks: int, block_size: int, mode
     hashes = request.block_hashes
     if len(hashes) < num_blocks:
         previous = hashes[-1] if hashes else root_hash(model_id, request.cache_salt)
+        assert isinstance(previous, bytes)  # numbers are given for all blocks
         for index in range(len(hashes), num_blocks):
             tokens = request.token_ids[index * block_size : (index + 1) * block_size]
             previous = blake2b(previous + array("I", tokens).tobytes(), digest_size=DIGEST_BYTES).digest()

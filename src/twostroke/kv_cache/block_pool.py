@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import compress
+
+from twostroke.types import BlockKey
 
 
 class BlockPool:
     """Reference counts, the content index of the prefix cache, and eviction in order of last use.
 
-    A block is *free* while nobody holds it. A free block may still keep its content: then a lookup by content hash
-    finds and revives it, until ``allocate`` needs the space and evicts it. Blocks without content go first, then the
-    least recently used.
+    A block is *free* while nobody holds it. A free block may still keep its content: then a lookup by content finds
+    and revives it, until ``allocate`` needs the space and evicts it. Blocks without content go first, then the least
+    recently used. Most of this is done for all blocks of a request at once, by functions that Python has for that.
 
     Args:
         num_blocks: Blocks have ids ``0 .. num_blocks - 1``.
@@ -20,11 +22,14 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self._sharers: dict[int, int] = {}  # how many hold a block beside the first one, where anybody does
-        self._hash_of: list[bytes | None] = [None] * num_blocks
-        self._block_of: dict[bytes, int] = {}
-        # Free blocks: those without content, the last one next, and the others, the first one next once those are gone.
-        self._blank = list(reversed(range(num_blocks)))
-        self._kept: OrderedDict[int, None] = OrderedDict()
+        self._block_of: dict[BlockKey, int] = {}
+        self._blank = list(reversed(range(num_blocks)))  # free blocks without content, the last one next
+        self._kept: set[BlockKey] = set()  # the contents of the other free blocks
+        # Those in the order in which they became free. The first ``_num_gone`` entries are used up, and so are as many
+        # of the next ones of a content as it was ``_revived`` since.
+        self._queue: list[BlockKey] = []
+        self._num_gone = 0
+        self._revived: dict[BlockKey, int] = {}
 
     @property
     def num_free(self) -> int:
@@ -35,18 +40,14 @@ class BlockPool:
         """Blocks whose content a lookup can find, held or free."""
         return len(self._block_of)
 
-    def keeps(self, block: int) -> bool:
-        """Whether a block is free and keeps its content."""
-        return block in self._kept
+    def num_kept(self, contents: Sequence[BlockKey]) -> int:
+        """How many of the contents are kept by blocks that are free."""
+        return sum(map(self._kept.__contains__, contents))
 
     def free_in_order(self) -> list[int]:
         """The free blocks, the one first that goes next."""
-        return [*reversed(self._blank), *self._kept]
-
-    @property
-    def shares(self) -> bool:
-        """Whether any block has several holders."""
-        return bool(self._sharers)
+        self._tidy()
+        return [*reversed(self._blank), *map(self._block_of.__getitem__, self._queue)]
 
     def is_shared(self, block: int) -> bool:
         """Whether several hold it."""
@@ -54,76 +55,106 @@ class BlockPool:
 
     def allocate(self) -> int:
         """Take a free block for one holder, evicting its content. The caller has checked ``num_free``."""
-        if self._blank:
-            return self._blank.pop()
-        block, _ = self._kept.popitem(last=False)
-        self.forget(block)
-        return block
+        return self._blank.pop() if self._blank else self._evict(1)[0]
 
     def allocate_many(self, count: int) -> list[int]:
         """``allocate``, ``count`` times."""
-        first = max(len(self._blank) - count, 0)
-        found = self._blank[: first - 1 if first else None : -1]
-        del self._blank[first:]
-        pop, hash_of, block_of = self._kept.popitem, self._hash_of, self._block_of
-        for _ in range(count - len(found)):
-            block, _ = pop(False)
-            found.append(block)
-            content = hash_of[block]
-            assert content is not None
-            del block_of[content]
-            hash_of[block] = None
+        blank = self._blank
+        if count > len(blank):
+            self._blank = []
+            return blank[::-1] + self._evict(count - len(blank))
+        first = len(blank) - count
+        found = blank[first:]
+        del blank[first:]
+        found.reverse()
         return found
 
-    def share(self, block: int) -> None:
-        """Add a holder to a block that is held, or free with its content (it is revived); never to one free without."""
-        if block in self._kept:
-            del self._kept[block]
+    def _evict(self, count: int) -> list[int]:
+        contents = self._take_from_queue(count)
+        self._kept.difference_update(contents)
+        return list(map(self._block_of.pop, contents))
+
+    def _take_from_queue(self, count: int) -> list[BlockKey]:
+        """What the next ``count`` free blocks keep."""
+        queue, revived = self._queue, self._revived
+        found = queue[self._num_gone : self._num_gone + count]
+        if revived and any(map(revived.__contains__, found)):
+            found = []
+            while len(found) < count:
+                content = queue[self._num_gone]
+                self._num_gone += 1
+                if content not in revived:
+                    found.append(content)
+                elif revived[content] == 1:
+                    del revived[content]
+                else:
+                    revived[content] -= 1
         else:
-            self._sharers[block] = self._sharers.get(block, 0) + 1
+            self._num_gone += count
+        if self._num_gone > self.num_blocks:
+            del queue[: self._num_gone]
+            self._num_gone = 0
+        return found
+
+    def _tidy(self) -> None:
+        """Make the queue hold nothing but what free blocks keep."""
+        self._queue = self._take_from_queue(len(self._kept))
+        self._num_gone = 0
+        self._revived.clear()
+
+    def share(self, block: int) -> None:
+        """Add a holder to a block that is held."""
+        self._sharers[block] = self._sharers.get(block, 0) + 1
+
+    def share_found(self, contents: Sequence[BlockKey]) -> None:
+        """Add a holder to the block of each content, which is in the index; a free one is revived."""
+        for content in contents:
+            if content in self._kept:
+                self._kept.remove(content)
+                self._revived[content] = self._revived.get(content, 0) + 1
+            else:
+                self.share(self._block_of[content])
+        if len(self._queue) > 4 * self.num_blocks:
+            self._tidy()
 
     def release(self, block: int) -> None:
-        """Remove a holder. The last one leaves a free block that keeps its content."""
-        self.release_all((block,))
+        """Remove one of several holders."""
+        self._sharers[block] -= 1
+        if not self._sharers[block]:
+            del self._sharers[block]
 
-    def release_all(self, blocks: Iterable[int]) -> None:
-        """``release`` of each, in this order."""
-        hash_of, sharers, blank, kept = self._hash_of, self._sharers, self._blank, self._kept
-        for block in blocks:
-            if sharers and block in sharers:
-                sharers[block] -= 1
-                if not sharers[block]:
-                    del sharers[block]
-            elif hash_of[block] is None:
-                blank.append(block)
-            else:
-                kept[block] = None
+    def release_all(self, blocks: Sequence[int], contents: Sequence[BlockKey]) -> None:
+        """Remove a holder of each block, the last one first. The last holder leaves a free block.
 
-    def remember(self, block: int, content: bytes) -> None:
-        """Index a full block by the hash of its content, unless an equal block is indexed already."""
-        if content not in self._block_of and self._hash_of[block] is None:
-            self._block_of[content] = block
-            self._hash_of[block] = content
+        Args:
+            contents: Of the first blocks. Where the index has them for just these blocks, they are kept.
+        """
+        if self._sharers and any(map(self._sharers.__contains__, blocks)):
+            alone = [block not in self._sharers for block in blocks]
+            for block, is_free in zip(blocks, alone):
+                if not is_free:
+                    self.release(block)
+            blocks, contents = list(compress(blocks, alone)), list(compress(contents, alone))
+        indexed = list(map(self._block_of.get, contents))
+        self._blank += blocks[: len(contents) - 1 : -1] if contents else blocks[::-1]
+        if indexed != blocks[: len(contents)]:
+            own = [found == block for found, block in zip(indexed, blocks)]
+            self._blank += [block for block, is_own in zip(blocks, own) if not is_own][::-1]
+            contents = list(compress(contents, own))
+        kept = contents[::-1]
+        self._queue += kept
+        self._kept.update(kept)
 
-    def remember_all(self, blocks: Sequence[int], contents: Sequence[bytes]) -> None:
-        """``remember`` of each block with its content, in this order."""
-        hash_of, block_of = self._hash_of, self._block_of
-        for block, content in zip(blocks, contents):
-            if content not in block_of and hash_of[block] is None:
-                block_of[content] = block
-                hash_of[block] = content
+    def remember_all(self, blocks: Sequence[int], contents: Sequence[BlockKey]) -> None:
+        """Index full blocks by their contents, in this order, unless an equal one is indexed already."""
+        list(map(self._block_of.setdefault, contents, blocks))
 
-    def forget(self, block: int) -> None:
-        """Drop the block's content from the index."""
-        content = self._hash_of[block]
-        if content is not None:
+    def forget(self, block: int, content: BlockKey) -> None:
+        """Drop the content of a block that is held from the index."""
+        if self._block_of.get(content) == block:
             del self._block_of[content]
-            self._hash_of[block] = None
 
-    def find(self, content: bytes) -> int | None:
-        return self._block_of.get(content)
-
-    def find_first(self, contents: Sequence[bytes], count: int) -> list[int]:
+    def find_first(self, contents: Sequence[BlockKey], count: int) -> list[int]:
         """The blocks of the first ``count`` contents, up to the first that is not there."""
         get, found = self._block_of.get, []
         for index in range(count):
@@ -133,21 +164,18 @@ class BlockPool:
             found.append(block)
         return found
 
-    def are_new(self, contents: Sequence[bytes]) -> bool:
+    def are_new(self, contents: Sequence[BlockKey]) -> bool:
         """Whether none of the contents is in the index, nor there twice."""
         return self._block_of.keys().isdisjoint(contents) and len(set(contents)) == len(contents)
 
     def check_integrity(self, holders: dict[int, int]) -> None:
         """Assert that the pool agrees with itself and with the holders that the block tables imply."""
-        free = set(self.free_in_order())
+        free, kept = set(self.free_in_order()), {self._block_of[content] for content in self._kept}
         assert len(free) == self.num_free, "a block is free twice"
         for block in range(self.num_blocks):
             found = 0 if block in free else 1 + self._sharers.get(block, 0)
             assert found == holders.get(block, 0), f"block {block}: wrong number of holders"
             assert block not in free or block not in self._sharers, f"block {block}: free and held disagree"
-            content = self._hash_of[block]
-            assert content is None or self._block_of.get(content) == block, f"block {block}: index disagrees"
-            assert block not in free or (block in self._kept) == (content is not None), (
-                f"block {block}: in a wrong queue"
-            )
-        assert len(self._block_of) == sum(content is not None for content in self._hash_of)
+        content_of = {block: content for content, block in self._block_of.items()}
+        assert len(content_of) == len(self._block_of), "a block has two contents"
+        assert kept == free & content_of.keys(), "a block is in a wrong queue"

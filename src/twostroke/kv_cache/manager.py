@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import cycle, groupby, islice
+from operator import itemgetter
 
 import msgspec
 
+from twostroke.errors import RequestTooLargeError
 from twostroke.kv_cache.block_hash import extend_block_hashes
 from twostroke.kv_cache.block_pool import BlockPool
-from twostroke.types import Request, RequestStatus
+from twostroke.types import BlockKey, Request, RequestStatus
 
 
 class Prefix(msgspec.Struct, frozen=True):
@@ -71,6 +73,20 @@ class KVCacheManager:
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
+    def check_fits(self, request: Request) -> None:
+        """Raise ``RequestTooLargeError``, with the numbers, for a request that needs more blocks than there are."""
+        needed = self.blocks_for(request.max_total_tokens)
+        if needed > self.pool.num_blocks:
+            available = self.pool.num_blocks * self.block_size
+            raise RequestTooLargeError(
+                f"the request needs {needed} KV blocks for {request.max_total_tokens} tokens, "
+                f"but the cache has {self.pool.num_blocks} ({available} tokens)",
+                needed=request.max_total_tokens,
+                available=available,
+                param="max_tokens",
+                hint="shorten the prompt, lower max_tokens, or start the server with a larger --kv-cache-memory",
+            )
+
     def block_ids(self, request: Request) -> list[int]:
         """The live table of a request that holds blocks."""
         return self._tables[request.request_id].blocks
@@ -105,13 +121,16 @@ class KVCacheManager:
     def has_room(self, request: Request, prefix: Prefix, reserved: int) -> bool:
         """Whether all known tokens of a waiting request fit beside ``reserved`` blocks promised to others."""
         new_blocks = self.blocks_for(request.num_tokens) - prefix.num_tokens // self.block_size
-        revived = sum(map(self.pool.keeps, prefix.blocks)) if prefix.blocks else 0
+        revived = self.pool.num_kept(request.block_hashes[: len(prefix.blocks)]) if prefix.looked_up else 0
         return new_blocks + revived + reserved <= self.pool.num_free
 
     def admit(self, request: Request, prefix: Prefix) -> None:
         """Give a waiting request a table that begins with ``prefix``; count what the prefix cache saved it, once."""
-        for block in prefix.blocks:
-            self.pool.share(block)
+        if prefix.looked_up:
+            self.pool.share_found(request.block_hashes[: len(prefix.blocks)])
+        else:
+            for block in prefix.blocks:
+                self.pool.share(block)
         num_indexed = prefix.num_tokens // self.block_size if self._caching else 0
         if request.leader is not None and (shared := self._tables.get(request.leader.request_id)):
             shared.num_ready = 0  # the block that it writes may no longer be its own
@@ -155,82 +174,54 @@ class KVCacheManager:
         table.num_ready = table.num_announced * self.block_size
         return blocks
 
-    def must_copy(self, request: Request) -> bool:
-        """Whether the block that a running request writes next is shared, so that ``allocate`` will copy it."""
-        return self._must_copy(request, self._tables[request.request_id])
+    # ---- tables whose next tokens are known (``scheduling/steady.py``) -----------------------------------------
 
-    def num_decode_steps(self, requests: Sequence[Request], most: int) -> int:
-        """For how many steps, at most ``most``, there are blocks if each request writes one token a step."""
-        if len(requests) * (most // self.block_size + 1) <= self.pool.num_free:
-            return most
-        held = [(request.num_computed_tokens, len(self._tables[request.request_id].blocks)) for request in requests]
+    def lend(self, request: Request) -> tuple[list[int], Iterator[BlockKey]]:
+        """The live table of a running request and the contents of the blocks that it has not filled.
 
-        def enough(steps: int) -> bool:
-            return sum(max(0, self.blocks_for(n + steps) - blocks) for n, blocks in held) <= self.pool.num_free
-
-        if enough(most):
-            return most
-        return bisect_left(range(most), True, key=lambda steps: not enough(steps + 1))
-
-    def decode(self, requests: Sequence[Request], steps: int) -> list[int]:
-        """What ``steps`` rounds do in which each request allocates for one token, writes it and commits it.
-
-        ``num_decode_steps`` has allowed them, no block needs a copy, and the tokens are known. The commits of the last
-        round are the caller's: requests may end between them. Returns the round of each block taken, in order.
+        Whoever asks sees to the table until ``settle``: no more blocks are looked after than these methods are told of.
         """
-        size, count, of = self.block_size, len(requests), self._tables
-        due: list[int] = []  # (round, which request) as one number: that is the order of allocations
-        tables: dict[int, BlockTable] = {}
-        filling: list[tuple[BlockTable, int]] = []
-        contents: list[bytes] = []
-        for at, request in enumerate(requests):
-            computed = request.num_computed_tokens
-            request.num_computed_tokens = after = computed + steps
-            if 0 < computed % size <= size - steps:
-                continue  # the block that it writes has room for more
-            table = tables[at] = of[request.request_id]
-            room = len(table.blocks) * size - computed
-            if room < steps:
-                due += range(room * count + at, steps * count, count * size)
-            num_full = (after - 1) // size
-            if num_full > table.num_indexed and self._caching:
-                hashes = request.block_hashes
-                if len(hashes) < num_full:
-                    extend_block_hashes(request, num_full, size, self._model_id)
-                contents += hashes[table.num_indexed : num_full]
-                filling.append((table, num_full))
-        due.sort()
-        taken = [number // count for number in due]
-        if not self.pool.are_new(contents):
-            self._decode_in_order([(requests[at], table) for at, table in tables.items()], steps)
-            return taken
-        # Nothing else ever had what the blocks will hold, so it does not matter when the index gets to know of it.
-        for number, block in zip(due, self.pool.allocate_many(len(due))):
-            tables[number % count].blocks.append(block)
-        for table in tables.values():
-            table.num_announced = len(table.blocks)
-            table.num_ready = table.num_announced * size
-        full: list[int] = []
-        for table, num_full in filling:
-            full += table.blocks[table.num_indexed : num_full]
-            table.num_indexed = num_full
-        self.pool.remember_all(full, contents)
-        return taken
+        num_full = request.num_computed_tokens // self.block_size
+        return self._tables[request.request_id].blocks, iter(request.block_hashes[num_full:])
 
-    def _decode_in_order(self, requests: Sequence[tuple[Request, BlockTable]], steps: int) -> None:
-        """``decode`` of those that need blocks, round by round: the index has one of the contents, or gets it twice."""
-        size = self.block_size
-        for left in range(steps, 0, -1):
-            for request, table in requests:
-                if len(table.blocks) * size == request.num_computed_tokens - left:
-                    table.blocks.append(self.pool.allocate())
-                    table.num_announced = len(table.blocks)
-                    table.num_ready = table.num_announced * size
-            for request, table in requests:
-                index = table.num_indexed
-                if left > 1 and (index + 1) * size < request.num_computed_tokens - left + 2:
-                    self.pool.remember(table.blocks[index], request.block_hashes[index])
-                    table.num_indexed += 1
+    def settle(self, request: Request) -> None:
+        """Bring the rest of a lent table up to what its request has computed."""
+        table = self._tables[request.request_id]
+        table.num_announced = len(table.blocks)
+        table.num_ready = table.num_announced * self.block_size
+        table.num_indexed = request.num_computed_tokens // self.block_size if self._caching else 0
+
+    def begin_blocks(self, tables: Sequence[list[int]]) -> None:
+        """Each begins a block."""
+        for table, block in zip(tables, self.pool.allocate_many(len(tables))):
+            table.append(block)
+
+    def fill_blocks(self, tables: Sequence[list[int]], contents: Iterable[Iterator[BlockKey]]) -> None:
+        """The last block of each is full: into the prefix cache's index with it."""
+        if self._caching:
+            self.pool.remember_all([table[-1] for table in tables], list(map(next, contents)))
+
+    def take_turns(
+        self, tables: Sequence[list[int]], contents: Sequence[Iterator[BlockKey]], steps: Sequence[int]
+    ) -> None:
+        """``fill_blocks`` and ``begin_blocks`` of one table after the other, the first one again after the last.
+
+        Args:
+            steps: When each block is taken, in order: those of one step fill their blocks before any begins one.
+        """
+        new = list(map(next, islice(cycle(contents), len(steps)))) if self._caching else []
+        if self.pool.are_new(new):
+            # Nothing else ever had what the blocks will hold, so it does not matter when the index gets to know of it.
+            taken = self.pool.allocate_many(len(steps))
+            full = (list(map(itemgetter(-1), tables)) + taken)[: len(taken)]
+            list(map(list.append, cycle(tables), taken))
+            self.pool.remember_all(full, new)
+            return
+        known, turns = iter(new), cycle(tables)
+        for _, same in groupby(steps):
+            at_once = [next(turns) for _ in same]
+            self.pool.remember_all([table[-1] for table in at_once], list(islice(known, len(at_once))))
+            self.begin_blocks(at_once)
 
     def allocate(self, request: Request, num_tokens: int) -> Allocation:
         """Make the table cover ``num_tokens`` tokens and its slots writable from the first uncomputed one on.
@@ -279,11 +270,12 @@ class KVCacheManager:
         table = self._tables.pop(request.request_id, None)
         if table is None:
             return
+        contents = extend_block_hashes(request, table.num_indexed, self.block_size, self._model_id)[: table.num_indexed]
         if discard:
-            for block in table.blocks:
+            for block, content in zip(table.blocks, contents):
                 if not self.pool.is_shared(block):
-                    self.pool.forget(block)
-        self.pool.release_all(reversed(table.blocks))
+                    self.pool.forget(block, content)
+        self.pool.release_all(table.blocks, contents)
 
     def num_unused_slots(self, request: Request) -> int:
         """Slots that a running request's table reserves and that hold no token."""

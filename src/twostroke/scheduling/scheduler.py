@@ -11,7 +11,7 @@ Iteration-level scheduling: Yu et al., Orca, OSDI 2022. Chunked prefill: Agrawal
 from __future__ import annotations
 
 from twostroke.config import SchedulerConfig
-from twostroke.errors import RequestTooLargeError, TwostrokeError
+from twostroke.errors import TwostrokeError
 from twostroke.kv_cache.manager import KVCacheManager, Prefix
 from twostroke.observability.events import SchedulerStats
 from twostroke.scheduling.policies import make_policy, pick_victim
@@ -39,6 +39,8 @@ class Scheduler:
     Args:
         config: Budget, limits, policy.
         kv: The block tables; nobody else changes them.
+
+    ``num_samples`` counts the requests that have a leader, ``num_lent`` the running ones that others look after.
     """
 
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
@@ -48,6 +50,7 @@ class Scheduler:
         self.running: dict[str, Request] = {}
         self.requests: dict[str, Request] = {}
         self.num_preemptions = 0
+        self.num_samples = self.num_lent = 0
         self._held: dict[str, list[Request]] = {}
         self._released: list[str] = []
         self._num_arrived = 0
@@ -61,7 +64,7 @@ class Scheduler:
     # ---- arrivals and departures -------------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
-        """Queue a request that ``check_fits`` has passed and whose id is not in use.
+        """Queue a request that ``KVCacheManager.check_fits`` has passed and whose id is not in use.
 
         One that shares its leader's prompt is held until that prompt is computed.
         """
@@ -70,24 +73,11 @@ class Scheduler:
         self._num_arrived += 1
         self.requests[request.request_id] = request
         leader = request.leader
-        if leader is not None and self.requests.get(leader.request_id) is leader and not _prompt_computed(leader):
+        self.num_samples += leader is not None
+        if leader is not None and self.requests.get(leader.request_id) is leader and not leader.prompt_computed:
             self._held.setdefault(leader.request_id, []).append(request)
         else:
             self.policy.push(request)
-
-    def check_fits(self, request: Request) -> None:
-        """Raise ``RequestTooLargeError``, with the numbers, for a request that needs more blocks than there are."""
-        needed = self.kv.blocks_for(request.max_total_tokens)
-        if needed > self.kv.pool.num_blocks:
-            available = self.kv.pool.num_blocks * self.kv.block_size
-            raise RequestTooLargeError(
-                f"the request needs {needed} KV blocks for {request.max_total_tokens} tokens, "
-                f"but the cache has {self.kv.pool.num_blocks} ({available} tokens)",
-                needed=request.max_total_tokens,
-                available=available,
-                param="max_tokens",
-                hint="shorten the prompt, lower max_tokens, or start the server with a larger --kv-cache-memory",
-            )
 
     def finish(
         self, request_id: str, reason: FinishReason, now: float, *, error: TwostrokeError | None = None
@@ -96,11 +86,13 @@ class Scheduler:
         request = self.requests.pop(request_id, None)
         if request is None:
             return None
+        self.num_samples -= request.leader is not None
         if self.running.pop(request_id, None):
             self._ranked_left = True
             self._released.append(request_id)
             self.policy.finished(request)
         else:
+            assert request.status is RequestStatus.WAITING, "it is lent to somebody"
             self._leave_queue(request)
         self.kv.free(request, discard=error is not None)
         request.status = RequestStatus.FINISHED
@@ -125,15 +117,26 @@ class Scheduler:
         self._ranked_left = False
         return self._ranked
 
+    def lend(self, request: Request) -> None:
+        """Leave a running request to others, who take one token of each step for it (``scheduling/steady.py``)."""
+        del self.running[request.request_id]
+        self._ranked = None
+        self.num_lent += 1
+
+    def take_back(self, request: Request) -> None:
+        self.running[request.request_id] = request
+        self._ranked = None
+        self.num_lent -= 1
+
     def skip_steps(self, steps: int) -> None:
-        """Count steps that were taken without plans (``scheduling/steady.py``)."""
+        """Count steps that were taken without plans."""
         self._step += steps
 
     # ---- one step ----------------------------------------------------------------------------------------------
 
     def schedule(self, now: float) -> StepPlan:
         """Plan the next step at time ``now`` (seconds on the caller's clock)."""
-        plan = StepPlan(step=self._step, time=now, released=self._released)
+        plan = StepPlan(step=self._step, time=now, released=self._released, num_tokens=self.num_lent)
         self._released = []
         self._step += 1
         self._num_looked_at = self._num_arrived
@@ -166,7 +169,7 @@ class Scheduler:
             # It filled a block if its last one holds no more than what is new.
             if computed % size < num_tokens and request.status is RequestStatus.RUNNING:
                 self.kv.commit(request)
-            if held and _prompt_computed(request):
+            if held and request.prompt_computed:
                 self._unhold(request)
         return outputs
 
@@ -199,6 +202,8 @@ class Scheduler:
     def _continue_running(self, plan: StepPlan) -> None:
         """Those that lack one token first. Most need nothing for it: their last block has room, and is theirs alone."""
         self._let_in_newcomers(plan)
+        if not self.running:
+            return
         order = self.ranked()
         hurrying = self.policy.hurrying(order)
         for request in hurrying:
@@ -335,7 +340,7 @@ class Scheduler:
             promised += self.kv.num_blocks_missing(request)
 
     def _is_full(self) -> bool:
-        return len(self.running) >= self.config.max_num_seqs
+        return len(self.running) + self.num_lent >= self.config.max_num_seqs
 
     def _admit(self, request: Request, prefix: Prefix, plan: StepPlan) -> None:
         request.status = RequestStatus.RUNNING
@@ -384,10 +389,6 @@ class Scheduler:
         if self._ranks_change:
             self.policy.charge(request, output_tokens=len(tokens))
         return output
-
-
-def _prompt_computed(request: Request) -> bool:
-    return request.num_computed_tokens >= request.num_prompt_tokens
 
 
 def _output(request: Request, tokens: list[int]) -> RequestOutput:

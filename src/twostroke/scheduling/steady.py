@@ -1,119 +1,227 @@
-"""Many steps in one go, where every one of them would have the same plan but for one more token each.
+"""Requests that only decode, kept by what changes for them and not by what they are.
 
-While nobody arrives, every running request decodes: each step gives all of them one token, allocates a block where one
-begins and puts it into the prefix cache's index where one ends. ``steady_steps`` says for how many steps that is all
-that can happen; ``advance`` leaves scheduler and KV manager exactly as that many calls of ``schedule`` and ``update``
-would have left them. The simulator jumps with it; ``tests/scheduling/test_steady.py`` compares both ways.
+Every step gives each of them one token. So they advance together: it is enough to count steps, and to look at a request
+when it fills a block and begins the next one, and when it ends. What such steps cost here does not grow with the number
+of requests. Whoever lacks more than one token stays with the scheduler, which plans for those as ever; to it the others
+are so many tokens of the step's budget.
+
+Requests, block tables and pool are left exactly as ``schedule`` and ``update`` would have left them with everybody in
+the plan: blocks are taken, indexed and freed in the same order. The simulator jumps with it;
+``tests/scheduling/test_steady.py`` compares both ways.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from itertools import chain
 
 from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.scheduling.policies import Rank
 from twostroke.scheduling.scheduler import Scheduler
-from twostroke.scheduling.stopping import check_stop
-from twostroke.types import Request
+from twostroke.types import BlockKey, FinishReason, Request
+
+# Phase (steps counted when it fills a block, modulo a block), rank (unique), tokens computed less steps counted, which
+# never changes, the request, its table, and what its next blocks will hold.
+Member = tuple[int, Rank, int, Request, list[int], Iterator[BlockKey]]
 
 
-@dataclass(frozen=True, slots=True)
-class SteadyRun:
-    """What a run of steps did.
+class Steady:
+    """The members: requests that a scheduler has lent, each of which draws ``token`` in every step.
+
+    A step is ``begin``, then the scheduler's ``schedule`` and ``update`` for everybody else, with ``end`` before the
+    ``update``. ``run`` takes several in one go. ``prepare`` comes before either. Nobody is aborted meanwhile, unless
+    ``release`` has given the members back.
 
     Attributes:
-        finished: Those that ended with its last step.
-        taken: For each block that was taken, in order, in which of the steps.
+        request_ids: Of the members.
     """
 
-    finished: list[Request]
-    taken: list[int]
+    def __init__(self, scheduler: Scheduler, token: int) -> None:
+        self.request_ids: set[str] = set()
+        self._scheduler = scheduler
+        self._kv = scheduler.kv
+        self._token = token
+        self._never = scheduler.config.policy == "fair"
+        self._budget = scheduler.config.max_num_batched_tokens
+        self._steps = 0
+        self._computed = 0  # the sum of what members have computed, less the steps of each
+        self._size = scheduler.kv.block_size
+        self._groups: list[list[Member]] = [[] for _ in range(self._size)]  # by phase, each in order of rank
+        self._ends: list[tuple[int, Rank, Member]] = []  # a heap: how many steps will have been counted
 
+    def __len__(self) -> int:
+        return len(self.request_ids)
 
-def steady_steps(scheduler: Scheduler, token: int, most: int) -> int:
-    """How many of the next steps, at most ``most``, only decode; 0 if the next one does anything else.
+    @property
+    def context(self) -> int:
+        """Tokens that the members attend to in the next step."""
+        return self._computed + len(self.request_ids) * (self._steps + 1)
 
-    Requests may end in the last of them, none before. Whoever calls it knows that nobody arrives or is aborted
-    meanwhile, and that every request draws ``token`` in every step.
-    """
-    running = scheduler.running
-    if not running or len(running) > scheduler.config.max_num_batched_tokens:
-        return 0
-    if scheduler.config.policy == "fair":
-        return 0  # The order of requests, and so of blocks, depends on the tokens of this very run.
-    if scheduler.has_arrivals() and _looks_free(scheduler):
-        return 0  # They are looked at but once then, by the step that most likely lets them in.
-    requests = scheduler.ranked()
-    steps = most
-    for request in requests:
-        computed, ends = request.num_computed_tokens, request.stop_token_ids
-        if len(request.token_ids) != computed + 1 or computed < request.num_prompt_tokens or (ends and token in ends):
+    def prepare(self, most: int) -> int:
+        """Take in whoever only decodes by now. How many steps, at most ``most``, ``run`` may take.
+
+        Members may end in the last of them, none before. 0: the next step has to be planned, since somebody else is in
+        it, may enter it, or it may preempt; in that case, or if the order of requests depends on each token or blocks
+        are shared between samples, nobody is a member any more.
+        """
+        scheduler, free = self._scheduler, self._kv.pool.num_free
+        if not self._take_in(free):
+            self.release()
             return 0
-        if request.max_total_tokens - computed <= steps:
-            steps = request.max_total_tokens - computed - 1
-    # Without samples of one prompt, nobody shares a block that is not full.
-    copies = scheduler.kv.pool.shares and any(request.leader is not None for request in requests)
-    if copies and any(map(scheduler.kv.must_copy, requests)):
-        return 0
-    return _until_someone_enters(scheduler, scheduler.kv.num_decode_steps(requests, steps))
+        if scheduler.running or not self._ends:
+            return 0
+        steps = self._ends[0][0] - self._steps
+        if steps > most:
+            steps = most
+        if len(self.request_ids) * (steps // self._size + 1) > free:
+            steps = self._steps_with_blocks(steps)
+        if len(scheduler.requests) == len(self.request_ids):
+            return steps
+        return 0 if scheduler.has_arrivals() and self._looks_free() else self._until_someone_enters(steps)
 
+    def begin(self) -> int:
+        """Give a block to those whose next token begins one; how many those are."""
+        due = self._groups[self._steps % self._size]
+        if due:
+            self._kv.begin_blocks([member[4] for member in due])
+        return len(due)
 
-def advance(scheduler: Scheduler, token: int, steps: int, now: float) -> SteadyRun:
-    """Take ``steps`` steps, which ``steady_steps`` has allowed, the last of which ends at ``now``."""
-    requests = scheduler.ranked()
-    tokens = [token] * steps
-    for request in requests:
-        request.token_ids += tokens
-    taken = scheduler.kv.decode(requests, steps)
-    finished = []
-    size = scheduler.kv.block_size
-    for request in requests:
-        computed = request.num_computed_tokens
-        if not computed % size:
-            scheduler.kv.commit(request)
-        if computed + 1 >= request.max_total_tokens and (stop := check_stop(request)):
-            scheduler.finish(request.request_id, stop.reason, now)
-            finished.append(request)
-    scheduler.skip_steps(steps)
-    return SteadyRun(finished, taken)
+    def end(self, now: float) -> list[Request]:
+        """Everybody has got a token by ``now``. Index what is full; end, and return, those that are done."""
+        self._steps += 1
+        if due := self._groups[self._steps % self._size]:
+            self._kv.fill_blocks([member[4] for member in due], [member[5] for member in due])
+        finished = []
+        while self._ends and self._ends[0][0] == self._steps:
+            finished.append(self._give_back(heappop(self._ends)[2]))
+        for request in finished:
+            self._scheduler.finish(request.request_id, FinishReason.LENGTH, now)
+        return finished
 
+    def run(self, steps: int, now: float) -> tuple[list[Request], list[int]]:
+        """Take ``steps`` steps, which ``prepare`` has allowed, the last of which ends at ``now``.
 
-def _looks_free(scheduler: Scheduler) -> bool:
-    """Whether there may be a place for the first waiting request, judged without looking for its prefix."""
-    head = scheduler.policy.peek()
-    full = len(scheduler.running) >= scheduler.config.max_num_seqs
-    return head is not None and not full and scheduler.kv.blocks_for(head.num_tokens) <= scheduler.kv.pool.num_free
+        Returns those that ended with it, and for each block that was taken, in order, in which of the steps.
+        """
+        size, at_once = self._size, self.begin()
+        first = (self._steps + 1) % size
+        # Who fills a block and begins the next, in order; after as many steps as a block has tokens, all over again.
+        members = list(chain.from_iterable((self._groups[first:] + self._groups[:first])[: steps - 1]))
+        taken: list[int] = []
+        if members:
+            phases, _, _, _, tables, contents = zip(*members)
+            taken = [(phase - first) % size + 1 for phase in phases]
+            if steps > size:
+                taken = [past + step for past in range(0, steps, size) for step in taken]
+                del taken[bisect_left(taken, steps) :]
+            self._kv.take_turns(tables, contents, taken)
+        self._steps += steps - 1
+        self._scheduler.skip_steps(steps)
+        return self.end(now), [0] * at_once + taken
 
+    def release(self) -> None:
+        """Give all members back to the scheduler."""
+        for member in list(chain.from_iterable(self._groups)):
+            self._give_back(member)
+        self._ends.clear()
 
-def _until_someone_enters(scheduler: Scheduler, steps: int) -> int:
-    """``steps``, less those in which the first waiting request might find room.
+    # ---- members -----------------------------------------------------------------------------------------------
 
-    A run frees no block, so whoever lacks room goes on to lack it, unless a running request happens to write the very
-    prefix that it looks for.
-    """
-    if not steps or not len(scheduler.policy):
+    def _take_in(self, free: int) -> bool:
+        """Let those join that lack one token; whether the next step, with so many free blocks, needs no member."""
+        scheduler = self._scheduler
+        if self._never or scheduler.num_samples:
+            return False
+        needed = 0
+        if scheduler.running:
+            for request in scheduler.ranked():
+                if len(request.token_ids) == request.num_computed_tokens + 1:
+                    # The scheduler would take one that stays in the order of ranks, between the members.
+                    if not self._may_join(request):
+                        return False
+                    self._join(request)
+            needed = self._kv.num_blocks_promised(scheduler.running.values())
+        needed += len(self._groups[self._steps % self._size])
+        return needed <= free and len(self.request_ids) <= self._budget
+
+    def _may_join(self, request: Request) -> bool:
+        """It has computed its prompt, nothing but its length ends it, and what it will have written is known."""
+        return (
+            request.num_computed_tokens >= request.num_prompt_tokens
+            and self._token not in request.stop_token_ids
+            and len(request.block_hashes) >= request.max_total_tokens // self._size
+        )
+
+    def _join(self, request: Request) -> None:
+        ahead = request.num_computed_tokens - self._steps
+        rank = self._scheduler.policy.rank(request)
+        phase = -ahead % self._size
+        member = phase, rank, ahead, request, *self._kv.lend(request)
+        insort(self._groups[phase], member)
+        heappush(self._ends, (request.max_total_tokens - 1 - ahead, rank, member))
+        self._computed += ahead
+        self.request_ids.add(request.request_id)
+        self._scheduler.lend(request)
+
+    def _give_back(self, member: Member) -> Request:
+        """Bring a member up to the steps that were taken; it is the scheduler's again."""
+        phase, _, ahead, request, _, _ = member
+        request.num_computed_tokens = computed = ahead + self._steps
+        request.token_ids += [self._token] * (computed + 1 - len(request.token_ids))
+        self._kv.settle(request)
+        group = self._groups[phase]
+        del group[bisect_left(group, member)]
+        self._computed -= ahead
+        self.request_ids.remove(request.request_id)
+        self._scheduler.take_back(request)
+        return request
+
+    # ---- how long ----------------------------------------------------------------------------------------------
+
+    def _steps_with_blocks(self, most: int) -> int:
+        """For how many steps, at most ``most``, there are blocks."""
+        left, size = self._kv.pool.num_free, self._size
+        members = chain.from_iterable(self._groups)
+        taken = sorted(step for member in members for step in range((member[0] - self._steps) % size, most, size))
+        return taken[left] if left < len(taken) else most
+
+    def _looks_free(self) -> bool:
+        """Whether there may be a place for the first waiting request, judged without looking for its prefix."""
+        scheduler = self._scheduler
+        head = scheduler.policy.peek()
+        full = len(self) >= scheduler.config.max_num_seqs
+        return head is not None and not full and self._kv.blocks_for(head.num_tokens) <= self._kv.pool.num_free
+
+    def _until_someone_enters(self, steps: int) -> int:
+        """``steps``, less those in which the first waiting request might find room.
+
+        A run frees no block, so whoever lacks room goes on to lack it, unless a running request happens to write the
+        very prefix that it looks for.
+        """
+        scheduler, kv = self._scheduler, self._kv
+        if not steps:
+            return 0
+        request = scheduler.policy.peek()
+        if request is None or len(self) >= min(self._budget, scheduler.config.max_num_seqs):
+            return steps
+        prefix = kv.find_prefix(request)
+        if kv.has_room(request, prefix, len(self._groups[self._steps % self._size])):
+            return 0
+        if prefix.looked_up:
+            for _, _, ahead, other, _, _ in chain.from_iterable(self._groups):
+                computed = ahead + self._steps
+                steps = min(steps, _steps_before_sharing(kv, request, other, computed, len(prefix.blocks)))
         return steps
-    request = scheduler.policy.peek()
-    config, kv = scheduler.config, scheduler.kv
-    full = len(scheduler.running) >= min(config.max_num_batched_tokens, config.max_num_seqs)
-    if request is None or full:
-        return steps
-    prefix = kv.find_prefix(request)
-    if kv.has_room(request, prefix, kv.num_blocks_promised(scheduler.running.values())):
-        return 0
-    if prefix.looked_up:
-        for other in scheduler.running.values():
-            steps = min(steps, _steps_before_sharing(kv, request, other, len(prefix.blocks)))
-    return steps
 
 
-def _steps_before_sharing(kv: KVCacheManager, waiting: Request, running: Request, index: int) -> int:
+def _steps_before_sharing(kv: KVCacheManager, waiting: Request, running: Request, computed: int, index: int) -> int:
     """Steps until ``running`` has filled its block, if so far it has written what ``waiting`` looks for; else many."""
     size, never = kv.block_size, running.max_total_tokens
-    written = running.num_computed_tokens // size
+    written = computed // size
     if written > index or index >= (waiting.num_tokens - 1) // size:
         return never
-    # A sample on its leader's blocks may have no hashes of its own yet: it might match, so the run is cut short.
-    known = written and len(running.block_hashes) >= written
-    if known and running.block_hashes[written - 1] != waiting.block_hashes[written - 1]:
+    if written and running.block_hashes[written - 1] != waiting.block_hashes[written - 1]:
         return never
-    return (written + 1) * size - running.num_computed_tokens
+    return (written + 1) * size - computed

@@ -99,14 +99,17 @@ class PrefillAttention:
     def time(self, chunks: tuple[tuple[int, int], ...]) -> KernelTime:
         """Time for chunks of (new tokens, tokens cached before)."""
         e, window = self._efficiency, self._layer.window
+        half_tile, tile = 0.5 * e.tile, max(e.tile, 1.0)
         pairs = 0.0
         cached = new = tiles = longest = 0
         for length, before in chunks:
-            pairs += seen_pairs(length, before, window) + 0.5 * e.tile * length
-            cached += before if window is None else min(before, window)
+            pairs += seen_pairs(length, before, window) + half_tile * length
+            cached += before if window is None or before < window else window
             new += length
-            tiles += ceil(length / max(e.tile, 1.0))
-            longest = max(longest, min(length, QUERY_TILE) * self._layer.seen(before + length))
+            tiles += ceil(length / tile)
+            end = before + length
+            seen = end if window is None or end < window else window
+            longest = max(longest, (length if length < QUERY_TILE else QUERY_TILE) * seen)
         most = max(pairs * self._heads, longest * self._units)
         compute = most * self._flops / self._layer.heads / self._compute_rate
         moved = (cached + new) * self._token_bytes

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from twostroke.simulator.cost_model import CostModel
 from twostroke.simulator.step_shape import StepShape
@@ -23,6 +24,8 @@ MANY = 24
 Bound = Literal["seconds", "low", "high"]
 # Tokens per request between two contexts that the cost model is asked about.
 SPACING = 64
+# Pieces, half a kilobyte each, whose durations are kept.
+MOST_KEPT = 10_000
 
 
 class Piece(NamedTuple):
@@ -56,6 +59,7 @@ class DecodeCurve:
         self._cost = cost
         self._bound = bound
         self._pieces: dict[tuple[int, int], Piece] = {}
+        self._kept: dict[tuple[int, int, int], npt.NDArray[np.float64]] = {}
         self._asked: dict[tuple[int, int], tuple[float, str]] = {}
 
     def piece(self, requests: int, context: int) -> Piece:
@@ -78,34 +82,49 @@ class DecodeCurve:
         Args:
             context: Tokens attended to in the first step; ``requests`` more in each further one.
         """
-        times = array("d", (now,))
+        began, times = now, array("d")
         bindings: list[tuple[str, int]] = []
         while not bindings or (steps and now < until):
-            lines: list[tuple[float, float, range]] = []
+            lines: list[tuple[Piece, range]] = []
             while not lines or (steps and now < until):
-                start, end, seconds, slope, binding = self.piece(requests, context)
+                piece = self.piece(requests, context)
+                start, end, seconds, slope, binding = piece
                 behind, inside = context - start, min(steps, -(-(end - context) // requests))
                 first = seconds + behind * slope
                 if until - now < inside * first:
                     inside = int(max(until - now, 0.0) / first) + 1  # those beyond would be computed in vain
-                lines.append((seconds, slope, range(behind, behind + inside * requests, requests)))
+                lines.append((piece, range(behind, behind + inside * requests, requests)))
                 before = bindings.pop()[1] if bindings and bindings[-1][0] == binding else 0
                 bindings.append((binding, before + inside))
                 steps -= inside
                 context += inside * requests
                 now += inside * first  # about, and hardly ever later than that
-            times.extend(_ends(times[-1], lines))
+            known = self._times(times[-1] if times else began, lines)
+            times = times[:-1] + known if times else known
             now = times[-1]
-        # Estimating how many fit may have gone past the end.
-        surplus = len(times) - 1 - bisect_left(times, until, 1, len(times) - 1)
-        if surplus:
-            del times[-surplus:]
-        while surplus:
-            binding, count = bindings.pop()
-            if count > surplus:
-                bindings.append((binding, count - surplus))
-            surplus = max(surplus - count, 0)
+        if len(times) > 2 and times[-2] >= until:
+            _cut(times, bindings, until)
         return DecodeRun(times, bindings)
+
+    def _times(self, now: float, lines: list[tuple[Piece, range]]) -> array[float]:
+        """``now``, and when the steps from then on end, so far behind their pieces' beginnings as the ranges say."""
+        if sum([len(behind) for _, behind in lines]) < MANY:
+            durations = [seconds + at * slope for (_, _, seconds, slope, _), behind in lines for at in behind]
+            return array("d", list(accumulate(durations, initial=now)))
+        parts = [self._durations(piece, behind) for piece, behind in lines]
+        return array("d", np.add.accumulate(np.concatenate([np.array([now]), *parts])).tobytes())
+
+    def _durations(self, piece: Piece, behind: range) -> npt.NDArray[np.float64]:
+        """Of steps on one line. Few requests pass the same places again and again, so those are kept."""
+        requests, first = behind.step, behind.start // behind.step
+        key = requests, piece.start, behind.start % requests
+        found = self._kept.get(key)
+        if found is None:
+            at = np.arange(key[2], piece.end - piece.start, requests, dtype=np.float64)
+            found = at * piece.slope + piece.seconds
+            if len(self._kept) < MOST_KEPT:
+                self._kept[key] = found
+        return found[first : first + len(behind)]
 
     def _ask(self, requests: int, context: int) -> tuple[float, str]:
         """Seconds, and what they wait for. One line's end is the next one's beginning, so answers are kept."""
@@ -116,12 +135,12 @@ class DecodeCurve:
         return found
 
 
-def _ends(now: float, lines: list[tuple[float, float, range]]) -> array[float]:
-    """When consecutive steps from ``now`` on end that take ``seconds + slope * at``, for each ``at`` of each line."""
-    if sum([len(behind) for _, _, behind in lines]) < MANY:
-        durations = [seconds + at * slope for seconds, slope, behind in lines for at in behind]
-        return array("d", islice(accumulate(durations, initial=now), 1, None))
-    parts = [np.arange(at.start, at.stop, at.step, dtype=np.float64) * slope + seconds for seconds, slope, at in lines]
-    steps = np.concatenate(parts) if len(parts) > 1 else parts[0]
-    steps[0] += now
-    return array("d", np.add.accumulate(steps).tobytes())
+def _cut(times: array[float], bindings: list[tuple[str, int]], until: float) -> None:
+    """Drop steps that begin at ``until`` or later: how many fit was estimated."""
+    surplus = len(times) - 1 - bisect_left(times, until, 1, len(times) - 1)
+    del times[-surplus:]
+    while surplus:
+        binding, count = bindings.pop()
+        if count > surplus:
+            bindings.append((binding, count - surplus))
+        surplus = max(surplus - count, 0)

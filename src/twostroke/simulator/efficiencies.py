@@ -184,6 +184,9 @@ def load_efficiencies(
     """
     raw = _parse(FILES / "default.toml")
     for file in sorted(FILES.glob("*.toml")):
+        text = file.read_text(encoding="utf-8")
+        if f'"{device}"' not in text and "links" not in text:
+            continue  # quicker than to parse it
         found = _parse(file)
         if device in found.get("devices", ()) or link.startswith(tuple(found.get("links", ()))):
             raw = _merge(raw, found)

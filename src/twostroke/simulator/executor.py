@@ -52,8 +52,14 @@ class SimulatedExecutor:
         self._waking = waking
         self._ended = 0.0  # the last step
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        shape = self.last_shape = step_shape(plan, 0 if self.acceptance is None else self.acceptance.tokens)
+    def execute(self, plan: StepPlan, others: int = 0, context: int = 0) -> StepResult:
+        """A step.
+
+        Args:
+            others: Requests that decode in it and are not in the plan; ``context``: tokens that those attend to.
+        """
+        shape = step_shape(plan, 0 if self.acceptance is None else self.acceptance.tokens, others, context)
+        self.last_shape = shape
         if self._settling:
             shape = self.last_shape = self._settle(shape)
         if self._waking and self._was_idle():
@@ -67,8 +73,9 @@ class SimulatedExecutor:
             seconds = at_start + (context - start) * slope
         self.clock.advance(seconds)
         if self._waking:
-            self._ended = self.clock()
-        return StepResult(token_ids=self._draw(plan, shape), duration=seconds, timings={"forward": seconds})
+            self._ended = self.clock.now
+        drawn = self._draw(plan, sampled - others)
+        return StepResult(token_ids=drawn, duration=seconds, timings={"forward": seconds})
 
     @property
     def settled(self) -> bool:
@@ -83,13 +90,13 @@ class SimulatedExecutor:
         Args:
             context: Tokens that the requests attend to in the first step; one more each in every further one.
         """
-        run = self._curve.run(requests, context, steps, self.clock(), until)
+        run = self._curve.run(requests, context, steps, self.clock.now, until)
         self._ended = run.times[-1]
         return run
 
     def _was_idle(self) -> bool:
         """Whether time went on since the last step."""
-        return self.clock() > self._ended
+        return self.clock.now > self._ended
 
     def _settle(self, shape: StepShape) -> StepShape:
         """The shape with its distance from the last step that prefilled."""
@@ -103,9 +110,9 @@ class SimulatedExecutor:
     def close(self) -> None:
         """Nothing to free."""
 
-    def _draw(self, plan: StepPlan, shape: StepShape) -> dict[str, list[int]]:
+    def _draw(self, plan: StepPlan, sampled: int) -> dict[str, list[int]]:
         acceptance = self.acceptance
-        if acceptance is None and shape.sampled == len(plan.scheduled):
+        if acceptance is None and sampled == len(plan.scheduled):
             return dict.fromkeys(plan.scheduled, self._one)
         if acceptance is None:
             return dict.fromkeys([name for name, item in plan.scheduled.items() if item.samples], self._one)
@@ -119,14 +126,16 @@ class SimulatedExecutor:
         return drawn
 
 
-def step_shape(plan: StepPlan, drafts: int = 0) -> StepShape:
+def step_shape(plan: StepPlan, drafts: int = 0, others: int = 0, context: int = 0) -> StepShape:
     """What a plan computes.
 
     Args:
         drafts: Tokens that a decoding request may lack beyond the last. The scheduler learns of accepted drafts as of
             any new tokens and lets the next step compute them; the time for that is part of verifying them.
+        others: Requests that decode beside the plan's; ``context``: tokens that those attend to.
     """
-    decode_requests = decode_context = sampled = 0
+    decode_requests = sampled = others
+    decode_context = context
     prefill = []
     for item in plan.scheduled.values():
         start, count = item.start, item.num_tokens

@@ -84,6 +84,7 @@ class Fleet:
         self._replicas = replicas
         self._router = router
         self._workload = workload
+        self._reactive = workload.reactive
         self._max_model_len = max_model_len
         self._params = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True, detokenize=False)
         self._known: Iterator[RequestSpec] = workload.arrivals()
@@ -109,17 +110,17 @@ class Fleet:
 
     def _turn(self, progress: Callable[[int], None]) -> bool:
         arrival = self._next_arrival()
-        busy = [replica for replica in self._replicas if replica.clock() < arrival and replica.has_work()]
+        busy = [replica for replica in self._replicas if replica.clock.now < arrival and replica.has_work()]
         if not busy:
             if arrival == math.inf:
                 return False
             self._admit(self._pop_arrival(), progress)
             return True
-        replica = min(busy, key=lambda replica: replica.clock()) if len(busy) > 1 else busy[0]
-        until, reactive = arrival, self._workload.reactive
+        replica = min(busy, key=lambda replica: replica.clock.now) if len(busy) > 1 else busy[0]
+        until, reactive = arrival, self._reactive
         if reactive:
             # Any other replica may end a request, and so set one off, from its own time on.
-            until = min([arrival, *(other.clock() for other in busy if other is not replica)])
+            until = min([arrival, *(other.clock.now for other in busy if other is not replica)])
         while True:
             if finished := replica.run(until):
                 for request in finished:
@@ -127,7 +128,7 @@ class Fleet:
                 progress(len(finished))
                 if reactive:
                     return True
-            if replica.clock() >= until or not replica.has_work():
+            if replica.clock.now >= until or not replica.has_work():
                 return True
 
     # ---- arrivals ----------------------------------------------------------------------------------------------
@@ -146,15 +147,16 @@ class Fleet:
     def _admit(self, spec: RequestSpec, progress: Callable[[int], None]) -> None:
         """Send a request to a replica. What could never run is refused, as the live engine refuses it."""
         info = self._replicas[0].executor.info
-        blocks = -(-spec.total_tokens // info.block_size)
-        if spec.total_tokens > self._max_model_len or blocks > info.num_blocks:
+        total = spec.total_tokens
+        if total > self._max_model_len or -(-total // info.block_size) > info.num_blocks:
             self._result.refused.append(spec.number)
             self._expect(self._workload.after(spec, spec.arrival))
             progress(1)
             return
         chosen = self._router.route(spec, self._replicas)
-        self._specs[spec.request_id] = spec, chosen
-        self._replicas[chosen].add(make_request(spec, self._params, info.block_size))
+        request = make_request(spec, self._params, info.block_size)
+        self._specs[request.request_id] = spec, chosen
+        self._replicas[chosen].add(request)
 
     def _expect(self, specs: Sequence[RequestSpec]) -> None:
         for spec in specs:
@@ -181,7 +183,8 @@ class Fleet:
                 tenant=spec.tenant,
             )
         )
-        self._expect(self._workload.after(spec, finish))
+        if self._reactive:
+            self._expect(self._workload.after(spec, finish))
 
     def _sum_up(self) -> FleetResult:
         result = self._result

@@ -64,7 +64,8 @@ class Product:
         self._bandwidth = e.memory * bandwidth
         self._weights = weight_bytes * outputs * inputs
         self._activation = activation_bytes
-        self._unsplit: dict[int, float] = {}  # compute time by rows / LEAST_ROWS, where no split was worth a look
+        # By rows / LEAST_ROWS: the least compute time without a split, and with each split that may take less.
+        self._known: dict[int, tuple[float, list[tuple[int, float]]]] = {}
         # (rows of a tile, tiles side by side, seconds per step along the inner dimension)
         self._tiles = [
             (rows, ceil(outputs / width), 2.0 * (rows * width + e.half_tile) * units / self._flops)
@@ -78,32 +79,36 @@ class Product:
         return combine(self._compute(rows), memory, e.launch, e.sharpness)
 
     def _compute(self, rows: float) -> float:
-        e, inputs, units = self._efficiency, self._inputs, self._units
+        e = self._efficiency
         if not e.half_tile:
-            return 2.0 * rows * self._outputs * inputs / self._flops
+            return 2.0 * rows * self._outputs * self._inputs / self._flops
         key = ceil(rows / LEAST_ROWS)
-        best = self._unsplit.get(key)
-        if best is not None:
-            return best
-        best, whole = float("inf"), True
-        prologue, partial, fixed, moved = e.prologue, e.waves, e.split, PARTIAL_BYTES * rows * self._outputs
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._search(key * LEAST_ROWS)
+        best, splits = found
+        for split, time in splits:
+            time += e.split + PARTIAL_BYTES * rows * self._outputs * split / self._bandwidth
+            best = min(best, time)
+        return best
+
+    def _search(self, rows: int) -> tuple[float, list[tuple[int, float]]]:
+        """An entry of ``_known``. What a split moves is still to be added to its time."""
+        e, inputs, units = self._efficiency, self._inputs, self._units
+        prologue, partial, fixed = e.prologue, e.waves, e.split
+        times = dict.fromkeys(SPLITS, float("inf"))
         for tile_rows, across, step in self._tiles:
             tiles = ceil(rows / tile_rows) * across / units
-            least = step * tiles * inputs
-            if least >= best:
+            if step * tiles * inputs >= times[1]:
                 continue  # even without a last wave and a prologue
             split_least = step * tiles * (inputs + 2.0 * prologue) + fixed
             for split in SPLITS:
                 found = tiles * split
                 waves = partial * ceil(found) + (1 - partial) * (found if found > 1.0 else 1.0)
                 time = waves * step * (inputs / split + prologue)
-                if split > 1:
-                    time += fixed + moved * split / self._bandwidth
-                    whole = False
-                if time < best:
-                    best = time
-                if split_least >= best:
-                    break  # a further split would cost more than the rest of the last wave
-        if whole:
-            self._unsplit[key] = best
-        return best
+                if time < times[split]:
+                    times[split] = time
+                if split_least >= times[1]:
+                    break  # a split would cost more than the rest of the last wave
+        unsplit = times.pop(1)
+        return unsplit, [(split, time) for split, time in times.items() if time + fixed < unsplit]

@@ -104,11 +104,12 @@ def load_hardware(name: str) -> HardwareSheet:
     """Read a sheet by name, alias or path to a TOML file. Raises ConfigError."""
     if name.endswith(".toml"):
         return _read(Path(name).expanduser())
-    wanted = name.lower()
-    sheets = []
-    for stem in hardware_names():
-        sheets.append(_read(SHEETS / f"{stem}.toml"))
-        if wanted == stem or wanted in sheets[-1].aliases:
+    wanted, sheets = name.lower(), []
+    paths = [SHEETS / f"{stem}.toml" for stem in hardware_names()]
+    # To read a file is quick, to parse it is not: those that name the device come first.
+    for path in sorted(paths, key=lambda path: wanted != path.stem and f'"{wanted}"' not in path.read_text("utf-8")):
+        sheets.append(_read(path))
+        if wanted == path.stem or wanted in sheets[-1].aliases:
             return sheets[-1]
     known = [label for sheet in sheets for label in (sheet.name, *sheet.aliases)]
     close = get_close_matches(wanted, known, n=1)

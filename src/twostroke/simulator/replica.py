@@ -9,7 +9,7 @@ from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.observability.events import SchedulerStats, build_step_event
 from twostroke.observability.recorder import Recorder
 from twostroke.scheduling.scheduler import Scheduler
-from twostroke.scheduling.steady import advance, steady_steps
+from twostroke.scheduling.steady import Steady
 from twostroke.simulator.executor import TOKEN, SimulatedExecutor
 from twostroke.simulator.step_log import StepLog
 from twostroke.types import Reason, Request, StepPlan, StepResult
@@ -49,6 +49,7 @@ class Replica:
         )
         self.scheduler = Scheduler(config, self.kv)
         self.log = StepLog()
+        self._steady = Steady(self.scheduler, TOKEN)
         self._jump = jump and recorder is None and executor.acceptance is None
         self._recorder = recorder
         self._stats = SchedulerStats()
@@ -63,7 +64,7 @@ class Replica:
         self.scheduler.add(request)
 
     def has_work(self) -> bool:
-        return self.scheduler.has_work()
+        return bool(self.scheduler.requests)
 
     def num_unfinished(self, now: float) -> int:
         """Requests here at ``now``. A step that is under way then has been taken as a whole: whom it ends counts."""
@@ -72,73 +73,79 @@ class Replica:
 
     def run(self, until: float) -> list[Request]:
         """Take one step, or as many steady ones as begin before ``until``. Returns whom that has ended."""
-        if self._jump and self.executor.settled and (steps := steady_steps(self.scheduler, TOKEN, MAX_RUN)) > 1:
-            finished = self._take_run(steps, until)
-        else:
-            finished = self.step()
+        # Asked even where the next step is no ordinary one: who only decodes need not be planned for.
+        steps = self._steady.prepare(MAX_RUN) if self._jump else 0
+        finished = self._take_run(steps, until) if steps > 1 and self.executor.settled else self.step()
         if finished:
             self._finish_times += [request.finish_time or 0.0 for request in finished]
         return finished
 
     def step(self) -> list[Request]:
-        now = self.clock()
-        plan = self.scheduler.schedule(now)
-        result = self.executor.execute(plan)
-        unfinished, end = len(self.scheduler.requests), self.clock()
-        self.scheduler.update(plan, result, end)
-        finished = []
-        if len(self.scheduler.requests) < unfinished:
-            finished = [item.request for item in plan.scheduled.values() if item.request.finish_reason is not None]
-        self._observe(plan, result, end, finished)
+        scheduler, steady, now = self.scheduler, self._steady, self.clock.now
+        others = len(steady.request_ids)
+        if others:
+            steady.begin()
+        plan = scheduler.schedule(now)
+        result = self.executor.execute(plan, others, steady.context if others else 0)
+        end = self.clock.now
+        drew = steady.request_ids.union(result.token_ids) if others else result.token_ids.keys()
+        gaps = self._count_gaps(drew, now, end)
+        finished = steady.end(end) if others else []
+        unfinished = len(scheduler.requests)
+        scheduler.update(plan, result, end)
+        if len(scheduler.requests) < unfinished:
+            finished += [item.request for item in plan.scheduled.values() if item.request.finish_reason is not None]
+        self._observe(plan, result, end, finished, len(drew), gaps)
         return finished
 
     def _take_run(self, most: int, until: float) -> list[Request]:
-        running = self.scheduler.running
-        count = len(running)
-        context = sum([request.num_computed_tokens for request in running.values()]) + count
+        steady, requests = self._steady, self.scheduler.requests
+        count, context = len(steady.request_ids), steady.context
+        kept_out = self._kept_out(count) if len(requests) > count else ""
         # The clock adds one duration after the other; so does this, to the last digit.
         ahead = self.executor.decode_run(count, context, most, until)
         times = ahead.times
-        gaps = self._count_gaps(running.keys(), times[0], times[1])
-        kept_out = self._kept_out()
-        run = advance(self.scheduler, TOKEN, len(times) - 1, times[-1])
+        gaps = self._count_gaps(steady.request_ids, times[0], times[1])
+        finished, taken = steady.run(len(times) - 1, times[-1])
         self.clock.advance_to(times[-1])
+        left = count - len(finished)
         self.log.add_run(
             times,
             count,
             context,
             first_gaps=gaps,
-            left=len(running),
-            waiting=len(self.scheduler.requests) - len(running),
-            taken=run.taken,
+            left=left,
+            waiting=len(requests) - left,
+            taken=taken,
             free_blocks=self.kv.pool.num_free,
             bindings=ahead.bindings,
             kept_out=kept_out,
         )
-        return run.finished
+        return finished
 
-    def _kept_out(self) -> str:
+    def _kept_out(self, running: int) -> str:
         """Why nobody who waits enters while steps only decode: what the scheduler would say in each of them."""
-        config, running = self.config, len(self.scheduler.running)
-        if len(self.scheduler.requests) == running:
-            return ""
+        config = self.config
         if self.scheduler.policy.peek() is None:  # the rest of a static batch; one that was preempted may enter
             return Reason.BATCH_RUNNING.value
         if running >= config.max_num_batched_tokens:
             return Reason.TOKEN_BUDGET.value
         return Reason.MAX_NUM_SEQS.value if running >= config.max_num_seqs else Reason.NO_FREE_BLOCK.value
 
-    def _observe(self, plan: StepPlan, result: StepResult, now: float, finished: list[Request]) -> None:
-        """Write down what happened until ``now``; ``finished`` are those whom the step has ended."""
-        scheduler, executor, running = self.scheduler, self.executor, len(self.scheduler.running)
+    def _observe(
+        self, plan: StepPlan, result: StepResult, now: float, finished: list[Request], drew: int, gaps: int
+    ) -> None:
+        """Write down what happened until ``now``: the step has ended ``finished``, and ``drew`` have got a token."""
+        scheduler, executor = self.scheduler, self.executor
+        running = len(scheduler.running) + len(self._steady)
         waiting = len(scheduler.requests) - running
         self.log.add(
             plan.time,
             now,
             executor.last_shape,
             executor.last_binding,
-            new_tokens=len(result.token_ids) if executor.acceptance is None else self._num_kept(plan, result),
-            gaps=self._count_gaps(result.token_ids.keys(), plan.time, now),
+            new_tokens=drew if executor.acceptance is None else self._num_kept(plan, result),
+            gaps=gaps,
             running=running,
             waiting=waiting,
             free_blocks=self.kv.pool.num_free,
@@ -175,11 +182,11 @@ class Replica:
         if before == drew:
             return len(before)
         drawing = self._drew = frozenset(drew)
-        same = len(before & drawing)
-        if same < len(before):
-            for request_id in before - drawing:
-                if request_id in self.scheduler.requests:
-                    self._last_draw[request_id] = start
+        left_out = before - drawing
+        for request_id in left_out:
+            if request_id in self.scheduler.requests:
+                self._last_draw[request_id] = start
+        same = len(before) - len(left_out)
         if same < len(drawing) and self._last_draw:
             for request_id in sorted(drawing - before):
                 if (last := self._last_draw.pop(request_id, None)) is not None:

@@ -136,7 +136,7 @@ class StepLog:
         first = len(self.start)
         self.start += times[:-1]
         self.end += times[1:]
-        self.taken.extend([first + at for at in taken])
+        self.taken.fromlist([first + at for at in taken])
         gaps, running, done, steps = first_gaps, requests, 0, len(times) - 1
         for binding, count in bindings:
             done += count

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
 from twostroke.sampling_params import SamplingParams
 from twostroke.simulator.executor import TOKEN
-from twostroke.types import Request
+from twostroke.types import BlockKey, Request
 
-# The first byte of a prefix-cache key tells shared content from a request's own.
-_SHARED, _OWN = b"s", b"o"
-# Their last bytes, of the first blocks of a request; longer requests have theirs made.
-_NUMBERS: Final = tuple(index.to_bytes(4, "big") for index in range(2048))
+# Between the keys of two identities: more than any request has blocks. Its last bits are mixed, as dicts go by those.
+_STRIDE = 2_654_435_761
 
 
 class RequestSpec(msgspec.Struct, frozen=True):
@@ -90,27 +88,22 @@ class OpenLoop:
         return ()
 
 
-def block_keys(spec: RequestSpec, block_size: int) -> list[bytes]:
+def block_keys(spec: RequestSpec, block_size: int) -> list[BlockKey]:
     """Prefix-cache keys of all blocks that the request will ever fill, as the workload knows its content.
 
     They stand in for hashes of tokens, which there are none of: equal keys mean equal content up to the block's end.
     A block counts to the segment in which it ends.
     """
     num_blocks = spec.total_tokens // block_size
-    keys: list[bytes] = []
+    keys: list[BlockKey] = []
     end = 0
     for identity, tokens in spec.segments:
         end += tokens
-        prefix = _SHARED + identity.to_bytes(8, "big", signed=True)
-        keys += _numbered(prefix, len(keys), min(end // block_size, num_blocks))
-    keys += _numbered(_OWN + spec.number.to_bytes(8, "big"), len(keys), num_blocks)
+        first = (2 * identity + 1) * _STRIDE
+        keys += range(first + len(keys), first + min(end // block_size, num_blocks))
+    own = 2 * spec.number * _STRIDE
+    keys += range(own + len(keys), own + num_blocks)
     return keys
-
-
-def _numbered(prefix: bytes, begin: int, end: int) -> list[bytes]:
-    if end <= len(_NUMBERS):
-        return [prefix + number for number in _NUMBERS[begin:end]]
-    return [prefix + index.to_bytes(4, "big") for index in range(begin, end)]
 
 
 def make_request(spec: RequestSpec, params: SamplingParams, block_size: int) -> Request:

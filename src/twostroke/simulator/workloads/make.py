@@ -66,7 +66,7 @@ def make_workload(options: SimulatedWorkloadOptions) -> MadeWorkload:
 def _from_trace(options: SimulatedWorkloadOptions) -> MadeWorkload:
     path = find_trace(options.workload, options.trace_path)
     if path is not None:
-        specs = read_specs(path)[: options.num_requests]
+        specs = read_specs(path, options.num_requests)
         return MadeWorkload(_timed(options, specs, options.rate))
     fit = AZURE_FITS.get(options.workload)
     if fit is None:
