@@ -1,9 +1,9 @@
 """How the cost of a decode step grows with batch and context. Run as ``python -m benchmarks.growth MODEL``.
 
 The executor runs steps that no scheduler planned: so many requests of so many tokens, over a cache full of values.
-Beside each stands the roofline of this machine, from two rates that the script measures itself: the time to read the
-step's weights, keys and values once, or to carry out its products, whichever is longer. Writes
-benchmarks/results/growth.json, .md and .png.
+Beside each stands the roofline of this machine, from two rates that the script measures just before, since they change
+where others use the memory, too: the time to read the step's weights, keys and values once, or to carry out its
+products, whichever is longer. Writes benchmarks/results/growth.json, .md and .png.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Point:
     ms: float
     roofline_ms: float
     bound: str
+    machine: Machine
 
 
 def main(model: Path, *, kv: int = 2**31, rounds: int = 9, threads: int = 2, out: Path = RESULTS) -> None:
@@ -72,8 +73,7 @@ def main(model: Path, *, kv: int = 2**31, rounds: int = 9, threads: int = 2, out
         {"model": str(model), "kv_cache_memory": kv, "block_size": BLOCK, "max_num_seqs": max(BATCHES)}
     )
     executor = TorchExecutor.load(config)
-    machine = measure_machine(rounds)
-    print(f"reads {machine.bandwidth / 1e9:.1f} GB/s, {machine.operations / 1e9:.0f} GFLOP/s", file=sys.stderr)
+    probe = Probe()
     for cache in (*executor.kv.keys, *executor.kv.values):
         cache.fill_(0.01)  # pages that nobody wrote to are all one page, which the cache would hold
     sheet = ModelConfig.from_folder(model)
@@ -81,29 +81,33 @@ def main(model: Path, *, kv: int = 2**31, rounds: int = 9, threads: int = 2, out
     for context in CONTEXTS:
         for batch in BATCHES:
             if batch * -(-context // BLOCK) <= executor.info.num_blocks and context <= executor.info.max_model_len:
-                points.append(measure(executor, sheet, machine, batch, context, rounds))
+                points.append(measure(executor, sheet, probe(rounds), batch, context, rounds))
                 print(points[-1], file=sys.stderr, flush=True)
     executor.close()
     where = environment(shlex.join(["python", "-m", "benchmarks.growth", *sys.argv[1:]]), others.share())
-    _write(points, machine, where, out)
+    _write(points, where, out)
 
 
-def measure_machine(rounds: int) -> Machine:
-    """Reading from memory: torch's sum of 1 GiB, or one row through weights of 500 MB, whichever is faster. Products:
-    PyTorch's or our own, whichever is faster."""
-    library = load_library()
-    big = torch.ones(2**27, dtype=torch.int64)
-    bandwidth = big.nbytes / _median(lambda: big.sum(), rounds)
-    weight = torch.randn(2048, 2048).bfloat16()
-    x = torch.randn(512, 2048).bfloat16()
-    count = 2 * len(x) * weight.numel()
-    operations = count / _median(lambda: torch.nn.functional.linear(x, weight), rounds)
-    if library is not None:
-        layers = [PackedLinear(pack(weight, "bfloat16"), None, library) for _ in range(60)]
-        size = sum(layer.nbytes for layer in layers)
-        bandwidth = max(bandwidth, size / _median(lambda: [layer(x[:1]) for layer in layers], rounds))
-        operations = max(operations, count / _median(lambda: layers[0](x), rounds))
-    return Machine(bandwidth, operations)
+class Probe:
+    """What this machine gives at the moment. Reading from memory: torch's sum of 512 MiB, or one row through weights of
+    500 MB, whichever is faster. Products: PyTorch's or our own, whichever is faster."""
+
+    def __init__(self) -> None:
+        self._big = torch.ones(2**26, dtype=torch.int64)
+        self._weight = torch.randn(2048, 2048).bfloat16()
+        self._x = torch.randn(512, 2048).bfloat16()
+        library, layers = load_library(), 60
+        self._layers = [PackedLinear(pack(self._weight, "bfloat16"), None, library) for _ in range(layers) if library]
+
+    def __call__(self, rounds: int) -> Machine:
+        x, count = self._x, 2 * len(self._x) * self._weight.numel()
+        bandwidth = self._big.nbytes / _median(self._big.sum, rounds)
+        operations = count / _median(lambda: torch.nn.functional.linear(x, self._weight), rounds)
+        if self._layers:
+            size = sum(layer.nbytes for layer in self._layers)
+            bandwidth = max(bandwidth, size / _median(lambda: [layer(x[:1]) for layer in self._layers], rounds))
+            operations = max(operations, count / _median(lambda: self._layers[0](x), rounds))
+        return Machine(bandwidth, operations)
 
 
 def _median(run: Callable[[], object], rounds: int) -> float:
@@ -139,26 +143,29 @@ def measure(
     operations = batch * (2 * read + 4 * context * heads)
     memory, arithmetic = moved / machine.bandwidth, operations / machine.operations
     bound = "memory" if memory > arithmetic else "arithmetic"
-    return Point(batch, context, seconds * 1e3, max(memory, arithmetic) * 1e3, bound)
+    return Point(batch, context, seconds * 1e3, max(memory, arithmetic) * 1e3, bound, machine)
 
 
-def _write(points: Sequence[Point], machine: Machine, where: dict[str, Any], folder: Path) -> None:
+def _write(points: Sequence[Point], where: dict[str, Any], folder: Path) -> None:
     lines = [
-        "| context | batch | step, ms | roofline, ms | bound by | times the roofline | ms a request |",
-        "|---:|---:|---:|---:|---|---:|---:|",
+        "| context | batch | step, ms | roofline, ms | bound by | times the roofline | ms a request | GB/s read |",
+        "|---:|---:|---:|---:|---|---:|---:|---:|",
     ]
     lines += [
         f"| {p.context} | {p.batch} | {p.ms:.1f} | {p.roofline_ms:.1f} | {p.bound} | {p.ms / p.roofline_ms:.2f} "
-        f"| {p.ms / p.batch:.2f} |"
+        f"| {p.ms / p.batch:.2f} | {p.machine.bandwidth / 1e9:.1f} |"
         for p in points
     ]
+    read, products = ([getattr(p.machine, rate) / 1e9 for p in points] for rate in ("bandwidth", "operations"))
     text = (
         f"# How the cost of a decode step grows\n\n{environment_text(where)}\n"
-        f"This machine, measured in the same run: {machine.bandwidth / 1e9:.1f} GB/s read, "
-        f"{machine.operations / 1e9:.0f} GFLOP/s in bf16.\n\n![step time](growth.png)\n\n" + "\n".join(lines) + "\n"
+        f"This machine, measured before each kind of step: {min(read):.1f} to {max(read):.1f} GB/s read, "
+        f"{min(products):.0f} to {max(products):.0f} GFLOP/s in bf16.\n\n![step time](growth.png)\n\n"
+        + "\n".join(lines)
+        + "\n"
     )
     folder.mkdir(parents=True, exist_ok=True)
-    record = {"environment": where, "machine": asdict(machine), "points": [asdict(p) for p in points]}
+    record = {"environment": where, "points": [asdict(p) for p in points]}
     (folder / "growth.json").write_text(json.dumps(record, indent=1) + "\n")
     (folder / "growth.md").write_text(text)
     draw(points, folder / "growth.png")
