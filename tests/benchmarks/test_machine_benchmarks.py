@@ -42,7 +42,8 @@ def test_a_step_is_judged_by_what_it_must_move_and_multiply(checkpoint: Path) ->
 
 
 def test_points_are_drawn(tmp_path: Path) -> None:
-    points = [growth.Point(b, c, b + c / 100, b, "memory") for b in (1, 2) for c in (128, 512)]
+    machine = growth.Machine(1e9, 1e12)
+    points = [growth.Point(b, c, b + c / 100, b, "memory", machine) for b in (1, 2) for c in (128, 512)]
     growth.draw(points, tmp_path / "growth.png")
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
 
