@@ -31,7 +31,7 @@ class Stream:
         self._tell: Callable[[TokenUsage], None] = lambda usage: None
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]:
-        raise NotImplementedError("nobody reads it")
+        raise AssertionError("nobody reads it")
 
     def abort(self) -> None:
         """Nothing runs."""

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
 from twostroke.cli.flags import CacheFlags, ModelFlags, SchedulerFlags, engine_config
 from twostroke.errors import ConfigError
 from twostroke.simulator.calibration_options import CalibrationOptions
+
+if TYPE_CHECKING:
+    from twostroke.engine.engine import Engine
+    from twostroke.simulator.calibration_steps import Measurement
+    from twostroke.simulator.machine_speed import Probe
 
 CalibrationFlags = Annotated[CalibrationOptions, Parameter(name="*", group=Group("Calibration", sort_key=0))]
 
@@ -34,14 +40,11 @@ def calibrate(
     Args:
         model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same as --model.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
     from twostroke.model_files import resolve_model
     from twostroke.server.version import package_version
     from twostroke.simulator.calibration import as_toml
     from twostroke.simulator.calibration import calibrate as fit
-    from twostroke.simulator.calibration_steps import SCENES, measure, steps_csv
+    from twostroke.simulator.calibration_steps import steps_csv
     from twostroke.simulator.efficiencies import load_efficiencies
     from twostroke.simulator.hardware_sheet import load_hardware
     from twostroke.simulator.measured_on import MeasuredOn, as_text, processor_name
@@ -57,24 +60,13 @@ def calibrate(
     sheet = read_model(resolve_model(config.model.model, config.model.revision))
     weights = options.weight_format(config.model.dtype, sheet.format, config.model.quantization)
     engine = load_engine(config)
-    console = Console(stderr=True)
     try:
-        with Progress(console=console, disable=not console.is_terminal, refresh_per_second=2) as progress:
-            task = progress.add_task("measuring", total=options.rounds * len(SCENES))
-            probe = make_speed_probe(config.model.device)
-            said = lambda done: progress.update(task, completed=done)  # noqa: E731
-            measured = measure(engine, options.rounds, said, probe, probe.keep_busy)
+        probe = make_speed_probe(config.model.device)
+        measured = watched(engine, options.rounds, probe, probe.keep_busy)
     finally:
         engine.close()
-    steps = measured.steps
-    print(f"measured {len(steps)} kinds of steps; fitting", file=sys.stderr)
-    if measured.left_out:
-        left_out = f"{measured.left_out} of {measured.runs} runs were made at another speed and do not count"
-        print(f"the machine's speed changed: {left_out}", file=sys.stderr)
-    found = fit(steps, hardware, sheet, start, weights=weights)
-    source = (
-        f"twostroke calibrate on {platform.node() or 'this machine'}: {config.model.model}, {hardware.name}, {weights}"
-    )
+    found = fit(measured.steps, hardware, sheet, start, weights=weights)
+    source = f"twostroke calibrate on {platform.node() or '?'}: {config.model.model}, {hardware.name}, {weights}"
     on = MeasuredOn(
         machine=as_text(probe.gpu or processor_name()),
         device=hardware.name,
@@ -88,9 +80,27 @@ def calibrate(
     )
     write(options.output, as_toml(found, source, measured.speed, on), "--output")
     if options.steps is not None:
-        write(options.steps, steps_csv(steps, found.estimates), "--steps")
+        write(options.steps, steps_csv(measured.steps, found.estimates), "--steps")
     print(f"measured on {on.describe()}", file=sys.stderr)
-    print(f"median error {found.median_error:.1%} over {len(steps)} kinds of steps; wrote {options.output}")
+    print(f"median error {found.median_error:.1%} over {len(found.estimates)} kinds of steps; wrote {options.output}")
+
+
+def watched(engine: Engine, rounds: int, probe: Probe, wait: Callable[[float], None]) -> Measurement:
+    """``measure``, with a progress bar on stderr, and what came of it."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from twostroke.simulator.calibration_steps import SCENES, measure
+
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal, refresh_per_second=2) as progress:
+        task = progress.add_task("measuring", total=rounds * len(SCENES))
+        measured = measure(engine, rounds, lambda done: progress.update(task, completed=done), probe, wait)
+    print(f"measured {len(measured.steps)} kinds of steps; fitting", file=sys.stderr)
+    if measured.left_out:
+        left_out = f"{measured.left_out} of {measured.runs} runs were made at another speed and do not count"
+        print(f"the machine's speed changed: {left_out}", file=sys.stderr)
+    return measured
 
 
 def write(path: Path, text: str, flag: str) -> None:

@@ -74,15 +74,9 @@ def deploy(options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerC
     efficiencies = find_efficiencies(hardware, options)
     path = options.kernel_tables
     tables = None if path is None else KernelTables.read(path, hardware, efficiencies)
-    cost = RooflineCostModel(
-        hardware,
-        model,
-        Parallel(tensor=options.tp),
-        Dtypes(weights=options.weight_dtype, kv_cache=options.kv_cache_dtype),
-        efficiencies,
-        tables=tables,
-        speculation=speculation,
-    )
+    dtypes = Dtypes(weights=options.weight_dtype, kv_cache=options.kv_cache_dtype)
+    parallel = Parallel(tensor=options.tp)
+    cost = RooflineCostModel(hardware, model, parallel, dtypes, efficiencies, tables=tables, speculation=speculation)
     format_ = None if options.weight_dtype == "auto" else options.weight_dtype
     weights = model.weight_bytes(format_, options.tp)
     per_token, state = model.kv_bytes_per_token(options.kv_cache_dtype, options.tp), model.state_bytes(options.tp)

@@ -99,7 +99,13 @@ def _kind(path: Path) -> Kind:
 
 
 def _read_csv(path: Path, most: int | None) -> Sequence[Row]:
-    """``read_trace`` less the rows between the first ``most`` and the last, in order, in a fifth of the time."""
+    """The first ``most`` rows and the last, in order."""
+    found = _read_clean_csv(path, most)
+    return [(*row, ()) for row in (read_trace(path) if found is None else found)]
+
+
+def _read_clean_csv(path: Path, most: int | None) -> Sequence[tuple[float, int, int]] | None:
+    """In a fifth of ``read_trace``'s time; ``None`` if there is something wrong, which ``read_trace`` says or mends."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             header = next(csv.reader([file.readline()]))
@@ -110,10 +116,11 @@ def _read_csv(path: Path, most: int | None) -> Sequence[Row]:
             if np.isfinite(table["arrival"]).all() and min(table["prompt"].min(), table["output"].min()) > 0:
                 table = table[np.argsort(table["arrival"], kind="stable")]
                 kept = table if most is None or most >= len(table) else np.concatenate([table[:most], table[-1:]])
-                return [(*row, ()) for row in kept.tolist()]
+                found: list[tuple[float, int, int]] = kept.tolist()
+                return found
     except (OSError, ValueError, StopIteration, csv.Error):
-        pass  # ``read_trace`` says what is the matter, or knows better
-    return [(*row, ()) for row in read_trace(path)]
+        return None
+    return None
 
 
 def _read_mooncake(path: Path) -> Iterator[Row]:
