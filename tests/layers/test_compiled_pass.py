@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,34 @@ def test_an_mlp_takes_tokens_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
     whole = logits(load(tmp_path / "whole", "llama-biases-one-kv-head"))
     monkeypatch.setattr(compiled_pass, "MLP_TOKENS", 16)  # steps of 70 and 45 tokens then go in five parts and three
     assert torch.equal(logits(load(tmp_path / "parts", "llama-biases-one-kv-head")), whole)
+
+
+@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
+def test_many_tokens_go_from_one_attention_to_the_next_in_parts(
+    instruction_set: str, quantization: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On three threads, parts of at most 4 of 70 and 45 tokens; the others of 1 and 3 tokens are shared as before."""
+    whole = logits(load(tmp_path / "whole", "mistral-window", quantization=quantization))
+    monkeypatch.setattr(compiled_pass, "PART_TOKENS", 4)
+    driver = load(tmp_path / "parts", "mistral-window", quantization=quantization)
+    library = load_library()
+    assert library is not None
+    library.set_num_threads(3)
+    assert torch.equal(logits(driver), whole)
+
+
+def test_a_profile_of_parts_adds_up_to_the_time_that_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_pass, "PART_TOKENS", 8)
+    driver = load(tmp_path, "llama")
+    profiler = Profiler()
+    driver.executor.instrument(profiler)
+    driver.add("a", TOKENS[:100])
+    start = time.perf_counter()
+    driver.step({"a": 100})
+    passed = time.perf_counter() - start
+    seconds = profiler.take()
+    assert seconds["GEMM"] > 0 and seconds["norms, activations"] > 0
+    assert sum(seconds.values()) <= passed
 
 
 def test_a_profile_counts_the_kernels_seconds_and_changes_nothing(tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ class PassCall(ctypes.Structure):
         ("tokens", c_int64),
         ("num_kept", c_int64),
         ("hidden", c_int64),
+        ("part_tokens", c_int64),
         ("mlp_tokens", c_int64),
         ("x", c_void_p),
         ("normed", c_void_p),

@@ -58,12 +58,14 @@ struct Layer {
 
 // Where the seconds of a pass go, if they are asked for.
 enum Component : int32_t { kNorm = 0, kGemm = 1, kPlace = 2, kAttention = 3, kActivation = 4 };
+constexpr int kComponents = 5;
 
 // One pass of `tokens` tokens through all layers.
 struct Pass {
     const Layer* layers;
     int64_t num_layers, tokens, num_kept, hidden;
-    int64_t mlp_tokens;        // How many go through the MLP at once, at most.
+    int64_t part_tokens;       // Many go in parts of about so many, each on one thread from one attention to the next.
+    int64_t mlp_tokens;        // Of fewer, or of such a part, how many go through the MLP at once, at most.
     bf16* x;                   // [tokens, hidden], changed in place
     bf16* normed;              // Room for [tokens, hidden] ...
     bf16* wide;                // ... [tokens, queries, keys and values], and for [mlp_tokens, gates and ups] ...
