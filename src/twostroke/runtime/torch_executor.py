@@ -166,12 +166,11 @@ class TorchExecutor:
     def _fail_non_finite(self, batch: Batch, result: StepResult) -> None:
         # Logits tell of the rows that are sampled from. Others may not reach them: in a chunk before the last, or
         # beyond a sliding window; but they lie in the cache.
-        finite = self.kv.finite(batch.attention.slots)  # [tokens]
-        if bool(finite.all()):
+        slots = batch.attention.slots
+        if self.kv.all_finite(slots):
             return
-        on_host = finite.cpu()
         for index, item in enumerate(batch.items):
-            if not bool(on_host[batch.rows(index)].all()):
+            if not self.kv.all_finite(slots[batch.rows(index)]):
                 self._fail(batch, index, item, result)
 
     def _fail(self, batch: Batch, index: int, item: ScheduledRequest, result: StepResult) -> None:
