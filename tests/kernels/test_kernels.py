@@ -173,6 +173,11 @@ def test_peaks_equal_pytorch_and_are_the_first_of_equals(library: Library) -> No
         wanted = x.max(dim=-1).values
         assert torch.equal(highest, wanted)
         assert torch.equal(index, (x == wanted[:, None]).int().argmax(dim=-1))
+        for column in (0, size - 1):
+            x[rows // 2] = 0.0
+            x[rows // 2, column] = torch.nan
+            highest, _ = compiled_peaks(library)(x)
+            torch.testing.assert_close(highest, x.max(dim=-1).values, atol=0, rtol=0, equal_nan=True)
     highest, index = compiled_peaks(library)(torch.full((2, 40), -torch.inf))
     assert highest.tolist() == [-torch.inf] * 2 and index.tolist() == [0, 0]
 

@@ -28,7 +28,7 @@ from twostroke.runtime.input_batch import Batch, InputBatch
 from twostroke.runtime.kv_tensors import KVTensors, plan_num_blocks
 from twostroke.runtime.weights import load_model
 from twostroke.sampling.logprobs import prompt_logprobs
-from twostroke.sampling.sampler import Sampler
+from twostroke.sampling.sampler import NO_TOKEN, Sampler
 from twostroke.types import PositionLogprobs, ScheduledRequest, StepPlan, StepResult
 
 # Logits of a prompt's positions computed at once, in elements: 64 MiB of float32.
@@ -213,25 +213,20 @@ class TorchExecutor:
         """Draw from ``hidden``, a row for each of ``batch.sampling``."""
         if not batch.sampling:
             return
-        logits = self.model.logits(hidden)  # [rows, vocab]
-        finite = torch.isfinite(logits.sum(-1))  # [rows]
-        if not bool(finite.all()):
-            for index, ok in zip(batch.sampling, finite.tolist()):
-                if not ok:
-                    self._fail(batch, index, batch.items[index], result)
-        requests = [batch.items[index].request for index in batch.sampling]
+        logits, indices = self.model.logits(hidden), batch.sampling  # [rows, vocab]
         if result.errors:
-            rows = [row for row, request in enumerate(requests) if request.request_id not in result.errors]
-            requests, logits = [requests[row] for row in rows], logits[rows]
-        if not requests:
-            return
+            rows = [row for row, i in enumerate(indices) if batch.items[i].request.request_id not in result.errors]
+            indices, logits = [indices[row] for row in rows], logits[rows]
+        requests = [batch.items[index].request for index in indices]
         output = self._sampler.sample(logits, requests)
+        for row in output.non_finite:
+            self._fail(batch, indices[row], batch.items[indices[row]], result)
         for row, request in enumerate(requests):
-            if row in output.errors:
+            if output.token_ids[row] != NO_TOKEN:
+                result.token_ids[request.request_id] = [output.token_ids[row]]
+            elif row in output.errors:
                 result.errors[request.request_id] = output.errors[row]
                 result.prompt_logprobs.pop(request.request_id, None)
-                continue
-            result.token_ids[request.request_id] = [output.token_ids[row]]
             if row in output.logprobs:
                 result.logprobs[request.request_id] = [output.logprobs[row]]
 

@@ -38,14 +38,16 @@ class SamplerOutput:
     """What was drawn, by row.
 
     Attributes:
-        token_ids: One per row; ``NO_TOKEN`` (-1) for the rows in ``errors``.
+        token_ids: One per row; ``NO_TOKEN`` (-1) for the rows in ``errors`` and ``non_finite``.
         logprobs: For the rows that ask for them, of the raw logits.
         errors: Rows in which every token was masked.
+        non_finite: Rows with NaN or +inf among their logits.
     """
 
     token_ids: list[int]
     logprobs: dict[int, PositionLogprobs] = field(default_factory=dict)
     errors: dict[int, TwostrokeError] = field(default_factory=dict)
+    non_finite: list[int] = field(default_factory=list)
 
 
 class Sampler:
@@ -71,7 +73,7 @@ class Sampler:
         """One token for each row, drawn at position ``len(request.token_ids)``.
 
         Args:
-            logits: float32 [rows, vocab]; changed in place. -inf is fine; the caller has dealt with NaN and +inf.
+            logits: float32 [rows, vocab]; changed in place. -inf is fine.
             requests: One per row; not changed. Ids outside the vocabulary in masks and biases have no effect.
         """
         assert logits.shape == (len(requests), self.vocab_size) and logits.dtype == torch.float32
@@ -84,18 +86,23 @@ class Sampler:
             apply_logit_bias(logits, requests)
             apply_penalties(logits, requests)
         highest, tokens = self._peaks(logits)  # [rows] each; the lowest id among equals
+        non_finite = [row for row, value in enumerate(highest.tolist()) if not value < math.inf]  # NaN is not, either
+        if non_finite:
+            logits[non_finite] = highest[non_finite] = -torch.inf
+            raw[[place for place, row in enumerate(asking) if row in non_finite]] = 0
         drawn = [row for row, request in enumerate(requests) if not request.params.greedy]
         if drawn:
             everywhere = len(drawn) == len(requests)
             index = slice(None) if everywhere else torch.tensor(drawn, device=self.device)
             tokens[index] = self._draw(logits[index], highest[index], [requests[row] for row in drawn])
         token_ids: list[int] = tokens.masked_fill(highest == -torch.inf, NO_TOKEN).tolist()
-        errors = {row: nothing_left(requests[row]) for row, token in enumerate(token_ids) if token == NO_TOKEN}
+        failed = [row for row, token in enumerate(token_ids) if token == NO_TOKEN]
+        errors = {row: nothing_left(requests[row]) for row in failed if row not in non_finite}
         # A failed row has no token to report on, but keeps its place in `raw`: any token will do there.
         num_top = [requests[row].params.logprobs or 0 for row in asking]
         entries = position_logprobs(raw, [max(token_ids[row], 0) for row in asking], num_top)
-        logprobs = {row: entry for row, entry in zip(asking, entries) if row not in errors}
-        return SamplerOutput(token_ids, logprobs, errors)
+        logprobs = {row: entry for row, entry in zip(asking, entries) if token_ids[row] != NO_TOKEN}
+        return SamplerOutput(token_ids, logprobs, errors, non_finite)
 
     def _draw(self, logits: Tensor, highest: Tensor, requests: Sequence[Request]) -> Tensor:
         """Temperature, top-k, top-p, min-p and the draw, for rows that are not greedy.

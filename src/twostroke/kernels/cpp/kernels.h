@@ -90,7 +90,7 @@ struct Kernels {
                    const float* cos, const float* sin);
     // gate_up: [rows, 2 * size] -> out [rows, size]
     void (*silu_mul)(const bf16* gate_up, bf16* out, int64_t rows, int64_t size);
-    // x: [rows, size] -> highest [rows], and the first index at which it is [rows]
+    // x: [rows, size] -> highest [rows], NaN where there is one, and the first index at which it is [rows]
     void (*peaks)(const float* x, float* highest, int64_t* index, int64_t rows, int64_t size);
     void (*layers)(const Pass&);
 };
