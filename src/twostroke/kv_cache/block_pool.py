@@ -17,12 +17,17 @@ class BlockPool:
 
     Args:
         num_blocks: Blocks have ids ``0 .. num_blocks - 1``.
+
+    Attributes:
+        num_free: Blocks that nobody holds.
     """
 
     def __init__(self, num_blocks: int) -> None:
-        self.num_blocks = num_blocks
+        self.num_blocks = self.num_free = num_blocks
         self._sharers: dict[int, int] = {}  # how many hold a block beside the first one, where anybody does
         self._block_of: dict[BlockKey, int] = {}
+        # Full blocks that are held and not in the index: equal ones were there before, or they have been forgotten.
+        self._strays: set[int] = set()
         self._blank = list(reversed(range(num_blocks)))  # free blocks without content, the last one next
         self._kept: set[BlockKey] = set()  # the contents of the other free blocks
         # Those in the order in which they became free. The first ``_num_gone`` entries are used up, and so are as many
@@ -30,10 +35,6 @@ class BlockPool:
         self._queue: list[BlockKey] = []
         self._num_gone = 0
         self._revived: dict[BlockKey, int] = {}
-
-    @property
-    def num_free(self) -> int:
-        return len(self._blank) + len(self._kept)
 
     @property
     def num_cached(self) -> int:
@@ -55,50 +56,54 @@ class BlockPool:
 
     def allocate(self) -> int:
         """Take a free block for one holder, evicting its content. The caller has checked ``num_free``."""
+        self.num_free -= 1
         return self._blank.pop() if self._blank else self._evict(1)[0]
 
     def allocate_many(self, count: int) -> list[int]:
         """``allocate``, ``count`` times."""
+        self.num_free -= count
         blank = self._blank
-        if count > len(blank):
-            self._blank = []
-            return blank[::-1] + self._evict(count - len(blank))
+        if not blank:
+            return self._evict(count)
         first = len(blank) - count
+        if first < 0:
+            self._blank = []
+            return blank[::-1] + self._evict(-first)
         found = blank[first:]
         del blank[first:]
         found.reverse()
         return found
 
     def _evict(self, count: int) -> list[int]:
-        contents = self._take_from_queue(count)
+        if self._num_gone > self.num_blocks:
+            del self._queue[: self._num_gone]
+            self._num_gone = 0
+        end = self._num_gone + count
+        contents = self._queue[self._num_gone : end]
+        if self._revived and not self._revived.keys().isdisjoint(contents):
+            contents = self._skip_revived(count)
+        else:
+            self._num_gone = end
         self._kept.difference_update(contents)
         return list(map(self._block_of.pop, contents))
 
-    def _take_from_queue(self, count: int) -> list[BlockKey]:
-        """What the next ``count`` free blocks keep."""
-        queue, revived = self._queue, self._revived
-        found = queue[self._num_gone : self._num_gone + count]
-        if revived and any(map(revived.__contains__, found)):
-            found = []
-            while len(found) < count:
-                content = queue[self._num_gone]
-                self._num_gone += 1
-                if content not in revived:
-                    found.append(content)
-                elif revived[content] == 1:
-                    del revived[content]
-                else:
-                    revived[content] -= 1
-        else:
-            self._num_gone += count
-        if self._num_gone > self.num_blocks:
-            del queue[: self._num_gone]
-            self._num_gone = 0
+    def _skip_revived(self, count: int) -> list[BlockKey]:
+        """What the next ``count`` free blocks keep, where entries of the queue do not count."""
+        queue, revived, found = self._queue, self._revived, list[BlockKey]()
+        while len(found) < count:
+            content = queue[self._num_gone]
+            self._num_gone += 1
+            if content not in revived:
+                found.append(content)
+            elif revived[content] == 1:
+                del revived[content]
+            else:
+                revived[content] -= 1
         return found
 
     def _tidy(self) -> None:
         """Make the queue hold nothing but what free blocks keep."""
-        self._queue = self._take_from_queue(len(self._kept))
+        self._queue = self._skip_revived(len(self._kept))
         self._num_gone = 0
         self._revived.clear()
 
@@ -111,6 +116,7 @@ class BlockPool:
         for content in contents:
             if content in self._kept:
                 self._kept.remove(content)
+                self.num_free -= 1
                 self._revived[content] = self._revived.get(content, 0) + 1
             else:
                 self.share(self._block_of[content])
@@ -127,7 +133,7 @@ class BlockPool:
         """Remove a holder of each block, the last one first. The last holder leaves a free block.
 
         Args:
-            contents: Of the first blocks. Where the index has them for just these blocks, they are kept.
+            contents: Of the first blocks, all of which went through ``remember_all``. What the index has is kept.
         """
         if self._sharers and any(map(self._sharers.__contains__, blocks)):
             alone = [block not in self._sharers for block in blocks]
@@ -135,11 +141,12 @@ class BlockPool:
                 if not is_free:
                     self.release(block)
             blocks, contents = list(compress(blocks, alone)), list(compress(contents, alone))
-        indexed = list(map(self._block_of.get, contents))
+        self.num_free += len(blocks)
         self._blank += blocks[: len(contents) - 1 : -1] if contents else blocks[::-1]
-        if indexed != blocks[: len(contents)]:
-            own = [found == block for found, block in zip(indexed, blocks)]
+        if self._strays and not self._strays.isdisjoint(blocks):
+            own = [block not in self._strays for block in blocks[: len(contents)]]
             self._blank += [block for block, is_own in zip(blocks, own) if not is_own][::-1]
+            self._strays.difference_update(blocks)
             contents = list(compress(contents, own))
         kept = contents[::-1]
         self._queue += kept
@@ -147,12 +154,16 @@ class BlockPool:
 
     def remember_all(self, blocks: Sequence[int], contents: Sequence[BlockKey]) -> None:
         """Index full blocks by their contents, in this order, unless an equal one is indexed already."""
-        list(map(self._block_of.setdefault, contents, blocks))
+        known = len(self._block_of)
+        found = list(map(self._block_of.setdefault, contents, blocks))
+        if len(self._block_of) - known < len(blocks):
+            self._strays.update([block for block, indexed in zip(blocks, found) if block != indexed])
 
     def forget(self, block: int, content: BlockKey) -> None:
         """Drop the content of a block that is held from the index."""
         if self._block_of.get(content) == block:
             del self._block_of[content]
+            self._strays.add(block)
 
     def find_first(self, contents: Sequence[BlockKey], count: int) -> list[int]:
         """The blocks of the first ``count`` contents, up to the first that is not there."""
@@ -165,13 +176,14 @@ class BlockPool:
         return found
 
     def are_new(self, contents: Sequence[BlockKey]) -> bool:
-        """Whether none of the contents is in the index, nor there twice."""
-        return self._block_of.keys().isdisjoint(contents) and len(set(contents)) == len(contents)
+        """Whether none of the contents is in the index."""
+        return self._block_of.keys().isdisjoint(contents)
 
     def check_integrity(self, holders: dict[int, int]) -> None:
         """Assert that the pool agrees with itself and with the holders that the block tables imply."""
         free, kept = set(self.free_in_order()), {self._block_of[content] for content in self._kept}
-        assert len(free) == self.num_free, "a block is free twice"
+        assert len(free) == self.num_free == len(self._blank) + len(self._kept), "a block is free twice"
+        assert self._strays.isdisjoint(free), "a free block counts as held"
         for block in range(self.num_blocks):
             found = 0 if block in free else 1 + self._sharers.get(block, 0)
             assert found == holders.get(block, 0), f"block {block}: wrong number of holders"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import cycle, groupby, islice
-from operator import itemgetter
+from itertools import chain, cycle, islice
 
 import msgspec
 
@@ -121,16 +120,18 @@ class KVCacheManager:
     def has_room(self, request: Request, prefix: Prefix, reserved: int) -> bool:
         """Whether all known tokens of a waiting request fit beside ``reserved`` blocks promised to others."""
         new_blocks = self.blocks_for(request.num_tokens) - prefix.num_tokens // self.block_size
-        revived = self.pool.num_kept(request.block_hashes[: len(prefix.blocks)]) if prefix.looked_up else 0
+        revived = 0
+        if prefix.blocks and prefix.looked_up:
+            revived = self.pool.num_kept(request.block_hashes[: len(prefix.blocks)])
         return new_blocks + revived + reserved <= self.pool.num_free
 
     def admit(self, request: Request, prefix: Prefix) -> None:
         """Give a waiting request a table that begins with ``prefix``; count what the prefix cache saved it, once."""
-        if prefix.looked_up:
-            self.pool.share_found(request.block_hashes[: len(prefix.blocks)])
-        else:
+        if not prefix.looked_up:
             for block in prefix.blocks:
                 self.pool.share(block)
+        elif prefix.blocks:
+            self.pool.share_found(request.block_hashes[: len(prefix.blocks)])
         num_indexed = prefix.num_tokens // self.block_size if self._caching else 0
         if request.leader is not None and (shared := self._tables.get(request.leader.request_id)):
             shared.num_ready = 0  # the block that it writes may no longer be its own
@@ -193,8 +194,7 @@ class KVCacheManager:
 
     def begin_blocks(self, tables: Sequence[list[int]]) -> None:
         """Each begins a block."""
-        for table, block in zip(tables, self.pool.allocate_many(len(tables))):
-            table.append(block)
+        list(map(list.append, tables, self.pool.allocate_many(len(tables))))
 
     def fill_blocks(self, tables: Sequence[list[int]], contents: Iterable[Iterator[BlockKey]]) -> None:
         """The last block of each is full: into the prefix cache's index with it."""
@@ -202,26 +202,39 @@ class KVCacheManager:
             self.pool.remember_all([table[-1] for table in tables], list(map(next, contents)))
 
     def take_turns(
-        self, tables: Sequence[list[int]], contents: Sequence[Iterator[BlockKey]], steps: Sequence[int]
+        self, tables: Sequence[list[int]], contents: Sequence[Iterator[BlockKey]], begun: Sequence[int], last: int
     ) -> None:
-        """``fill_blocks`` and ``begin_blocks`` of one table after the other, the first one again after the last.
+        """Several steps: in each the next tables in turn begin a block, and those after them fill theirs in its end.
 
         Args:
-            steps: When each block is taken, in order: those of one step fill their blocks before any begins one.
+            tables: In turn; after the last one it is the first one's again.
+            contents: Of the tables, or nothing without a prefix cache.
+            begun: How many begin a block in each step. Those of the next step fill theirs; ``last``: after the last.
         """
-        new = list(map(next, islice(cycle(contents), len(steps)))) if self._caching else []
-        if self.pool.are_new(new):
-            # Nothing else ever had what the blocks will hold, so it does not matter when the index gets to know of it.
-            taken = self.pool.allocate_many(len(steps))
-            full = (list(map(itemgetter(-1), tables)) + taken)[: len(taken)]
-            list(map(list.append, cycle(tables), taken))
-            self.pool.remember_all(full, new)
+        total, first = sum(begun), begun[0]
+        again = total + last > len(tables)
+        turns = cycle(tables) if again else tables
+        if not self._caching:
+            list(map(list.append, turns, self.pool.allocate_many(total)))
             return
-        known, turns = iter(new), cycle(tables)
-        for _, same in groupby(steps):
-            at_once = [next(turns) for _ in same]
-            self.pool.remember_all([table[-1] for table in at_once], list(islice(known, len(at_once))))
-            self.begin_blocks(at_once)
+        fillers = chain(contents[first:], cycle(contents)) if again else contents[first:]
+        new = list(map(next, islice(fillers, total - first + last) if again else fillers))
+        if not self.pool.are_new(new):
+            self._take_turns_one_by_one(tables, new, begun, last)
+            return
+        # Nothing else ever had what the blocks will hold, so it does not matter when the index gets to know of it.
+        full, taken = [table[-1] for table in tables[first:]], self.pool.allocate_many(total)
+        list(map(list.append, turns, taken))
+        self.pool.remember_all((full + taken)[: len(new)] if again else full, new)
+
+    def _take_turns_one_by_one(
+        self, tables: Sequence[list[int]], contents: Iterable[BlockKey], begun: Sequence[int], last: int
+    ) -> None:
+        turns, fillers, contents = cycle(tables), islice(cycle(tables), begun[0], None), iter(contents)
+        for count, following in zip(begun, [*begun[1:], last]):
+            self.begin_blocks(list(islice(turns, count)))
+            full = [table[-1] for table in islice(fillers, following)]
+            self.pool.remember_all(full, list(islice(contents, following)))
 
     def allocate(self, request: Request, num_tokens: int) -> Allocation:
         """Make the table cover ``num_tokens`` tokens and its slots writable from the first uncomputed one on.

@@ -12,19 +12,19 @@ the plan: blocks are taken, indexed and freed in the same order. The simulator j
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from itertools import chain
+from itertools import accumulate, chain
 
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.scheduling.policies import Rank
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.types import BlockKey, FinishReason, Request
 
-# Phase (steps counted when it fills a block, modulo a block), rank (unique), tokens computed less steps counted, which
-# never changes, the request, its table, and what its next blocks will hold.
-Member = tuple[int, Rank, int, Request, list[int], Iterator[BlockKey]]
+# How many steps will have been counted at its end, rank (unique), tokens computed less steps counted, which never
+# changes, and the request. Its phase is how many steps have been counted, modulo a block, when it fills one.
+Member = tuple[int, Rank, int, Request]
 
 
 class Steady:
@@ -48,8 +48,13 @@ class Steady:
         self._steps = 0
         self._computed = 0  # the sum of what members have computed, less the steps of each
         self._size = scheduler.kv.block_size
-        self._groups: list[list[Member]] = [[] for _ in range(self._size)]  # by phase, each in order of rank
-        self._ends: list[tuple[int, Rank, Member]] = []  # a heap: how many steps will have been counted
+        self._members: list[Member] = []  # a heap
+        # By phase, and all phases twice, so that steps in a row are a slice: ranks, in order, block tables, what their
+        # next blocks will hold, and how many that are.
+        self._ranks: list[list[Rank]] = [[] for _ in range(self._size)] * 2
+        self._tables: list[list[list[int]]] = [[] for _ in range(self._size)] * 2
+        self._contents: list[list[Iterator[BlockKey]]] = [[] for _ in range(self._size)] * 2
+        self._counts = [0] * (2 * self._size)
 
     def __len__(self) -> int:
         return len(self.request_ids)
@@ -70,9 +75,9 @@ class Steady:
         if not self._take_in(free):
             self.release()
             return 0
-        if scheduler.running or not self._ends:
+        if scheduler.running or not self._members:
             return 0
-        steps = self._ends[0][0] - self._steps
+        steps = self._members[0][0] - self._steps
         if steps > most:
             steps = most
         if len(self.request_ids) * (steps // self._size + 1) > free:
@@ -83,49 +88,38 @@ class Steady:
 
     def begin(self) -> int:
         """Give a block to those whose next token begins one; how many those are."""
-        due = self._groups[self._steps % self._size]
+        due = self._tables[self._steps % self._size]
         if due:
-            self._kv.begin_blocks([member[4] for member in due])
+            self._kv.begin_blocks(due)
         return len(due)
 
     def end(self, now: float) -> list[Request]:
         """Everybody has got a token by ``now``. Index what is full; end, and return, those that are done."""
         self._steps += 1
-        if due := self._groups[self._steps % self._size]:
-            self._kv.fill_blocks([member[4] for member in due], [member[5] for member in due])
-        finished = []
-        while self._ends and self._ends[0][0] == self._steps:
-            finished.append(self._give_back(heappop(self._ends)[2]))
-        for request in finished:
-            self._scheduler.finish(request.request_id, FinishReason.LENGTH, now)
-        return finished
+        phase = self._steps % self._size
+        if due := self._tables[phase]:
+            self._kv.fill_blocks(due, self._contents[phase])
+        return self._finish(now)
 
     def run(self, steps: int, now: float) -> tuple[list[Request], list[int]]:
         """Take ``steps`` steps, which ``prepare`` has allowed, the last of which ends at ``now``.
 
-        Returns those that ended with it, and for each block that was taken, in order, in which of the steps.
+        Returns those that ended with it, and for each step how many blocks were taken in it.
         """
-        size, at_once = self._size, self.begin()
-        first = (self._steps + 1) % size
-        # Who fills a block and begins the next, in order; after as many steps as a block has tokens, all over again.
-        members = list(chain.from_iterable((self._groups[first:] + self._groups[:first])[: steps - 1]))
-        taken: list[int] = []
-        if members:
-            phases, _, _, _, tables, contents = zip(*members)
-            taken = [(phase - first) % size + 1 for phase in phases]
-            if steps > size:
-                taken = [past + step for past in range(0, steps, size) for step in taken]
-                del taken[bisect_left(taken, steps) :]
-            self._kv.take_turns(tables, contents, taken)
-        self._steps += steps - 1
+        size, begin = self._size, self._steps % self._size
+        begun, end = self._begun(steps), begin + (steps + 1 if steps < size else size)
+        if tables := list(chain.from_iterable(self._tables[begin:end])):
+            contents = list(chain.from_iterable(self._contents[begin:end]))
+            self._kv.take_turns(tables, contents, begun, self._counts[(begin + steps) % size])
+        self._steps += steps
         self._scheduler.skip_steps(steps)
-        return self.end(now), [0] * at_once + taken
+        return self._finish(now), begun
 
     def release(self) -> None:
         """Give all members back to the scheduler."""
-        for member in list(chain.from_iterable(self._groups)):
+        for member in self._members:
             self._give_back(member)
-        self._ends.clear()
+        self._members.clear()
 
     # ---- members -----------------------------------------------------------------------------------------------
 
@@ -143,7 +137,7 @@ class Steady:
                         return False
                     self._join(request)
             needed = self._kv.num_blocks_promised(scheduler.running.values())
-        needed += len(self._groups[self._steps % self._size])
+        needed += self._counts[self._steps % self._size]
         return needed <= free and len(self.request_ids) <= self._budget
 
     def _may_join(self, request: Request) -> bool:
@@ -157,35 +151,57 @@ class Steady:
     def _join(self, request: Request) -> None:
         ahead = request.num_computed_tokens - self._steps
         rank = self._scheduler.policy.rank(request)
+        heappush(self._members, (request.max_total_tokens - 1 - ahead, rank, ahead, request))
         phase = -ahead % self._size
-        member = phase, rank, ahead, request, *self._kv.lend(request)
-        insort(self._groups[phase], member)
-        heappush(self._ends, (request.max_total_tokens - 1 - ahead, rank, member))
+        at = bisect_left(self._ranks[phase], rank)
+        table, contents = self._kv.lend(request)
+        self._ranks[phase].insert(at, rank)
+        self._tables[phase].insert(at, table)
+        self._contents[phase].insert(at, contents)
+        self._count(phase)
         self._computed += ahead
         self.request_ids.add(request.request_id)
         self._scheduler.lend(request)
 
     def _give_back(self, member: Member) -> Request:
         """Bring a member up to the steps that were taken; it is the scheduler's again."""
-        phase, _, ahead, request, _, _ = member
+        _, rank, ahead, request = member
         request.num_computed_tokens = computed = ahead + self._steps
         request.token_ids += [self._token] * (computed + 1 - len(request.token_ids))
         self._kv.settle(request)
-        group = self._groups[phase]
-        del group[bisect_left(group, member)]
+        phase = -ahead % self._size
+        at = bisect_left(self._ranks[phase], rank)
+        del self._ranks[phase][at], self._tables[phase][at], self._contents[phase][at]
+        self._count(phase)
         self._computed -= ahead
         self.request_ids.remove(request.request_id)
         self._scheduler.take_back(request)
         return request
 
+    def _count(self, phase: int) -> None:
+        self._counts[phase] = self._counts[phase + self._size] = len(self._ranks[phase])
+
+    def _finish(self, now: float) -> list[Request]:
+        """End those members whose last token this was."""
+        finished = []
+        while self._members and self._members[0][0] == self._steps:
+            finished.append(self._give_back(heappop(self._members)))
+        for request in finished:
+            self._scheduler.finish(request.request_id, FinishReason.LENGTH, now)
+        return finished
+
     # ---- how long ----------------------------------------------------------------------------------------------
+
+    def _begun(self, steps: int) -> list[int]:
+        """How many members begin a block in each of the next steps."""
+        size, first = self._size, self._steps % self._size
+        if steps <= size:
+            return self._counts[first : first + steps]
+        return (self._counts[first : first + size] * (steps // size + 1))[:steps]
 
     def _steps_with_blocks(self, most: int) -> int:
         """For how many steps, at most ``most``, there are blocks."""
-        left, size = self._kv.pool.num_free, self._size
-        members = chain.from_iterable(self._groups)
-        taken = sorted(step for member in members for step in range((member[0] - self._steps) % size, most, size))
-        return taken[left] if left < len(taken) else most
+        return bisect_right(list(accumulate(self._begun(most))), self._kv.pool.num_free)
 
     def _looks_free(self) -> bool:
         """Whether there may be a place for the first waiting request, judged without looking for its prefix."""
@@ -207,10 +223,10 @@ class Steady:
         if request is None or len(self) >= min(self._budget, scheduler.config.max_num_seqs):
             return steps
         prefix = kv.find_prefix(request)
-        if kv.has_room(request, prefix, len(self._groups[self._steps % self._size])):
+        if kv.has_room(request, prefix, self._counts[self._steps % self._size]):
             return 0
         if prefix.looked_up:
-            for _, _, ahead, other, _, _ in chain.from_iterable(self._groups):
+            for _, _, ahead, other in self._members:
                 computed = ahead + self._steps
                 steps = min(steps, _steps_before_sharing(kv, request, other, computed, len(prefix.blocks)))
         return steps

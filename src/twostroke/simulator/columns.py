@@ -114,7 +114,8 @@ class _Runs:
         after = self._columns["free_blocks"]
         before = np.zeros_like(after)
         before[1:] = after[:-1]
-        new = np.bincount(np.array(self._log.taken, dtype=np.int64), minlength=len(self._log))
+        new = np.zeros(len(self._log), dtype=np.int64)
+        new[np.repeat(self._steps > 1, self._steps)] = np.array(self._log.taken, dtype=np.int64)
         taken = np.cumsum(new)
         before += taken[self._firsts] - new[self._firsts]
         found: Integers = np.repeat(before, self._steps) - taken

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import Struct
@@ -49,7 +48,7 @@ class StepLog:
     Attributes:
         start: Of each step, in seconds; ``end`` likewise. A step may begin long after the one before: then nobody was
             there.
-        taken: For each block that a run took, the number of the step.
+        taken: Of each step of the records that stand for several, how many blocks it took.
         other_gaps: Seconds between two tokens of a request that was left out of the steps between them.
         records: Packed, ``FIELDS`` for each:
 
@@ -118,7 +117,7 @@ class StepLog:
         first_gaps: int,
         left: int,
         waiting: int,
-        taken: Sequence[int],
+        taken: list[int],
         free_blocks: int,
         bindings: Sequence[tuple[str, int]],
         kept_out: str = "",
@@ -130,19 +129,21 @@ class StepLog:
             context: Tokens attended to in the first; ``requests`` more in each further one.
             first_gaps: ``gaps`` of the first.
             left: Requests that run on after the last.
-            taken: In which of the steps a block was taken, ascending; ``free_blocks``: after the last.
+            taken: How many blocks each of the steps took; ``free_blocks``: after the last.
             bindings: What how many of them wait for: each becomes a record.
         """
-        first = len(self.start)
         self.start += times[:-1]
         self.end += times[1:]
-        self.taken.fromlist([first + at for at in taken])
-        gaps, running, done, steps = first_gaps, requests, 0, len(times) - 1
+        gaps, running, free, done, steps = first_gaps, requests, self._free, 0, len(times) - 1
         for binding, count in bindings:
+            these = taken[done : done + count]
+            if count > 1:
+                self.taken.fromlist(these)
             done += count
-            free = self._free - bisect_left(taken, done)
             if done == steps:
                 running, free = left, free_blocks
+            else:
+                free -= sum(these)
             code, why = self.bindings[binding], self.reasons[kept_out]
             self.records += _PACK(count, requests, context, 0, 0, requests, gaps, running, waiting, free, code, why)
             gaps = requests
@@ -151,6 +152,6 @@ class StepLog:
 
     def drop_unfinished(self) -> None:
         """Forget what an interruption left half written: Ctrl-C comes between any two operations."""
-        steps = sum(memoryview(self.records).cast("q")[:: len(FIELDS)])
-        del self.start[steps:], self.end[steps:]
-        del self.taken[bisect_left(self.taken, steps) :]
+        counts = memoryview(self.records).cast("q")[:: len(FIELDS)].tolist()
+        del self.start[sum(counts) :], self.end[sum(counts) :]
+        del self.taken[sum(count for count in counts if count > 1) :]
