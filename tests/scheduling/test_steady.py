@@ -58,7 +58,7 @@ class Run:
                 finished, begun = self.steady.run(steps, float(self.step + steps))
                 self.num_jumped += steps
                 self.step += steps
-                self.free_blocks += [free - begun for begun in accumulate(begun[:-1])]
+                self.free_blocks += [free - taken for taken in accumulate((begun * steps)[: steps - 1])]
                 self.free_blocks.append(self.kv.pool.num_free)
                 self.finished += [(self.step, request.request_id) for request in finished]
             else:

@@ -202,39 +202,41 @@ class KVCacheManager:
             self.pool.remember_all([table[-1] for table in tables], list(map(next, contents)))
 
     def take_turns(
-        self, tables: Sequence[list[int]], contents: Sequence[Iterator[BlockKey]], begun: Sequence[int], last: int
+        self, tables: list[list[int]], contents: list[Iterator[BlockKey]], counts: list[int], steps: int
     ) -> None:
-        """Several steps: in each the next tables in turn begin a block, and those after them fill theirs in its end.
+        """Several steps: in each the next tables in turn begin a block, and in its end those after them fill theirs.
 
         Args:
             tables: In turn; after the last one it is the first one's again.
-            contents: Of the tables, or nothing without a prefix cache.
-            begun: How many begin a block in each step. Those of the next step fill theirs; ``last``: after the last.
+            contents: What their next blocks will hold.
+            counts: How many begin a block in each step, over and over; one round takes all tables.
         """
-        total, first = sum(begun), begun[0]
-        again = total + last > len(tables)
-        turns = cycle(tables) if again else tables
+        pool, first, beyond = self.pool, counts[0], steps % len(counts)
+        total = steps // len(counts) * len(tables) + sum(counts[:beyond])
+        end = total + counts[beyond]
+        again = end > len(tables)
+        turns: Iterable[list[int]] = cycle(tables) if again else tables
         if not self._caching:
-            list(map(list.append, turns, self.pool.allocate_many(total)))
+            list(map(list.append, turns, pool.allocate_many(total)))
             return
-        fillers = chain(contents[first:], cycle(contents)) if again else contents[first:]
-        new = list(map(next, islice(fillers, total - first + last) if again else fillers))
-        if not self.pool.are_new(new):
-            self._take_turns_one_by_one(tables, new, begun, last)
+        fillers = islice(chain(contents[first:], cycle(contents)), end - first) if again else contents[first:end]
+        new = list(map(next, fillers))
+        if not pool.are_new(new):
+            self._take_turns_one_by_one(tables, new, counts, steps)
             return
         # Nothing else ever had what the blocks will hold, so it does not matter when the index gets to know of it.
-        full, taken = [table[-1] for table in tables[first:]], self.pool.allocate_many(total)
+        full, taken = [table[-1] for table in tables[first:end]], pool.allocate_many(total)
         list(map(list.append, turns, taken))
-        self.pool.remember_all((full + taken)[: len(new)] if again else full, new)
+        pool.remember_all((full + taken)[: len(new)] if again else full, new)
 
     def _take_turns_one_by_one(
-        self, tables: Sequence[list[int]], contents: Iterable[BlockKey], begun: Sequence[int], last: int
+        self, tables: list[list[int]], contents: list[BlockKey], counts: list[int], steps: int
     ) -> None:
-        turns, fillers, contents = cycle(tables), islice(cycle(tables), begun[0], None), iter(contents)
-        for count, following in zip(begun, [*begun[1:], last]):
-            self.begin_blocks(list(islice(turns, count)))
-            full = [table[-1] for table in islice(fillers, following)]
-            self.pool.remember_all(full, list(islice(contents, following)))
+        turns, fillers, known = cycle(tables), islice(cycle(tables), counts[0], None), iter(contents)
+        for step in range(steps):
+            self.begin_blocks(list(islice(turns, counts[step % len(counts)])))
+            full = [table[-1] for table in islice(fillers, counts[(step + 1) % len(counts)])]
+            self.pool.remember_all(full, list(islice(known, len(full))))
 
     def allocate(self, request: Request, num_tokens: int) -> Allocation:
         """Make the table cover ``num_tokens`` tokens and its slots writable from the first uncomputed one on.

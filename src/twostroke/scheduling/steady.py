@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from itertools import accumulate, chain
+from itertools import accumulate
 
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.scheduling.policies import Rank
@@ -49,12 +49,11 @@ class Steady:
         self._computed = 0  # the sum of what members have computed, less the steps of each
         self._size = scheduler.kv.block_size
         self._members: list[Member] = []  # a heap
-        # By phase, and all phases twice, so that steps in a row are a slice: ranks, in order, block tables, what their
-        # next blocks will hold, and how many that are.
-        self._ranks: list[list[Rank]] = [[] for _ in range(self._size)] * 2
-        self._tables: list[list[list[int]]] = [[] for _ in range(self._size)] * 2
-        self._contents: list[list[Iterator[BlockKey]]] = [[] for _ in range(self._size)] * 2
-        self._counts = [0] * (2 * self._size)
+        # In order of phase and rank: ranks, block tables, and what their next blocks will hold.
+        self._ranks: list[Rank] = []
+        self._tables: list[list[int]] = []
+        self._contents: list[Iterator[BlockKey]] = []
+        self._counts = [0] * (2 * self._size)  # by phase, and once more, so that steps in a row are a slice
 
     def __len__(self) -> int:
         return len(self.request_ids)
@@ -86,34 +85,33 @@ class Steady:
             return steps
         return 0 if scheduler.has_arrivals() and self._looks_free() else self._until_someone_enters(steps)
 
-    def begin(self) -> int:
-        """Give a block to those whose next token begins one; how many those are."""
-        due = self._tables[self._steps % self._size]
-        if due:
-            self._kv.begin_blocks(due)
-        return len(due)
+    def begin(self) -> None:
+        """Give a block to those whose next token begins one."""
+        if self._counts[self._steps % self._size]:
+            self._kv.begin_blocks(self._tables[self._due()])
 
     def end(self, now: float) -> list[Request]:
         """Everybody has got a token by ``now``. Index what is full; end, and return, those that are done."""
         self._steps += 1
-        phase = self._steps % self._size
-        if due := self._tables[phase]:
-            self._kv.fill_blocks(due, self._contents[phase])
+        if self._counts[self._steps % self._size]:
+            due = self._due()
+            self._kv.fill_blocks(self._tables[due], self._contents[due])
         return self._finish(now)
 
     def run(self, steps: int, now: float) -> tuple[list[Request], list[int]]:
         """Take ``steps`` steps, which ``prepare`` has allowed, the last of which ends at ``now``.
 
-        Returns those that ended with it, and for each step how many blocks were taken in it.
+        Returns those that ended with it, and for each step how many blocks were taken in it, up to as many steps as a
+        block has tokens: then all of it is repeated.
         """
-        size, begin = self._size, self._steps % self._size
-        begun, end = self._begun(steps), begin + (steps + 1 if steps < size else size)
-        if tables := list(chain.from_iterable(self._tables[begin:end])):
-            contents = list(chain.from_iterable(self._contents[begin:end]))
-            self._kv.take_turns(tables, contents, begun, self._counts[(begin + steps) % size])
+        phase, tables, contents = self._steps % self._size, self._tables, self._contents
+        counts = self._counts[phase : phase + self._size]
+        if first := sum(self._counts[:phase]):
+            tables, contents = tables[first:] + tables[:first], contents[first:] + contents[:first]
+        self._kv.take_turns(tables, contents, counts, steps)
         self._steps += steps
         self._scheduler.skip_steps(steps)
-        return self._finish(now), begun
+        return self._finish(now), counts[:steps]
 
     def release(self) -> None:
         """Give all members back to the scheduler."""
@@ -152,13 +150,11 @@ class Steady:
         ahead = request.num_computed_tokens - self._steps
         rank = self._scheduler.policy.rank(request)
         heappush(self._members, (request.max_total_tokens - 1 - ahead, rank, ahead, request))
-        phase = -ahead % self._size
-        at = bisect_left(self._ranks[phase], rank)
         table, contents = self._kv.lend(request)
-        self._ranks[phase].insert(at, rank)
-        self._tables[phase].insert(at, table)
-        self._contents[phase].insert(at, contents)
-        self._count(phase)
+        at = self._place(-ahead % self._size, rank, 1)
+        self._ranks.insert(at, rank)
+        self._tables.insert(at, table)
+        self._contents.insert(at, contents)
         self._computed += ahead
         self.request_ids.add(request.request_id)
         self._scheduler.lend(request)
@@ -169,17 +165,24 @@ class Steady:
         request.num_computed_tokens = computed = ahead + self._steps
         request.token_ids += [self._token] * (computed + 1 - len(request.token_ids))
         self._kv.settle(request)
-        phase = -ahead % self._size
-        at = bisect_left(self._ranks[phase], rank)
-        del self._ranks[phase][at], self._tables[phase][at], self._contents[phase][at]
-        self._count(phase)
+        at = self._place(-ahead % self._size, rank, -1)
+        del self._ranks[at], self._tables[at], self._contents[at]
         self._computed -= ahead
         self.request_ids.remove(request.request_id)
         self._scheduler.take_back(request)
         return request
 
-    def _count(self, phase: int) -> None:
-        self._counts[phase] = self._counts[phase + self._size] = len(self._ranks[phase])
+    def _place(self, phase: int, rank: Rank, change: int) -> int:
+        """Where a member is or belongs, as one more or less is counted in its phase."""
+        first, count = sum(self._counts[:phase]), self._counts[phase]
+        self._counts[phase] = self._counts[phase + self._size] = count + change
+        return bisect_left(self._ranks, rank, first, first + count)
+
+    def _due(self) -> slice:
+        """Those who have filled their blocks."""
+        phase = self._steps % self._size
+        first = sum(self._counts[:phase])
+        return slice(first, first + self._counts[phase])
 
     def _finish(self, now: float) -> list[Request]:
         """End those members whose last token this was."""
@@ -192,16 +195,11 @@ class Steady:
 
     # ---- how long ----------------------------------------------------------------------------------------------
 
-    def _begun(self, steps: int) -> list[int]:
-        """How many members begin a block in each of the next steps."""
-        size, first = self._size, self._steps % self._size
-        if steps <= size:
-            return self._counts[first : first + steps]
-        return (self._counts[first : first + size] * (steps // size + 1))[:steps]
-
     def _steps_with_blocks(self, most: int) -> int:
         """For how many steps, at most ``most``, there are blocks."""
-        return bisect_right(list(accumulate(self._begun(most))), self._kv.pool.num_free)
+        size, first = self._size, self._steps % self._size
+        begun = (self._counts[first : first + size] * (most // size + 1))[:most]
+        return bisect_right(list(accumulate(begun)), self._kv.pool.num_free)
 
     def _looks_free(self) -> bool:
         """Whether there may be a place for the first waiting request, judged without looking for its prefix."""

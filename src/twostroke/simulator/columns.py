@@ -97,6 +97,7 @@ class _Runs:
         self._steps = self._columns["steps"]
         ends = np.cumsum(self._steps)
         self._firsts, self._lasts = ends - self._steps, ends - 1
+        self._later = np.arange(len(log)) - np.repeat(self._firsts, self._steps)
         self.requests = self.same("decode_requests")
 
     def same(self, name: str) -> Integers:
@@ -105,8 +106,7 @@ class _Runs:
 
     def contexts(self) -> Integers:
         """More by the number of requests in each further step."""
-        later = np.arange(len(self._log)) - np.repeat(self._firsts, self._steps)
-        found: Integers = self.same("decode_context") + later * self.requests
+        found: Integers = self.same("decode_context") + self._later * self.requests
         return found
 
     def free_blocks(self) -> Integers:
@@ -114,12 +114,22 @@ class _Runs:
         after = self._columns["free_blocks"]
         before = np.zeros_like(after)
         before[1:] = after[:-1]
-        new = np.zeros(len(self._log), dtype=np.int64)
-        new[np.repeat(self._steps > 1, self._steps)] = np.array(self._log.taken, dtype=np.int64)
+        new = self._taken()
         taken = np.cumsum(new)
         before += taken[self._firsts] - new[self._firsts]
         found: Integers = np.repeat(before, self._steps) - taken
         found[self._lasts] = after
+        return found
+
+    def _taken(self) -> Integers:
+        """Blocks that each step took, where a record stands for several."""
+        several = self._steps > 1
+        steps = self._steps[several]
+        kept = np.minimum(steps, self._log.block_size)
+        at = self._later[np.repeat(several, self._steps)] % self._log.block_size
+        at += np.repeat(np.cumsum(kept) - kept, steps)
+        found = np.zeros(len(self._log), dtype=np.int64)
+        found[np.repeat(several, self._steps)] = np.array(self._log.taken, dtype=np.int64)[at]
         return found
 
     def but_first(self, name: str) -> Integers:

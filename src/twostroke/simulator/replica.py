@@ -48,7 +48,7 @@ class Replica:
             info.num_blocks, info.block_size, model_id=info.model_id, enable_prefix_caching=enable_prefix_caching
         )
         self.scheduler = Scheduler(config, self.kv)
-        self.log = StepLog()
+        self.log = StepLog(info.block_size)
         self._steady = Steady(self.scheduler, TOKEN)
         self._jump = jump and recorder is None and executor.acceptance is None
         self._recorder = recorder

@@ -48,7 +48,8 @@ class StepLog:
     Attributes:
         start: Of each step, in seconds; ``end`` likewise. A step may begin long after the one before: then nobody was
             there.
-        taken: Of each step of the records that stand for several, how many blocks it took.
+        taken: How many blocks each step took, for records that stand for several: of each the first ``block_size``
+            steps, after which it is the same again.
         other_gaps: Seconds between two tokens of a request that was left out of the steps between them.
         records: Packed, ``FIELDS`` for each:
 
@@ -68,9 +69,10 @@ class StepLog:
               it wait for the same. ``""`` where nobody waits.
     """
 
+    block_size: int = 1
     start: array[float] = field(default_factory=_numbers)
     end: array[float] = field(default_factory=_numbers)
-    taken: array[int] = field(default_factory=lambda: array("q"))
+    taken: list[int] = field(default_factory=list)
     other_gaps: array[float] = field(default_factory=_numbers)
     records: bytearray = field(default_factory=bytearray)
     bindings: dict[str, int] = field(default_factory=_Codes)
@@ -129,21 +131,23 @@ class StepLog:
             context: Tokens attended to in the first; ``requests`` more in each further one.
             first_gaps: ``gaps`` of the first.
             left: Requests that run on after the last.
-            taken: How many blocks each of the steps took; ``free_blocks``: after the last.
+            taken: How many blocks each of the steps took, or of the first ``block_size``, after which it is the same
+                again; ``free_blocks``: after the last.
             bindings: What how many of them wait for: each becomes a record.
         """
         self.start += times[:-1]
         self.end += times[1:]
         gaps, running, free, done, steps = first_gaps, requests, self._free, 0, len(times) - 1
         for binding, count in bindings:
-            these = taken[done : done + count]
             if count > 1:
-                self.taken.fromlist(these)
+                self.taken += taken[:count]
             done += count
             if done == steps:
                 running, free = left, free_blocks
             else:
-                free -= sum(these)
+                rounds = taken * (count // len(taken) + 2)
+                free -= sum(rounds[:count])
+                taken = rounds[count : count + len(taken)]
             code, why = self.bindings[binding], self.reasons[kept_out]
             self.records += _PACK(count, requests, context, 0, 0, requests, gaps, running, waiting, free, code, why)
             gaps = requests
@@ -154,4 +158,4 @@ class StepLog:
         """Forget what an interruption left half written: Ctrl-C comes between any two operations."""
         counts = memoryview(self.records).cast("q")[:: len(FIELDS)].tolist()
         del self.start[sum(counts) :], self.end[sum(counts) :]
-        del self.taken[sum(count for count in counts if count > 1) :]
+        del self.taken[sum(min(count, self.block_size) for count in counts if count > 1) :]
