@@ -242,7 +242,9 @@ class Scheduler:
         """How many of the missing tokens fit into chunk and budget; says so when not all do."""
         left = self._left(request, plan)
         chunk = self._chunk if request.reads_prefix_cache else min(self._chunk, SCORED_CHUNK)
-        num_tokens = min(missing, chunk, left)
+        num_tokens = chunk if chunk < left else left
+        if missing < num_tokens:
+            num_tokens = missing
         if num_tokens < missing:
             reason = self._spent(left, plan) if num_tokens == left else Reason.PREFILL_CHUNK
             plan.decisions.append(Decision(request.request_id, reason))
@@ -250,7 +252,8 @@ class Scheduler:
 
     def _left(self, request: Request, plan: StepPlan) -> int:
         """Tokens that the step still has for a request."""
-        return max(0, self.policy.budget(request, plan, self.config.max_num_batched_tokens) - plan.num_tokens)
+        left = self.policy.budget(request, plan, self.config.max_num_batched_tokens) - plan.num_tokens
+        return left if left > 0 else 0
 
     def _spent(self, left: int, plan: StepPlan) -> Reason:
         """Why a request gets no more than what is left: that is all of the budget, or the policy keeps some from it."""

@@ -36,10 +36,13 @@ class Steady:
 
     Attributes:
         request_ids: Of the members.
+        joined: Of those who were not yet members before the last ``prepare``; ``left``: of those that it gave back.
     """
 
     def __init__(self, scheduler: Scheduler, token: int) -> None:
         self.request_ids: set[str] = set()
+        self.joined: set[str] = set()
+        self.left: set[str] = set()
         self._scheduler = scheduler
         self._kv = scheduler.kv
         self._token = token
@@ -71,6 +74,10 @@ class Steady:
         are shared between samples, nobody is a member any more.
         """
         scheduler, free = self._scheduler, self._kv.pool.num_free
+        if self.joined:
+            self.joined = set()
+        if self.left:
+            self.left = set()
         if not self._take_in(free):
             self.release()
             return 0
@@ -115,6 +122,7 @@ class Steady:
 
     def release(self) -> None:
         """Give all members back to the scheduler."""
+        self.left, self.joined = self.request_ids - self.joined, set()
         for member in self._members:
             self._give_back(member)
         self._members.clear()
@@ -134,7 +142,8 @@ class Steady:
                     if not self._may_join(request):
                         return False
                     self._join(request)
-            needed = self._kv.num_blocks_promised(scheduler.running.values())
+            if scheduler.running:
+                needed = self._kv.num_blocks_promised(scheduler.running.values())
         needed += self._counts[self._steps % self._size]
         return needed <= free and len(self.request_ids) <= self._budget
 
@@ -157,6 +166,7 @@ class Steady:
         self._contents.insert(at, contents)
         self._computed += ahead
         self.request_ids.add(request.request_id)
+        self.joined.add(request.request_id)
         self._scheduler.lend(request)
 
     def _give_back(self, member: Member) -> Request:

@@ -82,49 +82,50 @@ class DecodeCurve:
         Args:
             context: Tokens attended to in the first step; ``requests`` more in each further one.
         """
-        began, times = now, array("d")
-        bindings: list[tuple[str, int]] = []
-        while not bindings or (steps and now < until):
-            lines: list[tuple[Piece, range]] = []
-            while not lines or (steps and now < until):
-                piece = self.piece(requests, context)
-                start, end, seconds, slope, binding = piece
-                behind, inside = context - start, min(steps, -(-(end - context) // requests))
-                first = seconds + behind * slope
-                if until - now < inside * first:
-                    inside = int(max(until - now, 0.0) / first) + 1  # those beyond would be computed in vain
-                lines.append((piece, range(behind, behind + inside * requests, requests)))
-                before = bindings.pop()[1] if bindings and bindings[-1][0] == binding else 0
-                bindings.append((binding, before + inside))
-                steps -= inside
-                context += inside * requests
-                now += inside * first  # about, and hardly ever later than that
-            known = self._times(times[-1] if times else began, lines)
+        times, bindings = array("d"), list[tuple[str, int]]()
+        while True:
+            piece = self.piece(requests, context)
+            start, end, seconds, slope, binding = piece
+            behind, inside = context - start, (end - context + requests - 1) // requests
+            if inside > steps:
+                inside = steps
+            first = seconds + behind * slope
+            if until - now < inside * first:  # those beyond would be computed in vain
+                inside = int((until - now) / first) + 1 if until > now else 1
+            if inside < MANY:
+                durations = [seconds + at * slope for at in range(behind, behind + inside * requests, requests)]
+                known = array("d", list(accumulate(durations, initial=now)))
+            else:
+                known = self._many(piece, requests, behind, inside, now)
             times = times[:-1] + known if times else known
-            now = times[-1]
+            now = known[-1]
+            before = bindings.pop()[1] if bindings and bindings[-1][0] == binding else 0
+            bindings.append((binding, before + inside))
+            steps -= inside
+            context += inside * requests
+            if not steps or now >= until:
+                break
         if len(times) > 2 and times[-2] >= until:
             _cut(times, bindings, until)
         return DecodeRun(times, bindings)
 
-    def _times(self, now: float, lines: list[tuple[Piece, range]]) -> array[float]:
-        """``now``, and when the steps from then on end, so far behind their pieces' beginnings as the ranges say."""
-        if sum([len(behind) for _, behind in lines]) < MANY:
-            durations = [seconds + at * slope for (_, _, seconds, slope, _), behind in lines for at in behind]
-            return array("d", list(accumulate(durations, initial=now)))
-        parts = [self._durations(piece, behind) for piece, behind in lines]
-        return array("d", np.add.accumulate(np.concatenate([np.array([now]), *parts])).tobytes())
+    def _many(self, piece: Piece, requests: int, behind: int, count: int, now: float) -> array[float]:
+        """``now``, and when ``count`` steps from then on end, the first so many tokens behind the piece's beginning.
 
-    def _durations(self, piece: Piece, behind: range) -> npt.NDArray[np.float64]:
-        """Of steps on one line. Few requests pass the same places again and again, so those are kept."""
-        requests, first = behind.step, behind.start // behind.step
-        key = requests, piece.start, behind.start % requests
+        Few requests pass the same places again and again, so the durations there are kept.
+        """
+        first, rest = divmod(behind, requests)
+        key = requests, piece.start, rest
         found = self._kept.get(key)
         if found is None:
-            at = np.arange(key[2], piece.end - piece.start, requests, dtype=np.float64)
+            at = np.arange(rest, piece.end - piece.start, requests, dtype=np.float64)
             found = at * piece.slope + piece.seconds
             if len(self._kept) < MOST_KEPT:
                 self._kept[key] = found
-        return found[first : first + len(behind)]
+        times = np.empty(count + 1)
+        times[0] = now
+        times[1:] = found[first : first + count]
+        return array("d", np.add.accumulate(times).tobytes())
 
     def _ask(self, requests: int, context: int) -> tuple[float, str]:
         """Seconds, and what they wait for. One line's end is the next one's beginning, so answers are kept."""

@@ -87,7 +87,7 @@ def summarize(
     """The summary of a run of ``total`` requests."""
     requests = result.requests
     duration = float(columns.end.max()) if len(columns.end) else 0.0
-    good = sum(meets(request, targets) for request in requests)
+    good = sum(meets(request, targets) for request in requests) if targets else len(requests)
     hardware = deployment.hardware
     price = hardware.price_per_hour if options.price_per_hour is None else options.price_per_hour
     device_hours = options.tp * options.replicas * duration / 3600
