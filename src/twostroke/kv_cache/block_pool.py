@@ -89,7 +89,8 @@ class BlockPool:
 
     def _skip_revived(self, count: int) -> list[BlockKey]:
         """What the next ``count`` free blocks keep, where entries of the queue do not count."""
-        queue, revived, found = self._queue, self._revived, list[BlockKey]()
+        queue, revived = self._queue, self._revived
+        found: list[BlockKey] = []
         while len(found) < count:
             content = queue[self._num_gone]
             self._num_gone += 1

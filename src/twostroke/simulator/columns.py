@@ -132,7 +132,7 @@ class _Runs:
         at = self._later[np.repeat(several, self._steps)] % self._log.block_size
         at += np.repeat(np.cumsum(kept) - kept, steps)
         found = np.zeros(len(self._log), dtype=np.int64)
-        found[np.repeat(several, self._steps)] = np.array(self._log.taken, dtype=np.int64)[at]
+        found[np.repeat(several, self._steps)] = np.fromiter(self._log.taken, np.int64)[at]
         return found
 
     def but_first(self, name: str) -> Integers:

@@ -20,7 +20,7 @@ from twostroke.simulator.cost_model import CostModel
 from twostroke.simulator.step_shape import StepShape
 
 # Steps from which on numpy is faster than Python; both add one duration after the other, and so to the same digits.
-MANY = 24
+MANY = 16
 Bound = Literal["seconds", "low", "high"]
 # Tokens per request between two contexts that the cost model is asked about.
 SPACING = 64
@@ -77,42 +77,43 @@ class DecodeCurve:
         return found
 
     def run(self, requests: int, context: int, steps: int, now: float, until: float) -> DecodeRun:
-        """Steps from ``now`` on, at most ``steps``, up to the first that ends at ``until`` or later; at least one.
+        """Steps from ``now`` on, at most ``steps``, at least one, until one ends at ``until`` or later, or shortly before.
 
         Args:
             context: Tokens attended to in the first step; ``requests`` more in each further one.
         """
-        times, bindings = array("d"), list[tuple[str, int]]()
-        while True:
-            piece = self.piece(requests, context)
-            start, end, seconds, slope, binding = piece
+        first = self.piece(requests, context).at(context)
+        if until - now < steps * first:  # those beyond would be computed in vain
+            steps = int((until - now) / first) + 1 if until > now else 1
+        bindings: list[tuple[str, int]] = []
+        few: list[float] = []
+        many: list[npt.NDArray[np.float64]] = []
+        is_few = steps < MANY
+        while steps:
+            start, end, seconds, slope, binding = piece = self.piece(requests, context)
             behind, inside = context - start, (end - context + requests - 1) // requests
             if inside > steps:
                 inside = steps
-            first = seconds + behind * slope
-            if until - now < inside * first:  # those beyond would be computed in vain
-                inside = int((until - now) / first) + 1 if until > now else 1
-            if inside < MANY:
-                durations = [seconds + at * slope for at in range(behind, behind + inside * requests, requests)]
-                known = array("d", list(accumulate(durations, initial=now)))
+            if is_few:
+                few += [seconds + at * slope for at in range(behind, behind + inside * requests, requests)]
             else:
-                known = self._many(piece, requests, behind, inside, now)
-            times = times[:-1] + known if times else known
-            now = known[-1]
+                many.append(self._durations(piece, requests, behind, inside))
             before = bindings.pop()[1] if bindings and bindings[-1][0] == binding else 0
             bindings.append((binding, before + inside))
             steps -= inside
             context += inside * requests
-            if not steps or now >= until:
-                break
+        if is_few:
+            times = array("d", list(accumulate(few, initial=now)))
+        else:
+            times = array("d", np.add.accumulate(np.concatenate(((now,), *many))).tobytes())
         if len(times) > 2 and times[-2] >= until:
             _cut(times, bindings, until)
         return DecodeRun(times, bindings)
 
-    def _many(self, piece: Piece, requests: int, behind: int, count: int, now: float) -> array[float]:
-        """``now``, and when ``count`` steps from then on end, the first so many tokens behind the piece's beginning.
+    def _durations(self, piece: Piece, requests: int, behind: int, count: int) -> npt.NDArray[np.float64]:
+        """Of steps on one line, the first of them so many tokens behind its beginning.
 
-        Few requests pass the same places again and again, so the durations there are kept.
+        Few requests pass the same places again and again, so those are kept.
         """
         first, rest = divmod(behind, requests)
         key = requests, piece.start, rest
@@ -122,10 +123,7 @@ class DecodeCurve:
             found = at * piece.slope + piece.seconds
             if len(self._kept) < MOST_KEPT:
                 self._kept[key] = found
-        times = np.empty(count + 1)
-        times[0] = now
-        times[1:] = found[first : first + count]
-        return array("d", np.add.accumulate(times).tobytes())
+        return found[first : first + count]
 
     def _ask(self, requests: int, context: int) -> tuple[float, str]:
         """Seconds, and what they wait for. One line's end is the next one's beginning, so answers are kept."""
