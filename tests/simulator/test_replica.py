@@ -42,7 +42,7 @@ def live_engine(workload: Workload, config: SchedulerConfig, num_blocks: int) ->
         while waiting and (waiting[0].arrival <= clock() or not engine.has_work()):
             spec = waiting.pop(0)
             clock.advance_to(spec.arrival)
-            engine.add([make_request(spec, PARAMS, 4)])
+            engine.add([make_request(spec, PARAMS, 4, 100 * spec.number)])
         engine.step()
     return engine
 

@@ -126,14 +126,10 @@ class _Runs:
 
     def _taken(self) -> Integers:
         """Blocks that each step took, where a record stands for several."""
-        several = self._steps > 1
-        steps = self._steps[several]
-        kept = np.minimum(steps, self._log.block_size)
-        at = self._later[np.repeat(several, self._steps)] % self._log.block_size
-        at += np.repeat(np.cumsum(kept) - kept, steps)
-        found = np.zeros(len(self._log), dtype=np.int64)
-        found[np.repeat(several, self._steps)] = np.fromiter(self._log.taken, np.int64)[at]
-        return found
+        size = self._log.block_size
+        kept = np.minimum(self._steps, size)
+        found: Integers = np.fromiter(self._log.taken, np.int64)
+        return found[np.repeat(np.cumsum(kept) - kept, self._steps) + self._later % size]
 
     def but_first(self, name: str) -> Integers:
         """The record's entry for its first step, the number of requests for the others."""

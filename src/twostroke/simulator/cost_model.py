@@ -161,7 +161,9 @@ class RooflineCostModel:
 
     def step(self, shape: StepShape) -> Estimate:
         requests = shape.decode_requests
-        new_tokens = sum([new for new, _ in shape.prefill])
+        new_tokens = 0
+        for new, _ in shape.prefill:
+            new_tokens += new
         if new_tokens:
             parts = self._fixed(requests, shape.sampled, new_tokens)
         else:

@@ -82,15 +82,16 @@ class DecodeCurve:
         Args:
             context: Tokens attended to in the first step; ``requests`` more in each further one.
         """
-        first = self.piece(requests, context).at(context)
+        piece = self.piece(requests, context)
+        first = piece.seconds + (context - piece.start) * piece.slope
         if until - now < steps * first:  # those beyond would be computed in vain
             steps = int((until - now) / first) + 1 if until > now else 1
         bindings: list[tuple[str, int]] = []
         few: list[float] = []
         many: list[npt.NDArray[np.float64]] = []
         is_few = steps < MANY
-        while steps:
-            start, end, seconds, slope, binding = piece = self.piece(requests, context)
+        while True:
+            start, end, seconds, slope, binding = piece
             behind, inside = context - start, (end - context + requests - 1) // requests
             if inside > steps:
                 inside = steps
@@ -101,7 +102,10 @@ class DecodeCurve:
             before = bindings.pop()[1] if bindings and bindings[-1][0] == binding else 0
             bindings.append((binding, before + inside))
             steps -= inside
+            if not steps:
+                break
             context += inside * requests
+            piece = self.piece(requests, context)
         if is_few:
             times = array("d", list(accumulate(few, initial=now)))
         else:

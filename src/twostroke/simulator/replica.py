@@ -183,8 +183,10 @@ class Replica:
         steady, before, drawing = self._steady, self._drew, planned
         self._drew = planned
         staying = len(steady.request_ids) - len(steady.joined)
-        if steady.joined or steady.left:
-            before, drawing = before | steady.left, drawing | steady.joined
+        if steady.left:
+            before = before | steady.left
+        if steady.joined:
+            drawing = planned | steady.joined if planned else steady.joined
         if before == drawing:
             return staying + len(before)
         left_out = before - drawing

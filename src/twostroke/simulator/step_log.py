@@ -48,8 +48,8 @@ class StepLog:
     Attributes:
         start: Of each step, in seconds; ``end`` likewise. A step may begin long after the one before: then nobody was
             there.
-        taken: How many blocks each step took, for records that stand for several: of each the first ``block_size``
-            steps, after which it is the same again.
+        taken: How many blocks each step took, or 0 where a record stands for one step alone: of each record the first
+            ``block_size`` steps, after which it is the same again.
         other_gaps: Seconds between two tokens of a request that was left out of the steps between them.
         records: Packed, ``FIELDS`` for each:
 
@@ -100,6 +100,7 @@ class StepLog:
         requests, context, prefill = shape[:3]
         self.start.append(start)
         self.end.append(end)
+        self.taken.append(0)
         tokens = pairs = 0
         for count, cached in prefill:
             tokens += count
@@ -139,8 +140,7 @@ class StepLog:
         self.end += times[1:]
         gaps, running, free, done, steps = first_gaps, requests, self._free, 0, len(times) - 1
         for binding, count in bindings:
-            if count > 1:
-                self.taken += taken[:count]
+            self.taken += taken[:count] if count > 1 else (0,)
             done += count
             if done == steps:
                 running, free = left, free_blocks
@@ -158,4 +158,4 @@ class StepLog:
         """Forget what an interruption left half written: Ctrl-C comes between any two operations."""
         counts = memoryview(self.records).cast("q")[:: len(FIELDS)].tolist()
         del self.start[sum(counts) :], self.end[sum(counts) :]
-        del self.taken[sum(min(count, self.block_size) for count in counts if count > 1) :]
+        del self.taken[sum(min(count, self.block_size) for count in counts) :]
