@@ -95,7 +95,7 @@ class Run:
         """What is right even while members are on their own."""
         pool = self.kv.pool
         return {
-            "pool": (pool._sharers, pool._block_of, pool.free_in_order()),
+            "pool": (pool._sharers, self.kv.cached(), pool.free_in_order()),
             "prefix": (self.kv.prefix_queries, self.kv.prefix_hits),
         }
 

@@ -160,7 +160,7 @@ def test_jumping_changes_nothing(case: tuple[Callable[[], Workload], SchedulerCo
     for one, other in zip(engines, others):
         other.kv.check_integrity()
         assert one.kv.pool.free_in_order() == other.kv.pool.free_in_order()
-        assert one.kv.pool._block_of == other.kv.pool._block_of
+        assert one.kv.cached() == other.kv.cached()
     event(f"steps {len(stepped.logs[0]) // 100}00")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, cycle, islice
 
 import msgspec
@@ -33,41 +33,50 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 class BlockTable(msgspec.Struct):
-    """One request's blocks in order of position.
+    """One request's blocks in order of position, and the request's own list of what they hold, as far as it is known.
 
     The first ``num_indexed`` are in the prefix cache's index; the executor has seen the first ``num_announced``. Up to
     ``num_ready`` tokens, at least, can be written before anything has to be allocated, copied or announced.
     """
 
-    blocks: list[int] = []
+    blocks: list[int]
+    contents: list[BlockKey]
     num_indexed: int = 0
     num_announced: int = 0
     num_ready: int = 0
 
 
-NO_PREFIX = Prefix([], 0)
+NO_PREFIX, NOT_FOUND = Prefix([], 0), Prefix([], 0, looked_up=True)
 
 
 class KVCacheManager:
     """Owns every block table. Slots of a block past ``num_computed_tokens`` hold nothing anyone may read.
+
+    While no two tables have begun alike, no lookup can find anything, and what blocks hold is looked after by tables
+    and queues alone. The first time that two do, the pool gets its index.
 
     Args:
         num_blocks: Blocks in the pool.
         block_size: Tokens per block.
         model_id: Part of each prefix-cache key.
         enable_prefix_caching: Whether finished requests' blocks can be found again.
+
+    Attributes:
+        before_index: Called before all tables are read, to bring those that are lent up to date.
     """
 
     def __init__(
         self, num_blocks: int, block_size: int, *, model_id: str = "", enable_prefix_caching: bool = True
     ) -> None:
         self.block_size = block_size
-        self.pool = BlockPool(num_blocks)
+        self.pool = BlockPool(num_blocks, is_indexed=False)
+        self.before_index: Callable[[], None] = lambda: None
         self.prefix_queries = 0
         self.prefix_hits = 0
         self._model_id = model_id
         self._caching = enable_prefix_caching
         self._tables: dict[str, BlockTable] = {}
+        self._beginnings: set[BlockKey] = set()  # the first contents of all that may be found; until there is an index
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -114,6 +123,10 @@ class KVCacheManager:
             return NO_PREFIX
         num_candidates = (request.num_tokens - 1) // self.block_size
         hashes = extend_block_hashes(request, num_candidates, self.block_size, self._model_id)
+        if not self.pool.is_indexed:
+            if not num_candidates or hashes[0] not in self._beginnings:
+                return NOT_FOUND
+            self._need_index()
         blocks = self.pool.find_first(hashes, num_candidates)
         return Prefix(blocks, len(blocks) * self.block_size, looked_up=True)
 
@@ -127,6 +140,8 @@ class KVCacheManager:
 
     def admit(self, request: Request, prefix: Prefix) -> None:
         """Give a waiting request a table that begins with ``prefix``; count what the prefix cache saved it, once."""
+        if prefix.blocks:
+            self._need_index()
         if not prefix.looked_up:
             for block in prefix.blocks:
                 self.pool.share(block)
@@ -135,7 +150,7 @@ class KVCacheManager:
         num_indexed = prefix.num_tokens // self.block_size if self._caching else 0
         if request.leader is not None and (shared := self._tables.get(request.leader.request_id)):
             shared.num_ready = 0  # the block that it writes may no longer be its own
-        self._tables[request.request_id] = BlockTable(list(prefix.blocks), num_indexed)
+        self._tables[request.request_id] = BlockTable(list(prefix.blocks), request.block_hashes, num_indexed)
         request.num_computed_tokens = prefix.num_tokens
         if prefix.looked_up and request.num_preemptions == 0:
             self.prefix_queries += request.num_tokens
@@ -178,12 +193,18 @@ class KVCacheManager:
     # ---- tables whose next tokens are known (``scheduling/steady.py``) -----------------------------------------
 
     def lend(self, request: Request) -> tuple[list[int], Iterator[BlockKey]]:
-        """The live table of a running request and the contents of the blocks that it has not filled.
+        """The live table of a running request, and ``unfilled``.
 
         Whoever asks sees to the table until ``settle``: no more blocks are looked after than these methods are told of.
         """
-        num_full = request.num_computed_tokens // self.block_size
-        return self._tables[request.request_id].blocks, iter(request.block_hashes[num_full:])
+        table = self._tables[request.request_id]
+        if request.num_computed_tokens < self.block_size and table.contents and self._caching:
+            self._begin(table.contents[0])  # nobody will say when its first block is full
+        return table.blocks, self.unfilled(request)
+
+    def unfilled(self, request: Request) -> Iterator[BlockKey]:
+        """The contents of the blocks that a request has not filled."""
+        return iter(request.block_hashes[request.num_computed_tokens // self.block_size :])
 
     def settle(self, request: Request) -> None:
         """Bring the rest of a lent table up to what its request has computed."""
@@ -198,7 +219,7 @@ class KVCacheManager:
 
     def fill_blocks(self, tables: Sequence[list[int]], contents: Iterable[Iterator[BlockKey]]) -> None:
         """The last block of each is full: into the prefix cache's index with it."""
-        if self._caching:
+        if self.pool.is_indexed:
             self.pool.remember_all([table[-1] for table in tables], list(map(next, contents)))
 
     def take_turns(
@@ -216,7 +237,7 @@ class KVCacheManager:
         end = total + counts[beyond]
         again = end > len(tables)
         turns: Iterable[list[int]] = cycle(tables) if again else tables
-        if not self._caching:
+        if not pool.is_indexed:
             list(map(list.append, turns, pool.allocate_many(total)))
             return
         fillers = islice(chain(contents[first:], cycle(contents)), end - first) if again else contents[first:end]
@@ -272,8 +293,11 @@ class KVCacheManager:
         num_full = request.num_computed_tokens // self.block_size
         if num_full > table.num_indexed:
             hashes = extend_block_hashes(request, num_full, self.block_size, self._model_id)
-            new = slice(table.num_indexed, num_full)
-            self.pool.remember_all(table.blocks[new], hashes[new])
+            if not table.num_indexed:
+                self._begin(hashes[0])
+            if self.pool.is_indexed:
+                new = slice(table.num_indexed, num_full)
+                self.pool.remember_all(table.blocks[new], hashes[new])
             table.num_indexed = num_full
 
     def free(self, request: Request, *, discard: bool = False) -> None:
@@ -282,6 +306,8 @@ class KVCacheManager:
         Args:
             discard: Its content may be wrong: also forget those blocks that nobody else holds.
         """
+        if discard:
+            self._need_index()
         table = self._tables.pop(request.request_id, None)
         if table is None:
             return
@@ -291,6 +317,41 @@ class KVCacheManager:
                 if not self.pool.is_shared(block):
                     self.pool.forget(block, content)
         self.pool.release_all(table.blocks, contents)
+
+    # ---- what lookups can find ---------------------------------------------------------------------------------
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks whose content a lookup can find."""
+        held = 0 if self.pool.is_indexed else sum([table.num_indexed for table in self._tables.values()])
+        return self.pool.num_cached + held
+
+    def cached(self) -> dict[BlockKey, int]:
+        """Those blocks, by content. Not to be changed."""
+        if self.pool.is_indexed:
+            return self.pool.block_of
+        self.before_index()
+        found = self.pool.kept()
+        for table in self._tables.values():
+            found.update(zip(table.contents[: table.num_indexed], table.blocks))
+        return found
+
+    def _begin(self, content: BlockKey) -> None:
+        """Note with which content a table begins."""
+        if self.pool.is_indexed:
+            return
+        if content in self._beginnings:
+            self._need_index()
+            return
+        self._beginnings.add(content)
+        if len(self._beginnings) > 2 * self.pool.num_blocks:  # most are of requests that are forgotten
+            held = {table.contents[0] for table in self._tables.values() if table.contents}
+            self._beginnings &= held | self.pool.kept().keys()
+
+    def _need_index(self) -> None:
+        if self._caching and not self.pool.is_indexed:
+            self.pool.index(self.cached())
+            self._beginnings.clear()
 
     def num_unused_slots(self, request: Request) -> int:
         """Slots that a running request's table reserves and that hold no token."""
@@ -303,3 +364,4 @@ class KVCacheManager:
             assert len(set(table.blocks)) == len(table.blocks), f"{request_id} holds a block twice"
             assert table.num_indexed <= len(table.blocks), f"{request_id} indexed more blocks than it has"
         self.pool.check_integrity(holders)
+        assert len(set(self.cached().values())) == len(self.cached()), "a block has two contents"

@@ -189,7 +189,7 @@ class Scheduler:
             num_waiting=len(self.requests) - len(self.running),
             total_blocks=pool.num_blocks,
             free_blocks=pool.num_free,
-            cached_blocks=pool.num_cached,
+            cached_blocks=self.kv.num_cached,
             allocated_slots=allocated,
             used_slots=max(0, allocated - unused),
             prefix_queries=self.kv.prefix_queries,

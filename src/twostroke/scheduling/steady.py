@@ -56,6 +56,7 @@ class Steady:
         self._ranks: list[Rank] = []
         self._tables: list[list[int]] = []
         self._contents: list[Iterator[BlockKey]] = []
+        scheduler.kv.before_index = self._catch_up
         self._counts = [0] * (2 * self._size)  # by phase, and once more, so that steps in a row are a slice
 
     def __len__(self) -> int:
@@ -158,8 +159,8 @@ class Steady:
     def _join(self, request: Request) -> None:
         ahead = request.num_computed_tokens - self._steps
         rank = self._scheduler.policy.rank(request)
-        heappush(self._members, (request.max_total_tokens - 1 - ahead, rank, ahead, request))
         table, contents = self._kv.lend(request)
+        heappush(self._members, (request.max_total_tokens - 1 - ahead, rank, ahead, request))
         at = self._place(-ahead % self._size, rank, 1)
         self._ranks.insert(at, rank)
         self._tables.insert(at, table)
@@ -181,6 +182,13 @@ class Steady:
         self.request_ids.remove(request.request_id)
         self._scheduler.take_back(request)
         return request
+
+    def _catch_up(self) -> None:
+        """Somebody wants to know what the members' blocks hold: bring the tables up to the steps that were taken."""
+        for _, rank, ahead, request in self._members:
+            request.num_computed_tokens = ahead + self._steps
+            self._kv.settle(request)
+            self._contents[self._place(-ahead % self._size, rank, 0)] = self._kv.unfilled(request)
 
     def _place(self, phase: int, rank: Rank, change: int) -> int:
         """Where a member is or belongs, as one more or less is counted in its phase."""
