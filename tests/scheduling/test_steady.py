@@ -110,16 +110,17 @@ def runs(draw: st.DrawFn) -> tuple[SchedulerConfig, int, bool, list[Arrival], di
         batching=draw(st.sampled_from(["continuous"] * 3 + ["static"])),
     )
     random = draw(st.randoms(use_true_random=False))
+    apart = draw(st.booleans())  # so that there is no index, or only once somebody was preempted
     arrivals: list[Arrival] = [
         (
             random.randrange(40),
             # Mostly the token that is drawn, so that prompts look for what others have generated.
-            [random.choice([TOKEN, TOKEN, TOKEN, 2]) for _ in range(random.randrange(1, 20))],
+            [10 + number] * apart + [random.choice([TOKEN, TOKEN, TOKEN, 2]) for _ in range(random.randrange(1, 20))],
             random.randrange(1, 25),
             random.choice([1, 1, 1, 2]),
             random.randrange(3),
         )
-        for _ in range(draw(st.integers(1, 10)))
+        for number in range(draw(st.integers(1, 10)))
     ]
     aborts = {random.randrange(10): random.randrange(60) for _ in range(draw(st.integers(0, 3)))}
     return config, draw(st.sampled_from([11, 12, 14, 20, 40])), draw(st.booleans()), arrivals, aborts
@@ -153,6 +154,7 @@ def test_jumping_is_stepping(case: tuple[SchedulerConfig, int, bool, list[Arriva
     assert both[0].finished == both[1].finished
     event(f"jumped {both[1].num_jumped > 0}")
     event(f"planned beside members {both[1].num_beside > 0}")
+    event(f"indexed {both[0].kv.pool.is_indexed} and {both[1].kv.pool.is_indexed}")
 
 
 def test_a_run_ends_with_the_first_request_that_does() -> None:

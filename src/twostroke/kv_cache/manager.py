@@ -346,7 +346,7 @@ class KVCacheManager:
         self._beginnings.add(content)
         if len(self._beginnings) > 2 * self.pool.num_blocks:  # most are of requests that are forgotten
             held = {table.contents[0] for table in self._tables.values() if table.contents}
-            self._beginnings &= held | self.pool.kept().keys()
+            self._beginnings &= held.union(self.pool.kept())
 
     def _need_index(self) -> None:
         if self._caching and not self.pool.is_indexed:

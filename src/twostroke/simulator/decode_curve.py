@@ -77,7 +77,9 @@ class DecodeCurve:
         return found
 
     def run(self, requests: int, context: int, steps: int, now: float, until: float) -> DecodeRun:
-        """Steps from ``now`` on, at most ``steps``, at least one, until one ends at ``until`` or later, or shortly before.
+        """Steps from ``now`` on, at most ``steps``, up to the first that ends at ``until`` or later; at least one.
+
+        Where later steps take less than earlier ones, they may end a little before that.
 
         Args:
             context: Tokens attended to in the first step; ``requests`` more in each further one.
