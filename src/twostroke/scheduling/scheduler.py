@@ -242,9 +242,7 @@ class Scheduler:
         """How many of the missing tokens fit into chunk and budget; says so when not all do."""
         left = self._left(request, plan)
         chunk = self._chunk if request.reads_prefix_cache else min(self._chunk, SCORED_CHUNK)
-        num_tokens = chunk if chunk < left else left
-        if missing < num_tokens:
-            num_tokens = missing
+        num_tokens = min(missing, chunk, left)
         if num_tokens < missing:
             reason = self._spent(left, plan) if num_tokens == left else Reason.PREFILL_CHUNK
             plan.decisions.append(Decision(request.request_id, reason))

@@ -128,8 +128,9 @@ class _Runs:
         """Blocks that each step took, where a record stands for several."""
         size = self._log.block_size
         kept = np.minimum(self._steps, size)
-        found: Integers = np.fromiter(self._log.taken, np.int64)
-        return found[np.repeat(np.cumsum(kept) - kept, self._steps) + self._later % size]
+        at = np.repeat(np.cumsum(kept) - kept, self._steps) + self._later % size
+        found: Integers = np.fromiter(self._log.taken, np.int64)[at]
+        return found
 
     def but_first(self, name: str) -> Integers:
         """The record's entry for its first step, the number of requests for the others."""

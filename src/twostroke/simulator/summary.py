@@ -141,7 +141,9 @@ def _waiting_for(requests: Sequence[RequestResult], columns: Columns) -> dict[st
 
 
 def _ttft_by(groups: Sequence[int], requests: Sequence[RequestResult]) -> dict[int, Distribution]:
+    if len(set(groups)) < 2:
+        return {}
     found: dict[int, list[float]] = {}
     for group, request in zip(groups, requests):
         found.setdefault(group, []).append(request.ttft)
-    return {key: Distribution.of(found[key], PERCENTILES) for key in sorted(found)} if len(found) > 1 else {}
+    return {key: Distribution.of(found[key], PERCENTILES) for key in sorted(found)}
