@@ -152,9 +152,11 @@ class Request:
     def reach(self, num_tokens: int) -> int:
         """Note that the next ``num_tokens`` go through the model; how many are prompt tokens that never did before."""
         end = self.num_computed_tokens + num_tokens
-        known = max(self.num_reached_tokens, self.num_computed_tokens)
-        self.num_reached_tokens = max(known, end)
-        return max(0, min(end, self.num_prompt_tokens) - known)
+        reached, prompt = self.num_reached_tokens, self.num_prompt_tokens
+        known = reached if reached > self.num_computed_tokens else self.num_computed_tokens
+        self.num_reached_tokens = end if end > known else known
+        new = (end if end < prompt else prompt) - known
+        return new if new > 0 else 0
 
     def take_scores(self, scores: list[PositionLogprobs], start: int) -> list[PositionLogprobs]:
         """The log-probabilities of prompt tokens ``start + 1 ..`` less those delivered before a preemption."""

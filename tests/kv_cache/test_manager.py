@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from twostroke.kv_cache.block_hash import root_hash
 from twostroke.kv_cache.manager import KVCacheManager
@@ -104,3 +108,40 @@ def test_discarded_content_is_not_found_again() -> None:
 def test_content_keys_differ_between_models_and_salts(one: tuple[str, str], other: tuple[str, str]) -> None:
     """Even where model and salt spell the same string together."""
     assert root_hash(*one) != root_hash(*other)
+
+
+def test_there_is_no_index_until_two_begin_alike() -> None:
+    kv = KVCacheManager(10, BLOCK)
+    first, other = make_request("a", 9), make_request("b", 9, first=50)
+    compute(kv, first)
+    compute(kv, other)
+    kv.free(first)
+    assert not kv.pool.is_indexed and kv.num_cached == len(kv.cached()) == 4
+    blocks = list(kv.cached().values())[:2][::-1]  # the last was released first
+    assert kv.find_prefix(make_request("c", 9)).blocks == blocks
+    assert kv.pool.is_indexed and kv.num_cached == len(kv.cached()) == 4
+
+
+@given(st.randoms(use_true_random=False))
+def test_without_an_index_all_is_as_with_one(random: Random) -> None:
+    """Whenever it is first needed: for a lookup, for equal blocks, or because content is not to be trusted."""
+    late, early = kvs = KVCacheManager(12, BLOCK), KVCacheManager(12, BLOCK)
+    early.pool.index({})
+    running: list[tuple[Request, Request]] = []
+    for turn in range(80):
+        if running and (random.random() < 0.5 or late.pool.num_free < 5):
+            ended, discard = running.pop(random.randrange(len(running))), random.random() < 0.02
+            for kv, request in zip(kvs, ended):
+                kv.free(request, discard=discard)
+        else:
+            first = 100 * (turn if random.random() < 0.97 else random.randrange(turn + 1))
+            length = random.randrange(1, 17)
+            one, two = (make_request(str(turn), length, first=first) for _ in kvs)
+            assert late.find_prefix(one) == early.find_prefix(two)
+            compute(late, one)
+            compute(early, two)
+            assert late.block_ids(one) == early.block_ids(two)
+            running.append((one, two))
+        assert late.cached() == early.cached() and late.num_cached == early.num_cached
+        assert late.pool.free_in_order() == early.pool.free_in_order()
+        assert len(late._beginnings) <= 2 * late.pool.num_blocks

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 
 from hypothesis import event, given, settings
@@ -55,11 +55,10 @@ class Run:
             steps = self.steady.prepare(step - self.step) if self.jumps else 0
             if steps:
                 free = self.kv.pool.num_free
-                finished, taken = self.steady.run(steps, float(self.step + steps))
-                assert taken == sorted(taken)
+                finished, begun = self.steady.run(steps, float(self.step + steps))
                 self.num_jumped += steps
                 self.step += steps
-                self.free_blocks += [free - bisect_right(taken, at) for at in range(steps - 1)]
+                self.free_blocks += [free - taken for taken in accumulate((begun * steps)[: steps - 1])]
                 self.free_blocks.append(self.kv.pool.num_free)
                 self.finished += [(self.step, request.request_id) for request in finished]
             else:
@@ -96,7 +95,7 @@ class Run:
         """What is right even while members are on their own."""
         pool = self.kv.pool
         return {
-            "pool": (pool._sharers, pool._block_of, pool.free_in_order()),
+            "pool": (pool._sharers, self.kv.cached(), pool.free_in_order()),
             "prefix": (self.kv.prefix_queries, self.kv.prefix_hits),
         }
 
@@ -111,16 +110,17 @@ def runs(draw: st.DrawFn) -> tuple[SchedulerConfig, int, bool, list[Arrival], di
         batching=draw(st.sampled_from(["continuous"] * 3 + ["static"])),
     )
     random = draw(st.randoms(use_true_random=False))
+    apart = draw(st.booleans())  # so that there is no index, or only once somebody was preempted
     arrivals: list[Arrival] = [
         (
             random.randrange(40),
             # Mostly the token that is drawn, so that prompts look for what others have generated.
-            [random.choice([TOKEN, TOKEN, TOKEN, 2]) for _ in range(random.randrange(1, 20))],
+            [10 + number] * apart + [random.choice([TOKEN, TOKEN, TOKEN, 2]) for _ in range(random.randrange(1, 20))],
             random.randrange(1, 25),
             random.choice([1, 1, 1, 2]),
             random.randrange(3),
         )
-        for _ in range(draw(st.integers(1, 10)))
+        for number in range(draw(st.integers(1, 10)))
     ]
     aborts = {random.randrange(10): random.randrange(60) for _ in range(draw(st.integers(0, 3)))}
     return config, draw(st.sampled_from([11, 12, 14, 20, 40])), draw(st.booleans()), arrivals, aborts
@@ -154,6 +154,7 @@ def test_jumping_is_stepping(case: tuple[SchedulerConfig, int, bool, list[Arriva
     assert both[0].finished == both[1].finished
     event(f"jumped {both[1].num_jumped > 0}")
     event(f"planned beside members {both[1].num_beside > 0}")
+    event(f"indexed {both[0].kv.pool.is_indexed} and {both[1].kv.pool.is_indexed}")
 
 
 def test_a_run_ends_with_the_first_request_that_does() -> None:

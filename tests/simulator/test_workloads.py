@@ -62,23 +62,23 @@ def test_random_lengths_and_a_common_prefix() -> None:
 
 
 def test_block_keys_tell_shared_from_own() -> None:
-    one = block_keys(RequestSpec(0, 0.0, 20, 12, ((5, 8), (6, 8))), 4)
-    two = block_keys(RequestSpec(1, 0.0, 20, 12, ((5, 8), (7, 8))), 4)
+    one = block_keys(RequestSpec(0, 0.0, 20, 12, ((5, 8), (6, 8))), 4, 0)
+    two = block_keys(RequestSpec(1, 0.0, 20, 12, ((5, 8), (7, 8))), 4, 8)
     assert len(one) == len(two) == 8
     assert one[:2] == two[:2]
     assert not set(one[2:]) & set(two[2:])
     # A block counts to the segment in which it ends: the third holds tokens of both.
     assert (
-        block_keys(RequestSpec(2, 0.0, 20, 0, ((5, 10), (6, 10))), 4)[2:]
-        == block_keys(RequestSpec(3, 0.0, 20, 0, ((6, 20),)), 4)[2:]
+        block_keys(RequestSpec(2, 0.0, 20, 0, ((5, 10), (6, 10))), 4, 16)[2:]
+        == block_keys(RequestSpec(3, 0.0, 20, 0, ((6, 20),)), 4, 21)[2:]
     )
 
 
 def test_block_keys_of_long_requests_go_on_as_they_began() -> None:
     """The numbers of the first blocks are at hand, those of the others are made: no two may be the same."""
-    keys = block_keys(RequestSpec(7, 0.0, 16 * 3000, 0, ((5, 16 * 2500),)), 16)
+    keys = block_keys(RequestSpec(7, 0.0, 16 * 3000, 0, ((5, 16 * 2500),)), 16, 0)
     assert len(set(keys)) == len(keys) == 3000
-    assert keys[:2040] == block_keys(RequestSpec(8, 0.0, 16 * 2040, 0, ((5, 16 * 2040),)), 16)
+    assert keys[:2040] == block_keys(RequestSpec(8, 0.0, 16 * 2040, 0, ((5, 16 * 2040),)), 16, 3000)
 
 
 def test_a_closed_loop_starts_anew_with_each_simulation() -> None:
@@ -102,7 +102,7 @@ def test_mooncake_hashes_become_shared_blocks(tmp_path: Path) -> None:
     first, second = read_specs(path)
     assert (first.arrival, first.prompt_tokens, first.segments) == (0.0, 600, ((1, 512), (9, 88)))
     assert (second.arrival, second.segments) == (1.0, ((1, 512), (2, 512), (3, 6)))
-    shared = [a == b for a, b in zip(block_keys(first, 16), block_keys(second, 16))]
+    shared = [a == b for a, b in zip(block_keys(first, 16, 0), block_keys(second, 16, 40))]
     assert shared == [True] * 32 + [False] * 5
 
 

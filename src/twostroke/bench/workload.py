@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -33,6 +33,10 @@ class LognormalLength:
     mean: float
     sigma: float
     most: int
+    mu: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mu", math.log(self.mean) - self.sigma**2 / 2)
 
     @classmethod
     def with_mean_after_cut(cls, mean: float, sigma: float, most: int) -> LognormalLength:
@@ -45,14 +49,12 @@ class LognormalLength:
 
     def mean_after_cut(self) -> float:
         """Of min(X, most), X lognormal: the partial expectation below the cut, and the cut for all above it."""
-        normal, cut = NormalDist(), (math.log(self.most) - self._mu()) / self.sigma
+        normal, cut = NormalDist(), (math.log(self.most) - self.mu) / self.sigma
         return self.mean * normal.cdf(cut - self.sigma) + self.most * (1 - normal.cdf(cut))
 
     def draw(self, random: Random) -> int:
-        return min(max(round(random.lognormvariate(self._mu(), self.sigma)), 1), self.most)
-
-    def _mu(self) -> float:
-        return math.log(self.mean) - self.sigma**2 / 2
+        length = round(random.lognormvariate(self.mu, self.sigma))
+        return self.most if length > self.most else length or 1
 
 
 # Means of ShareGPT: Kwon et al., PagedAttention, SOSP 2023 (arXiv:2309.06180), figure 11a. Spread and ends are ours.

@@ -17,28 +17,45 @@ class BlockPool:
 
     Args:
         num_blocks: Blocks have ids ``0 .. num_blocks - 1``.
+        is_indexed: Without an index, until ``index`` is called, contents are neither found nor remembered. Whoever asks
+            for that knows that all of them differ.
+
+    Attributes:
+        num_free: Blocks that nobody holds.
+        block_of: The index, by content.
     """
 
-    def __init__(self, num_blocks: int) -> None:
-        self.num_blocks = num_blocks
+    def __init__(self, num_blocks: int, *, is_indexed: bool = True) -> None:
+        self.num_blocks = self.num_free = num_blocks
+        self.is_indexed = is_indexed
         self._sharers: dict[int, int] = {}  # how many hold a block beside the first one, where anybody does
-        self._block_of: dict[BlockKey, int] = {}
+        self.block_of: dict[BlockKey, int] = {}
+        # Full blocks that are held and not in the index: equal ones were there before, or they have been forgotten.
+        self._strays: set[int] = set()
         self._blank = list(reversed(range(num_blocks)))  # free blocks without content, the last one next
         self._kept: set[BlockKey] = set()  # the contents of the other free blocks
         # Those in the order in which they became free. The first ``_num_gone`` entries are used up, and so are as many
         # of the next ones of a content as it was ``_revived`` since.
         self._queue: list[BlockKey] = []
+        self._queued: list[int] = []  # without an index, their blocks
         self._num_gone = 0
         self._revived: dict[BlockKey, int] = {}
 
     @property
-    def num_free(self) -> int:
-        return len(self._blank) + len(self._kept)
-
-    @property
     def num_cached(self) -> int:
-        """Blocks whose content a lookup can find, held or free."""
-        return len(self._block_of)
+        """Blocks whose content a lookup can find, held or free; without an index the free ones."""
+        return len(self.block_of) if self.is_indexed else len(self._queue) - self._num_gone
+
+    def kept(self) -> dict[BlockKey, int]:
+        """Without an index: free blocks by their contents."""
+        return dict(zip(self._queue[self._num_gone :], self._queued[self._num_gone :]))
+
+    def index(self, block_of: dict[BlockKey, int]) -> None:
+        """From now on, look after the contents of blocks; they are those of ``block_of``, of which ``kept`` is part."""
+        self.block_of = block_of
+        self._kept = set(self._queue[self._num_gone :])
+        self._queued.clear()
+        self.is_indexed = True
 
     def num_kept(self, contents: Sequence[BlockKey]) -> int:
         """How many of the contents are kept by blocks that are free."""
@@ -46,8 +63,10 @@ class BlockPool:
 
     def free_in_order(self) -> list[int]:
         """The free blocks, the one first that goes next."""
+        if not self.is_indexed:
+            return [*reversed(self._blank), *self._queued[self._num_gone :]]
         self._tidy()
-        return [*reversed(self._blank), *map(self._block_of.__getitem__, self._queue)]
+        return [*reversed(self._blank), *map(self.block_of.__getitem__, self._queue)]
 
     def is_shared(self, block: int) -> bool:
         """Whether several hold it."""
@@ -55,50 +74,58 @@ class BlockPool:
 
     def allocate(self) -> int:
         """Take a free block for one holder, evicting its content. The caller has checked ``num_free``."""
+        self.num_free -= 1
         return self._blank.pop() if self._blank else self._evict(1)[0]
 
     def allocate_many(self, count: int) -> list[int]:
         """``allocate``, ``count`` times."""
+        self.num_free -= count
         blank = self._blank
-        if count > len(blank):
-            self._blank = []
-            return blank[::-1] + self._evict(count - len(blank))
+        if not blank:
+            return self._evict(count)
         first = len(blank) - count
+        if first < 0:
+            self._blank = []
+            return blank[::-1] + self._evict(-first)
         found = blank[first:]
         del blank[first:]
         found.reverse()
         return found
 
     def _evict(self, count: int) -> list[int]:
-        contents = self._take_from_queue(count)
-        self._kept.difference_update(contents)
-        return list(map(self._block_of.pop, contents))
-
-    def _take_from_queue(self, count: int) -> list[BlockKey]:
-        """What the next ``count`` free blocks keep."""
-        queue, revived = self._queue, self._revived
-        found = queue[self._num_gone : self._num_gone + count]
-        if revived and any(map(revived.__contains__, found)):
-            found = []
-            while len(found) < count:
-                content = queue[self._num_gone]
-                self._num_gone += 1
-                if content not in revived:
-                    found.append(content)
-                elif revived[content] == 1:
-                    del revived[content]
-                else:
-                    revived[content] -= 1
-        else:
-            self._num_gone += count
         if self._num_gone > self.num_blocks:
-            del queue[: self._num_gone]
+            del self._queue[: self._num_gone], self._queued[: self._num_gone]
             self._num_gone = 0
+        end = self._num_gone + count
+        if not self.is_indexed:
+            found, self._num_gone = self._queued[self._num_gone : end], end
+            return found
+        contents = self._queue[self._num_gone : end]
+        if self._revived and not self._revived.keys().isdisjoint(contents):
+            contents = self._skip_revived(count)
+        else:
+            self._num_gone = end
+        self._kept.difference_update(contents)
+        return list(map(self.block_of.pop, contents))
+
+    def _skip_revived(self, count: int) -> list[BlockKey]:
+        """What the next ``count`` free blocks keep, where entries of the queue do not count."""
+        queue, revived = self._queue, self._revived
+        found: list[BlockKey] = []
+        while len(found) < count:
+            content = queue[self._num_gone]
+            self._num_gone += 1
+            if content not in revived:
+                found.append(content)
+            elif revived[content] == 1:
+                del revived[content]
+            else:
+                revived[content] -= 1
         return found
 
     def _tidy(self) -> None:
         """Make the queue hold nothing but what free blocks keep."""
-        self._queue = self._take_from_queue(len(self._kept))
+        self._queue = self._skip_revived(len(self._kept))
         self._num_gone = 0
         self._revived.clear()
 
@@ -111,9 +138,10 @@ class BlockPool:
         for content in contents:
             if content in self._kept:
                 self._kept.remove(content)
+                self.num_free -= 1
                 self._revived[content] = self._revived.get(content, 0) + 1
             else:
-                self.share(self._block_of[content])
+                self.share(self.block_of[content])
         if len(self._queue) > 4 * self.num_blocks:
             self._tidy()
 
@@ -127,7 +155,7 @@ class BlockPool:
         """Remove a holder of each block, the last one first. The last holder leaves a free block.
 
         Args:
-            contents: Of the first blocks. Where the index has them for just these blocks, they are kept.
+            contents: Of the first blocks, all of which went through ``remember_all``. What the index has is kept.
         """
         if self._sharers and any(map(self._sharers.__contains__, blocks)):
             alone = [block not in self._sharers for block in blocks]
@@ -135,11 +163,16 @@ class BlockPool:
                 if not is_free:
                     self.release(block)
             blocks, contents = list(compress(blocks, alone)), list(compress(contents, alone))
-        indexed = list(map(self._block_of.get, contents))
+        self.num_free += len(blocks)
         self._blank += blocks[: len(contents) - 1 : -1] if contents else blocks[::-1]
-        if indexed != blocks[: len(contents)]:
-            own = [found == block for found, block in zip(indexed, blocks)]
+        if not self.is_indexed:
+            self._queue += contents[::-1]
+            self._queued += blocks[: len(contents)][::-1]
+            return
+        if self._strays and not self._strays.isdisjoint(blocks):
+            own = [block not in self._strays for block in blocks[: len(contents)]]
             self._blank += [block for block, is_own in zip(blocks, own) if not is_own][::-1]
+            self._strays.difference_update(blocks)
             contents = list(compress(contents, own))
         kept = contents[::-1]
         self._queue += kept
@@ -147,16 +180,20 @@ class BlockPool:
 
     def remember_all(self, blocks: Sequence[int], contents: Sequence[BlockKey]) -> None:
         """Index full blocks by their contents, in this order, unless an equal one is indexed already."""
-        list(map(self._block_of.setdefault, contents, blocks))
+        known = len(self.block_of)
+        found = list(map(self.block_of.setdefault, contents, blocks))
+        if len(self.block_of) - known < len(blocks):
+            self._strays.update([block for block, indexed in zip(blocks, found) if block != indexed])
 
     def forget(self, block: int, content: BlockKey) -> None:
         """Drop the content of a block that is held from the index."""
-        if self._block_of.get(content) == block:
-            del self._block_of[content]
+        if self.block_of.get(content) == block:
+            del self.block_of[content]
+            self._strays.add(block)
 
     def find_first(self, contents: Sequence[BlockKey], count: int) -> list[int]:
         """The blocks of the first ``count`` contents, up to the first that is not there."""
-        get, found = self._block_of.get, []
+        get, found = self.block_of.get, []
         for index in range(count):
             block = get(contents[index])
             if block is None:
@@ -165,17 +202,18 @@ class BlockPool:
         return found
 
     def are_new(self, contents: Sequence[BlockKey]) -> bool:
-        """Whether none of the contents is in the index, nor there twice."""
-        return self._block_of.keys().isdisjoint(contents) and len(set(contents)) == len(contents)
+        """Whether none of the contents is in the index."""
+        return self.block_of.keys().isdisjoint(contents)
 
     def check_integrity(self, holders: dict[int, int]) -> None:
         """Assert that the pool agrees with itself and with the holders that the block tables imply."""
-        free, kept = set(self.free_in_order()), {self._block_of[content] for content in self._kept}
-        assert len(free) == self.num_free, "a block is free twice"
+        free, kept = set(self.free_in_order()), {self.block_of[content] for content in self._kept}
+        num_kept = len(self._kept) if self.is_indexed else self.num_cached
+        assert len(free) == self.num_free == len(self._blank) + num_kept, "a block is free twice"
+        assert self._strays.isdisjoint(free), "a free block counts as held"
         for block in range(self.num_blocks):
             found = 0 if block in free else 1 + self._sharers.get(block, 0)
             assert found == holders.get(block, 0), f"block {block}: wrong number of holders"
             assert block not in free or block not in self._sharers, f"block {block}: free and held disagree"
-        content_of = {block: content for content, block in self._block_of.items()}
-        assert len(content_of) == len(self._block_of), "a block has two contents"
-        assert kept == free & content_of.keys(), "a block is in a wrong queue"
+        assert len(set(self.block_of.values())) == len(self.block_of), "a block has two contents"
+        assert not self.is_indexed or kept == free.intersection(self.block_of.values()), "a block is in a wrong queue"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import cycle, groupby, islice
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, cycle, islice
 
 import msgspec
 
@@ -34,41 +33,50 @@ class Allocation(msgspec.Struct, frozen=True):
 
 
 class BlockTable(msgspec.Struct):
-    """One request's blocks in order of position.
+    """One request's blocks in order of position, and the request's own list of what they hold, as far as it is known.
 
     The first ``num_indexed`` are in the prefix cache's index; the executor has seen the first ``num_announced``. Up to
     ``num_ready`` tokens, at least, can be written before anything has to be allocated, copied or announced.
     """
 
-    blocks: list[int] = []
+    blocks: list[int]
+    contents: list[BlockKey]
     num_indexed: int = 0
     num_announced: int = 0
     num_ready: int = 0
 
 
-NO_PREFIX = Prefix([], 0)
+NO_PREFIX, NOT_FOUND = Prefix([], 0), Prefix([], 0, looked_up=True)
 
 
 class KVCacheManager:
     """Owns every block table. Slots of a block past ``num_computed_tokens`` hold nothing anyone may read.
+
+    While no two tables have begun alike, no lookup can find anything, and what blocks hold is looked after by tables
+    and queues alone. The first time that two do, the pool gets its index.
 
     Args:
         num_blocks: Blocks in the pool.
         block_size: Tokens per block.
         model_id: Part of each prefix-cache key.
         enable_prefix_caching: Whether finished requests' blocks can be found again.
+
+    Attributes:
+        before_index: Called before all tables are read, to bring those that are lent up to date.
     """
 
     def __init__(
         self, num_blocks: int, block_size: int, *, model_id: str = "", enable_prefix_caching: bool = True
     ) -> None:
         self.block_size = block_size
-        self.pool = BlockPool(num_blocks)
+        self.pool = BlockPool(num_blocks, is_indexed=False)
+        self.before_index: Callable[[], None] = lambda: None
         self.prefix_queries = 0
         self.prefix_hits = 0
         self._model_id = model_id
         self._caching = enable_prefix_caching
         self._tables: dict[str, BlockTable] = {}
+        self._beginnings: set[BlockKey] = set()  # the first contents of all that may be found; until there is an index
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -115,26 +123,34 @@ class KVCacheManager:
             return NO_PREFIX
         num_candidates = (request.num_tokens - 1) // self.block_size
         hashes = extend_block_hashes(request, num_candidates, self.block_size, self._model_id)
+        if not self.pool.is_indexed:
+            if not num_candidates or hashes[0] not in self._beginnings:
+                return NOT_FOUND
+            self._need_index()
         blocks = self.pool.find_first(hashes, num_candidates)
         return Prefix(blocks, len(blocks) * self.block_size, looked_up=True)
 
     def has_room(self, request: Request, prefix: Prefix, reserved: int) -> bool:
         """Whether all known tokens of a waiting request fit beside ``reserved`` blocks promised to others."""
         new_blocks = self.blocks_for(request.num_tokens) - prefix.num_tokens // self.block_size
-        revived = self.pool.num_kept(request.block_hashes[: len(prefix.blocks)]) if prefix.looked_up else 0
+        revived = 0
+        if prefix.blocks and prefix.looked_up:
+            revived = self.pool.num_kept(request.block_hashes[: len(prefix.blocks)])
         return new_blocks + revived + reserved <= self.pool.num_free
 
     def admit(self, request: Request, prefix: Prefix) -> None:
         """Give a waiting request a table that begins with ``prefix``; count what the prefix cache saved it, once."""
-        if prefix.looked_up:
-            self.pool.share_found(request.block_hashes[: len(prefix.blocks)])
-        else:
+        if prefix.blocks:
+            self._need_index()
+        if not prefix.looked_up:
             for block in prefix.blocks:
                 self.pool.share(block)
+        elif prefix.blocks:
+            self.pool.share_found(request.block_hashes[: len(prefix.blocks)])
         num_indexed = prefix.num_tokens // self.block_size if self._caching else 0
         if request.leader is not None and (shared := self._tables.get(request.leader.request_id)):
             shared.num_ready = 0  # the block that it writes may no longer be its own
-        self._tables[request.request_id] = BlockTable(list(prefix.blocks), num_indexed)
+        self._tables[request.request_id] = BlockTable(list(prefix.blocks), request.block_hashes, num_indexed)
         request.num_computed_tokens = prefix.num_tokens
         if prefix.looked_up and request.num_preemptions == 0:
             self.prefix_queries += request.num_tokens
@@ -177,12 +193,18 @@ class KVCacheManager:
     # ---- tables whose next tokens are known (``scheduling/steady.py``) -----------------------------------------
 
     def lend(self, request: Request) -> tuple[list[int], Iterator[BlockKey]]:
-        """The live table of a running request and the contents of the blocks that it has not filled.
+        """The live table of a running request, and ``unfilled``.
 
         Whoever asks sees to the table until ``settle``: no more blocks are looked after than these methods are told of.
         """
-        num_full = request.num_computed_tokens // self.block_size
-        return self._tables[request.request_id].blocks, iter(request.block_hashes[num_full:])
+        table = self._tables[request.request_id]
+        if request.num_computed_tokens < self.block_size and table.contents and self._caching:
+            self._begin(table.contents[0])  # nobody will say when its first block is full
+        return table.blocks, self.unfilled(request)
+
+    def unfilled(self, request: Request) -> Iterator[BlockKey]:
+        """The contents of the blocks that a request has not filled."""
+        return iter(request.block_hashes[request.num_computed_tokens // self.block_size :])
 
     def settle(self, request: Request) -> None:
         """Bring the rest of a lent table up to what its request has computed."""
@@ -193,35 +215,49 @@ class KVCacheManager:
 
     def begin_blocks(self, tables: Sequence[list[int]]) -> None:
         """Each begins a block."""
-        for table, block in zip(tables, self.pool.allocate_many(len(tables))):
-            table.append(block)
+        list(map(list.append, tables, self.pool.allocate_many(len(tables))))
 
     def fill_blocks(self, tables: Sequence[list[int]], contents: Iterable[Iterator[BlockKey]]) -> None:
         """The last block of each is full: into the prefix cache's index with it."""
-        if self._caching:
+        if self.pool.is_indexed:
             self.pool.remember_all([table[-1] for table in tables], list(map(next, contents)))
 
     def take_turns(
-        self, tables: Sequence[list[int]], contents: Sequence[Iterator[BlockKey]], steps: Sequence[int]
+        self, tables: list[list[int]], contents: list[Iterator[BlockKey]], counts: list[int], steps: int
     ) -> None:
-        """``fill_blocks`` and ``begin_blocks`` of one table after the other, the first one again after the last.
+        """Several steps: in each the next tables in turn begin a block, and in its end those after them fill theirs.
 
         Args:
-            steps: When each block is taken, in order: those of one step fill their blocks before any begins one.
+            tables: In turn; after the last one it is the first one's again.
+            contents: What their next blocks will hold.
+            counts: How many begin a block in each step, over and over; one round takes all tables.
         """
-        new = list(map(next, islice(cycle(contents), len(steps)))) if self._caching else []
-        if self.pool.are_new(new):
-            # Nothing else ever had what the blocks will hold, so it does not matter when the index gets to know of it.
-            taken = self.pool.allocate_many(len(steps))
-            full = (list(map(itemgetter(-1), tables)) + taken)[: len(taken)]
-            list(map(list.append, cycle(tables), taken))
-            self.pool.remember_all(full, new)
+        pool, first, beyond = self.pool, counts[0], steps % len(counts)
+        total = steps // len(counts) * len(tables) + sum(counts[:beyond])
+        end = total + counts[beyond]
+        again = end > len(tables)
+        turns: Iterable[list[int]] = cycle(tables) if again else tables
+        if not pool.is_indexed:
+            list(map(list.append, turns, pool.allocate_many(total)))
             return
-        known, turns = iter(new), cycle(tables)
-        for _, same in groupby(steps):
-            at_once = [next(turns) for _ in same]
-            self.pool.remember_all([table[-1] for table in at_once], list(islice(known, len(at_once))))
-            self.begin_blocks(at_once)
+        fillers = islice(chain(contents[first:], cycle(contents)), end - first) if again else contents[first:end]
+        new = list(map(next, fillers))
+        if not pool.are_new(new):
+            self._take_turns_one_by_one(tables, new, counts, steps)
+            return
+        # Nothing else ever had what the blocks will hold, so it does not matter when the index gets to know of it.
+        full, taken = [table[-1] for table in tables[first:end]], pool.allocate_many(total)
+        list(map(list.append, turns, taken))
+        pool.remember_all((full + taken)[: len(new)] if again else full, new)
+
+    def _take_turns_one_by_one(
+        self, tables: list[list[int]], contents: list[BlockKey], counts: list[int], steps: int
+    ) -> None:
+        turns, fillers, known = cycle(tables), islice(cycle(tables), counts[0], None), iter(contents)
+        for step in range(steps):
+            self.begin_blocks(list(islice(turns, counts[step % len(counts)])))
+            full = [table[-1] for table in islice(fillers, counts[(step + 1) % len(counts)])]
+            self.pool.remember_all(full, list(islice(known, len(full))))
 
     def allocate(self, request: Request, num_tokens: int) -> Allocation:
         """Make the table cover ``num_tokens`` tokens and its slots writable from the first uncomputed one on.
@@ -257,8 +293,11 @@ class KVCacheManager:
         num_full = request.num_computed_tokens // self.block_size
         if num_full > table.num_indexed:
             hashes = extend_block_hashes(request, num_full, self.block_size, self._model_id)
-            new = slice(table.num_indexed, num_full)
-            self.pool.remember_all(table.blocks[new], hashes[new])
+            if not table.num_indexed:
+                self._begin(hashes[0])
+            if self.pool.is_indexed:
+                new = slice(table.num_indexed, num_full)
+                self.pool.remember_all(table.blocks[new], hashes[new])
             table.num_indexed = num_full
 
     def free(self, request: Request, *, discard: bool = False) -> None:
@@ -267,6 +306,8 @@ class KVCacheManager:
         Args:
             discard: Its content may be wrong: also forget those blocks that nobody else holds.
         """
+        if discard:
+            self._need_index()
         table = self._tables.pop(request.request_id, None)
         if table is None:
             return
@@ -276,6 +317,41 @@ class KVCacheManager:
                 if not self.pool.is_shared(block):
                     self.pool.forget(block, content)
         self.pool.release_all(table.blocks, contents)
+
+    # ---- what lookups can find ---------------------------------------------------------------------------------
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks whose content a lookup can find."""
+        held = 0 if self.pool.is_indexed else sum([table.num_indexed for table in self._tables.values()])
+        return self.pool.num_cached + held
+
+    def cached(self) -> dict[BlockKey, int]:
+        """Those blocks, by content. Not to be changed."""
+        if self.pool.is_indexed:
+            return self.pool.block_of
+        self.before_index()
+        found = self.pool.kept()
+        for table in self._tables.values():
+            found.update(zip(table.contents[: table.num_indexed], table.blocks))
+        return found
+
+    def _begin(self, content: BlockKey) -> None:
+        """Note with which content a table begins."""
+        if self.pool.is_indexed:
+            return
+        if content in self._beginnings:
+            self._need_index()
+            return
+        self._beginnings.add(content)
+        if len(self._beginnings) > 2 * self.pool.num_blocks:  # most are of requests that are forgotten
+            held = {table.contents[0] for table in self._tables.values() if table.contents}
+            self._beginnings &= held.union(self.pool.kept())
+
+    def _need_index(self) -> None:
+        if self._caching and not self.pool.is_indexed:
+            self.pool.index(self.cached())
+            self._beginnings.clear()
 
     def num_unused_slots(self, request: Request) -> int:
         """Slots that a running request's table reserves and that hold no token."""
@@ -288,3 +364,4 @@ class KVCacheManager:
             assert len(set(table.blocks)) == len(table.blocks), f"{request_id} holds a block twice"
             assert table.num_indexed <= len(table.blocks), f"{request_id} indexed more blocks than it has"
         self.pool.check_integrity(holders)
+        assert len(set(self.cached().values())) == len(self.cached()), "a block has two contents"

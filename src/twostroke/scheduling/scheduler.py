@@ -189,7 +189,7 @@ class Scheduler:
             num_waiting=len(self.requests) - len(self.running),
             total_blocks=pool.num_blocks,
             free_blocks=pool.num_free,
-            cached_blocks=pool.num_cached,
+            cached_blocks=self.kv.num_cached,
             allocated_slots=allocated,
             used_slots=max(0, allocated - unused),
             prefix_queries=self.kv.prefix_queries,
@@ -250,7 +250,8 @@ class Scheduler:
 
     def _left(self, request: Request, plan: StepPlan) -> int:
         """Tokens that the step still has for a request."""
-        return max(0, self.policy.budget(request, plan, self.config.max_num_batched_tokens) - plan.num_tokens)
+        left = self.policy.budget(request, plan, self.config.max_num_batched_tokens) - plan.num_tokens
+        return left if left > 0 else 0
 
     def _spent(self, left: int, plan: StepPlan) -> Reason:
         """Why a request gets no more than what is left: that is all of the budget, or the policy keeps some from it."""

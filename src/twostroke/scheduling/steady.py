@@ -12,19 +12,19 @@ the plan: blocks are taken, indexed and freed in the same order. The simulator j
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from itertools import chain
+from itertools import accumulate
 
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.scheduling.policies import Rank
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.types import BlockKey, FinishReason, Request
 
-# Phase (steps counted when it fills a block, modulo a block), rank (unique), tokens computed less steps counted, which
-# never changes, the request, its table, and what its next blocks will hold.
-Member = tuple[int, Rank, int, Request, list[int], Iterator[BlockKey]]
+# How many steps will have been counted at its end, rank (unique), tokens computed less steps counted, which never
+# changes, and the request. Its phase is how many steps have been counted, modulo a block, when it fills one.
+Member = tuple[int, Rank, int, Request]
 
 
 class Steady:
@@ -36,10 +36,13 @@ class Steady:
 
     Attributes:
         request_ids: Of the members.
+        joined: Of those who were not yet members before the last ``prepare``; ``left``: of those that it gave back.
     """
 
     def __init__(self, scheduler: Scheduler, token: int) -> None:
         self.request_ids: set[str] = set()
+        self.joined: set[str] = set()
+        self.left: set[str] = set()
         self._scheduler = scheduler
         self._kv = scheduler.kv
         self._token = token
@@ -48,8 +51,13 @@ class Steady:
         self._steps = 0
         self._computed = 0  # the sum of what members have computed, less the steps of each
         self._size = scheduler.kv.block_size
-        self._groups: list[list[Member]] = [[] for _ in range(self._size)]  # by phase, each in order of rank
-        self._ends: list[tuple[int, Rank, Member]] = []  # a heap: how many steps will have been counted
+        self._members: list[Member] = []  # a heap
+        # In order of phase and rank: ranks, block tables, and what their next blocks will hold.
+        self._ranks: list[Rank] = []
+        self._tables: list[list[int]] = []
+        self._contents: list[Iterator[BlockKey]] = []
+        scheduler.kv.before_index = self._catch_up
+        self._counts = [0] * (2 * self._size)  # by phase, and once more, so that steps in a row are a slice
 
     def __len__(self) -> int:
         return len(self.request_ids)
@@ -67,12 +75,16 @@ class Steady:
         are shared between samples, nobody is a member any more.
         """
         scheduler, free = self._scheduler, self._kv.pool.num_free
+        if self.joined:
+            self.joined = set()
+        if self.left:
+            self.left = set()
         if not self._take_in(free):
             self.release()
             return 0
-        if scheduler.running or not self._ends:
+        if scheduler.running or not self._members:
             return 0
-        steps = self._ends[0][0] - self._steps
+        steps = self._members[0][0] - self._steps
         if steps > most:
             steps = most
         if len(self.request_ids) * (steps // self._size + 1) > free:
@@ -81,51 +93,40 @@ class Steady:
             return steps
         return 0 if scheduler.has_arrivals() and self._looks_free() else self._until_someone_enters(steps)
 
-    def begin(self) -> int:
-        """Give a block to those whose next token begins one; how many those are."""
-        due = self._groups[self._steps % self._size]
-        if due:
-            self._kv.begin_blocks([member[4] for member in due])
-        return len(due)
+    def begin(self) -> None:
+        """Give a block to those whose next token begins one."""
+        if self._counts[self._steps % self._size]:
+            self._kv.begin_blocks(self._tables[self._due()])
 
     def end(self, now: float) -> list[Request]:
         """Everybody has got a token by ``now``. Index what is full; end, and return, those that are done."""
         self._steps += 1
-        if due := self._groups[self._steps % self._size]:
-            self._kv.fill_blocks([member[4] for member in due], [member[5] for member in due])
-        finished = []
-        while self._ends and self._ends[0][0] == self._steps:
-            finished.append(self._give_back(heappop(self._ends)[2]))
-        for request in finished:
-            self._scheduler.finish(request.request_id, FinishReason.LENGTH, now)
-        return finished
+        if self._counts[self._steps % self._size]:
+            due = self._due()
+            self._kv.fill_blocks(self._tables[due], self._contents[due])
+        return self._finish(now)
 
     def run(self, steps: int, now: float) -> tuple[list[Request], list[int]]:
         """Take ``steps`` steps, which ``prepare`` has allowed, the last of which ends at ``now``.
 
-        Returns those that ended with it, and for each block that was taken, in order, in which of the steps.
+        Returns those that ended with it, and for each step how many blocks were taken in it, up to as many steps as a
+        block has tokens: then all of it is repeated.
         """
-        size, at_once = self._size, self.begin()
-        first = (self._steps + 1) % size
-        # Who fills a block and begins the next, in order; after as many steps as a block has tokens, all over again.
-        members = list(chain.from_iterable((self._groups[first:] + self._groups[:first])[: steps - 1]))
-        taken: list[int] = []
-        if members:
-            phases, _, _, _, tables, contents = zip(*members)
-            taken = [(phase - first) % size + 1 for phase in phases]
-            if steps > size:
-                taken = [past + step for past in range(0, steps, size) for step in taken]
-                del taken[bisect_left(taken, steps) :]
-            self._kv.take_turns(tables, contents, taken)
-        self._steps += steps - 1
+        phase, tables, contents = self._steps % self._size, self._tables, self._contents
+        counts = self._counts[phase : phase + self._size]
+        if first := sum(self._counts[:phase]):
+            tables, contents = tables[first:] + tables[:first], contents[first:] + contents[:first]
+        self._kv.take_turns(tables, contents, counts, steps)
+        self._steps += steps
         self._scheduler.skip_steps(steps)
-        return self.end(now), [0] * at_once + taken
+        return self._finish(now), counts[:steps]
 
     def release(self) -> None:
         """Give all members back to the scheduler."""
-        for member in list(chain.from_iterable(self._groups)):
+        self.left, self.joined = self.request_ids - self.joined, set()
+        for member in self._members:
             self._give_back(member)
-        self._ends.clear()
+        self._members.clear()
 
     # ---- members -----------------------------------------------------------------------------------------------
 
@@ -142,8 +143,9 @@ class Steady:
                     if not self._may_join(request):
                         return False
                     self._join(request)
-            needed = self._kv.num_blocks_promised(scheduler.running.values())
-        needed += len(self._groups[self._steps % self._size])
+            if scheduler.running:
+                needed = self._kv.num_blocks_promised(scheduler.running.values())
+        needed += self._counts[self._steps % self._size]
         return needed <= free and len(self.request_ids) <= self._budget
 
     def _may_join(self, request: Request) -> bool:
@@ -157,35 +159,65 @@ class Steady:
     def _join(self, request: Request) -> None:
         ahead = request.num_computed_tokens - self._steps
         rank = self._scheduler.policy.rank(request)
-        phase = -ahead % self._size
-        member = phase, rank, ahead, request, *self._kv.lend(request)
-        insort(self._groups[phase], member)
-        heappush(self._ends, (request.max_total_tokens - 1 - ahead, rank, member))
+        table, contents = self._kv.lend(request)
+        heappush(self._members, (request.max_total_tokens - 1 - ahead, rank, ahead, request))
+        at = self._place(-ahead % self._size, rank, 1)
+        self._ranks.insert(at, rank)
+        self._tables.insert(at, table)
+        self._contents.insert(at, contents)
         self._computed += ahead
         self.request_ids.add(request.request_id)
+        self.joined.add(request.request_id)
         self._scheduler.lend(request)
 
     def _give_back(self, member: Member) -> Request:
         """Bring a member up to the steps that were taken; it is the scheduler's again."""
-        phase, _, ahead, request, _, _ = member
+        _, rank, ahead, request = member
         request.num_computed_tokens = computed = ahead + self._steps
         request.token_ids += [self._token] * (computed + 1 - len(request.token_ids))
         self._kv.settle(request)
-        group = self._groups[phase]
-        del group[bisect_left(group, member)]
+        at = self._place(-ahead % self._size, rank, -1)
+        del self._ranks[at], self._tables[at], self._contents[at]
         self._computed -= ahead
         self.request_ids.remove(request.request_id)
         self._scheduler.take_back(request)
         return request
 
+    def _catch_up(self) -> None:
+        """Somebody wants to know what the members' blocks hold: bring the tables up to the steps that were taken."""
+        for _, rank, ahead, request in self._members:
+            request.num_computed_tokens = ahead + self._steps
+            self._kv.settle(request)
+            self._contents[self._place(-ahead % self._size, rank, 0)] = self._kv.unfilled(request)
+
+    def _place(self, phase: int, rank: Rank, change: int) -> int:
+        """Where a member is or belongs, as one more or less is counted in its phase."""
+        first, count = sum(self._counts[:phase]), self._counts[phase]
+        self._counts[phase] = self._counts[phase + self._size] = count + change
+        return bisect_left(self._ranks, rank, first, first + count)
+
+    def _due(self) -> slice:
+        """Those who have filled their blocks."""
+        phase = self._steps % self._size
+        first = sum(self._counts[:phase])
+        return slice(first, first + self._counts[phase])
+
+    def _finish(self, now: float) -> list[Request]:
+        """End those members whose last token this was."""
+        finished = []
+        while self._members and self._members[0][0] == self._steps:
+            finished.append(self._give_back(heappop(self._members)))
+        for request in finished:
+            self._scheduler.finish(request.request_id, FinishReason.LENGTH, now)
+        return finished
+
     # ---- how long ----------------------------------------------------------------------------------------------
 
     def _steps_with_blocks(self, most: int) -> int:
         """For how many steps, at most ``most``, there are blocks."""
-        left, size = self._kv.pool.num_free, self._size
-        members = chain.from_iterable(self._groups)
-        taken = sorted(step for member in members for step in range((member[0] - self._steps) % size, most, size))
-        return taken[left] if left < len(taken) else most
+        size, first = self._size, self._steps % self._size
+        begun = (self._counts[first : first + size] * (most // size + 1))[:most]
+        return bisect_right(list(accumulate(begun)), self._kv.pool.num_free)
 
     def _looks_free(self) -> bool:
         """Whether there may be a place for the first waiting request, judged without looking for its prefix."""
@@ -207,10 +239,10 @@ class Steady:
         if request is None or len(self) >= min(self._budget, scheduler.config.max_num_seqs):
             return steps
         prefix = kv.find_prefix(request)
-        if kv.has_room(request, prefix, len(self._groups[self._steps % self._size])):
+        if kv.has_room(request, prefix, self._counts[self._steps % self._size]):
             return 0
         if prefix.looked_up:
-            for _, _, ahead, other, _, _ in chain.from_iterable(self._groups):
+            for _, _, ahead, other in self._members:
                 computed = ahead + self._steps
                 steps = min(steps, _steps_before_sharing(kv, request, other, computed, len(prefix.blocks)))
         return steps

@@ -99,7 +99,7 @@ class PrefillAttention:
     def time(self, chunks: tuple[tuple[int, int], ...]) -> KernelTime:
         """Time for chunks of (new tokens, tokens cached before)."""
         e, window = self._efficiency, self._layer.window
-        half_tile, tile = 0.5 * e.tile, max(e.tile, 1.0)
+        half_tile, tile = 0.5 * e.tile, e.tile if e.tile > 1.0 else 1.0
         pairs = 0.0
         cached = new = tiles = longest = 0
         for length, before in chunks:
@@ -109,8 +109,10 @@ class PrefillAttention:
             tiles += ceil(length / tile)
             end = before + length
             seen = end if window is None or end < window else window
-            longest = max(longest, (length if length < QUERY_TILE else QUERY_TILE) * seen)
-        most = max(pairs * self._heads, longest * self._units)
+            last = (length if length < QUERY_TILE else QUERY_TILE) * seen
+            longest = last if last > longest else longest
+        all_of, longest_of = pairs * self._heads, longest * self._units
+        most = all_of if all_of > longest_of else longest_of
         compute = most * self._flops / self._layer.heads / self._compute_rate
         moved = (cached + new) * self._token_bytes
         moved += 2 * new * self._heads * self._width * ACTIVATION_BYTES

@@ -19,4 +19,5 @@ class VirtualClock:
 
     def advance_to(self, time: float) -> None:
         """Go to a later time; an earlier one is ignored, since nothing can be undone."""
-        self.now = max(self.now, time)
+        if time > self.now:
+            self.now = time

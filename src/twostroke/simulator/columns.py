@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -50,8 +51,8 @@ class Columns:
 def to_columns(logs: Sequence[StepLog]) -> Columns:
     """Copy logs, a run of steps as one entry for each; codes of bindings and reasons are made the same in all."""
     runs = [_Runs(log) for log in logs]
-    bindings, binding = _same_codes([(log.bindings, run.same("binding")) for log, run in zip(logs, runs)])
-    reasons, kept_out = _same_codes([(log.reasons, run.same("kept_out")) for log, run in zip(logs, runs)])
+    bindings, binding = _same_codes(runs, "binding", [log.bindings for log in logs])
+    reasons, kept_out = _same_codes(runs, "kept_out", [log.reasons for log in logs])
     lengths = np.cumsum([0, *(len(log) for log in logs)])
 
     def same(name: str) -> Integers:
@@ -78,12 +79,13 @@ def to_columns(logs: Sequence[StepLog]) -> Columns:
     )
 
 
-def _same_codes(columns: Sequence[tuple[Mapping[str, int], Integers]]) -> tuple[tuple[str, ...], Integers]:
-    """Names in order, and the columns one after the other with codes that are indices into them."""
-    names = sorted({name for codes, _ in columns for name in codes})
-    translated = [
-        np.array([names.index(name) for name in codes] or [0], dtype=np.int64)[column] for codes, column in columns
-    ]
+def _same_codes(
+    runs: Sequence[_Runs], name: str, codes: Sequence[Mapping[str, int]]
+) -> tuple[tuple[str, ...], Integers]:
+    """Names in order, and a column of all logs with codes that are indices into them."""
+    names = sorted(set(chain.from_iterable(codes)))
+    new = [np.array([names.index(each) for each in known] or [0], dtype=np.int64) for known in codes]
+    translated = [run.same(name, of) for run, of in zip(runs, new)]
     return tuple(names), np.concatenate(translated) if translated else np.zeros(0, dtype=np.int64)
 
 
@@ -97,16 +99,17 @@ class _Runs:
         self._steps = self._columns["steps"]
         ends = np.cumsum(self._steps)
         self._firsts, self._lasts = ends - self._steps, ends - 1
+        self._later = np.arange(len(log)) - np.repeat(self._firsts, self._steps)
         self.requests = self.same("decode_requests")
 
-    def same(self, name: str) -> Integers:
-        """The record's entry, for every step."""
-        return np.repeat(self._columns[name], self._steps)
+    def same(self, name: str, codes: Integers | None = None) -> Integers:
+        """The record's entry, or what ``codes`` has for it, for every step."""
+        column = self._columns[name]
+        return np.repeat(column if codes is None else codes[column], self._steps)
 
     def contexts(self) -> Integers:
         """More by the number of requests in each further step."""
-        later = np.arange(len(self._log)) - np.repeat(self._firsts, self._steps)
-        found: Integers = self.same("decode_context") + later * self.requests
+        found: Integers = self.same("decode_context") + self._later * self.requests
         return found
 
     def free_blocks(self) -> Integers:
@@ -114,11 +117,19 @@ class _Runs:
         after = self._columns["free_blocks"]
         before = np.zeros_like(after)
         before[1:] = after[:-1]
-        new = np.bincount(np.array(self._log.taken, dtype=np.int64), minlength=len(self._log))
+        new = self._taken()
         taken = np.cumsum(new)
         before += taken[self._firsts] - new[self._firsts]
         found: Integers = np.repeat(before, self._steps) - taken
         found[self._lasts] = after
+        return found
+
+    def _taken(self) -> Integers:
+        """Blocks that each step took, where a record stands for several."""
+        size = self._log.block_size
+        kept = np.minimum(self._steps, size)
+        at = np.repeat(np.cumsum(kept) - kept, self._steps) + self._later % size
+        found: Integers = np.fromiter(self._log.taken, np.int64)[at]
         return found
 
     def but_first(self, name: str) -> Integers:

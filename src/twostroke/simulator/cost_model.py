@@ -161,7 +161,9 @@ class RooflineCostModel:
 
     def step(self, shape: StepShape) -> Estimate:
         requests = shape.decode_requests
-        new_tokens = sum([new for new, _ in shape.prefill])
+        new_tokens = 0
+        for new, _ in shape.prefill:
+            new_tokens += new
         if new_tokens:
             parts = self._fixed(requests, shape.sampled, new_tokens)
         else:
@@ -180,14 +182,14 @@ class RooflineCostModel:
         share = new_tokens / (new_tokens + requests) if new_tokens else 0.0
         device = parts.seconds * (e.step_decode + share * (e.step_prefill - e.step_decode))
         starts = of_host.layer * self._depth if new_tokens else 0.0
-        waits = max(starts - device, 0.0)
+        waits = starts - device if starts > device else 0.0
         device += waits
         host = of_host.step + of_host.request * (requests + len(shape.prefill)) + of_host.token * new_tokens
         if shape.since_prefill:
             host += of_host.settle * of_host.fade ** (shape.since_prefill - 1)
         if shape.after_idle:
             host += of_host.wake
-        seconds = max(device, host) if of_host.overlap else device + host
+        seconds = device + host if not of_host.overlap else device if device > host else host
         if self._draft is not None and requests:
             seconds += self._drafts * self._draft.step(StepShape(requests, shape.decode_context, (), requests)).seconds
         i = e.interval
@@ -215,7 +217,7 @@ class RooflineCostModel:
 
     def _fixed(self, requests: int, sampled: int, new_tokens: int) -> Parts:
         found = self._tokens(requests * self.queries + new_tokens).copy()
-        drawing = min(requests, sampled)
+        drawing = requests if requests < sampled else sampled
         found.add_parts(self._head(drawing * self.queries + sampled - drawing))
         return found
 

@@ -20,7 +20,7 @@ from twostroke.simulator.cost_model import CostModel
 from twostroke.simulator.step_shape import StepShape
 
 # Steps from which on numpy is faster than Python; both add one duration after the other, and so to the same digits.
-MANY = 24
+MANY = 16
 Bound = Literal["seconds", "low", "high"]
 # Tokens per request between two contexts that the cost model is asked about.
 SPACING = 64
@@ -79,52 +79,57 @@ class DecodeCurve:
     def run(self, requests: int, context: int, steps: int, now: float, until: float) -> DecodeRun:
         """Steps from ``now`` on, at most ``steps``, up to the first that ends at ``until`` or later; at least one.
 
+        Where later steps take less than earlier ones, they may end a little before that.
+
         Args:
             context: Tokens attended to in the first step; ``requests`` more in each further one.
         """
-        began, times = now, array("d")
+        piece = self.piece(requests, context)
+        first = piece.seconds + (context - piece.start) * piece.slope
+        if until - now < steps * first:  # those beyond would be computed in vain
+            steps = int((until - now) / first) + 1 if until > now else 1
         bindings: list[tuple[str, int]] = []
-        while not bindings or (steps and now < until):
-            lines: list[tuple[Piece, range]] = []
-            while not lines or (steps and now < until):
-                piece = self.piece(requests, context)
-                start, end, seconds, slope, binding = piece
-                behind, inside = context - start, min(steps, -(-(end - context) // requests))
-                first = seconds + behind * slope
-                if until - now < inside * first:
-                    inside = int(max(until - now, 0.0) / first) + 1  # those beyond would be computed in vain
-                lines.append((piece, range(behind, behind + inside * requests, requests)))
-                before = bindings.pop()[1] if bindings and bindings[-1][0] == binding else 0
-                bindings.append((binding, before + inside))
-                steps -= inside
-                context += inside * requests
-                now += inside * first  # about, and hardly ever later than that
-            known = self._times(times[-1] if times else began, lines)
-            times = times[:-1] + known if times else known
-            now = times[-1]
+        few: list[float] = []
+        many: list[npt.NDArray[np.float64]] = []
+        is_few = steps < MANY
+        while True:
+            start, end, seconds, slope, binding = piece
+            behind, inside = context - start, (end - context + requests - 1) // requests
+            if inside > steps:
+                inside = steps
+            if is_few:
+                few += [seconds + at * slope for at in range(behind, behind + inside * requests, requests)]
+            else:
+                many.append(self._durations(piece, requests, behind, inside))
+            before = bindings.pop()[1] if bindings and bindings[-1][0] == binding else 0
+            bindings.append((binding, before + inside))
+            steps -= inside
+            if not steps:
+                break
+            context += inside * requests
+            piece = self.piece(requests, context)
+        if is_few:
+            times = array("d", list(accumulate(few, initial=now)))
+        else:
+            times = array("d", np.add.accumulate(np.concatenate(((now,), *many))).tobytes())
         if len(times) > 2 and times[-2] >= until:
             _cut(times, bindings, until)
         return DecodeRun(times, bindings)
 
-    def _times(self, now: float, lines: list[tuple[Piece, range]]) -> array[float]:
-        """``now``, and when the steps from then on end, so far behind their pieces' beginnings as the ranges say."""
-        if sum([len(behind) for _, behind in lines]) < MANY:
-            durations = [seconds + at * slope for (_, _, seconds, slope, _), behind in lines for at in behind]
-            return array("d", list(accumulate(durations, initial=now)))
-        parts = [self._durations(piece, behind) for piece, behind in lines]
-        return array("d", np.add.accumulate(np.concatenate([np.array([now]), *parts])).tobytes())
+    def _durations(self, piece: Piece, requests: int, behind: int, count: int) -> npt.NDArray[np.float64]:
+        """Of steps on one line, the first of them so many tokens behind its beginning.
 
-    def _durations(self, piece: Piece, behind: range) -> npt.NDArray[np.float64]:
-        """Of steps on one line. Few requests pass the same places again and again, so those are kept."""
-        requests, first = behind.step, behind.start // behind.step
-        key = requests, piece.start, behind.start % requests
+        Few requests pass the same places again and again, so those are kept.
+        """
+        first, rest = divmod(behind, requests)
+        key = requests, piece.start, rest
         found = self._kept.get(key)
         if found is None:
-            at = np.arange(key[2], piece.end - piece.start, requests, dtype=np.float64)
+            at = np.arange(rest, piece.end - piece.start, requests, dtype=np.float64)
             found = at * piece.slope + piece.seconds
             if len(self._kept) < MOST_KEPT:
                 self._kept[key] = found
-        return found[first : first + len(behind)]
+        return found[first : first + count]
 
     def _ask(self, requests: int, context: int) -> tuple[float, str]:
         """Seconds, and what they wait for. One line's end is the next one's beginning, so answers are kept."""

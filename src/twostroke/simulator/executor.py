@@ -85,7 +85,7 @@ class SimulatedExecutor:
     def decode_run(self, requests: int, context: int, steps: int, until: float) -> DecodeRun:
         """Consecutive steps from now on in which ``requests`` requests decode, at most ``steps``, all ``settled``.
 
-        It ends with the first step that ends at ``until`` or later, at least one. The caller takes the clock there.
+        They go on to the first that ends at ``until`` or later, at least one. The caller takes the clock there.
 
         Args:
             context: Tokens that the requests attend to in the first step; one more each in every further one.

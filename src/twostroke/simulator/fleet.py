@@ -91,6 +91,7 @@ class Fleet:
         self._next_known = next(self._known, None)
         self._set_off: list[tuple[float, int, RequestSpec]] = []
         self._specs: dict[str, tuple[RequestSpec, int]] = {}
+        self._num_blocks = 0  # that all requests so far will fill
         self._result = FleetResult(logs=[replica.log for replica in replicas])
 
     def run(self, progress: Callable[[int], None] = lambda _: None) -> FleetResult:
@@ -154,7 +155,8 @@ class Fleet:
             progress(1)
             return
         chosen = self._router.route(spec, self._replicas)
-        request = make_request(spec, self._params, info.block_size)
+        request = make_request(spec, self._params, info.block_size, self._num_blocks)
+        self._num_blocks += len(request.block_hashes)
         self._specs[request.request_id] = spec, chosen
         self._replicas[chosen].add(request)
 

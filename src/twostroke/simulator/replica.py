@@ -48,12 +48,12 @@ class Replica:
             info.num_blocks, info.block_size, model_id=info.model_id, enable_prefix_caching=enable_prefix_caching
         )
         self.scheduler = Scheduler(config, self.kv)
-        self.log = StepLog()
+        self.log = StepLog(info.block_size)
         self._steady = Steady(self.scheduler, TOKEN)
         self._jump = jump and recorder is None and executor.acceptance is None
         self._recorder = recorder
         self._stats = SchedulerStats()
-        self._drew: Set[str] = frozenset()  # who got a token in the last step
+        self._drew: Set[str] = frozenset()  # who got a token in the last step, but for members
         self._last_draw: dict[str, float] = {}  # of those who run but were left out since
         self._finish_times: list[float] = []
 
@@ -88,14 +88,13 @@ class Replica:
         plan = scheduler.schedule(now)
         result = self.executor.execute(plan, others, steady.context if others else 0)
         end = self.clock.now
-        drew = steady.request_ids.union(result.token_ids) if others else result.token_ids.keys()
-        gaps = self._count_gaps(drew, now, end)
+        gaps = self._count_gaps(result.token_ids.keys(), now, end)
         finished = steady.end(end) if others else []
         unfinished = len(scheduler.requests)
         scheduler.update(plan, result, end)
         if len(scheduler.requests) < unfinished:
             finished += [item.request for item in plan.scheduled.values() if item.request.finish_reason is not None]
-        self._observe(plan, result, end, finished, len(drew), gaps)
+        self._observe(plan, result, end, finished, others + len(result.token_ids), gaps)
         return finished
 
     def _take_run(self, most: int, until: float) -> list[Request]:
@@ -105,7 +104,7 @@ class Replica:
         # The clock adds one duration after the other; so does this, to the last digit.
         ahead = self.executor.decode_run(count, context, most, until)
         times = ahead.times
-        gaps = self._count_gaps(steady.request_ids, times[0], times[1])
+        gaps = self._count_gaps(frozenset(), times[0], times[1])
         finished, taken = steady.run(len(times) - 1, times[-1])
         self.clock.advance_to(times[-1])
         left = count - len(finished)
@@ -176,12 +175,20 @@ class Replica:
             for request_id in result.token_ids
         )
 
-    def _count_gaps(self, drew: Set[str], start: float, end: float) -> int:
-        """How many of ``drew`` also drew in the step before; what lies between two tokens of the others is logged."""
-        before = self._drew
-        if before == drew:
-            return len(before)
-        drawing = self._drew = frozenset(drew)
+    def _count_gaps(self, planned: Set[str], start: float, end: float) -> int:
+        """How many of those who draw, members and ``planned``, also drew in the step before.
+
+        What lies between two tokens of the others is logged.
+        """
+        steady, before, drawing = self._steady, self._drew, planned
+        self._drew = planned
+        staying = len(steady.request_ids) - len(steady.joined)
+        if steady.left:
+            before = before | steady.left
+        if steady.joined:
+            drawing = planned | steady.joined if planned else steady.joined
+        if before == drawing:
+            return staying + len(before)
         left_out = before - drawing
         for request_id in left_out:
             if request_id in self.scheduler.requests:
@@ -191,4 +198,4 @@ class Replica:
             for request_id in sorted(drawing - before):
                 if (last := self._last_draw.pop(request_id, None)) is not None:
                     self.log.other_gaps.append(end - last)
-        return same
+        return staying + same

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import Struct
@@ -49,7 +48,8 @@ class StepLog:
     Attributes:
         start: Of each step, in seconds; ``end`` likewise. A step may begin long after the one before: then nobody was
             there.
-        taken: For each block that a run took, the number of the step.
+        taken: How many blocks each step took, or 0 where a record stands for one step alone: of each record the first
+            ``block_size`` steps, after which it is the same again.
         other_gaps: Seconds between two tokens of a request that was left out of the steps between them.
         records: Packed, ``FIELDS`` for each:
 
@@ -69,9 +69,10 @@ class StepLog:
               it wait for the same. ``""`` where nobody waits.
     """
 
+    block_size: int = 1
     start: array[float] = field(default_factory=_numbers)
     end: array[float] = field(default_factory=_numbers)
-    taken: array[int] = field(default_factory=lambda: array("q"))
+    taken: list[int] = field(default_factory=list)
     other_gaps: array[float] = field(default_factory=_numbers)
     records: bytearray = field(default_factory=bytearray)
     bindings: dict[str, int] = field(default_factory=_Codes)
@@ -99,6 +100,7 @@ class StepLog:
         requests, context, prefill = shape[:3]
         self.start.append(start)
         self.end.append(end)
+        self.taken.append(0)
         tokens = pairs = 0
         for count, cached in prefill:
             tokens += count
@@ -118,7 +120,7 @@ class StepLog:
         first_gaps: int,
         left: int,
         waiting: int,
-        taken: Sequence[int],
+        taken: list[int],
         free_blocks: int,
         bindings: Sequence[tuple[str, int]],
         kept_out: str = "",
@@ -130,19 +132,22 @@ class StepLog:
             context: Tokens attended to in the first; ``requests`` more in each further one.
             first_gaps: ``gaps`` of the first.
             left: Requests that run on after the last.
-            taken: In which of the steps a block was taken, ascending; ``free_blocks``: after the last.
+            taken: How many blocks each of the steps took, or of the first ``block_size``, after which it is the same
+                again; ``free_blocks``: after the last.
             bindings: What how many of them wait for: each becomes a record.
         """
-        first = len(self.start)
         self.start += times[:-1]
         self.end += times[1:]
-        self.taken.fromlist([first + at for at in taken])
-        gaps, running, done, steps = first_gaps, requests, 0, len(times) - 1
+        gaps, running, free, done, steps = first_gaps, requests, self._free, 0, len(times) - 1
         for binding, count in bindings:
+            self.taken += taken[:count] if count > 1 else (0,)
             done += count
-            free = self._free - bisect_left(taken, done)
             if done == steps:
                 running, free = left, free_blocks
+            else:
+                rounds = taken * (count // len(taken) + 2)
+                free -= sum(rounds[:count])
+                taken = rounds[count : count + len(taken)]
             code, why = self.bindings[binding], self.reasons[kept_out]
             self.records += _PACK(count, requests, context, 0, 0, requests, gaps, running, waiting, free, code, why)
             gaps = requests
@@ -151,6 +156,6 @@ class StepLog:
 
     def drop_unfinished(self) -> None:
         """Forget what an interruption left half written: Ctrl-C comes between any two operations."""
-        steps = sum(memoryview(self.records).cast("q")[:: len(FIELDS)])
-        del self.start[steps:], self.end[steps:]
-        del self.taken[bisect_left(self.taken, steps) :]
+        counts = memoryview(self.records).cast("q")[:: len(FIELDS)].tolist()
+        del self.start[sum(counts) :], self.end[sum(counts) :]
+        del self.taken[sum(min(count, self.block_size) for count in counts) :]

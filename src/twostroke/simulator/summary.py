@@ -87,7 +87,7 @@ def summarize(
     """The summary of a run of ``total`` requests."""
     requests = result.requests
     duration = float(columns.end.max()) if len(columns.end) else 0.0
-    good = sum(meets(request, targets) for request in requests)
+    good = sum(meets(request, targets) for request in requests) if targets else len(requests)
     hardware = deployment.hardware
     price = hardware.price_per_hour if options.price_per_hour is None else options.price_per_hour
     device_hours = options.tp * options.replicas * duration / 3600
@@ -141,7 +141,9 @@ def _waiting_for(requests: Sequence[RequestResult], columns: Columns) -> dict[st
 
 
 def _ttft_by(groups: Sequence[int], requests: Sequence[RequestResult]) -> dict[int, Distribution]:
+    if len(set(groups)) < 2:
+        return {}
     found: dict[int, list[float]] = {}
     for group, request in zip(groups, requests):
         found.setdefault(group, []).append(request.ttft)
-    return {key: Distribution.of(found[key], PERCENTILES) for key in sorted(found)} if len(found) > 1 else {}
+    return {key: Distribution.of(found[key], PERCENTILES) for key in sorted(found)}
