@@ -83,10 +83,10 @@ def test_state_of_the_cache() -> None:
 def test_latencies_of_a_request() -> None:
     metrics, request = EngineMetrics("pilot"), make_request(arrival_time=1.0)
     request.first_scheduled_time, request.first_token_time = 1.5, 2.5
-    metrics.observe_tokens(request, 0, 2.0)
+    metrics.observe_tokens([(request, 0)], 2.0)
     for now, count in ((2.5, 1), (3.5, 1), (4.5, 3)):
         request.token_ids.extend([7] * count)
-        metrics.observe_tokens(request, count, now)
+        metrics.observe_tokens([(request, count)], now)
     metrics.observe_finished(finish(request, FinishReason.STOP), 4.75)
     assert mean(metrics, "vllm:time_to_first_token_seconds") == (1, 1.5)
     assert mean(metrics, "vllm:inter_token_latency_seconds") == (2, 2.0)
@@ -111,7 +111,7 @@ def test_one_token_has_no_time_per_token() -> None:
     metrics, request = EngineMetrics("pilot"), make_request()
     request.first_scheduled_time = request.first_token_time = 1.0
     request.token_ids.append(7)
-    metrics.observe_tokens(request, 1, 1.0)
+    metrics.observe_tokens([(request, 1)], 1.0)
     metrics.observe_finished(finish(request, FinishReason.LENGTH), 1.0)
     assert mean(metrics, "vllm:request_time_per_output_token_seconds") == (0, 0)
     assert mean(metrics, "vllm:request_decode_time_seconds") == (1, 0)
@@ -120,7 +120,7 @@ def test_one_token_has_no_time_per_token() -> None:
 @pytest.mark.parametrize("reason", [FinishReason.ABORT, FinishReason.ERROR])
 def test_aborted_and_failed_requests_are_counted_but_not_timed(reason: FinishReason) -> None:
     metrics, request = EngineMetrics("pilot"), make_request()
-    metrics.observe_tokens(request, 1, 1.0)
+    metrics.observe_tokens([(request, 1)], 1.0)
     metrics.observe_finished(finish(request, reason), 2.0)
     assert value(metrics, "vllm:request_success_total", finished_reason=reason.value) == 1
     assert mean(metrics, "vllm:e2e_request_latency_seconds") == (0, 0)
@@ -154,5 +154,5 @@ def test_startup_phases() -> None:
 
 def test_two_engines_do_not_meet() -> None:
     first, second = EngineMetrics("pilot"), EngineMetrics("pilot")
-    first.observe_tokens(make_request(), 1, 1.0)
+    first.observe_tokens([(make_request(), 1)], 1.0)
     assert value(second, "vllm:generation_tokens_total") == 0

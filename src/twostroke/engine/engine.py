@@ -219,8 +219,11 @@ class Engine:
         """Record what happened. Nothing here changes what will."""
         now, previous = self.clock(), self.last_stats
         ended, self._ended = self._ended, []
+        new_tokens = result.token_ids
+        self.metrics.observe_tokens(
+            [(item.request, len(new_tokens.get(request_id, ()))) for request_id, item in plan.scheduled.items()], now
+        )
         for request_id, item in plan.scheduled.items():
-            self.metrics.observe_tokens(item.request, len(result.token_ids.get(request_id, ())), now)
             if reason := item.request.finish_reason:
                 ended.append((request_id, reason))
                 self.metrics.observe_finished(item.request, now)

@@ -353,9 +353,10 @@ class KVCacheManager:
             self.pool.index(self.cached())
             self._beginnings.clear()
 
-    def num_unused_slots(self, request: Request) -> int:
-        """Slots that a running request's table reserves and that hold no token."""
-        return len(self._tables[request.request_id].blocks) * self.block_size - request.num_computed_tokens
+    def num_unused_slots(self, requests: Iterable[Request]) -> int:
+        """Slots that running requests' tables reserve and that hold no token."""
+        tables, size = self._tables, self.block_size
+        return sum([len(tables[r.request_id].blocks) * size - r.num_computed_tokens for r in requests])
 
     def check_integrity(self) -> None:
         """Assert that reference counts, tables, free list and index agree (tests call it after every step)."""

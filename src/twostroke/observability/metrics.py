@@ -5,7 +5,7 @@ Bucket edges are those of vLLM's ``v1/metrics/loggers.py``. What twostroke adds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -89,22 +89,27 @@ class EngineMetrics:
             self._step_tokens.observe(event.num_tokens)
             self._step_seconds.observe(event.duration)
 
-    def observe_tokens(self, request: Request, num_new_tokens: int, now: float) -> None:
-        """Count output tokens of one sample that became known at ``now``, before ``observe_finished`` for it.
+    def observe_tokens(self, samples: Iterable[tuple[Request, int]], now: float) -> None:
+        """Count the output tokens of each sample that became known at ``now``, before ``observe_finished`` for it.
 
         As in vLLM, tokens that one step gave together (speculation) make one gap, and the prompt counts as processed
         with the first output token, cached tokens included.
         """
-        if num_new_tokens <= 0:
-            return
-        self._generation_tokens.inc(num_new_tokens)
-        last = self._last_token_time.get(request.request_id)
-        if last is None:
-            self._prompt_tokens.inc(request.num_prompt_tokens)
-            self._ttft.observe(now - request.arrival_time)
-        else:
-            self._itl.observe(now - last)
-        self._last_token_time[request.request_id] = now
+        num_generated = num_prompt = 0
+        times = self._last_token_time
+        for request, num_new_tokens in samples:
+            if num_new_tokens <= 0:
+                continue
+            num_generated += num_new_tokens
+            last = times.get(request.request_id)
+            if last is None:
+                num_prompt += request.num_prompt_tokens
+                self._ttft.observe(now - request.arrival_time)
+            else:
+                self._itl.observe(now - last)
+            times[request.request_id] = now
+        self._generation_tokens.inc(num_generated)
+        self._prompt_tokens.inc(num_prompt)
 
     def observe_finished(self, request: Request, now: float) -> None:
         """Count a finished sample, once. Latencies are those of complete answers: not of aborted or failed ones."""

@@ -183,7 +183,7 @@ class Scheduler:
     def stats(self) -> SchedulerStats:
         pool, size = self.kv.pool, self.kv.block_size
         allocated = (pool.num_blocks - pool.num_free) * size
-        unused = sum(self.kv.num_unused_slots(request) for request in self.running.values())
+        unused = self.kv.num_unused_slots(self.running.values())
         return SchedulerStats(
             num_running=len(self.running),
             num_waiting=len(self.requests) - len(self.running),

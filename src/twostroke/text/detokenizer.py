@@ -69,14 +69,19 @@ class _ByteStream:
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
         self._token_bytes = tokenizer.token_bytes
         self._skip = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._held = b""  # the beginning of a character
 
     def push(self, token_ids: Iterable[int]) -> str:
         skip = self._skip
-        return self._decoder.decode(b"".join([self._token_bytes(t) for t in token_ids if t not in skip]))
+        data = self._held + b"".join([self._token_bytes(t) for t in token_ids if t not in skip])
+        # What an incremental decoder calls, which is written in Python and takes as long again.
+        text, num_read = codecs.utf_8_decode(data, "replace", False)
+        self._held = data[num_read:]
+        return text
 
     def finish(self) -> str:
-        return self._decoder.decode(b"", final=True)
+        held, self._held = self._held, b""
+        return held.decode("utf-8", errors="replace")
 
 
 class _WindowStream:
