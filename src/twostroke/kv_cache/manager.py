@@ -364,4 +364,6 @@ class KVCacheManager:
             assert len(set(table.blocks)) == len(table.blocks), f"{request_id} holds a block twice"
             assert table.num_indexed <= len(table.blocks), f"{request_id} indexed more blocks than it has"
         self.pool.check_integrity(holders)
-        assert len(set(self.cached().values())) == len(self.cached()), "a block has two contents"
+        cached = self.cached()
+        assert len(set(cached.values())) == len(cached), "a block has two contents"
+        assert len(cached) == self.num_cached, "two blocks have the same content, and there is no index"
