@@ -205,10 +205,6 @@ class BlockPool:
             found.append(block)
         return found
 
-    def are_new(self, contents: Sequence[BlockKey]) -> bool:
-        """Whether none of the contents is in the index."""
-        return self.block_of.keys().isdisjoint(contents)
-
     def check_integrity(self, holders: dict[int, int]) -> None:
         """Assert that the pool agrees with itself and with the holders that the block tables imply."""
         free, kept = set(self.free_in_order()), {self.block_of[content] for content in self._kept}
