@@ -193,6 +193,18 @@ def test_a_run_ends_when_somebody_writes_the_prefix_that_is_waited_for() -> None
     assert both[1].num_jumped
 
 
+def test_what_a_run_evicts_was_found_before() -> None:
+    """ "b" writes what "a" has left, which goes only afterwards: until then it is that which counts."""
+    both = [Run(SchedulerConfig(), 6, True, jumps) for jumps in (False, True)]
+    for run in both:
+        run.add(make_request("a", [TOKEN] * 12, 1))
+        run.until(2)
+        run.add(make_request("b", [TOKEN] * 5, 18))
+        run.until(100)
+    assert both[1].num_jumped > 12
+    assert both[0].state() == both[1].state()
+
+
 def test_those_that_end_together_free_their_blocks_in_order() -> None:
     """Whoever fills its last block first is not the one that came first."""
     runs = [Run(SchedulerConfig(), 40, True, jumps) for jumps in (False, True)]

@@ -245,7 +245,7 @@ class KVCacheManager:
         if pool.num_kept(new):
             self._take_turns_one_by_one(tables, new, counts, steps)
             return
-        # No block that may be evicted meanwhile holds the same, so it does not matter when the index gets to know of it.
+        # No block that may be evicted meanwhile holds the same: it does not matter when the index gets to know of it.
         full, taken = [table[-1] for table in tables[first:end]], pool.allocate_many(total)
         list(map(list.append, turns, taken))
         pool.remember_all((full + taken)[: len(new)] if again else full, new)
