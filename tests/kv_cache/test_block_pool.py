@@ -43,6 +43,7 @@ def drive(together: bool) -> list[list[int]]:
         held.append((blocks, contents))
         taken.append(blocks)
         pool.check_integrity({block: 1 for blocks, _ in held for block in blocks})
+        assert len(pool._queue) <= 3 * pool.num_blocks, "what was evicted is kept for ever"
     return taken
 
 
@@ -81,7 +82,7 @@ def test_a_pool_is_as_if_each_block_were_looked_at(random: Random) -> None:
     """Tables that begin with what others wrote, end in any order, and write the same as others."""
     pool, reference = BlockPool(12), OneByOne(12)
     tables: list[tuple[list[int], list[BlockKey]]] = []
-    for _ in range(60):
+    for _ in range(150):
         if tables and (random.random() < 0.4 or pool.num_free < 5):
             blocks, contents = tables.pop(random.randrange(len(tables)))
             pool.release_all(blocks, contents)
@@ -101,6 +102,7 @@ def test_a_pool_is_as_if_each_block_were_looked_at(random: Random) -> None:
                 if reference.find(bytes(key)) is None:
                     reference.content[block] = bytes(key)
             tables.append((found + new, keys))
+        assert len(pool._queue) <= 6 * pool.num_blocks, "what was revived and freed again is kept for ever"
         assert pool.free_in_order() == reference.blank[::-1] + reference.kept
         pool.check_integrity({block: count for block, count in enumerate(reference.holders) if count})
 

@@ -104,6 +104,33 @@ def test_discarded_content_is_not_found_again() -> None:
     assert kv.find_prefix(make_request("b", 9)).num_tokens == 0
 
 
+def test_what_others_hold_stays_when_one_of_them_fails() -> None:
+    kv = KVCacheManager(8, BLOCK)
+    first, second = make_request("a", 9), make_request("b", 9)
+    compute(kv, first)
+    compute(kv, second)
+    kv.free(second, discard=True)
+    assert kv.find_prefix(make_request("c", 9)).blocks == kv.block_ids(first)[:2]
+
+
+def test_what_failed_takes_nothing_from_an_equal_one_that_ended() -> None:
+    """Two compute the same in one step: what is found is the first one's, whatever becomes of the other."""
+    kv = KVCacheManager(8, BLOCK)
+    first, second = make_request("a", 9), make_request("b", 9)
+    for request in (first, second):
+        kv.admit(request, kv.find_prefix(request))
+        kv.allocate(request, 9)
+    blocks = kv.block_ids(first)
+    for request in (first, second):
+        request.num_computed_tokens = 9
+        kv.commit(request)
+    kv.free(first)
+    kv.free(second, discard=True)
+    kv.check_integrity()
+    assert kv.find_prefix(make_request("c", 9)).blocks == blocks[:2]
+    assert kv.pool.num_free == 8
+
+
 @pytest.mark.parametrize("one, other", [(("m", ""), ("n", "")), (("m", "a"), ("m", "b")), (("m", "n"), ("mn", ""))])
 def test_content_keys_differ_between_models_and_salts(one: tuple[str, str], other: tuple[str, str]) -> None:
     """Even where model and salt spell the same string together."""
@@ -120,6 +147,20 @@ def test_there_is_no_index_until_two_begin_alike() -> None:
     blocks = list(kv.cached().values())[:2][::-1]  # the last was released first
     assert kv.find_prefix(make_request("c", 9)).blocks == blocks
     assert kv.pool.is_indexed and kv.num_cached == len(kv.cached()) == 4
+
+
+@pytest.mark.parametrize("count", range(3, 40))
+def test_only_the_beginnings_of_what_is_evicted_are_forgotten(count: int) -> None:
+    """However many came and went, what is held is found, and what is kept."""
+    for sought in (0, count - 3):
+        kv = KVCacheManager(8, BLOCK)
+        for number in range(count):
+            request = make_request(str(number), 5, first=100 * number)
+            compute(kv, request)
+            if number:
+                kv.free(request)
+        assert not kv.pool.is_indexed and len(kv._beginnings) <= 2 * kv.pool.num_blocks
+        assert kv.find_prefix(make_request("again", 5, first=100 * sought)).num_tokens == BLOCK
 
 
 @given(st.randoms(use_true_random=False))

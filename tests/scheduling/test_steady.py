@@ -67,7 +67,7 @@ class Run:
         self.step = max(self.step, step)
 
     def take_step(self) -> None:
-        self.num_beside += len(self.steady) > 0
+        self.num_beside += self.scheduler.num_lent > 0
         self.steady.begin()
         plan = self.scheduler.schedule(float(self.step))
         tokens = {request_id: [TOKEN] for request_id, item in plan.scheduled.items() if item.samples}
@@ -179,6 +179,32 @@ def test_a_run_ends_before_blocks_run_out() -> None:
     assert run.steady.prepare(100) == 5
 
 
+def test_a_run_ends_when_somebody_writes_the_prefix_that_is_waited_for() -> None:
+    """ "a" and "b" write the same; what "a" kept of it goes first, so "m" writes the one block that "w" lacks of it."""
+    both = [Run(SchedulerConfig(), 12, True, jumps) for jumps in (False, True)]
+    rows = ((0, "a", 12, 1), (0, "b", 20, 16), (1, "c", 16, 1), (2, "m", 10, 16), (4, "w", 22, 1))
+    for run in both:
+        for step, name, length, max_tokens in rows:
+            run.until(step)
+            run.add(make_request(name, [2 if name == "c" else TOKEN] * length, max_tokens))
+        run.until(500)
+    assert both[0].finished == both[1].finished
+    assert [name for _, name in both[0].finished] == ["a", "c", "w", "b", "m"]
+    assert both[1].num_jumped
+
+
+def test_what_a_run_evicts_was_found_before() -> None:
+    """ "b" writes what "a" has left, which goes only afterwards: until then it is that which counts."""
+    both = [Run(SchedulerConfig(), 6, True, jumps) for jumps in (False, True)]
+    for run in both:
+        run.add(make_request("a", [TOKEN] * 12, 1))
+        run.until(2)
+        run.add(make_request("b", [TOKEN] * 5, 18))
+        run.until(100)
+    assert both[1].num_jumped > 12
+    assert both[0].state() == both[1].state()
+
+
 def test_those_that_end_together_free_their_blocks_in_order() -> None:
     """Whoever fills its last block first is not the one that came first."""
     runs = [Run(SchedulerConfig(), 40, True, jumps) for jumps in (False, True)]
@@ -215,4 +241,4 @@ def test_what_cannot_be_foreseen_is_stepped_through() -> None:
     for run in (fair, samples, stopping):
         run.take_step()
         assert run.steady.prepare(100) == 0
-        assert len(run.steady) == 0
+        assert run.scheduler.num_lent == 0

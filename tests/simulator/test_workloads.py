@@ -100,10 +100,20 @@ def test_mooncake_hashes_become_shared_blocks(tmp_path: Path) -> None:
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     first, second = read_specs(path)
-    assert (first.arrival, first.prompt_tokens, first.segments) == (0.0, 600, ((1, 512), (9, 88)))
-    assert (second.arrival, second.segments) == (1.0, ((1, 512), (2, 512), (3, 6)))
+    assert (first.arrival, first.prompt_tokens, first.segments) == (0.0, 600, ((0, 512), (3, 88)))
+    assert (second.arrival, second.segments) == (1.0, ((0, 512), (1, 512), (2, 6)))
     shared = [a == b for a, b in zip(block_keys(first, 16, 0), block_keys(second, 16, 40))]
     assert shared == [True] * 32 + [False] * 5
+
+
+def test_equal_hashes_after_different_beginnings_are_not_shared(tmp_path: Path) -> None:
+    """A trace may hash each block alone; what is before it counts all the same, and the KV manager relies on that."""
+    path = tmp_path / "trace.jsonl"
+    rows = [{"timestamp": t, "input_length": 1024, "output_length": 1, "hash_ids": [t % 2, 7]} for t in range(3)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, other, again = (block_keys(spec, 16, 100 * spec.number) for spec in read_specs(path))
+    assert not set(first) & set(other)
+    assert first[:64] == again[:64]
 
 
 def test_azure_rows_and_rates(tmp_path: Path) -> None:

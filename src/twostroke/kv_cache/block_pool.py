@@ -65,8 +65,7 @@ class BlockPool:
         """The free blocks, the one first that goes next."""
         if not self.is_indexed:
             return [*reversed(self._blank), *self._queued[self._num_gone :]]
-        self._tidy()
-        return [*reversed(self._blank), *map(self.block_of.__getitem__, self._queue)]
+        return [*reversed(self._blank), *map(self.block_of.__getitem__, self._kept_in_order())]
 
     def is_shared(self, block: int) -> bool:
         """Whether several hold it."""
@@ -123,11 +122,15 @@ class BlockPool:
                 revived[content] -= 1
         return found
 
-    def _tidy(self) -> None:
-        """Make the queue hold nothing but what free blocks keep."""
-        self._queue = self._skip_revived(len(self._kept))
-        self._num_gone = 0
-        self._revived.clear()
+    def _kept_in_order(self) -> list[BlockKey]:
+        """What free blocks keep, the content first that is evicted next."""
+        revived, kept = dict(self._revived), []
+        for content in self._queue[self._num_gone :]:
+            if revived.get(content):
+                revived[content] -= 1
+            else:
+                kept.append(content)
+        return kept
 
     def share(self, block: int) -> None:
         """Add a holder to a block that is held."""
@@ -143,7 +146,8 @@ class BlockPool:
             else:
                 self.share(self.block_of[content])
         if len(self._queue) > 4 * self.num_blocks:
-            self._tidy()
+            self._queue, self._num_gone = self._kept_in_order(), 0
+            self._revived.clear()
 
     def release(self, block: int) -> None:
         """Remove one of several holders."""
@@ -200,10 +204,6 @@ class BlockPool:
                 break
             found.append(block)
         return found
-
-    def are_new(self, contents: Sequence[BlockKey]) -> bool:
-        """Whether none of the contents is in the index."""
-        return self.block_of.keys().isdisjoint(contents)
 
     def check_integrity(self, holders: dict[int, int]) -> None:
         """Assert that the pool agrees with itself and with the holders that the block tables imply."""

@@ -242,10 +242,10 @@ class KVCacheManager:
             return
         fillers = islice(chain(contents[first:], cycle(contents)), end - first) if again else contents[first:end]
         new = list(map(next, fillers))
-        if not pool.are_new(new):
+        if pool.num_kept(new):
             self._take_turns_one_by_one(tables, new, counts, steps)
             return
-        # Nothing else ever had what the blocks will hold, so it does not matter when the index gets to know of it.
+        # No block that may be evicted meanwhile holds the same: it does not matter when the index gets to know of it.
         full, taken = [table[-1] for table in tables[first:end]], pool.allocate_many(total)
         list(map(list.append, turns, taken))
         pool.remember_all((full + taken)[: len(new)] if again else full, new)
@@ -365,4 +365,6 @@ class KVCacheManager:
             assert len(set(table.blocks)) == len(table.blocks), f"{request_id} holds a block twice"
             assert table.num_indexed <= len(table.blocks), f"{request_id} indexed more blocks than it has"
         self.pool.check_integrity(holders)
-        assert len(set(self.cached().values())) == len(self.cached()), "a block has two contents"
+        cached = self.cached()
+        assert len(set(cached.values())) == len(cached), "a block has two contents"
+        assert len(cached) == self.num_cached, "two blocks have the same content, and there is no index"

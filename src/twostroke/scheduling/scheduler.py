@@ -54,7 +54,6 @@ class Scheduler:
         self._held: dict[str, list[Request]] = {}
         self._released: list[str] = []
         self._num_arrived = 0
-        self._num_looked_at = 0
         self._step = 0
         self._ranked: list[Request] | None = None
         self._ranked_left = False  # some of them run no more
@@ -83,16 +82,18 @@ class Scheduler:
         self, request_id: str, reason: FinishReason, now: float, *, error: TwostrokeError | None = None
     ) -> Request | None:
         """End a request in whatever state it is and free what it holds. ``None`` if there is no such request."""
-        request = self.requests.pop(request_id, None)
+        request = self.requests.get(request_id)
         if request is None:
             return None
+        runs = self.running.pop(request_id, None) is not None
+        assert runs or request.status is RequestStatus.WAITING, "it is lent to somebody"
+        del self.requests[request_id]
         self.num_samples -= request.leader is not None
-        if self.running.pop(request_id, None):
+        if runs:
             self._ranked_left = True
             self._released.append(request_id)
             self.policy.finished(request)
         else:
-            assert request.status is RequestStatus.WAITING, "it is lent to somebody"
             self._leave_queue(request)
         self.kv.free(request, discard=error is not None)
         request.status = RequestStatus.FINISHED
@@ -103,10 +104,6 @@ class Scheduler:
 
     def has_work(self) -> bool:
         return bool(self.requests)
-
-    def has_arrivals(self) -> bool:
-        """Whether somebody has come since the last plan."""
-        return self._num_arrived != self._num_looked_at
 
     def ranked(self) -> list[Request]:
         """The running requests, the first one first. Not to be changed."""
@@ -139,7 +136,6 @@ class Scheduler:
         plan = StepPlan(step=self._step, time=now, released=self._released, num_tokens=self.num_lent)
         self._released = []
         self._step += 1
-        self._num_looked_at = self._num_arrived
         self._continue_running(plan)
         self._admit_waiting(plan)
         for leader_id, held in self._held.items():
@@ -181,6 +177,7 @@ class Scheduler:
         return output
 
     def stats(self) -> SchedulerStats:
+        assert not self.num_lent, "what others look after is not known here"
         pool, size = self.kv.pool, self.kv.block_size
         allocated = (pool.num_blocks - pool.num_free) * size
         unused = self.kv.num_unused_slots(self.running.values())

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import accumulate
 
-from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.kv_cache.manager import NO_PREFIX, KVCacheManager
 from twostroke.scheduling.policies import Rank
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.types import BlockKey, FinishReason, Request
@@ -59,9 +59,6 @@ class Steady:
         scheduler.kv.before_index = self._catch_up
         self._counts = [0] * (2 * self._size)  # by phase, and once more, so that steps in a row are a slice
 
-    def __len__(self) -> int:
-        return len(self.request_ids)
-
     @property
     def context(self) -> int:
         """Tokens that the members attend to in the next step."""
@@ -71,8 +68,8 @@ class Steady:
         """Take in whoever only decodes by now. How many steps, at most ``most``, ``run`` may take.
 
         Members may end in the last of them, none before. 0: the next step has to be planned, since somebody else is in
-        it, may enter it, or it may preempt; in that case, or if the order of requests depends on each token or blocks
-        are shared between samples, nobody is a member any more.
+        it or may enter it. If it may preempt, if somebody decodes who is no member and whose turn is between theirs, if
+        turns depend on each token, or if samples share blocks, the members are given back as well.
         """
         scheduler, free = self._scheduler, self._kv.pool.num_free
         if self.joined:
@@ -91,7 +88,7 @@ class Steady:
             steps = self._steps_with_blocks(steps)
         if len(scheduler.requests) == len(self.request_ids):
             return steps
-        return 0 if scheduler.has_arrivals() and self._looks_free() else self._until_someone_enters(steps)
+        return self._until_someone_enters(steps)
 
     def begin(self) -> None:
         """Give a block to those whose next token begins one."""
@@ -146,7 +143,7 @@ class Steady:
             if scheduler.running:
                 needed = self._kv.num_blocks_promised(scheduler.running.values())
         needed += self._counts[self._steps % self._size]
-        return needed <= free and len(self.request_ids) <= self._budget
+        return needed <= free
 
     def _may_join(self, request: Request) -> bool:
         """It has computed its prompt, nothing but its length ends it, and what it will have written is known."""
@@ -219,13 +216,6 @@ class Steady:
         begun = (self._counts[first : first + size] * (most // size + 1))[:most]
         return bisect_right(list(accumulate(begun)), self._kv.pool.num_free)
 
-    def _looks_free(self) -> bool:
-        """Whether there may be a place for the first waiting request, judged without looking for its prefix."""
-        scheduler = self._scheduler
-        head = scheduler.policy.peek()
-        full = len(self) >= scheduler.config.max_num_seqs
-        return head is not None and not full and self._kv.blocks_for(head.num_tokens) <= self._kv.pool.num_free
-
     def _until_someone_enters(self, steps: int) -> int:
         """``steps``, less those in which the first waiting request might find room.
 
@@ -233,13 +223,14 @@ class Steady:
         very prefix that it looks for.
         """
         scheduler, kv = self._scheduler, self._kv
-        if not steps:
-            return 0
         request = scheduler.policy.peek()
-        if request is None or len(self) >= min(self._budget, scheduler.config.max_num_seqs):
+        if request is None or len(self.request_ids) >= min(self._budget, scheduler.config.max_num_seqs):
             return steps
+        due = self._counts[self._steps % self._size]
+        if kv.has_room(request, NO_PREFIX, due):
+            return 0  # with a prefix as well; most who have just come need no lookup
         prefix = kv.find_prefix(request)
-        if kv.has_room(request, prefix, self._counts[self._steps % self._size]):
+        if kv.has_room(request, prefix, due):
             return 0
         if prefix.looked_up:
             for _, _, ahead, other in self._members:

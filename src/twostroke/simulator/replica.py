@@ -136,7 +136,7 @@ class Replica:
     ) -> None:
         """Write down what happened until ``now``: the step has ended ``finished``, and ``drew`` have got a token."""
         scheduler, executor = self.scheduler, self.executor
-        running = len(scheduler.running) + len(self._steady)
+        running = len(scheduler.running) + scheduler.num_lent
         waiting = len(scheduler.requests) - running
         self.log.add(
             plan.time,

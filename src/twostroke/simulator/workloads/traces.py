@@ -125,6 +125,7 @@ def _read_clean_csv(path: Path, most: int | None) -> Sequence[tuple[float, int, 
 
 def _read_mooncake(path: Path) -> Iterator[Row]:
     decoder = msgspec.json.Decoder(MooncakeRow)
+    identities: dict[tuple[int, int], int] = {}
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -135,14 +136,22 @@ def _read_mooncake(path: Path) -> Iterator[Row]:
                 raise ConfigError(f"{path}, line {number}: {error}", hint="mend or remove the line") from error
             if row.input_length < 1 or row.output_length < 1:
                 continue
-            segments = _segments(row.hash_ids, row.input_length)
+            segments = _segments(row.hash_ids, row.input_length, identities)
             yield row.timestamp / 1000, row.input_length, row.output_length, segments
 
 
-def _segments(hash_ids: list[int], length: int) -> tuple[tuple[int, int], ...]:
-    """The last hash covers what is left of the prompt."""
-    lengths = [min(MOONCAKE_BLOCK, length - at * MOONCAKE_BLOCK) for at in range(len(hash_ids))]
-    return tuple((identity, tokens) for identity, tokens in zip(hash_ids, lengths) if tokens > 0)
+def _segments(hash_ids: list[int], length: int, identities: dict[tuple[int, int], int]) -> tuple[tuple[int, int], ...]:
+    """The last hash covers what is left of the prompt.
+
+    Args:
+        identities: Grows. By the identity of what is before a block and its hash, since some traces, unlike Mooncake's,
+            may hash a block without all before it.
+    """
+    segments, identity = [], -1
+    for start, name in zip(range(0, length, MOONCAKE_BLOCK), hash_ids):
+        identity = identities.setdefault((identity, name), len(identities))
+        segments.append((identity, min(MOONCAKE_BLOCK, length - start)))
+    return tuple(segments)
 
 
 def _read_recording(path: Path) -> Iterator[Row]:
