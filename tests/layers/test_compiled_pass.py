@@ -182,6 +182,9 @@ def test_many_tokens_go_from_one_attention_to_the_next_in_parts(
 def test_a_profile_of_parts_adds_up_to_the_time_that_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_pass, "PART_TOKENS", 8)
     driver = load(tmp_path, "llama")
+    library = load_library()
+    assert library is not None
+    library.set_num_threads(3)
     profiler = Profiler()
     driver.executor.instrument(profiler)
     driver.add("a", TOKENS[:100])

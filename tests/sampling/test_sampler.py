@@ -189,7 +189,7 @@ def test_a_row_without_tokens_brings_no_nan_into_the_draw(monkeypatch: pytest.Mo
 def test_rows_that_are_not_finite_fail_alone() -> None:
     """NaN and +inf, greedy and drawn, also where a mask hides them; -inf alone is no failure."""
     rows = [[0.0, math.nan, 3.0], [1.0, math.inf, 0.0], [0.0, -math.inf, 2.0], [math.nan] * 3, [0.0, math.nan, 1.0]]
-    requests = [make_request(temperature=t, logprobs=2) for t in (0, 1, 0, 1)] + [make_request(banned_token_ids=[2])]
+    requests = [make_request(temperature=t, logprobs=2) for t in (0, 1, 0, 1)] + [make_request(banned_token_ids=[1])]
     output = sample(torch.tensor(rows), requests)
     assert output.non_finite == [0, 1, 3, 4] and not output.errors
     assert output.token_ids == [-1, -1, 2, -1, -1] and list(output.logprobs) == [2]

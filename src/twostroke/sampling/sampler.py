@@ -41,7 +41,7 @@ class SamplerOutput:
         token_ids: One per row; ``NO_TOKEN`` (-1) for the rows in ``errors`` and ``non_finite``.
         logprobs: For the rows that ask for them, of the raw logits.
         errors: Rows in which every token was masked.
-        non_finite: Rows with NaN or +inf among their logits.
+        non_finite: Rows with NaN or +inf among their logits, whatever masks hide.
     """
 
     token_ids: list[int]
@@ -81,12 +81,13 @@ class Sampler:
             return SamplerOutput([])
         asking = [row for row, request in enumerate(requests) if request.params.logprobs is not None]
         raw = logits[asking] if asking else logits[:0]  # a copy, of these rows only
+        highest, tokens = self._peaks(logits)  # [rows] each; the lowest id among equals
+        non_finite = [row for row, value in enumerate(highest.tolist()) if not value < math.inf]  # NaN is not, either
         if any(request.edits_logits for request in requests):
             apply_masks(logits, requests)
             apply_logit_bias(logits, requests)
             apply_penalties(logits, requests)
-        highest, tokens = self._peaks(logits)  # [rows] each; the lowest id among equals
-        non_finite = [row for row, value in enumerate(highest.tolist()) if not value < math.inf]  # NaN is not, either
+            highest, tokens = self._peaks(logits)
         if non_finite:
             logits[non_finite] = highest[non_finite] = -torch.inf
             raw[[place for place, row in enumerate(asking) if row in non_finite]] = 0
