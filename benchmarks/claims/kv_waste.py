@@ -143,11 +143,11 @@ def _observe(waste: Waste, scheduler: Scheduler, plan: StepPlan, seconds: float)
     """Add a pass, in which every slot counts as used that holds a token or is being written."""
     kv = scheduler.kv
     allocated = (kv.pool.num_blocks - kv.pool.num_free) * kv.block_size
-    unused = reserved = 0
-    for request_id, request in scheduler.running.items():
-        item = plan.scheduled.get(request_id)
-        unused += kv.num_unused_slots(request) - (item.num_tokens if item else 0)
-        reserved += request.max_total_tokens
+    running = scheduler.running.values()
+    unused = kv.num_unused_slots(running) - sum(
+        item.num_tokens for request_id, item in plan.scheduled.items() if request_id in scheduler.running
+    )
+    reserved = sum(request.max_total_tokens for request in running)
     share = unused / allocated
     waste.seconds += seconds
     waste.share += share * seconds
