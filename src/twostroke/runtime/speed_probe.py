@@ -82,7 +82,7 @@ class SpeedProbe:
 
 
 def _fast_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the processor multiplies it: PyTorch's emulation is a hundred times slower (AVX2: 0.9 GFLOP/s of 110).
+    """bfloat16 where the processor multiplies it: PyTorch's emulation is a hundred times slower (AVX2: 0.9 GFLOP/s).
 
     Speeds are only ever compared with others of the same machine.
     """
