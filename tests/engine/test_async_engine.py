@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -164,11 +165,15 @@ async def test_a_stalled_step_shows_in_health(engine: AsyncEngine) -> None:
 async def test_a_bug_in_the_engine_reaches_every_client(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if the scheduler itself raises, no stream is left waiting."""
 
+    submitted = threading.Event()
+
     def broken(now: float) -> StepPlan:
+        submitted.wait(5)  # on a busy machine the engine would be dead before all have come
         raise KeyError("bug")
 
     monkeypatch.setattr(engine._engine.scheduler, "schedule", broken)
     streams = [engine.submit(call(str(i))) for i in range(3)]
+    submitted.set()
     for stream in streams:
         last = (await asyncio.wait_for(_all(stream), 5))[-1]
         assert isinstance(last.error, EngineDeadError)
