@@ -119,6 +119,15 @@ class ScriptedStream:
         for tell in told:
             tell(self._usage)
 
+    def listen(self, hear: Callable[[RequestOutput], None]) -> None:
+        self._telling = asyncio.ensure_future(self._tell_all(hear))  # kept: the event loop would not
+
+    async def _tell_all(self, hear: Callable[[RequestOutput], None]) -> None:
+        async for output in self:
+            if self._request.request_id in self._engine.aborted:
+                return
+            hear(output)
+
     async def __aiter__(self) -> AsyncIterator[RequestOutput]:
         script, params = self._engine.script, self._request.params
         step = 0
