@@ -151,7 +151,7 @@ class ScriptedStream:
 
     def _output(self, index: int, text: str, reason: FinishReason | None, step: int) -> RequestOutput:
         script, request = self._engine.script, self._request
-        tokens = self._engine.tokenizer.encode(text)[:1]
+        tokens = self._engine.tokenizer.encode(text[:100])[:1]  # one token, however long its text
         self._usage = TokenUsage(len(request.prompt_token_ids), self._usage.output_tokens + len(tokens))
         logprobs = request.params.logprobs
         prompt_logprobs = request.params.prompt_logprobs
