@@ -18,7 +18,7 @@ from twostroke.engine.client import GenerationRequest
 from twostroke.engine.engine import Engine
 from twostroke.errors import EngineDeadError, InvalidRequestError, QueueFullError, ShuttingDownError
 from twostroke.sampling_params import SamplingParams
-from twostroke.types import FinishReason, StepPlan, StepResult
+from twostroke.types import FinishReason, RequestOutput, StepPlan, StepResult
 
 
 class SlowExecutor(FakeExecutor):
@@ -29,6 +29,10 @@ class SlowExecutor(FakeExecutor):
     def execute(self, plan: StepPlan) -> StepResult:
         time.sleep(self.delay)
         return super().execute(plan)
+
+
+class Panic(BaseException):
+    """As pyo3's PanicException, which a bug in the tokenizers library raises."""
 
 
 def call(request_id: str, **params: Any) -> GenerationRequest:
@@ -79,6 +83,63 @@ async def test_aborting_while_reading_ends_the_stream(engine: AsyncEngine) -> No
             count += 1
             stream.abort()
     assert 1 <= count < 100
+
+
+async def test_who_listens_late_gets_all_and_in_order(engine: AsyncEngine) -> None:
+    """None of it, amid it, or all of it may have come."""
+    expected = [output.token_ids async for output in engine.submit(call("read", max_tokens=50))]
+    for come in (0, 5, 50):
+        heard: list[RequestOutput] = []
+        stream = engine.submit(call("heard", max_tokens=50))
+        while stream.usage.output_tokens < come:
+            await asyncio.sleep(0.001)
+        stream.listen(heard.append)
+        assert sum(len(output.token_ids) for output in heard) == stream.usage.output_tokens, "handed over at once"
+        await until(lambda: not engine._streams)
+        assert [output.token_ids for output in heard] == expected
+        assert heard[-1].finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("failure", [ValueError, Panic])
+@pytest.mark.parametrize("early", [False, True])
+async def test_a_listener_that_fails_hurts_nobody_else(
+    engine: AsyncEngine, failure: type[BaseException], early: bool
+) -> None:
+    """All of a step's outputs come in one call, and whoever fails has others behind it."""
+    calls = 0
+
+    def fail(output: RequestOutput) -> None:
+        nonlocal calls
+        calls += 1
+        raise failure("a bug")
+
+    others: dict[str, list[RequestOutput]] = {"before": [], "behind": []}
+    engine.submit(call("before", max_tokens=30)).listen(others["before"].append)
+    bad = engine.submit(call("bad", max_tokens=100))
+    engine.submit(call("behind", max_tokens=30)).listen(others["behind"].append)
+    if early:
+        await until(lambda: bad.usage.output_tokens > 1)
+    bad.listen(fail)
+    await until(lambda: not engine._streams)
+    assert calls == 1
+    assert bad.usage.output_tokens < 100, "nobody hears it, so it is aborted"
+    for heard in others.values():
+        assert sum(len(output.token_ids) for output in heard) == 30
+        assert heard[-1].finish_reason is FinishReason.LENGTH
+
+
+async def test_an_aborted_stream_is_heard_no_more(engine: AsyncEngine) -> None:
+    heard: list[RequestOutput] = []
+
+    def hear(output: RequestOutput) -> None:
+        heard.append(output)
+        stream.abort()
+
+    stream = engine.submit(call("a", max_tokens=100))
+    await until(lambda: stream.usage.output_tokens > 1)
+    stream.listen(hear)
+    await until(lambda: not engine._streams)
+    assert len(heard) == 1
 
 
 async def test_closing_ends_open_streams_and_refuses_new_ones() -> None:
@@ -202,10 +263,6 @@ def test_streams_of_a_closed_event_loop_leave() -> None:
         asyncio.run(asyncio.wait_for(come_back(), 10))
     finally:
         engine.close()
-
-
-class Panic(BaseException):
-    """As pyo3's PanicException, which a bug in the tokenizers library raises."""
 
 
 async def test_what_is_no_exception_ends_the_engine_for_everybody(

@@ -30,6 +30,9 @@ class Stream:
         self.usage = TokenUsage(0, 0)
         self._tell: Callable[[TokenUsage], None] = lambda usage: None
 
+    def listen(self, hear: Callable[[RequestOutput], None]) -> None:
+        raise AssertionError("nobody hears it")
+
     def __aiter__(self) -> AsyncIterator[RequestOutput]:
         raise AssertionError("nobody reads it")
 

@@ -119,6 +119,15 @@ class ScriptedStream:
         for tell in told:
             tell(self._usage)
 
+    def listen(self, hear: Callable[[RequestOutput], None]) -> None:
+        self._telling = asyncio.ensure_future(self._tell_all(hear))  # kept: the event loop would not
+
+    async def _tell_all(self, hear: Callable[[RequestOutput], None]) -> None:
+        async for output in self:
+            if self._request.request_id in self._engine.aborted:
+                return
+            hear(output)
+
     async def __aiter__(self) -> AsyncIterator[RequestOutput]:
         script, params = self._engine.script, self._request.params
         step = 0
@@ -142,7 +151,7 @@ class ScriptedStream:
 
     def _output(self, index: int, text: str, reason: FinishReason | None, step: int) -> RequestOutput:
         script, request = self._engine.script, self._request
-        tokens = self._engine.tokenizer.encode(text)[:1]
+        tokens = self._engine.tokenizer.encode(text[:100])[:1]  # one token, however long its text
         self._usage = TokenUsage(len(request.prompt_token_ids), self._usage.output_tokens + len(tokens))
         logprobs = request.params.logprobs
         prompt_logprobs = request.params.prompt_logprobs

@@ -31,18 +31,26 @@ class AsyncStream:
 
     Args:
         call: Whose outputs these are.
-        abort: Asks the engine to end the request; its last outputs come here all the same, and nobody reads them.
+        abort: Asks the engine to end the request; its last outputs come here all the same, and nobody hears them.
     """
 
     def __init__(self, call: GenerationRequest, abort: Callable[[], None]) -> None:
         self._call = call
+        # Until somebody listens, outputs are kept for whoever will, or for an iterator.
         self._outputs: asyncio.Queue[RequestOutput | None] = asyncio.Queue()
+        self._hear: Callable[[RequestOutput], None] = self._outputs.put_nowait
         self._unfinished = set(range(call.params.n))
         self._num_unread = call.params.n
         self._aborted = False
         self._abort = abort
-        self._usage = TokenUsage(0, 0)
+        self._prompt_tokens = self._output_tokens = 0
         self._tell: list[Callable[[TokenUsage], None]] = []
+
+    def listen(self, hear: Callable[[RequestOutput], None]) -> None:
+        self._hear = hear
+        while not self._outputs.empty():
+            if (output := self._outputs.get_nowait()) is not None:
+                self._pass_on(output)
 
     async def __aiter__(self) -> AsyncIterator[RequestOutput]:
         try:
@@ -64,27 +72,41 @@ class AsyncStream:
 
     @property
     def usage(self) -> TokenUsage:
-        return self._usage
+        return TokenUsage(self._prompt_tokens, self._output_tokens)
 
     def when_ended(self, tell: Callable[[TokenUsage], None]) -> None:
         if self._unfinished:
             self._tell.append(tell)
         else:
-            tell(self._usage)
+            tell(self.usage)
 
     def put(self, output: RequestOutput) -> bool:
-        """Append an output; tells whether the request has ended."""
-        prompt = max(self._usage.prompt_tokens, output.num_used_prompt_tokens)
-        self._usage = TokenUsage(prompt, self._usage.output_tokens + len(output.token_ids))
-        if not self._aborted:
-            self._outputs.put_nowait(output)
-        if output.finished:
+        """Pass an output on; tells whether the request has ended."""
+        self._output_tokens += len(output.token_ids)
+        if output.num_used_prompt_tokens > self._prompt_tokens:
+            self._prompt_tokens = output.num_used_prompt_tokens
+        if output.finish_reason is not None:
             self._unfinished.discard(output.index)
-            if not self._unfinished:
-                told, self._tell = self._tell, []
-                for tell in told:
-                    tell(self._usage)
-        return not self._unfinished
+        self._pass_on(output)
+        if self._unfinished:
+            return False
+        told, self._tell = self._tell, []
+        for tell in told:
+            tell(self.usage)
+        return True
+
+    def _pass_on(self, output: RequestOutput) -> None:
+        """Whatever goes wrong with whoever listens, other streams get theirs."""
+        if self._aborted:
+            return
+        try:
+            self._hear(output)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a panic of the tokenizer's Rust is no Exception
+            logger.exception("request %s: nobody hears its outputs any more", self._call.request_id)
+            self.abort()
+            self._aborted = True  # also where there is nothing left to abort, but more to hand over
 
     def fail(self, error: TwostrokeError, reason: FinishReason = FinishReason.ERROR) -> None:
         """End the samples that will get no more outputs, or are not to wait for them."""
@@ -187,7 +209,7 @@ class AsyncEngine:
                 while self._streams:
                     await asyncio.sleep(0.02)
         message = "the server shut down before the answer was complete"
-        for request_id, stream in self._streams.items():
+        for request_id, stream in list(self._streams.items()):
             error = ShuttingDownError(message, hint="send the request again, to another server")
             self._inbox.put(partial(self._engine.abort, request_id, error))
             # At once: the engine hears of it after the step that it is in, and that may outlast the server.
@@ -223,9 +245,9 @@ class AsyncEngine:
                 del self._streams[output.request_id]
 
     def _fail_streams(self, error: TwostrokeError) -> None:
-        for stream in self._streams.values():
+        failed, self._streams = self._streams, {}
+        for stream in failed.values():
             stream.fail(error)
-        self._streams.clear()
 
     # ---- the engine's side -------------------------------------------------------------------------------------
 

@@ -51,8 +51,16 @@ class TokenUsage(NamedTuple):
 class OutputStream(Protocol):
     """The outputs of one request, in order, all its samples interleaved; ends after the last sample's last output.
 
-    A failure of the request arrives as an output with ``finish_reason`` ``ERROR``, never as a silent end.
+    A failure of the request arrives as an output with ``finish_reason`` ``ERROR``, never as a silent end. Outputs are
+    heard or iterated over, not both.
     """
+
+    def listen(self, hear: Callable[[RequestOutput], None]) -> None:
+        """Have ``hear`` called with each output: at once with those that have come, then with each as it comes.
+
+        That is on the event loop's thread, in the call that brings the outputs of a step, so ``hear`` must be short.
+        If it raises, the request is aborted. After ``abort`` it hears nothing.
+        """
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]: ...
 

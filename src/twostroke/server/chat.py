@@ -11,15 +11,9 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from twostroke.errors import InvalidRequestError, RequestTooLargeError
+from twostroke.server.answers import RunningUsage, Sample
 from twostroke.server.context import assemble_chat, checked_messages, context_usage, rendering_options
-from twostroke.server.generation import (
-    Generation,
-    RunningUsage,
-    Sample,
-    check_length,
-    encode_text,
-    truncate,
-)
+from twostroke.server.generation import Generation, check_length, encode_text, truncate
 from twostroke.server.logprobs import chat_logprobs, prompt_logprobs
 from twostroke.server.openapi import ERROR_RESPONSES, answers
 from twostroke.server.protocol import ChatCompletionRequest, ChatMessage

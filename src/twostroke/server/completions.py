@@ -12,7 +12,8 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from twostroke.sampling_params import SamplingParams
-from twostroke.server.generation import Generation, RunningUsage, Sample, check_tokens, encode_text, truncate
+from twostroke.server.answers import RunningUsage, Sample
+from twostroke.server.generation import Generation, check_tokens, encode_text, truncate
 from twostroke.server.logprobs import TextOffsets, completion_logprobs, prompt_logprobs
 from twostroke.server.openapi import ERROR_RESPONSES, answers
 from twostroke.server.protocol import CompletionRequest

@@ -7,16 +7,18 @@ body of a request that offers to go on in another protocol, as Java's HttpClient
 from __future__ import annotations
 
 import asyncio
+import weakref
 from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
 from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from twostroke.errors import TwostrokeError
 from twostroke.server.errors import HeadTooLargeError, MalformedRequestError, RequestTimeoutError, error_response
 from twostroke.server.request_id import request_id
+from twostroke.server.sse import WRITE_CHUNK, WriteChunk
 
 MAX_HEAD_BYTES = 64 * 2**10  # what uvicorn allows with h11
 READ_SECONDS = 60.0  # for a whole head, and for each piece of a body
@@ -100,6 +102,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._bytes_without_body, self._in_body = 0, True
         super().on_headers_complete()
+        cast(Scope, self.scope)["extensions"] = {WRITE_CHUNK: chunk_writer(self.cycle)}
 
     def on_body(self, body: bytes) -> None:
         if not self._refused:
@@ -171,6 +174,33 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _unsent(self) -> int:
         return self.transport.get_write_buffer_size()
+
+
+def chunk_writer(cycle: RequestResponseCycle) -> WriteChunk:
+    """What ``WRITE_CHUNK`` promises, for one request: others that follow on its connection have their own.
+
+    Nothing is written while the transport is paused, so that whoever takes nothing is noticed as with ``send``.
+    """
+    # The request's scope holds the writer and the cycle holds the scope: a circle would outlive each request.
+    held = weakref.ref(cycle)
+
+    def write(piece: bytes) -> bool:
+        cycle = held()
+        if (
+            cycle is None
+            or not cycle.chunked_encoding  # or its head has not been sent
+            or cycle.response_complete
+            or cycle.disconnected
+            or cycle.flow.write_paused
+            or cycle.transport.is_closing()
+            or cycle.scope["method"] == "HEAD"
+        ):
+            return False
+        if piece:  # an empty chunk would be the end of the body
+            cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        return True
+
+    return write
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:

@@ -1,79 +1,32 @@
-"""One HTTP call's work in the engine: its prompts submitted, their outputs merged, and sent streamed or at once."""
+"""One HTTP call's work in the engine: its prompts submitted, their outputs heard, and sent streamed or at once."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Sequence
+from functools import partial
 
 from fastapi import Request
-from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from twostroke.engine.client import EngineClient, GenerationRequest, OutputStream
-from twostroke.errors import EngineError, InvalidRequestError, RequestTooLargeError, TwostrokeError
+from twostroke.errors import EngineError, InvalidRequestError, RequestTooLargeError
 from twostroke.gateway.caller import check_together
 from twostroke.sampling_params import SamplingParams
 from twostroke.server.answer_size import MANY_ENTRIES, check_copies, check_entries
-from twostroke.server.errors import encode_error
+from twostroke.server.answers import Answer, Sample, Shape, StreamedAnswer, WholeAnswer
 from twostroke.server.limits import most_chars
 from twostroke.server.protocol import GenerationFields
 from twostroke.server.request_log import RequestLog
 from twostroke.server.responses import PromptTokensDetails, Usage
 from twostroke.server.serving import ServedModel
-from twostroke.server.sse import EventStream, encode, event, run_while_connected
+from twostroke.server.sse import EventStream, encode, run_while_connected
 from twostroke.text.tokenizer import LONG_TEXT
-from twostroke.types import FinishReason, PositionLogprobs, RequestOutput
-
-logger = logging.getLogger(__name__)
+from twostroke.types import FinishReason, RequestOutput
 
 # Characters; a tokenizer takes some 250 bytes for each while it works.
 VERY_LONG_TEXT = 200_000
-
-# Of a chunk: OpenAI leaves it out, or writes null where usage comes at the end; vLLM can give it with every chunk.
-RunningUsage = Usage | UnsetType | None
-
-
-@dataclass(slots=True)
-class Sample:
-    """One choice, gathered to its end. ``token_ids`` and ``logprobs`` are parallel where both are there."""
-
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[PositionLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[PositionLogprobs] | None = None
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
-
-    def add(self, output: RequestOutput) -> None:
-        self.text += output.text
-        self.token_ids += output.token_ids
-        self.logprobs += output.logprobs or ()
-        if output.prompt_logprobs is not None:
-            self.prompt_logprobs = (self.prompt_logprobs or []) + output.prompt_logprobs
-        if output.finish_reason is not None:
-            self.finish_reason, self.stop_reason = output.finish_reason.value, output.stop_reason
-
-    def num_entries(self) -> int:
-        """Tokens and log-probabilities: what it takes to write it out."""
-        positions = (*self.logprobs, *(self.prompt_logprobs or ()))
-        return len(self.token_ids) + sum(len(position.top) for position in positions)
-
-
-class Shape(Protocol):
-    """How outputs become what one route promises. Choices are numbered over all prompts: ``prompt * n + sample``."""
-
-    def chunk(self, index: int, output: RequestOutput, usage: RunningUsage, *, first: bool) -> list[object]:
-        """The events for what a step added to a choice (``first``: it has had none yet)."""
-
-    def usage_chunk(self, usage: Usage) -> object:
-        """The last event, where usage is asked for."""
-
-    def complete(self, samples: Sequence[Sample], usage: Usage) -> object:
-        """The whole answer."""
 
 
 class Generation:
@@ -106,6 +59,7 @@ class Generation:
         self.request_id = request_id
         self.num_choices = len(prompts) * params.n
         self._n = params.n
+        self._num_running = self.num_choices
         self._prompt_tokens = sum(map(len, prompts))
         self._completion_tokens = 0
         self._cached_tokens = [0] * len(prompts)
@@ -133,6 +87,7 @@ class Generation:
 
     def abort(self) -> None:
         """End everything now; harmless after the end."""
+        self._num_running = 0
         if self._streams:
             self._log.end(self._prompt_tokens, self._completion_tokens, sum(self._cached_tokens))
         for stream in self._streams:
@@ -148,56 +103,49 @@ class Generation:
         """
         headers = {"x-request-id": self.request_id}
         if fields.stream:
-            return EventStream(self._frames(shape, fields, usage_at_end), self.abort, headers)
-        body = await run_while_connected(self._complete(shape), request.receive, self.abort)
+            stream = EventStream(self.abort, headers)
+            usage, name = self._usage, self.request_id
+            self._listen(StreamedAnswer(name, shape, fields, stream, usage, usage_at_end=usage_at_end))
+            return stream
+        answer = WholeAnswer(self.num_choices)
+        self._listen(answer)
+        body = await run_while_connected(self._complete(shape, answer), request.receive, self.abort)
         # Nobody reads the answer to a client that has left; 499 is what nginx calls it in logs.
         return Response(body, 200 if body else 499, headers, "application/json")
 
-    async def _complete(self, shape: Shape) -> bytes:
-        samples = [Sample() for _ in range(self.num_choices)]
-        async for index, output in self._outputs():
-            samples[index].add(output)
+    async def _complete(self, shape: Shape, answer: WholeAnswer) -> bytes:
+        samples = await answer.samples
         usage = self._usage()
         if sum(map(Sample.num_entries, samples)) > MANY_ENTRIES:
             return await asyncio.to_thread(lambda: encode(shape.complete(samples, usage)))
         return encode(shape.complete(samples, usage))
 
-    async def _frames(self, shape: Shape, fields: GenerationFields, usage_at_end: bool) -> AsyncIterator[bytes]:
-        begun: set[int] = set()
-        ended = 0
-        usage: RunningUsage = None if fields.include_usage else UNSET
-        try:
-            async for index, output in self._outputs():
-                ended += output.finished
-                if fields.continuous_usage or (usage_at_end and ended == self.num_choices):
-                    usage = self._usage()
-                if events := shape.chunk(index, output, usage, first=index not in begun):
-                    begun.add(index)
-                    yield b"".join(map(event, events))
-            if fields.include_usage:
-                yield event(shape.usage_chunk(self._usage()))
-        except Exception as error:
-            # Before the first event the response has not started, and the error gets its status.
-            if not begun:
-                raise
-            if not isinstance(error, TwostrokeError):
-                logger.exception("request %s failed in mid-stream", self.request_id)
-            yield b"data: " + encode_error(error) + b"\n\n"
+    def _listen(self, answer: Answer) -> None:
+        for prompt, stream in enumerate(self._streams):
+            stream.listen(partial(self._hear, answer, prompt))
 
-    async def _outputs(self) -> AsyncIterator[tuple[int, RequestOutput]]:
-        """Outputs with the index of their choice, as they come; a failed request raises its error."""
-        merged = _enumerated(self._streams[0]) if len(self._streams) == 1 else _merge(self._streams)
-        async for prompt, output in merged:
-            if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
-                self._log.reasons.append(output.finish_reason.value)
-                # Who aborts and still listens did not ask for it: half an answer must not look like a whole one.
-                raise output.error or EngineError("the request failed for an unknown reason")
+    def _hear(self, answer: Answer, prompt: int, output: RequestOutput) -> None:
+        """Pass an output on under the number of its choice; after the last and after a failure there is nothing."""
+        if not self._num_running:
+            return
+        try:
+            reason = output.finish_reason
+            if reason is not None:
+                self._log.reasons.append(reason.value)
+                if reason is FinishReason.ERROR or reason is FinishReason.ABORT:
+                    # Who aborts and still listens did not ask for it: half an answer must not look like a whole one.
+                    raise output.error or EngineError("the request failed for an unknown reason")
+                self._num_running -= 1
             self._completion_tokens += len(output.token_ids)
-            if output.finish_reason is not None:
-                self._log.reasons.append(output.finish_reason.value)
             if output.index == 0:
                 self._cached_tokens[prompt] = output.num_cached_tokens
-            yield prompt * self._n + output.index, output
+            answer.add(prompt * self._n + output.index, output, last=not self._num_running)
+        except BaseException as error:
+            self._num_running = 0
+            if not isinstance(error, Exception):  # a panic of the tokenizer's Rust is none
+                answer.fail(EngineError(f"the request failed: {type(error).__name__}"))
+                raise
+            answer.fail(error)
 
     def _usage(self) -> Usage:
         prompt, completion = self._prompt_tokens, self._completion_tokens
@@ -244,36 +192,3 @@ def check_tokens(model: ServedModel, tokens: Sequence[int], param: str) -> None:
 def truncate(tokens: list[int], keep: int | None) -> list[int]:
     """The last ``keep`` tokens."""
     return tokens if keep is None else tokens[-keep:]
-
-
-async def _enumerated(stream: OutputStream) -> AsyncIterator[tuple[int, RequestOutput]]:
-    async for output in stream:
-        yield 0, output
-
-
-async def _merge(streams: Sequence[OutputStream]) -> AsyncIterator[tuple[int, RequestOutput]]:
-    """Several streams as one, in the order in which outputs come."""
-    merged: asyncio.Queue[tuple[int, RequestOutput] | BaseException | None] = asyncio.Queue()
-
-    async def pump(prompt: int, stream: OutputStream) -> None:
-        try:
-            async for output in stream:
-                merged.put_nowait((prompt, output))
-            merged.put_nowait(None)
-        except Exception as error:
-            merged.put_nowait(error)
-
-    tasks = [asyncio.ensure_future(pump(prompt, stream)) for prompt, stream in enumerate(streams)]
-    try:
-        running = len(tasks)
-        while running:
-            item = await merged.get()
-            if isinstance(item, BaseException):
-                raise item
-            if item is None:
-                running -= 1
-            else:
-                yield item
-    finally:
-        for task in tasks:
-            task.cancel()

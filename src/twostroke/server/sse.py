@@ -1,9 +1,13 @@
-"""Server-sent events, and work that ends when its client leaves. This is the hot path: one write per step."""
+"""Server-sent events, and work that ends when its client leaves. This is the hot path: one write per step.
+
+A step's outputs are turned into frames and written in the very call that brings them to the event loop: no task wakes
+up, no layer is passed. Where that must wait (the client is slow), and where the server has no such way, a task sends.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,7 +15,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
+WriteChunk = Callable[[bytes], bool]
 
+# The ASGI extension of our connections: a ``WriteChunk`` that writes a piece of this request's answer at once, past all
+# layers, once its head has been sent. ``False``: not now, it must go by ``send``, and so must all before the next try.
+WRITE_CHUNK = "twostroke.write_chunk"
 DONE = b"data: [DONE]\n\n"
 _ENCODER = msgspec.json.Encoder()
 
@@ -50,36 +58,67 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Sends frames as they come, then ``[DONE]``.
+    """Sends frames as they are pushed, then ``[DONE]``.
 
     The response starts with the first frame: a request that fails before it gets its proper status. A failure after
     that must arrive as a frame.
 
     Args:
-        frames: Complete events; each is one write.
         abort: Ends the generation; called when the client leaves, and at the end.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self, frames: AsyncIterator[bytes], abort: Callable[[], None], headers: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, abort: Callable[[], None], headers: Mapping[str, str] | None = None) -> None:
         self.status_code = 200
         self.background = None
-        self._frames = frames
         self._abort = abort
+        self._write: WriteChunk = _not_now
+        self._kept: list[bytes] = []
+        self._ended = False
+        self._error: Exception | None = None
+        self._due = asyncio.Event()  # there is something for the task to send
         # Proxies such as nginx would hold events back.
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await run_while_connected(self._send_frames(send), receive, self._abort)
+    def push(self, frame: bytes) -> None:
+        """Send complete events, in order: now, or with all that is kept as soon as the client takes it."""
+        if not self._write(frame):
+            self._write = _not_now
+            self._kept.append(frame)
+            self._due.set()
 
-    async def _send_frames(self, send: Send) -> None:
-        started = False
-        async for frame in self._frames:
-            if not started:
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                started = True
-            await send({"type": "http.response.body", "body": frame, "more_body": True})
-        await send({"type": "http.response.body", "body": DONE, "more_body": False})
+    def end(self, frame: bytes = b"") -> None:
+        """Send the last events; they share a write with ``[DONE]`` and the end of the body."""
+        self._write = _not_now
+        self._kept += (frame, DONE)
+        self._ended = True
+        self._due.set()
+
+    def fail(self, error: Exception) -> None:
+        """Instead of the first frame."""
+        self._error = error
+        self._due.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        write: WriteChunk = (scope.get("extensions") or {}).get(WRITE_CHUNK, _not_now)
+        await run_while_connected(self._send(send, write), receive, self._abort)
+
+    async def _send(self, send: Send, write: WriteChunk) -> None:
+        await self._due.wait()
+        if self._error is not None:
+            raise self._error
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        ended = False
+        while not ended:
+            await self._due.wait()
+            self._due.clear()
+            body, ended = b"".join(self._kept), self._ended
+            self._kept.clear()
+            await send({"type": "http.response.body", "body": body, "more_body": not ended})
+            if not self._due.is_set():
+                self._write = write  # nothing is kept, so frames may go past it
+
+
+def _not_now(_: bytes) -> bool:
+    return False

@@ -1,0 +1,83 @@
+"""What goes wrong while an output becomes a chunk or an answer ends that call, with an error, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from tests.fakes import FakeExecutor
+from tests.text.tiny_tokenizers import byte_level
+from twostroke.engine.async_engine import AsyncEngine
+from twostroke.engine.engine import Engine
+from twostroke.server.answers import Sample
+from twostroke.server.app import create_app
+from twostroke.server.completions import CompletionShape
+from twostroke.text.tokenizer import Tokenizer
+from twostroke.types import RequestOutput
+
+BODY = {"prompt": [1, 2, 3], "max_tokens": 20, "ignore_eos": True, "stream": True, "return_token_ids": True}
+
+
+class Panic(BaseException):
+    """As pyo3's PanicException, which a bug in the tokenizers library raises."""
+
+
+@pytest_asyncio.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    engine = AsyncEngine(Engine(FakeExecutor(), Tokenizer(byte_level())))
+    transport = httpx.ASGITransport(create_app(engine), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+    engine.close()
+
+
+@pytest.mark.parametrize("failure", [ValueError, Panic])
+@pytest.mark.parametrize("at", [0, 3])
+async def test_a_bug_amid_a_stream(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, failure: type[BaseException], at: int
+) -> None:
+    """Before the first event it has a status, after it the stream says so; its neighbours go on to the end."""
+    chunk = CompletionShape.chunk
+    calls = 0
+
+    def fail(shape: CompletionShape, index: int, output: RequestOutput, *args: Any, **kwargs: Any) -> list[object]:
+        nonlocal calls
+        if output.request_id.endswith("bad"):
+            calls += 1
+            if calls > at:
+                raise failure("a bug")
+        return chunk(shape, index, output, *args, **kwargs)
+
+    monkeypatch.setattr(CompletionShape, "chunk", fail)
+    names = iter(("before", "bad", "behind"))
+    monkeypatch.setattr("twostroke.server.completions.name_request", lambda scope, prefix: next(names))
+    posted = [client.post("/v1/completions", json=BODY) for _ in range(3)]
+    before, bad, behind = await asyncio.wait_for(asyncio.gather(*posted), 10)
+    for other in (before, behind):
+        *chunks, done, _ = other.text.split("\n\n")
+        assert (len(chunks), done) == (20, "data: [DONE]")
+    if at == 0:
+        assert (bad.status_code, bad.json()["error"]["type"]) == (500, "server_error")
+    else:
+        *chunks, error, done, _ = bad.text.split("\n\n")
+        assert (bad.status_code, len(chunks), done) == (200, at, "data: [DONE]")
+        assert json.loads(error.removeprefix("data: "))["error"]["type"] == "server_error"
+    assert calls == at + 1, "after a failure there is nothing"
+
+
+@pytest.mark.parametrize("failure", [ValueError, Panic])
+async def test_a_bug_amid_a_whole_answer(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, failure: type[BaseException]
+) -> None:
+    def fail(sample: Sample, output: RequestOutput) -> None:
+        raise failure("a bug")
+
+    monkeypatch.setattr(Sample, "add", fail)
+    response = await asyncio.wait_for(client.post("/v1/completions", json={**BODY, "stream": False}), 5)
+    assert (response.status_code, response.json()["error"]["type"]) == (500, "server_error")
