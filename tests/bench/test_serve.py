@@ -10,8 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.bench.raw_server import HEAD, RawServer, chunk
 from tests.server.running import running_server
 from tests.server.scripted import Script, ScriptedEngine
+from twostroke.bench import transport
 from twostroke.bench.client import Bench
 from twostroke.bench.metrics import RequestRecord
 from twostroke.bench.options import ServeBenchOptions
@@ -209,3 +211,43 @@ def test_what_counts_as_a_token_of_a_chat() -> None:
 )
 def test_what_is_no_complete_answer_is_a_failure(answer: Any, error: str) -> None:
     assert error in (ask(*answer).error or "")
+
+
+async def test_an_error_shows_though_the_server_then_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "PATIENCE_SECONDS", 0.02)
+    server = RawServer([HEAD, chunk(TOKEN), chunk(b'data: {"error": "gone"}\n\n'), asyncio.Event()])
+    async with server.listen() as url, Bench(ServeBenchOptions(base_url=url, model="m")) as client:
+        record = await asyncio.wait_for(client.send(WorkItem(0.0, [1], 2), 0.0), 10)
+    assert record.error == "in mid-stream: gone"
+
+
+async def test_proxies_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    proxy = RawServer([HEAD, chunk(TOKEN), chunk(TOKEN + USAGE), chunk(b"data: [DONE]\n\n"), chunk(b"")])
+    async with proxy.listen() as url:
+        monkeypatch.setenv("http_proxy", url)
+        async with Bench(ServeBenchOptions(base_url="http://served.test", model="m")) as client:
+            record = await client.send(WorkItem(0.0, [1, 2, 3], 4), 0.0)
+    assert (record.error, record.output_len, len(record.itls)) == (None, 2, 1)
+    assert proxy.requests[0].startswith(b"POST http://served.test/v1/completions HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize(
+    ("url", "authorization"),
+    [("http://served.test/v1/", "Bearer secret"), ("http://me:a%20word@served.test", "Basic bWU6YSB3b3Jk")],
+)
+async def test_who_asks(url: str, authorization: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key of the environment, unless the URL says whose request it is."""
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    requests = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        requests.append(request)
+        return httpx.Response(200, content=TOKEN + b"data: [DONE]\n\n")
+
+    async with Bench(ServeBenchOptions(base_url=url, model="m"), httpx.MockTransport(answer)) as client:
+        assert (await client.send(WorkItem(0.0, [1], 2), 0.0)).error is None
+    headers = requests[0].headers
+    assert (headers["authorization"], headers["accept-encoding"]) == (authorization, "identity")
+    assert headers["host"] == "served.test"

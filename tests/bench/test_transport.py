@@ -1,55 +1,27 @@
-"""Protects: httpx on the lean transport sees what it would see on its own, whole answers and broken ones."""
+"""Protects: httpx on the lean transport sees what it would see on its own, whole answers and broken ones; and readers
+who ask for arrivals wake seldom, get all of them, and the times are those at which the pieces came.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gzip
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 
-from twostroke.bench.transport import LeanTransport
-
-
-class RawServer:
-    """Answers each request with the next of ``answers``, in pieces; ``None`` ends the connection."""
-
-    def __init__(self, *answers: list[bytes | None]) -> None:
-        self.answers = list(answers)
-        self.requests: list[bytes] = []
-        self.num_connections = 0
-
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.num_connections += 1
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = [int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-                self.requests.append(head + await reader.readexactly(length[0] if length else 0))
-                for piece in self.answers.pop(0):
-                    if piece is None:
-                        return
-                    writer.write(piece)
-                    await writer.drain()
-                    await asyncio.sleep(0.002)
-        except asyncio.IncompleteReadError:
-            pass
-        finally:
-            writer.close()
+from tests.bench.raw_server import HEAD, LENGTH, RawServer, chunk
+from twostroke.bench import transport
+from twostroke.bench.transport import Arrival, LeanTransport, arrivals
 
 
 @asynccontextmanager
 async def client_of(server: RawServer) -> AsyncIterator[httpx.AsyncClient]:
-    listening = await asyncio.start_server(server.handle, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    async with httpx.AsyncClient(transport=LeanTransport(5.0), base_url=url) as client:
+    async with server.listen() as url, httpx.AsyncClient(transport=LeanTransport(5.0), base_url=url) as client:
         yield client
-    listening.close()
-
-
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-LENGTH = b"HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\n"
 
 
 async def test_pieces_come_as_they_are_sent_and_connections_are_used_again() -> None:
@@ -115,3 +87,79 @@ async def test_nobody_listens() -> None:
     async with httpx.AsyncClient(transport=LeanTransport(5.0)) as client:
         with pytest.raises(httpx.ConnectError):
             await client.get(f"http://127.0.0.1:{port}/")
+
+
+async def test_times_are_those_of_arrival_though_reading_is_late() -> None:
+    server = RawServer([HEAD, chunk(b"one"), chunk(b"two"), chunk(b"three")[:4], b"hree\r\n0\r\n\r\n"])
+    async with client_of(server) as client, client.stream("GET", "/") as response:
+        while len(server.written) < 5:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)
+        late = time.perf_counter()
+        read = [some async for some in arrivals(response)]
+    assert [[piece for _, piece in some] for some in read] == [[b"one", b"two", b"t", b"hree"]]
+    times = [at for at, _ in read[0]]
+    _, *written = server.written
+    # Each came after it was written and before the next one was.
+    assert all(before <= at <= after for before, at, after in zip(written, times, [*written[1:], late - 0.01]))
+
+
+async def test_readers_of_arrivals_wake_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a fair amount, before the answer ends, and else for the end; not for each piece."""
+    monkeypatch.setattr(transport, "PATIENCE_SECONDS", 60.0)
+    seen = asyncio.Event()
+    piece = chunk(b"x" * (transport.ENOUGH_BYTES // 4))
+    server = RawServer([HEAD, *[piece] * 4, seen, *[piece] * 2, chunk(b"")])
+    async with client_of(server) as client, client.stream("GET", "/") as response:
+        sizes = []
+        async for some in arrivals(response):
+            sizes.append(sum(len(data) for _, data in some))
+            seen.set()
+    assert sizes == [transport.ENOUGH_BYTES, transport.ENOUGH_BYTES // 2]
+
+
+async def test_what_came_before_a_stall_is_not_kept_from_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "PATIENCE_SECONDS", 0.02)
+    seen = asyncio.Event()
+    server = RawServer([HEAD, chunk(b"one"), seen, chunk(b"two"), chunk(b"")])
+    async with client_of(server) as client, client.stream("GET", "/") as response:
+        read = []
+        async for some in arrivals(response):
+            read += [piece for _, piece in some]
+            asyncio.get_running_loop().call_later(0.1, seen.set)  # beyond the reader's patience once more
+    assert read == [b"one", b"two"]
+
+
+@pytest.mark.parametrize(("end", "error"), [(None, "before its answer ended"), (b"zz\r\n", "no HTTP")])
+async def test_arrivals_of_an_answer_that_breaks_off(end: bytes | None, error: str) -> None:
+    """What came is read first, whether the reader was there in time or came when all was over."""
+    for late in (0.0, 0.05):
+        server = RawServer([HEAD, chunk(b"one"), chunk(b"two"), end])
+        async with client_of(server) as client, client.stream("GET", "/") as response:
+            await asyncio.sleep(late)
+            read: list[Arrival] = []
+            with pytest.raises(httpx.RemoteProtocolError, match=error):
+                async for some in arrivals(response):
+                    read += some
+        assert [piece for _, piece in read] == [b"one", b"two"]
+
+
+async def test_arrivals_of_an_answer_that_is_compressed_all_the_same() -> None:
+    packed = gzip.compress(b"data: 1\n" * 9)
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed)
+    server = RawServer([head, packed[:20], packed[20:]])
+    async with client_of(server) as client, client.stream("GET", "/") as response:
+        read = [arrival async for some in arrivals(response) for arrival in some]
+    assert b"".join(piece for _, piece in read) == b"data: 1\n" * 9
+
+
+async def test_arrivals_by_a_transport_that_does_not_note_them() -> None:
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=b"all of it")
+
+    began = time.perf_counter()
+    client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    async with client, client.stream("GET", "http://served.test/") as response:
+        read = [arrival async for some in arrivals(response) for arrival in some]
+    assert [piece for _, piece in read] == [b"all of it"]
+    assert began < read[0][0] < time.perf_counter()

@@ -1,25 +1,66 @@
 """A lean HTTP/1.1 transport for httpx: what reads streams must not take the processor from the server it measures.
 
 httpx's own transport takes an event through four layers and a parser in Python; here the parser that uvicorn uses
-(httptools) sits on the event loop. On one machine with the server, the difference shows in the server's throughput
-(docs/log.md).
+(httptools) sits on the event loop, and notes when each piece of a body came, so that a reader who wants to know need
+not wake for each. On one machine with the server, the difference shows in the server's throughput (docs/log.md).
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator
 from typing import cast
+from urllib.request import getproxies
 
 import httptools
 import httpx
 
 Origin = tuple[str, str, int]
+Arrival = tuple[float, bytes]  # by time.perf_counter, and what came
+# What a reader of arrivals wakes for, short of the end: that many bytes, or anything if it has waited that long. Few
+# enough to be read in a fraction of a millisecond, which is how late the pieces of other answers are seen meanwhile.
+ENOUGH_BYTES = 1 << 14
+PATIENCE_SECONDS = 1.0
+
+
+def open_transport(connect_timeout: float) -> httpx.AsyncBaseTransport:
+    """The lean one, unless the environment names proxies. Nothing but connecting times out."""
+    return ProxiedTransport(connect_timeout) if getproxies() else LeanTransport(connect_timeout)
+
+
+async def arrivals(response: httpx.Response) -> AsyncIterator[list[Arrival]]:
+    """The body in pieces, some at a time, with the times at which they came; from other transports, were read."""
+    noted = response.extensions.get("arrivals")
+    if noted is not None and "content-encoding" not in response.headers:
+        async for some in noted():
+            yield some
+    else:
+        async for piece in response.aiter_bytes():
+            yield [(time.perf_counter(), piece)]
+
+
+class ProxiedTransport(httpx.AsyncBaseTransport):
+    """httpx's own client, which knows what goes through which proxy."""
+
+    def __init__(self, connect_timeout: float) -> None:
+        self._http = httpx.AsyncClient(
+            timeout=httpx.Timeout(None, connect=connect_timeout),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+        )
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return await self._http.send(request, stream=True)
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
 
 
 class LeanTransport(httpx.AsyncBaseTransport):
     """Keeps connections open and uses them again, any number at once. No proxies, no HTTP/2.
+
+    Its responses have the extension ``arrivals``, which reads the body with the time of each piece.
 
     Args:
         connect_timeout: Seconds; nothing else times out.
@@ -54,7 +95,9 @@ class LeanTransport(httpx.AsyncBaseTransport):
         except BaseException:
             connection.close()
             raise
-        return httpx.Response(connection.status, headers=connection.headers, stream=_Body(connection, self, origin))
+        answer = _Body(connection, self, origin)
+        extensions = {"arrivals": answer.arrivals}
+        return httpx.Response(connection.status, headers=connection.headers, stream=answer, extensions=extensions)
 
     def give_back(self, connection: _Connection, origin: Origin) -> None:
         """A connection whose answer has been read, or will not be."""
@@ -97,7 +140,9 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self.status, self.headers = 0, list[tuple[bytes, bytes]]()
         self.complete = self.reusable = False
-        self._pieces: list[bytes] = []
+        self._pieces: list[Arrival] = []
+        self._now = 0.0
+        self._size = self._enough = 0
         self._news: asyncio.Future[None] | None = None
         self._error: Exception | None = None
 
@@ -109,12 +154,20 @@ class _Connection(asyncio.Protocol):
         while not self.status:
             await self._wait()
 
-    async def read(self) -> bytes:
-        """What has come of the body since the last time; empty at its end."""
-        while not self._pieces and not self.complete:
-            await self._wait()
-        pieces, self._pieces = self._pieces, []
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    async def read(self, enough: int) -> list[Arrival]:
+        """What has come of the body since the last time, once that is ``enough`` bytes or all; empty at its end.
+
+        Who has waited for long, as for a server that has stalled, gets what there is.
+        """
+        self._enough = enough
+        hurry = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._settle_for_anything)
+        try:
+            while self._size < self._enough and not self.complete and not (self._pieces and self._error):
+                await self._wait()
+        finally:
+            hurry.cancel()
+        pieces, self._pieces, self._size = self._pieces, [], 0
+        return pieces
 
     def close(self) -> None:
         if self._transport is not None:
@@ -130,16 +183,23 @@ class _Connection(asyncio.Protocol):
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
+    def _settle_for_anything(self) -> None:
+        self._enough = 1
+        if self._pieces:
+            self._tell()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
 
     def data_received(self, data: bytes) -> None:
+        self._now = time.perf_counter()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._error = httpx.RemoteProtocolError(f"the answer is no HTTP: {error}")
             self.close()
-        self._tell()
+        if self._size >= self._enough or self.complete or self._error is not None:
+            self._tell()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
@@ -163,7 +223,8 @@ class _Connection(asyncio.Protocol):
             self.status = status
 
     def on_body(self, body: bytes) -> None:
-        self._pieces.append(body)
+        self._pieces.append((self._now, body))
+        self._size += len(body)
 
     def on_message_complete(self) -> None:
         if self.status:
@@ -178,8 +239,12 @@ class _Body(httpx.AsyncByteStream):
         self._given_back = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while piece := await self._connection.read():
-            yield piece
+        while pieces := await self._connection.read(1):
+            yield b"".join([piece for _, piece in pieces])
+
+    async def arrivals(self) -> AsyncIterator[list[Arrival]]:
+        while pieces := await self._connection.read(ENOUGH_BYTES):
+            yield pieces
 
     async def aclose(self) -> None:
         if not self._given_back:
