@@ -122,7 +122,7 @@ async def test_what_came_before_a_stall_is_not_kept_from_the_reader(monkeypatch:
     monkeypatch.setattr(transport, "PATIENCE_SECONDS", 0.02)
     seen = asyncio.Event()
     server = RawServer([HEAD, chunk(b"one"), seen, chunk(b"two"), chunk(b"")])
-    async with client_of(server) as client, client.stream("GET", "/") as response:
+    async with asyncio.timeout(10), client_of(server) as client, client.stream("GET", "/") as response:
         read = []
         async for some in arrivals(response):
             read += [piece for _, piece in some]
