@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,11 +15,13 @@ import pytest_asyncio
 
 from tests.fakes import FakeExecutor
 from tests.text.tiny_tokenizers import byte_level
-from twostroke.engine.async_engine import AsyncEngine
+from twostroke.engine.async_engine import AsyncEngine, AsyncStream
 from twostroke.engine.engine import Engine
 from twostroke.server.answers import Sample
 from twostroke.server.app import create_app
 from twostroke.server.completions import CompletionShape
+from twostroke.server.generation import Generation
+from twostroke.server.sse import EventStream
 from twostroke.text.tokenizer import Tokenizer
 from twostroke.types import RequestOutput
 
@@ -81,3 +85,61 @@ async def test_a_bug_amid_a_whole_answer(
     monkeypatch.setattr(Sample, "add", fail)
     response = await asyncio.wait_for(client.post("/v1/completions", json={**BODY, "stream": False}), 5)
     assert (response.status_code, response.json()["error"]["type"]) == (500, "server_error")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_nothing_of_a_request_is_left_for_the_garbage_collector(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    """Streams hold who listens, who listens holds the streams: prompts and answers would pile up."""
+    made: list[weakref.ref[Generation]] = []
+
+    class Watched(Generation):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr("twostroke.server.completions.Generation", Watched)
+    gc.disable()
+    try:
+        for _ in range(3):
+            assert (await client.post("/v1/completions", json={**BODY, "stream": stream})).status_code == 200
+        await asyncio.sleep(0.05)  # the engine lets go of the last one after its last output
+        assert len(made) == 3
+        assert not [watched for watched in made if watched() is not None]
+    finally:
+        gc.enable()
+
+
+async def test_a_failure_ends_the_other_prompts_at_once(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only when the client has taken the error: the engine would go on for nobody."""
+    aborted: list[str] = []
+    abort = AsyncStream.abort
+
+    def noted(stream: AsyncStream) -> None:
+        aborted.append(stream._call.request_id)
+        abort(stream)
+
+    failed_at: list[list[str]] = []
+    chunk = CompletionShape.chunk
+
+    def fail(shape: CompletionShape, index: int, output: RequestOutput, *args: Any, **kwargs: Any) -> list[object]:
+        if index == 1 and not kwargs["first"]:
+            raise ValueError("a bug")
+        return chunk(shape, index, output, *args, **kwargs)
+
+    end = EventStream.end
+
+    def ending(stream: EventStream, frame: bytes = b"") -> None:
+        failed_at.append(list(aborted))
+        end(stream, frame)
+
+    monkeypatch.setattr(AsyncStream, "abort", noted)
+    monkeypatch.setattr(CompletionShape, "chunk", fail)
+    monkeypatch.setattr(EventStream, "end", ending)
+    body = {**BODY, "prompt": [[1, 2, 3], [4, 5, 6]], "max_tokens": 100}
+    response = await asyncio.wait_for(client.post("/v1/completions", json=body), 10)
+    assert '"error"' in response.text and response.status_code == 200, response.text
+    assert [len(before) for before in failed_at] == [2], "both are aborted when the error is on its way"

@@ -99,6 +99,23 @@ def test_a_request_that_stops_in_the_middle(sent: bytes, monkeypatch: pytest.Mon
         assert httpx.get(url + "/health").status_code == 200
 
 
+def test_half_a_request_behind_a_stream_does_not_write_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole 408 in the middle of the first answer would be read as its next chunk."""
+    monkeypatch.setattr(connection, "READ_SECONDS", 0.2)
+    body = json.dumps({"prompt": "the dog", "max_tokens": 20, "stream": True}).encode()
+    first = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    first += b"content-length: %d\r\n\r\n%s" % (len(body), body)
+    half = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{"
+    script = Script(pieces=("the ",) * 20, seconds_per_step=0.05)
+    with running_server(ScriptedEngine(script)) as url, connected(url) as opened:
+        opened.sendall(first + half)
+        received = b""
+        while data := opened.recv(65536):
+            received += data
+    assert received.startswith(b"HTTP/1.1 200") and b"data: " in received
+    assert received.count(b"HTTP/1.1") == 1
+
+
 def test_time_runs_only_while_the_client_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a long answer nor an idle connection is a half-sent request."""
     monkeypatch.setattr(connection, "READ_SECONDS", 0.2)

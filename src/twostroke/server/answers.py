@@ -90,6 +90,7 @@ class WholeAnswer:
 
     def fail(self, error: Exception) -> None:
         self.samples.set_exception(error)
+        self.samples.exception()  # seen: whoever waited may have left in this very turn of the event loop
 
 
 class StreamedAnswer:

@@ -102,7 +102,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._bytes_without_body, self._in_body = 0, True
         super().on_headers_complete()
-        cast(Scope, self.scope)["extensions"] = {WRITE_CHUNK: chunk_writer(self.cycle)}
+        cast(Scope, self.scope).setdefault("extensions", {})[WRITE_CHUNK] = chunk_writer(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         if not self._refused:
@@ -136,7 +136,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._refused or self.transport.is_closing():
             return
         self._refused = True
-        if self.cycle is None or self.cycle.response_complete or (self._in_body and not self.cycle.response_started):
+        # With requests in the pipeline an answer is under way, and this would be read as part of it.
+        waits = self._in_body and not self.cycle.response_started and not self.pipeline
+        if self.cycle is None or self.cycle.response_complete or waits:
             response = error_response(error)
             # Where the application has the request already, the id is the one that it knows.
             response.headers["x-request-id"] = request_id(cast(Scope, self.scope) if self._in_message else {})

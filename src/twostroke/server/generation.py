@@ -88,9 +88,11 @@ class Generation:
     def abort(self) -> None:
         """End everything now; harmless after the end."""
         self._num_running = 0
-        if self._streams:
+        # They hold this object, which listens: kept, each request would leave a circle with its prompt and answer.
+        streams, self._streams = self._streams, []
+        if streams:
             self._log.end(self._prompt_tokens, self._completion_tokens, sum(self._cached_tokens))
-        for stream in self._streams:
+        for stream in streams:
             stream.abort()
 
     async def respond(
@@ -141,7 +143,8 @@ class Generation:
                 self._cached_tokens[prompt] = output.num_cached_tokens
             answer.add(prompt * self._n + output.index, output, last=not self._num_running)
         except BaseException as error:
-            self._num_running = 0
+            # At once: the client may take its time with what it has, and the engine would go on for nobody.
+            self.abort()
             if not isinstance(error, Exception):  # a panic of the tokenizer's Rust is none
                 answer.fail(EngineError(f"the request failed: {type(error).__name__}"))
                 raise

@@ -48,7 +48,7 @@ async def run_while_connected(work: Coroutine[Any, Any, T], receive: Receive, ab
         watcher.cancel()
         if not task.done():
             task.cancel()
-            # The iterators that it holds are closed before the request ends.
+            # Not to outlive its request.
             await asyncio.wait((task,))
 
 
