@@ -24,8 +24,16 @@ from twostroke.server.connection import BoundedProtocol
 from twostroke.server.sse import DONE, WRITE_CHUNK, EventStream
 
 
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 class Wire:
-    """Where a stream ends: by ``send``, which takes a while, and by the extension, which lets one in three wait."""
+    """Where a stream ends: by ``send``, which takes a while, and by the extension, which lets one in three wait.
+
+    A while is some turns of the event loop, not a time: the order of things is the same on any machine.
+    """
 
     def __init__(self) -> None:
         self.body = b""
@@ -36,7 +44,7 @@ class Wire:
 
     async def send(self, message: Message) -> None:
         self.sending = True
-        await asyncio.sleep(0.003)
+        await turns(5)
         self.sending = False
         self.messages.append(message)
         self.body += message.get("body", b"")
@@ -72,8 +80,8 @@ async def test_frames_keep_their_order(extensions: dict[str, Any], early: int) -
     for frame in frames[:early]:
         stream.push(frame)
     answer = wire.answer(stream, **extensions)
-    for frame in frames[early:-1]:
-        await asyncio.sleep(0.001 if len(frame) % 2 else 0.004)
+    for at, frame in enumerate(frames[early:-1]):
+        await turns(at % 11)
         stream.push(frame)
     stream.end(frames[-1])
     await asyncio.wait_for(answer, 5)
