@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,6 +26,7 @@ from benchmarks.claims.report import Others
 from benchmarks.simulator.data import ROOT
 from benchmarks.simulator.live_player import LivePlayer
 from benchmarks.simulator.live_runs import LiveRun, quiet_run, watched_run
+from benchmarks.simulator.live_workloads import SATURATING, WARM_UP, Pace, workloads
 from twostroke.config import CacheConfig, EngineConfig, ModelOptions, ObservabilityConfig
 from twostroke.model_files import resolve_model
 from twostroke.simulator.calibration import as_toml
@@ -46,40 +47,6 @@ RESULTS = ROOT / "benchmarks" / "results" / "live_engine.json"
 KEPT_EVENTS = 100_000
 # What is kept of a request: seconds since the workload began, and tokens.
 FIELDS = ("number", "arrival", "first_token", "finish", "prompt_tokens", "output_tokens")
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How much of each workload suits a model here: requests a second, and how many times the least number of them."""
-
-    rate: float
-    times: int
-
-
-# A third to three quarters of what the model can do on two cores.
-PACES = {"pilot": Pace(5.0, 8), "350m": Pace(0.6, 1)}
-UNKNOWN = Pace(0.5, 1)
-WARM_UP = Options(workload="random", num_requests=16, input_len=100, output_len=20)
-
-
-def workloads(pace: Pace) -> dict[str, Options]:
-    """Lengths, arrivals and sharing that no scene of the calibration has."""
-
-    def make(requests: int, rate: float | None = None, **options: Any) -> Options:
-        found = None if rate is None else rate * pace.rate
-        return Options(num_requests=requests * pace.times, rate=found, seed=1, **options)
-
-    lengths: dict[str, Any] = {"workload": "random", "range_ratio": 0.5}
-    few = 8 if pace.times == 1 else 16
-    return {
-        "chats, Poisson": make(14, 1.0, workload="sharegpt-like"),
-        "closed loop": make(32, arrivals="closed", concurrency=few, input_len=220, output_len=60, **lengths),
-        "long prompts": make(8, 0.5, arrivals="gamma", burstiness=0.5, input_len=1400, output_len=24, **lengths),
-        "sessions": make(
-            24, 1.5, workload="sessions", input_len=60, output_len=40, prefix_len=300, range_ratio=0.5, think_time=0.5
-        ),
-        "bursts": make(48, 3.0, arrivals="burst", burst_size=2 * few, input_len=70, output_len=40, **lengths),
-    }
 
 
 def calibrate(model: str) -> dict[str, Any]:
@@ -127,7 +94,9 @@ def measure(
     found["kv_cache_memory"] = info.num_blocks * info.block_size * info.kv_bytes_per_token
     try:
         LivePlayer(engine, make_workload(WARM_UP).workload, "warm-up").run()
-        for name, options in workloads(PACES.get(short_name(model), UNKNOWN)).items():
+        pace = suited_pace(found)
+        found["pace"] = asdict(pace)
+        for name, options in workloads(pace).items():
             runs = []
             for repeat in range(repeats):
 
@@ -149,18 +118,29 @@ def measure(
         engine.close()
 
 
-def simulated(measured: dict[str, Any], name: str, folder: Path) -> list[RequestResult]:
-    """The same requests in the simulator, as ``twostroke simulate`` would run them."""
+def suited_pace(measured: dict[str, Any]) -> Pace:
+    """From the most chats a second that the simulator says are possible: the same load on any machine."""
+    with TemporaryDirectory() as folder:
+        results = simulate(scenario(measured, SATURATING, Path(folder))).result.requests
+    return Pace.suited(len(results) / max(result.finish for result in results))
+
+
+def scenario(measured: dict[str, Any], workload: Options, folder: Path) -> Scenario:
+    """What ``twostroke simulate`` would run, on the calibration in ``measured``."""
     model = short_name(measured["model"])
     config, file = folder / f"{model}.json", folder / f"{model}.toml"
     config.write_text(json.dumps(measured["config"]), encoding="utf-8")
     file.write_text(measured["efficiencies"], encoding="utf-8")
-    scenario = Scenario(
+    return Scenario(
         deployment=DeploymentOptions(model=str(config), gpu="cpu", efficiencies=str(file)),
-        workload=workloads(PACES.get(model, UNKNOWN))[name],
+        workload=workload,
         cache=replace(CacheConfig(), kv_cache_memory=measured["kv_cache_memory"]),
     )
-    return simulate(scenario).result.requests
+
+
+def simulated(measured: dict[str, Any], name: str, folder: Path) -> list[RequestResult]:
+    """The same requests in the simulator."""
+    return simulate(scenario(measured, workloads(Pace(**measured["pace"]))[name], folder)).result.requests
 
 
 def calibrated_speed(found: dict[str, Any]) -> Speed:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.simulator import live, live_report
-from benchmarks.simulator.live import Pace, workloads
 from benchmarks.simulator.live_player import LivePlayer
 from benchmarks.simulator.live_runs import LiveRun, quiet_run, watched_run
+from benchmarks.simulator.live_workloads import Pace, workloads
 from tests.fakes import FakeExecutor
 from twostroke.engine.engine import Engine
 from twostroke.runtime.speed_probe import SpeedProbe
@@ -98,10 +98,13 @@ def test_the_machine_is_watched_while_a_workload_runs() -> None:
     assert set(found.state()) == {"disturbed", "others", "slower", "memory", "attempts", "looks"}
 
 
-def test_the_workloads_are_five_and_each_model_gets_its_pace() -> None:
-    few, many = workloads(Pace(0.5, 1)), workloads(Pace(5.0, 8))
+def test_the_workloads_are_five_and_each_machine_gets_its_pace() -> None:
+    """The same load for as long: on a faster one more requests, on a slow one the least number."""
+    slow, fast = Pace.suited(0.3), Pace.suited(30.0)
+    assert (slow, fast) == (Pace(0.1, 1), Pace(10.0, 14))
+    few, many = workloads(slow), workloads(fast)
     assert len(few) == len(many) == 5
-    assert all(many[name].num_requests == 8 * (few[name].num_requests or 0) for name in few)
+    assert all(many[name].num_requests == 14 * (few[name].num_requests or 0) for name in few)
 
 
 def test_figures() -> None:
