@@ -145,9 +145,10 @@ def test_nan_comes_out_again(library: Library) -> None:
     for format in ("bfloat16", "int8", "int4"):
         x = _random(3, 64)
         x[1, 5] = float("nan")
-        out = PackedLinear(pack(_random(32, 64), format), None, library).wide(x)
-        assert out[1].isnan().all()
-        assert out[[0, 2]].isfinite().all()
+        layer = PackedLinear(pack(_random(32, 64), format), None, library)
+        for out in (layer.wide(x), layer(x), layer(x, _random(3, 32))):
+            assert out[1].isnan().all()
+            assert out[[0, 2]].isfinite().all()
 
 
 def test_norm_rotation_and_activation_equal_pytorch(library: Library) -> None:

@@ -129,11 +129,7 @@ def test_room_grows_with_the_step(tmp_path: Path) -> None:
     few = driver.chunked_logits(TOKENS[:40], [2, 1, 37])
     driver.reset()
     whole = driver.chunked_logits(TOKENS[:40], [40])
-    library = load_library()
-    assert library is not None
-    if library.instruction_set == "avx512":  # where chunks change no bit of the attention, they change none of anything
-        assert torch.equal(whole, few)
-    assert (whole - few).abs().max() < 0.1
+    assert torch.equal(whole, few)
 
 
 def test_a_step_after_one_that_got_no_room_asks_for_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,9 +72,8 @@ def test_pilot_answers_with_int8_weights() -> None:
 
 
 def test_an_answer_does_not_depend_on_its_company(instruction_set: str) -> None:
-    """Also in bfloat16: the kernels add in one order for any number of rows."""
-    # Only the AVX-512 build adds in one order for any cut of a prompt, which a cached prefix is, too.
-    llm = LLM("pilot", enable_prefix_caching=instruction_set == "avx512")
+    """Also in bfloat16: the kernels add in one order for any number of rows, and any cut of a prompt."""
+    llm = LLM("pilot")
     questions = ["What is a KV cache?", "why is decode slow", "Define TTFT", "tell me a joke", "What is paging?"]
     chats = [[{"role": "user", "content": question}] for question in questions]
     params = SamplingParams(temperature=0.0, max_tokens=80)
