@@ -16,6 +16,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = Path("src/twostroke/kernels/cpp")
 LIBRARY = Path("src/twostroke/kernels/cpp/kernels.so")
+# -ffp-contract=fast: products are fused with sums wherever that is possible, so in all kernels alike. That attention
+# adds the same for one row and for many rests on it.
 FLAGS = ["-O3", "-std=c++17", "-fPIC", "-pthread", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-w"]
 # One build of the same kernels per instruction set; which one runs is decided when they are loaded.
 INSTRUCTION_SETS = {

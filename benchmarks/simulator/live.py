@@ -95,7 +95,8 @@ def measure(
     try:
         LivePlayer(engine, make_workload(WARM_UP).workload, "warm-up").run()
         pace = suited_pace(found)
-        found["pace"] = asdict(pace)
+        if found.get("pace") != asdict(pace):  # what was run at another one has no double in the simulator any more
+            found["pace"], found["workloads"], found["states"] = asdict(pace), {}, {}
         for name, options in workloads(pace).items():
             runs = []
             for repeat in range(repeats):

@@ -9,11 +9,12 @@ from typing import Any
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions as Options
 
 WARM_UP = Options(workload="random", num_requests=16, input_len=100, output_len=20)
-# Chats as they come in the first workload, but always so many at once that more would not end sooner.
+# Chats as they come in the first workload, but so many at once that more would hardly end sooner. The last have fewer
+# beside them: what comes out is a little less than the most that is possible.
 SATURATING = Options(workload="sharegpt-like", num_requests=256, arrivals="closed", concurrency=64, seed=1)
-# The share of a model's most chats a second that arrive, and for how many seconds at least.
+# The share of a model's most chats a second that arrive, and for about how many seconds.
 LOAD, SECONDS = 1 / 3, 20.0
-# How many requests each workload has, for every time that the first one's number takes less than ``SECONDS``.
+# Requests of the first workload, at the least.
 CHATS = 14
 
 

@@ -99,7 +99,18 @@ def test_a_request_does_not_depend_on_its_company(library: Library) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "window"),
-    [(4, 2, 64, None), (5, 5, 48, 20), (8, 1, 128, None), (8, 2, 128, 70), (6, 2, 64, None)],
+    [
+        (4, 2, 64, None),
+        (5, 5, 48, 20),
+        (8, 1, 128, None),
+        (8, 2, 128, 70),
+        (6, 2, 64, None),
+        (5, 5, 64, None),
+        (4, 4, 128, None),
+        (4, 2, 256, None),
+        (6, 2, 80, None),
+        (4, 4, 16, None),
+    ],
 )
 def test_chunks_change_no_bit(
     library: Library, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, window: int | None

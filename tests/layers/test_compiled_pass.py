@@ -124,7 +124,7 @@ def test_without_the_kernels_logits_stay_near(family: str, tmp_path: Path, monke
     assert (found - compiled).abs().mean() < 0.02 * compiled.abs().mean()
 
 
-def test_room_grows_with_the_step(tmp_path: Path) -> None:
+def test_room_grows_with_the_step(instruction_set: str, tmp_path: Path) -> None:
     driver = load(tmp_path, "llama")
     few = driver.chunked_logits(TOKENS[:40], [2, 1, 37])
     driver.reset()

@@ -90,7 +90,7 @@ async def test_frames_keep_their_order(extensions: dict[str, Any], early: int) -
     assert [message["more_body"] for message in wire.messages[1:]] == [True] * (len(wire.messages) - 2) + [False]
     assert wire.messages[-1]["body"].endswith(frames[-1] + DONE), "the end is one write"
     assert wire.aborted == 1
-    assert bool(wire.tries) == bool(extensions.get("extensions"))
+    assert wire.tries > 3 if extensions.get("extensions") else wire.tries == 0, "one of three was not taken at once"
 
 
 async def test_a_failure_before_the_first_frame_is_raised() -> None:
