@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.claims.report import Others
 from benchmarks.simulator.data import ROOT
 from benchmarks.simulator.live_player import LivePlayer
-from benchmarks.simulator.live_runs import LiveRun, quiet_run, watched_run
+from benchmarks.simulator.live_runs import LiveRun, counted_runs, watched_run
 from benchmarks.simulator.live_workloads import SATURATING, WARM_UP, Pace, workloads
 from twostroke.config import CacheConfig, EngineConfig, ModelOptions, ObservabilityConfig
 from twostroke.model_files import resolve_model
@@ -98,7 +98,7 @@ def measure(
         if found.get("pace") != asdict(pace):  # what was run at another one has no double in the simulator any more
             found["pace"], found["workloads"], found["states"] = asdict(pace), {}, {}
         for name, options in workloads(pace).items():
-            runs = []
+            runs: list[LiveRun] = []
             for repeat in range(repeats):
 
                 def run(attempt: int, title: str = f"{name} {repeat}", options: Options = options) -> LiveRun:
@@ -110,7 +110,7 @@ def measure(
                         (record / f"{short_name(model)}, {seed}.jsonl").write_bytes(lines)
                     return made
 
-                runs.append(quiet_run(run))
+                runs += counted_runs(run)
             found["workloads"][name] = [[_row(result) for result in run.results] for run in runs]
             found.setdefault("states", {})[name] = [run.state() for run in runs]
             save()

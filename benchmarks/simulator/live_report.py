@@ -28,16 +28,16 @@ Written by `python -m benchmarks.simulator.live pilot CHECKPOINT`; do not edit. 
 
 `twostroke calibrate` measured short steps of each model; the simulator then ran five workloads from those coefficients
 alone, and the engine ran the same requests in real time, in a process of its own without HTTP. No request of a workload
-had a part in the calibration. 350m is a random checkpoint (`benchmarks/make_checkpoint.py`). Of {repeats} live runs of
-each workload the mean counts; "live apart" is how far they differ from each other, the larger over the smaller. An
-error is `|simulated / live - 1|`. Other programs took {others} of the CPU time meanwhile.
+had a part in the calibration. 350m is a random checkpoint (`benchmarks/make_checkpoint.py`). Of the live runs of each
+workload, at most {repeats}, the mean counts; "live apart" is how far they differ from each other, the larger over the
+smaller. An error is `|simulated / live - 1|`. Other programs took {others} of the CPU time meanwhile.
 """
 STATES = f"""A machine of two virtual cores changes its speed for seconds without anybody's doing. A probe of known work
 looked before, after and every half second within a run: "slower" is the mean time of its arithmetic over that in the
 calibration, "from, to" the tenth and ninetieth percentile within the run, "memory" the same for a copy. A run of
 which arithmetic or memory was more than {SAME:.0%} from the calibration's, or beside which others took more than
-{QUIET:.0%} of the CPU time, was made again, up to {ATTEMPTS} times in all; if none was better, the one that was
-disturbed least counts. The choice sees nothing else.
+{QUIET:.0%} of the CPU time, was made again, up to {ATTEMPTS} times in all; if none was better, all of them count. The
+choice sees nothing else. Time that the hypervisor gave to others counts as taken.
 """
 AWAKE = """While no request was there, the cores were kept busy with small products, as they are in a calibration: a
 virtual core that sleeps is moved, and may share a physical one with the other for seconds from then on. With

@@ -2,8 +2,9 @@
 
 The machine's speed changes for seconds at a time without anybody's doing (``docs/log.md``). A probe looks before, after
 and every half second within a run; a run at another speed than the calibration's is made again. The choice between
-runs sees the probe and the CPU time of other programs, never what was measured. Virtual cores that sleep between two
-requests are what changes speed most, so they are kept busy, as they are in a calibration.
+runs sees the probe and the CPU time of other programs, never what was measured. If none is undisturbed, all count.
+Virtual cores that sleep between two requests are what changes speed most, so they are kept busy, as they are in a
+calibration.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class LiveRun:
 
     @property
     def disturbed(self) -> float:
-        """How far the machine was from what is allowed, 1: all of it. The choice between runs depends on this alone."""
+        """How far the machine was from what is allowed, 1: all of it. Which runs count depends on this alone."""
         apart = max(max(ratio, 1 / ratio) - 1 for ratio in (self.slower, self.memory))
         return max(apart / SAME, self.others / QUIET)
 
@@ -92,12 +93,13 @@ def watched_run(
     )
 
 
-def quiet_run(run: Callable[[int], LiveRun]) -> LiveRun:
-    """Of at most ``ATTEMPTS`` runs the first that the machine did not disturb, or else the one it disturbed least."""
+def counted_runs(run: Callable[[int], LiveRun]) -> list[LiveRun]:
+    """Of at most ``ATTEMPTS`` runs the first that the machine did not disturb, or else all of them."""
     made: list[LiveRun] = []
     while len(made) < ATTEMPTS and not (made and made[-1].disturbed <= 1):
         made.append(run(len(made)))
-    return replace(min(made, key=lambda each: each.disturbed), attempts=len(made))
+    counted = made[-1:] if made[-1].disturbed <= 1 else made
+    return [replace(each, attempts=len(made)) for each in counted]
 
 
 def _speed(probe: SpeedProbe) -> Speed:

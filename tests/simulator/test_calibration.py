@@ -21,6 +21,7 @@ from twostroke.simulator.hardware_sheet import load_hardware
 from twostroke.simulator.machine_speed import Speed, usual
 from twostroke.simulator.model_reader import model_sheet
 from twostroke.simulator.step_shape import SETTLING, StepShape
+from twostroke.types import StepPlan, StepResult
 
 CPU = load_hardware("cpu")
 START = load_efficiencies("cpu")
@@ -124,19 +125,55 @@ def test_runs_at_another_speed_are_made_again_and_do_not_count() -> None:
 
 
 def test_a_scene_that_never_ran_at_the_usual_speed_still_counts() -> None:
-    """Otherwise a machine that never settles could not be calibrated at all."""
+    """Otherwise a kind of step could be missing."""
     engine = Engine(FakeExecutor(num_blocks=600))
-    flops = 1e12
+    scenes = measure(engine, rounds=1, wait=no_wait).runs
+    calls = 0
 
     def probe() -> tuple[float, float]:
-        nonlocal flops
-        flops *= 1.5
-        return flops, 1e10
+        nonlocal calls
+        calls += 1
+        return (6e11 if calls == 1 or calls > 1 + scenes else 1e12), 1e10
 
     found = measure(engine, rounds=1, probe=probe, wait=no_wait)
     engine.close()
     kinds = {step.shape.prefill for step in found.steps}
-    assert ((16, 0),) in kinds and found.runs - found.left_out == found.runs // 2
+    assert ((16, 0),) in kinds and (found.runs, found.left_out) == (scenes + 1, 1)
+
+
+class Unsteady(FakeExecutor):
+    """A step takes one second or three: the other one in the next scene, and in the same scene of the next round."""
+
+    def __init__(self, clock: VirtualClock, scenes: int) -> None:
+        super().__init__(num_blocks=600)
+        self.clock = clock
+        self.seconds = 1.0
+        self.scenes = scenes
+        self.looks = 0
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self.clock.advance(self.seconds)
+        return super().execute(plan)
+
+    def probe(self) -> tuple[float, float]:
+        self.seconds = 3.0 if sum(divmod(self.looks, self.scenes)) % 2 else 1.0
+        self.looks += 1
+        return 1e12 / self.seconds, 1e10
+
+
+def test_where_no_speed_holds_the_mean_of_all_runs_counts() -> None:
+    """A median of the few runs between two equal looks would be the time of one speed or the other, by chance."""
+    engine = Engine(FakeExecutor(num_blocks=600))
+    scenes = measure(engine, rounds=1, wait=no_wait).runs
+    engine.close()
+    clock = VirtualClock()
+    executor = Unsteady(clock, scenes)
+    engine = Engine(executor, clock=clock)
+    found = measure(engine, rounds=2, probe=executor.probe, wait=no_wait)
+    engine.close()
+    assert not found.held and found.left_out == 0
+    assert {step.seconds for step in found.steps if step.shape.prefill == ((16, 0),)} == {2.0}
+    assert found.speed is not None and found.speed.flops == pytest.approx(5e11, rel=0.05)  # some two seconds on average
 
 
 def test_speeds() -> None:

@@ -53,9 +53,10 @@ class SpeedProbe:
 
         A hypervisor may move a virtual core that sleeps, and let two of them share a physical one from then on.
         """
-        until = time.perf_counter() + seconds
-        while time.perf_counter() < until:
-            self._seconds(self._multiply_small)
+        until, one = time.perf_counter() + seconds, 0.0
+        while (left := until - time.perf_counter()) > 0:
+            if left > one:  # else it would end too late, by a millisecond where cores are slow
+                one = self._seconds(self._multiply_small)
 
     def flops(self) -> float:
         """FLOP/s of the best of a few products, the first of which finds its matrices in no cache.

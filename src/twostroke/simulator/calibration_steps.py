@@ -6,7 +6,9 @@ just after a prompt and later; prompts that come while others decode, and such a
 kind counts: what a step usually takes, the operating system's share included, and not what it takes once in a while.
 
 A probe of the machine's speed goes before and after each scene. Runs at another speed than the usual one are made again
-and do not count: one set of coefficients cannot describe two speeds.
+and do not count: one set of coefficients cannot describe two speeds. A machine whose speed never holds for as long as a
+scene has no usual one. There all runs count and the mean of each kind: what a step takes on average
+(``docs/decisions/0046-a-machine-without-a-usual-speed.md``).
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from random import Random
+from statistics import fmean
 from typing import NamedTuple
 
 from twostroke.engine.client import GenerationRequest
 from twostroke.engine.engine import Engine
 from twostroke.observability.events import StepEvent
 from twostroke.sampling_params import SamplingParams
-from twostroke.simulator.machine_speed import SAME, Probe, Speed, usual
+from twostroke.simulator.machine_speed import SAME, Probe, Speed, average, usual
 from twostroke.simulator.step_shape import SETTLING, StepShape
 
 
@@ -77,6 +80,8 @@ SCENES: tuple[Scene, ...] = (
 )
 LONGEST_KNOWN = 2048
 WARM_UP: Scene = (Wave(1, 16, 4),)
+# The share of all runs that has to be at the usual speed for there to be one.
+HELD = 0.25
 # Tokens per request whose steps count as one shape; a context that is a little longer takes as long.
 SAME_CONTEXT = 16
 
@@ -94,15 +99,17 @@ class Measurement:
     """What a calibration is fitted to.
 
     Attributes:
-        steps: The median step of each kind, in the order in which they were first seen.
-        speed: The machine's usual one meanwhile; ``None`` if nobody probed.
-        runs: How many runs of scenes were made; ``left_out`` of them at another speed.
+        steps: The usual step of each kind, in the order in which they were first seen; the mean if no speed held.
+        speed: The machine's usual one meanwhile, the average if none held; ``None`` if nobody probed.
+        runs: How many runs of scenes were made; ``left_out`` of them, which were at another speed.
+        held: Whether the machine had a usual speed.
     """
 
     steps: list[MeasuredStep]
     speed: Speed | None
     runs: int
     left_out: int
+    held: bool = True
 
 
 @dataclass(slots=True)
@@ -135,7 +142,7 @@ def measure(
     probe: Probe | None = None,
     wait: Callable[[float], None] = time.sleep,
 ) -> Measurement:
-    """Run the scenes on an engine that nobody else uses, ``rounds`` times; the median step of each kind.
+    """Run the scenes on an engine that nobody else uses, ``rounds`` times; the usual step of each kind.
 
     A scene of which less than half the runs were made at the machine's usual speed is run again, at most as many times.
 
@@ -174,21 +181,31 @@ def measure(
         for runs in found:
             if probe is not None and 2 * runs.num_at(usual(speeds)) < rounds:
                 run(runs)
-    return _sum_up(found, usual(speeds) if speeds else None)
+    return _sum_up(found, speeds)
 
 
-def _sum_up(scenes: Sequence[_Runs], speed: Speed | None) -> Measurement:
+def _sum_up(scenes: Sequence[_Runs], speeds: Sequence[Speed]) -> Measurement:
     kinds: defaultdict[StepShape, list[MeasuredStep]] = defaultdict(list)
-    runs = left_out = 0
+    speed = usual(speeds) if speeds else None
+    runs = sum(len(scene.steps) for scene in scenes)
+    held = speed is None or sum(scene.num_at(speed) for scene in scenes) >= HELD * runs
+    counted = 0
     for scene in scenes:
-        chosen = scene.chosen(speed)
-        runs += len(scene.steps)
-        left_out += len(scene.steps) - len(chosen)
+        chosen = scene.chosen(speed if held else None)
+        counted += len(chosen)
         for number in chosen:
             for step in scene.steps[number]:
                 kinds[_kind(step.shape)].append(step)
-    steps = [sorted(same, key=lambda step: step.seconds)[len(same) // 2] for same in kinds.values()]
-    return Measurement(steps, speed, runs, left_out)
+    steps = [_middle(same) if held else _mean(same) for same in kinds.values()]
+    return Measurement(steps, speed if held else average(speeds), runs, runs - counted, held)
+
+
+def _middle(same: Sequence[MeasuredStep]) -> MeasuredStep:
+    return sorted(same, key=lambda step: step.seconds)[len(same) // 2]
+
+
+def _mean(same: Sequence[MeasuredStep]) -> MeasuredStep:
+    return MeasuredStep(_middle(same).shape, fmean(step.seconds for step in same))
 
 
 def step_shape(event: StepEvent) -> StepShape:

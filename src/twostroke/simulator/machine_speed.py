@@ -8,7 +8,7 @@ compared only with what was measured at the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import median
+from statistics import harmonic_mean, median
 from typing import NamedTuple
 
 # Two speeds that are no further apart count as the same.
@@ -36,3 +36,8 @@ Probe = Callable[[], tuple[float, float]]
 def usual(speeds: Sequence[Speed]) -> Speed:
     """The median of each kind."""
     return Speed(median(speed.flops for speed in speeds), median(speed.bandwidth for speed in speeds))
+
+
+def average(speeds: Sequence[Speed]) -> Speed:
+    """The speed at which known work would take as long as it did on average."""
+    return Speed(harmonic_mean([speed.flops for speed in speeds]), harmonic_mean([speed.bandwidth for speed in speeds]))
