@@ -49,11 +49,12 @@ KEPT_EVENTS = 100_000
 FIELDS = ("number", "arrival", "first_token", "finish", "prompt_tokens", "output_tokens")
 
 
-def calibrate(model: str) -> dict[str, Any]:
+def calibrate(model: str, rounds: int) -> dict[str, Any]:
     """What ``twostroke calibrate`` finds, and every kind of step that it has measured."""
     with TemporaryDirectory() as folder:
         file, steps = Path(folder) / "efficiencies.toml", Path(folder) / "steps.csv"
         command = [sys.executable, "-m", "twostroke", "calibrate", model, "--output", str(file), "--steps", str(steps)]
+        command += ["--rounds", str(rounds)]
         subprocess.run(command, check=True)
         return {"model": model, "efficiencies": file.read_text(), "steps": steps.read_text(), "workloads": {}}
 
@@ -110,7 +111,7 @@ def measure(
                         (record / f"{short_name(model)}, {seed}.jsonl").write_bytes(lines)
                     return made
 
-                runs += counted_runs(run)
+                runs += counted_runs(run, held=usual.held)
             found["workloads"][name] = [[_row(result) for result in run.results] for run in runs]
             found.setdefault("states", {})[name] = [run.state() for run in runs]
             save()
@@ -185,6 +186,7 @@ def update(
     keep_calibration: bool = False,
     record: Path | None = None,
     let_sleep: bool = False,
+    rounds: int = 3,
 ) -> Path | None:
     """Measure these models and write the report; of others, from what was measured last. ``None`` if there is none."""
     from benchmarks.simulator import live_report
@@ -199,7 +201,7 @@ def update(
         name, others = short_name(model), Others()
         kept["environment"] = live_report.environment()
         if not keep_calibration:
-            kept["models"][name] = calibrate(model)
+            kept["models"][name] = calibrate(model, rounds)
             save()
         kept["models"][name]["let_sleep"] = let_sleep
         measure(kept["models"][name], repeats, save, record, let_sleep)
@@ -219,6 +221,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help="pilot, or a checkpoint of benchmarks/make_checkpoint.py")
     parser.add_argument("--repeats", type=int, default=2, help="live runs of each workload; the second shows the noise")
+    parser.add_argument("--rounds", type=int, default=3, help="of the calibration; more where the speed does not hold")
     parser.add_argument("--keep-calibration", action="store_true", help="run the workloads on the last one")
     parser.add_argument("--record", type=Path, help="a folder for the steps of every workload (JSON lines)")
     parser.add_argument("--refit", action="store_true", help="fit anew to the steps of the calibrations that are kept")
@@ -226,7 +229,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.refit:
         refit_all()
-    path = update(options.models, options.repeats, options.keep_calibration, options.record, options.let_sleep)
+    path = update(
+        options.models, options.repeats, options.keep_calibration, options.record, options.let_sleep, options.rounds
+    )
     if path is None:
         print("skipped: nothing has been measured yet; name the models", file=sys.stderr)
     else:

@@ -37,7 +37,8 @@ looked before, after and every half second within a run: "slower" is the mean ti
 calibration, "from, to" the tenth and ninetieth percentile within the run, "memory" the same for a copy. A run of
 which arithmetic or memory was more than {SAME:.0%} from the calibration's, or beside which others took more than
 {QUIET:.0%} of the CPU time, was made again, up to {ATTEMPTS} times in all; if none was better, all of them count. The
-choice sees nothing else. Time that the hypervisor gave to others counts as taken.
+choice sees nothing else. Time that the hypervisor gave to others counts as taken. Where no speed held for the
+calibration, which is then an average, all of {ATTEMPTS} runs count.
 """
 AWAKE = """While no request was there, the cores were kept busy with small products, as they are in a calibration: a
 virtual core that sleeps is moved, and may share a physical one with the other for seconds from then on. With

@@ -2,7 +2,8 @@
 
 The machine's speed changes for seconds at a time without anybody's doing (``docs/log.md``). A probe looks before, after
 and every half second within a run; a run at another speed than the calibration's is made again. The choice between
-runs sees the probe and the CPU time of other programs, never what was measured. If none is undisturbed, all count.
+runs sees the probe and the CPU time of other programs, never what was measured. If none is undisturbed, all count;
+where no speed held for the calibration, which is an average then, all of as many runs do.
 Virtual cores that sleep between two requests are what changes speed most, so they are kept busy, as they are in a
 calibration.
 """
@@ -93,12 +94,16 @@ def watched_run(
     )
 
 
-def counted_runs(run: Callable[[int], LiveRun]) -> list[LiveRun]:
-    """Of at most ``ATTEMPTS`` runs the first that the machine did not disturb, or else all of them."""
+def counted_runs(run: Callable[[int], LiveRun], *, held: bool) -> list[LiveRun]:
+    """Of at most ``ATTEMPTS`` runs the first that the machine did not disturb, or else all of them.
+
+    Args:
+        held: The calibration is of one speed of the machine; if not, of an average, and all runs count.
+    """
     made: list[LiveRun] = []
-    while len(made) < ATTEMPTS and not (made and made[-1].disturbed <= 1):
+    while len(made) < ATTEMPTS and not (held and made and made[-1].disturbed <= 1):
         made.append(run(len(made)))
-    counted = made[-1:] if made[-1].disturbed <= 1 else made
+    counted = made[-1:] if held and made[-1].disturbed <= 1 else made
     return [replace(each, attempts=len(made)) for each in counted]
 
 

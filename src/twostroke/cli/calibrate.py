@@ -97,7 +97,7 @@ def watched(engine: Engine, rounds: int, probe: Probe, wait: Callable[[float], N
         task = progress.add_task("measuring", total=rounds * len(SCENES))
         measured = measure(engine, rounds, lambda done: progress.update(task, completed=done), probe, wait)
     print(f"measured {len(measured.steps)} kinds of steps; fitting", file=sys.stderr)
-    if not measured.held:
+    if measured.speed is not None and not measured.speed.held:
         print("the machine's speed does not hold: every run counts, and the mean of each kind of step", file=sys.stderr)
     elif measured.left_out:
         left_out = f"{measured.left_out} of {measured.runs} runs were made at another speed and do not count"

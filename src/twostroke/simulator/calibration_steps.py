@@ -102,14 +102,12 @@ class Measurement:
         steps: The usual step of each kind, in the order in which they were first seen; the mean if no speed held.
         speed: The machine's usual one meanwhile, the average if none held; ``None`` if nobody probed.
         runs: How many runs of scenes were made; ``left_out`` of them, which were at another speed.
-        held: Whether the machine had a usual speed.
     """
 
     steps: list[MeasuredStep]
     speed: Speed | None
     runs: int
     left_out: int
-    held: bool = True
 
 
 @dataclass(slots=True)
@@ -197,7 +195,7 @@ def _sum_up(scenes: Sequence[_Runs], speeds: Sequence[Speed]) -> Measurement:
             for step in scene.steps[number]:
                 kinds[_kind(step.shape)].append(step)
     steps = [_middle(same) if held else _mean(same) for same in kinds.values()]
-    return Measurement(steps, speed if held else average(speeds), runs, runs - counted, held)
+    return Measurement(steps, speed if held else average(speeds), runs, runs - counted)
 
 
 def _middle(same: Sequence[MeasuredStep]) -> MeasuredStep:

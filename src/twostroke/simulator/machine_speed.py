@@ -16,14 +16,19 @@ SAME = 0.10
 
 
 class Speed(NamedTuple):
-    """What a probe found: FLOP/s of a matrix product, bytes/s of a copy (read and written)."""
+    """What a probe found: FLOP/s of a matrix product, bytes/s of a copy (read and written).
+
+    ``held``: whether the machine kept to it for long enough to be measured at it; if not, it is an average.
+    """
 
     flops: float
     bandwidth: float
+    held: bool = True
 
     def apart(self, other: Speed) -> float:
         """How far the two are from each other, the larger over the smaller less 1, in what differs most."""
-        return max(max(one, two) / min(one, two) - 1 for one, two in zip(self, other))
+        pairs = (self.flops, other.flops), (self.bandwidth, other.bandwidth)
+        return max(max(pair) / min(pair) - 1 for pair in pairs)
 
     def agrees(self, other: Speed) -> bool:
         return self.apart(other) <= SAME
@@ -39,5 +44,6 @@ def usual(speeds: Sequence[Speed]) -> Speed:
 
 
 def average(speeds: Sequence[Speed]) -> Speed:
-    """The speed at which known work would take as long as it did on average."""
-    return Speed(harmonic_mean([speed.flops for speed in speeds]), harmonic_mean([speed.bandwidth for speed in speeds]))
+    """The speed at which known work would take as long as it did on average, where none held."""
+    flops = harmonic_mean([speed.flops for speed in speeds])
+    return Speed(flops, harmonic_mean([speed.bandwidth for speed in speeds]), held=False)
