@@ -161,7 +161,7 @@ class Unsteady(FakeExecutor):
         return 1e12 / self.seconds, 1e10
 
 
-def test_where_no_speed_holds_the_mean_of_all_runs_counts() -> None:
+def test_where_no_speed_holds_an_average_of_all_runs_counts() -> None:
     """A median of the few runs between two equal looks would be the time of one speed or the other, by chance."""
     engine = Engine(FakeExecutor(num_blocks=600))
     scenes = measure(engine, rounds=1, wait=no_wait).runs

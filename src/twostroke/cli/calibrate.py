@@ -98,7 +98,7 @@ def watched(engine: Engine, rounds: int, probe: Probe, wait: Callable[[float], N
         measured = measure(engine, rounds, lambda done: progress.update(task, completed=done), probe, wait)
     print(f"measured {len(measured.steps)} kinds of steps; fitting", file=sys.stderr)
     if measured.speed is not None and not measured.speed.held:
-        print("the machine's speed does not hold: every run counts, and the mean of each kind of step", file=sys.stderr)
+        print("the machine's speed does not hold: every run counts, and what steps take on average", file=sys.stderr)
     elif measured.left_out:
         left_out = f"{measured.left_out} of {measured.runs} runs were made at another speed and do not count"
         print(f"the machine's speed changed: {left_out}", file=sys.stderr)

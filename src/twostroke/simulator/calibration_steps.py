@@ -7,8 +7,8 @@ kind counts: what a step usually takes, the operating system's share included, a
 
 A probe of the machine's speed goes before and after each scene. Runs at another speed than the usual one are made again
 and do not count: one set of coefficients cannot describe two speeds. A machine whose speed never holds for as long as a
-scene has no usual one. There all runs count and the mean of each kind: what a step takes on average
-(``docs/decisions/0046-a-machine-without-a-usual-speed.md``).
+scene has no usual one. There all runs count, and every kind's median is made longer by as much as all steps took longer
+than their medians: what a step takes on average (``docs/decisions/0046-a-machine-without-a-usual-speed.md``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from random import Random
-from statistics import fmean
 from typing import NamedTuple
 
 from twostroke.engine.client import GenerationRequest
@@ -99,7 +98,7 @@ class Measurement:
     """What a calibration is fitted to.
 
     Attributes:
-        steps: The usual step of each kind, in the order in which they were first seen; the mean if no speed held.
+        steps: The usual step of each kind, in the order in which they were first seen; an average if no speed held.
         speed: The machine's usual one meanwhile, the average if none held; ``None`` if nobody probed.
         runs: How many runs of scenes were made; ``left_out`` of them, which were at another speed.
     """
@@ -194,16 +193,17 @@ def _sum_up(scenes: Sequence[_Runs], speeds: Sequence[Speed]) -> Measurement:
         for number in chosen:
             for step in scene.steps[number]:
                 kinds[_kind(step.shape)].append(step)
-    steps = [_middle(same) if held else _mean(same) for same in kinds.values()]
+    steps = [_middle(same) for same in kinds.values()]
+    if not held:
+        # Not the mean of each kind: neighbours stop a step for 20 to 200 ms now and then, and few runs are of one kind.
+        usually = sum(step.seconds * len(same) for step, same in zip(steps, kinds.values()))
+        longer = sum(step.seconds for same in kinds.values() for step in same) / usually if usually else 1.0
+        steps = [MeasuredStep(step.shape, step.seconds * longer) for step in steps]
     return Measurement(steps, speed if held else average(speeds), runs, runs - counted)
 
 
 def _middle(same: Sequence[MeasuredStep]) -> MeasuredStep:
     return sorted(same, key=lambda step: step.seconds)[len(same) // 2]
-
-
-def _mean(same: Sequence[MeasuredStep]) -> MeasuredStep:
-    return MeasuredStep(_middle(same).shape, fmean(step.seconds for step in same))
 
 
 def step_shape(event: StepEvent) -> StepShape:
