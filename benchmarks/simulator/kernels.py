@@ -9,11 +9,11 @@ from random import Random
 from typing import Any
 
 from benchmarks.simulator.data import AllReduceRow, AttentionRow, GemmRow
+from benchmarks.simulator.search import Space, search
 from benchmarks.simulator.vector import GemmBatch
 from twostroke.simulator.attention_cost import DecodeAttention, PrefillAttention
 from twostroke.simulator.communication import all_reduce_time
 from twostroke.simulator.efficiencies import AllReduceEfficiency, AttentionEfficiency, GemmEfficiency
-from twostroke.simulator.fitting import Space, search
 from twostroke.simulator.gemm import Product
 from twostroke.simulator.hardware_sheet import HardwareSheet
 from twostroke.simulator.model_sheet import Attention

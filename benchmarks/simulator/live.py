@@ -59,13 +59,13 @@ def calibrate(model: str, rounds: int) -> dict[str, Any]:
         return {"model": model, "efficiencies": file.read_text(), "steps": steps.read_text(), "workloads": {}}
 
 
-def refit(found: dict[str, Any], folder: Path, rounds: int = 4000) -> str:
+def refit(found: dict[str, Any], folder: Path, starts: int = 8) -> str:
     """Coefficients fitted anew to the steps of a kept calibration: what it would have found with today's cost model."""
     file = folder / "config.json"
     file.write_text(json.dumps(found["config"]), encoding="utf-8")
     sheet, hardware = find_model(str(file)), load_hardware("cpu")
     steps, start = measured_steps(found["steps"]), load_efficiencies("cpu")
-    fitted = fit(steps, hardware, sheet, start, weights=sheet.format, rounds=rounds)
+    fitted = fit(steps, hardware, sheet, start, weights=sheet.format, starts=starts)
     found["steps"] = steps_csv(fitted.steps, fitted.estimates)
     kept = tomllib.loads(found["efficiencies"])
     return as_toml(fitted, kept["source"], Speed(**kept["speed"]) if "speed" in kept else None)

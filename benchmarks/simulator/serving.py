@@ -18,9 +18,9 @@ from math import log
 from statistics import median
 
 from benchmarks.simulator.data import ServingRow
+from benchmarks.simulator.search import Space, search
 from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
 from twostroke.simulator.efficiencies import Efficiencies, HostEfficiency
-from twostroke.simulator.fitting import Space, search
 from twostroke.simulator.hardware_sheet import HardwareSheet
 from twostroke.simulator.model_reader import model_sheet
 from twostroke.simulator.model_sheet import ModelSheet

@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from benchmarks.simulator import data, kernels, make_tables
+from benchmarks.simulator.search import search
 from benchmarks.simulator.serving import Closed, Stack, waiting
 from benchmarks.simulator.vector import GemmBatch
 from twostroke.simulator.efficiencies import HostEfficiency, load_efficiencies
-from twostroke.simulator.fitting import search
 from twostroke.simulator.hardware_sheet import load_hardware
 
 H100 = load_hardware("h100")

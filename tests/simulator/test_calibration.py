@@ -83,7 +83,7 @@ def test_a_fit_finds_what_a_pause_costs() -> None:
     real = RooflineCostModel(CPU, MODEL, Parallel(), Dtypes(), truth)
     alone = [StepShape(0, 0, ((tokens, 0),), 1, after_idle=True) for tokens in (20, 90, 400)]
     steps = [MeasuredStep(shape, real.step(shape).seconds) for shape in (*shapes(), *alone)]
-    found = calibrate(steps, CPU, MODEL, START, rounds=1500)
+    found = calibrate(steps, CPU, MODEL, START, starts=2)
     assert found.efficiencies.host.wake == pytest.approx(0.02, rel=0.2)
 
 
@@ -192,7 +192,7 @@ def test_a_fit_finds_times_that_other_coefficients_made() -> None:
     steps = [MeasuredStep(shape, real.step(shape).seconds) for shape in shapes()]
     before = RooflineCostModel(CPU, MODEL, Parallel(), Dtypes(), START)
     assert max(step.seconds / before.step(step.shape).seconds for step in steps) > 1.5
-    found = calibrate(steps, CPU, MODEL, START, rounds=1500)
+    found = calibrate(steps, CPU, MODEL, START, starts=2)
     assert found.median_error < 0.04
     other = StepShape(32, 32 * 700, (), 32)
     after = RooflineCostModel(CPU, MODEL, Parallel(), Dtypes(), found.efficiencies)
@@ -202,7 +202,7 @@ def test_a_fit_finds_times_that_other_coefficients_made() -> None:
 
 def test_the_file_is_read_back(tmp_path: Path) -> None:
     steps = [MeasuredStep(shape, 0.01) for shape in shapes()]
-    found = calibrate(steps, CPU, MODEL, START, rounds=20)
+    found = calibrate(steps, CPU, MODEL, START, starts=1)
     file = tmp_path / "own.toml"
     file.write_text(as_toml(found, "a test", Speed(8e11, 2e10)))
     read = load_efficiencies("cpu", file)

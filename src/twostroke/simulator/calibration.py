@@ -12,14 +12,14 @@ from typing import Any
 from twostroke.simulator.calibration_steps import MeasuredStep
 from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
 from twostroke.simulator.efficiencies import Efficiencies, Interval
-from twostroke.simulator.fitting import Space, search
+from twostroke.simulator.fitting import Space, least_deviations
 from twostroke.simulator.hardware_sheet import HardwareSheet
 from twostroke.simulator.machine_speed import Speed
 from twostroke.simulator.measured_on import MeasuredOn
 from twostroke.simulator.model_sheet import ModelSheet
 
 # A fit has to gain this much in mean error before it moves a coefficient from its start by a factor of e.
-PULL = 0.002
+PULL = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def calibrate(
     start: Efficiencies,
     *,
     weights: str = "auto",
-    rounds: int = 4000,
+    starts: int = 8,
 ) -> Calibration:
     """The coefficients near ``start`` under which the cost model is least wrong about measured steps.
 
@@ -57,7 +57,7 @@ def calibrate(
 
     Args:
         weights: Format that the engine keeps the weights in.
-        rounds: Tries; each asks the cost model for every step.
+        starts: How many descents; each asks the cost model for every step some 200 times.
     """
     space = _space(start, weights, hardware)
     shares = _shares(steps)
@@ -66,13 +66,10 @@ def calibrate(
         cost = RooflineCostModel(hardware, model, Parallel(), Dtypes(weights=weights), made)
         return [cost.step(step.shape).seconds for step in steps]
 
-    def loss(values: dict[str, float]) -> float:
-        found = estimates(_with(start, values))
-        error = sum(share * abs(log(one / step.seconds)) for share, one, step in zip(shares, found, steps))
-        pull = sum(abs(log(value / space[name][0])) for name, value in values.items())
-        return error + PULL * pull
+    def errors(values: dict[str, float]) -> list[float]:
+        return [log(one / step.seconds) for one, step in zip(estimates(_with(start, values)), steps)]
 
-    found = _with(start, search(loss, space, rounds))
+    found = _with(start, least_deviations(errors, shares, space, pull=PULL, starts=starts).values)
     seconds = estimates(found)
     return Calibration(replace(found, interval=_interval(steps, seconds)), steps, seconds)
 
@@ -160,7 +157,7 @@ def _space(start: Efficiencies, weights: str, hardware: HardwareSheet) -> Space:
     space = {}
     for table, name, low, high in _FITTED:
         holder = start.gemm["bf16"] if table == "gemm" else getattr(start, table)
-        space[f"{table}.{name}"] = (min(max(getattr(holder, name), low), high), low, high, 0.4)
+        space[f"{table}.{name}"] = (min(max(getattr(holder, name), low), high), low, high)
     return space
 
 

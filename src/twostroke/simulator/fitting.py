@@ -1,35 +1,108 @@
-"""Least absolute deviations by seeded pattern search: light, without scipy, the same result on every run."""
+"""Least absolute deviations by least squares with changing weights: without scipy, the same result on every run.
+
+Levenberg and Marquardt's method (doi:10.1137/0111030) in the logarithms of the values, since they are rates and times.
+Weights of one over the deviation make absolute values of squares (Schlossmacher, doi:10.1080/01621459.1973.10481336).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import exp
 from random import Random
+from typing import NamedTuple
 
-# Name -> (start, lowest, highest, scale of a move). A positive scale moves in logarithms, a negative one adds.
-Space = Mapping[str, tuple[float, float, float, float]]
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+# Name -> (start, lowest, highest), all above 0.
+Space = Mapping[str, tuple[float, float, float]]
+Errors = Callable[[dict[str, float]], Sequence[float]]
+
+STEPS = 60
+# Smaller deviations weigh no more than this one; values closer to their start than that are pulled as if they were not.
+LEAST_ERROR, LEAST_MOVE = 0.02, 0.3
+# In logarithms: a step for slopes, the longest step of a value, the gain at which it is enough, how far starts spread.
+SLOPE, LONGEST, ENOUGH, SPREAD = 1e-3, 1.5, 1e-5, 1.0
 
 
-def search(loss: Callable[[dict[str, float]], float], space: Space, rounds: int, seed: int = 0) -> dict[str, float]:
-    """The values with the least loss that were found in ``rounds`` tries. Moves shrink when they stop helping."""
-    random = Random(seed)
-    best = {name: start for name, (start, *_) in space.items()}
-    least = loss(best)
-    names = list(space)
-    width = 1.0
-    failures = 0
-    for _ in range(rounds):
-        tried = dict(best)
-        for name in random.sample(names, min(len(names), random.choice((1, 1, 2, 3)))):
-            _, low, high, scale = space[name]
-            move = random.gauss(0.0, width)
-            value = tried[name] * exp(scale * move) if scale > 0 else tried[name] - scale * move
-            tried[name] = min(max(value, low), high)
-        found = loss(tried)
-        if found < least:
-            best, least, failures = tried, found, 0
-        else:
-            failures += 1
-            if failures % 25 == 0:
-                width = max(0.1, width * 0.7)
-    return best
+class Fit(NamedTuple):
+    """Values, and the loss that they have."""
+
+    values: dict[str, float]
+    loss: float
+
+
+def least_deviations(
+    errors: Errors, shares: Sequence[float], space: Space, *, pull: float, starts: int = 8, seed: int = 0
+) -> Fit:
+    """The values with the least loss: sum of shares times absolute errors, and ``pull`` for each factor of e moved.
+
+    Where measurements say nothing about a value, the pull leaves it at its start. There are several minima, so the best
+    of several descents counts: one from the start, the others from places around it.
+
+    Args:
+        errors: For some values, by how much each measurement is missed.
+        shares: Weights of the measurements.
+        starts: How many descents.
+    """
+    random, names = Random(seed), list(space)
+    home = np.log([space[name][0] for name in names])
+    low, high = (np.log([space[name][end] for name in names]) for end in (1, 2))
+    descent = _Descent(errors, names, np.array(shares), pull, home, low, high)
+    found = []
+    for number in range(starts):
+        away = [random.gauss(0.0, SPREAD) if number else 0.0 for _ in names]
+        found.append(descent.run(np.clip(home + away, low, high)))
+    loss, place = min(found, key=lambda one: one[0])
+    return Fit(descent.values(place), loss)
+
+
+class _Descent:
+    def __init__(
+        self, errors: Errors, names: list[str], shares: Array, pull: float, home: Array, low: Array, high: Array
+    ) -> None:
+        self._errors, self._names, self._shares, self._pull = errors, names, shares, pull
+        self._home, self._low, self._high = home, low, high
+
+    def values(self, place: Array) -> dict[str, float]:
+        return {name: exp(value) for name, value in zip(self._names, place.tolist())}
+
+    def run(self, place: Array) -> tuple[float, Array]:
+        """The loss of the minimum that is found from ``place``, and where it is."""
+        errors = self._at(place)
+        loss, damping = self._loss(errors, place), 1e-3
+        for _ in range(STEPS):
+            slopes = self._slopes(place, errors)
+            weights = self._shares / np.maximum(np.abs(errors), LEAST_ERROR)
+            pulls = self._pull / np.maximum(np.abs(place - self._home), LEAST_MOVE)
+            curvature = (slopes.T * weights) @ slopes + np.diag(pulls)
+            downhill = -((slopes.T * weights) @ errors + pulls * (place - self._home))
+            before = loss
+            for _ in range(8):
+                damped = curvature + np.diag(damping * np.diag(curvature))
+                move = np.clip(np.linalg.solve(damped, downhill), -LONGEST, LONGEST)
+                tried = np.clip(place + move, self._low, self._high)
+                missed = self._at(tried)
+                if (reached := self._loss(missed, tried)) < loss:
+                    place, errors, loss, damping = tried, missed, reached, damping / 6
+                    break
+                damping *= 4
+            if before - loss < ENOUGH:
+                break
+        return loss, place
+
+    def _at(self, place: Array) -> Array:
+        return np.array(self._errors(self.values(place)))
+
+    def _loss(self, errors: Array, place: Array) -> float:
+        return float(self._shares @ np.abs(errors) + self._pull * np.abs(place - self._home).sum())
+
+    def _slopes(self, place: Array, errors: Array) -> Array:
+        """``[errors, values]``"""
+        found = np.empty((len(errors), len(place)))
+        for index in range(len(place)):
+            beside = place.copy()
+            beside[index] += SLOPE if place[index] + SLOPE <= self._high[index] else -SLOPE
+            found[:, index] = (self._at(beside) - errors) / (beside[index] - place[index])
+        return found
