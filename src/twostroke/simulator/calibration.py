@@ -142,6 +142,7 @@ _FITTED = (
     ("prefill", "launch", 1e-7, 1e-2),
     ("prefill", "block", 1e-9, 1e-2),
     ("prefill", "chunk", 1e-7, 1e-2),
+    ("prefill", "sharpness", 1.0, 10.0),
     ("elementwise", "memory", 0.005, 6.0),
     ("elementwise", "launch", 1e-7, 1e-3),
     ("host", "step", 1e-6, 1.0),
