@@ -36,6 +36,7 @@ from twostroke.simulator.efficiencies import load_efficiencies
 from twostroke.simulator.fleet import RequestResult
 from twostroke.simulator.hardware_sheet import load_hardware
 from twostroke.simulator.machine_speed import Speed
+from twostroke.simulator.measured_on import MeasuredOn
 from twostroke.simulator.options import DeploymentOptions
 from twostroke.simulator.public_models import find_model
 from twostroke.simulator.scenario import Scenario, simulate
@@ -68,7 +69,8 @@ def refit(found: dict[str, Any], folder: Path, starts: int = 8) -> str:
     fitted = fit(steps, hardware, sheet, start, weights=sheet.format, starts=starts)
     found["steps"] = steps_csv(fitted.steps, fitted.estimates)
     kept = tomllib.loads(found["efficiencies"])
-    return as_toml(fitted, kept["source"], Speed(**kept["speed"]) if "speed" in kept else None)
+    speed = Speed(**kept["speed"]) if "speed" in kept else None
+    return as_toml(fitted, kept["source"], speed, MeasuredOn(**kept["measured"]) if "measured" in kept else None)
 
 
 def measure(
@@ -78,9 +80,10 @@ def measure(
     record: Path | None = None,
     let_sleep: bool = False,
 ) -> None:
-    """Run every workload ``repeats`` times, live, on a model that has been calibrated; into ``found``.
+    """Run every workload live, on a model that has been calibrated; into ``found``.
 
     Args:
+        repeats: Undisturbed runs of each that are wanted (``live_runs.counted_runs``).
         record: A folder for the step events of each workload, to see where live and simulated part.
         let_sleep: Let the machine sleep while there is no request.
     """
@@ -99,19 +102,17 @@ def measure(
         if found.get("pace") != asdict(pace):  # what was run at another one has no double in the simulator any more
             found["pace"], found["workloads"], found["states"] = asdict(pace), {}, {}
         for name, options in workloads(pace).items():
-            runs: list[LiveRun] = []
-            for repeat in range(repeats):
 
-                def run(attempt: int, title: str = f"{name} {repeat}", options: Options = options) -> LiveRun:
-                    workload, seed = make_workload(options).workload, f"{title} {attempt}"
-                    made = watched_run(engine, workload, seed, probe, usual, let_sleep=let_sleep)
-                    if record is not None:
-                        events = engine.recorder.events(made.steps[0] - 1)
-                        lines = b"\n".join(event.to_json() for event in events)
-                        (record / f"{short_name(model)}, {seed}.jsonl").write_bytes(lines)
-                    return made
+            def run(attempt: int, name: str = name, options: Options = options) -> LiveRun:
+                workload, seed = make_workload(options).workload, f"{name} {attempt}"
+                made = watched_run(engine, workload, seed, probe, usual, let_sleep=let_sleep)
+                if record is not None:
+                    events = engine.recorder.events(made.steps[0] - 1)
+                    lines = b"\n".join(event.to_json() for event in events)
+                    (record / f"{short_name(model)}, {seed}.jsonl").write_bytes(lines)
+                return made
 
-                runs += counted_runs(run, held=usual.held)
+            runs = counted_runs(run, held=usual.held, wanted=repeats)
             found["workloads"][name] = [[_row(result) for result in run.results] for run in runs]
             found.setdefault("states", {})[name] = [run.state() for run in runs]
             save()
@@ -199,28 +200,31 @@ def update(
 
     for model in models:
         name, others = short_name(model), Others()
-        kept["environment"] = live_report.environment()
         if not keep_calibration:
             kept["models"][name] = calibrate(model, rounds)
-            save()
-        kept["models"][name]["let_sleep"] = let_sleep
+        command = f"python -m benchmarks.simulator.live {name} --repeats {repeats} --rounds {rounds}"
+        kept["models"][name] |= {"let_sleep": let_sleep, "made": f"`{command}`, {live_report.environment()}"}
+        save()
         measure(kept["models"][name], repeats, save, record, let_sleep)
     return live_report.write(kept) if kept["models"] else None
 
 
 def refit_all() -> None:
     """``refit`` of every kept calibration, in place."""
+    from benchmarks.simulator.validate import environment
+
     kept: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
     with TemporaryDirectory() as folder:
         for found in kept["models"].values():
             found["efficiencies"] = refit(found, Path(folder))
+            found["refitted"] = environment()
     RESULTS.write_text(json.dumps(kept) + "\n", encoding="utf-8")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help="pilot, or a checkpoint of benchmarks/make_checkpoint.py")
-    parser.add_argument("--repeats", type=int, default=2, help="live runs of each workload; the second shows the noise")
+    parser.add_argument("--repeats", type=int, default=2, help="undisturbed live runs of each workload")
     parser.add_argument("--rounds", type=int, default=3, help="of the calibration; more where the speed does not hold")
     parser.add_argument("--keep-calibration", action="store_true", help="run the workloads on the last one")
     parser.add_argument("--record", type=Path, help="a folder for the steps of every workload (JSON lines)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -24,7 +25,9 @@ TARGET_MEDIAN, TARGET_TAIL = 0.10, 0.20
 Figure = Callable[[Sequence[RequestResult]], float]
 INTRODUCTION = """# Validation of the simulator: the live engine on a CPU
 
-Written by `python -m benchmarks.simulator.live pilot CHECKPOINT`; do not edit. {environment}.
+Written by `python -m benchmarks.simulator.live`; do not edit. What was measured:
+
+{made}
 
 `twostroke calibrate` measured short steps of each model; the simulator then ran five workloads from those coefficients
 alone, and the engine ran the same requests in real time, in a process of its own without HTTP. No request of a workload
@@ -37,8 +40,9 @@ looked before, after and every half second within a run: "slower" is the mean ti
 calibration, "from, to" the tenth and ninetieth percentile within the run, "memory" the same for a copy. A run of
 which arithmetic or memory was more than {SAME:.0%} from the calibration's, or beside which others took more than
 {QUIET:.0%} of the CPU time, was made again, up to {ATTEMPTS} times in all; if none was better, all of them count. The
-choice sees nothing else. Time that the hypervisor gave to others counts as taken. Where no speed held for the
-calibration, which is then an average, all of {ATTEMPTS} runs count.
+choice sees nothing else. Time that the hypervisor gave to others counts as taken. Where no speed of the machine
+held, the calibration is an average in which others have their part: all of {ATTEMPTS} runs are made, and those count
+that were as fast on average.
 """
 AWAKE = """While no request was there, the cores were kept busy with small products, as they are in a calibration: a
 virtual core that sleeps is moved, and may share a physical one with the other for seconds from then on. With
@@ -126,7 +130,8 @@ def report(cases: Sequence[Case], kept: Mapping[str, Any], plots: Sequence[str])
     pairs = [case.pair(figure) for case in cases for figure, _, _ in JUDGED.values()]
     taken = [(model, measured.get("others_cpu_share")) for model, measured in kept["models"].items()]
     others = ", ".join(f"{share:.0%} ({model})" for model, share in taken if share is not None) or "an unknown share"
-    introduction = INTRODUCTION.format(environment=kept["environment"], repeats=repeats, others=others)
+    made = "\n".join(f"- {model}: {_made(measured)}" for model, measured in kept["models"].items())
+    introduction = INTRODUCTION.format(made=made, repeats=repeats, others=others)
     lines = [introduction, "## Results", ""]
     lines += [
         "| what | figures | median error | target | | P95 error | target | |",
@@ -147,7 +152,7 @@ def report(cases: Sequence[Case], kept: Mapping[str, Any], plots: Sequence[str])
         errors = (median(_request_pairs(case, values)) for values in (ttfts, tpots))
         shown = " | ".join(f"{error:.1%}" for error in errors)
         lines.append(f"| {case.model} | {case.workload} | {len(case.simulated)} | {shown} |")
-    lines += ["", "Medians over the requests, each against its own double in the first live run.", ""]
+    lines += ["", "Medians over the requests, each against its own double, the mean of its live runs.", ""]
     lines += [*_fits(kept), *_states(kept), "## Plots", "", *plots]
     return "\n".join(lines) + "\n"
 
@@ -202,13 +207,25 @@ def _states(kept: Mapping[str, Any]) -> list[str]:
             for state in states:
                 ends = [percentile(state["looks"], share) for share in (0.1, 0.9)]
                 shown = f"{state['slower']:.2f} | {ends[0]:.2f}, {ends[1]:.2f} | {state['memory']:.2f}"
-                again = f"{state['attempts']}{'' if state['disturbed'] <= 1 else ', none at the same speed'}"
+                again = f"{state['attempts']}{'' if state['disturbed'] <= 1 else ', this one disturbed'}"
                 lines.append(f"| {model} | {name} | {again} | {shown} | {state['others']:.1%} |")
     return [*lines, ""]
 
 
 def _request_pairs(case: Case, values: Callable[[Sequence[RequestResult]], list[float]]) -> list[Pair]:
-    return [Pair(*both) for both in zip(values(case.live[0]), values(case.simulated)) if both[0] > 0]
+    """Each request beside its double: the mean of its live runs."""
+    live_values = map(mean, zip(*map(values, case.live)))
+    return [Pair(*both) for both in zip(live_values, values(case.simulated)) if both[0] > 0]
+
+
+def _made(measured: Mapping[str, Any]) -> str:
+    """When and how a model was measured."""
+    speed = tomllib.loads(measured["efficiencies"]).get("speed", {})
+    held = "" if speed.get("held", True) else "; no speed of the machine held, so the calibration is an average"
+    refitted = (
+        f"; coefficients fitted again to the same steps: {measured['refitted']}" if "refitted" in measured else ""
+    )
+    return f"{measured['made']}{held}{refitted}"
 
 
 def draw(cases: Sequence[Case], name: str, values: Callable[[Sequence[RequestResult]], list[float]]) -> str:

@@ -2,8 +2,8 @@
 
 The machine's speed changes for seconds at a time without anybody's doing (``docs/log.md``). A probe looks before, after
 and every half second within a run; a run at another speed than the calibration's is made again. The choice between
-runs sees the probe and the CPU time of other programs, never what was measured. If none is undisturbed, all count;
-where no speed held for the calibration, which is an average then, all of as many runs do.
+runs sees the probe and the CPU time of other programs, never what was measured. If none is undisturbed, all count.
+Where no speed held for the calibration, which is an average then, all runs count that are as fast on average.
 Virtual cores that sleep between two requests are what changes speed most, so they are kept busy, as they are in a
 calibration.
 """
@@ -53,10 +53,14 @@ class LiveRun:
     attempts: int = 1
 
     @property
+    def apart(self) -> float:
+        """How far the machine's speed was from the calibration's, 1: as far as is allowed."""
+        return (max(max(ratio, 1 / ratio) for ratio in (self.slower, self.memory)) - 1) / SAME
+
+    @property
     def disturbed(self) -> float:
-        """How far the machine was from what is allowed, 1: all of it. Which runs count depends on this alone."""
-        apart = max(max(ratio, 1 / ratio) - 1 for ratio in (self.slower, self.memory))
-        return max(apart / SAME, self.others / QUIET)
+        """How far the machine was from what is allowed, 1: all of it."""
+        return max(self.apart, self.others / QUIET)
 
     def state(self) -> dict[str, Any]:
         """What a report says of it."""
@@ -94,17 +98,20 @@ def watched_run(
     )
 
 
-def counted_runs(run: Callable[[int], LiveRun], *, held: bool) -> list[LiveRun]:
-    """Of at most ``ATTEMPTS`` runs the first that the machine did not disturb, or else all of them.
+def counted_runs(run: Callable[[int], LiveRun], *, held: bool, wanted: int = 1) -> list[LiveRun]:
+    """The first ``wanted`` runs that the machine did not disturb, of ``ATTEMPTS`` for each; or else all of them.
 
     Args:
-        held: The calibration is of one speed of the machine; if not, of an average, and all runs count.
+        held: The calibration is of one speed of the machine. If not, it is of an average, in which others have their
+            part: all attempts are made, and those count that were as fast on average.
     """
     made: list[LiveRun] = []
-    while len(made) < ATTEMPTS and not (held and made and made[-1].disturbed <= 1):
+    fit: list[LiveRun] = []
+    while len(made) < wanted * ATTEMPTS and not (held and len(fit) == wanted):
         made.append(run(len(made)))
-    counted = made[-1:] if held and made[-1].disturbed <= 1 else made
-    return [replace(each, attempts=len(made)) for each in counted]
+        if (made[-1].disturbed if held else made[-1].apart) <= 1:
+            fit.append(made[-1])
+    return [replace(each, attempts=len(made)) for each in fit or made]
 
 
 def _speed(probe: SpeedProbe) -> Speed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -200,11 +201,28 @@ def test_a_fit_finds_times_that_other_coefficients_made() -> None:
     assert found.ratios == sorted(found.ratios)
 
 
+def test_what_costs_nothing_at_the_start_is_not_fitted() -> None:
+    """A GPU has no pauses to pay for; a start of 0 has no logarithm either."""
+    steps = [MeasuredStep(shape, 0.01) for shape in shapes()]
+    start = replace(START, host=replace(START.host, wake=0.0, settle=0.0))
+    found = calibrate(steps, CPU, MODEL, start, starts=1).efficiencies
+    assert (found.host.wake, found.host.settle, found.prefill.block) == (0.0, 0.0, 0.0)
+    assert found.host.step != START.host.step
+
+
+def test_nothing_can_be_fitted_to_nothing() -> None:
+    with pytest.raises(ConfigError, match="no steps were measured"):
+        calibrate([], CPU, MODEL, START)
+    with pytest.raises(ConfigError, match="took no time"):
+        calibrate([MeasuredStep(shapes()[0], 0.0)], CPU, MODEL, START)
+
+
 def test_the_file_is_read_back(tmp_path: Path) -> None:
     steps = [MeasuredStep(shape, 0.01) for shape in shapes()]
     found = calibrate(steps, CPU, MODEL, START, starts=1)
     file = tmp_path / "own.toml"
-    file.write_text(as_toml(found, "a test", Speed(8e11, 2e10)))
+    file.write_text(as_toml(found, "a test", Speed(8e11, 2e10, held=False)))
+    assert Speed(**tomllib.loads(file.read_text())["speed"]) == Speed(8e11, 2e10, held=False)
     read = load_efficiencies("cpu", file)
     assert read.source == "a test"
     assert read.host.step == pytest.approx(found.efficiencies.host.step, rel=1e-4)

@@ -53,10 +53,11 @@ class SpeedProbe:
 
         A hypervisor may move a virtual core that sleeps, and let two of them share a physical one from then on.
         """
-        until, one = time.perf_counter() + seconds, 0.0
+        until, shortest = time.perf_counter() + seconds, 0.0
         while (left := until - time.perf_counter()) > 0:
-            if left > one:  # else it would end too late, by a millisecond where cores are slow
-                one = self._seconds(self._multiply_small)
+            if left > shortest:  # else it would end too late, by a millisecond where cores are slow
+                took = self._seconds(self._multiply_small)
+                shortest = min(took, shortest or took)
 
     def flops(self) -> float:
         """FLOP/s of the best of a few products, the first of which finds its matrices in no cache.

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from math import log
 from typing import Any
 
+from twostroke.errors import ConfigError
 from twostroke.simulator.calibration_steps import MeasuredStep
 from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
 from twostroke.simulator.efficiencies import Efficiencies, Interval
@@ -57,9 +58,16 @@ def calibrate(
 
     Args:
         weights: Format that the engine keeps the weights in.
-        starts: How many descents; each asks the cost model for every step some 200 times.
+        starts: How many descents; each asks the cost model for every step some hundreds of times.
+
+    Raises:
+        ConfigError: There are no steps, or some took no time.
     """
-    space = _space(start, weights, hardware)
+    if not steps:
+        raise ConfigError("no steps were measured", hint="give the engine room for them: --kv-cache-memory 1GiB")
+    if min(step.seconds for step in steps) <= 0:
+        raise ConfigError("some steps took no time", hint="measure on a clock that runs")
+    space = _space(start)
     shares = _shares(steps)
 
     def estimates(made: Efficiencies) -> list[float]:
@@ -154,11 +162,13 @@ _FITTED = (
 )
 
 
-def _space(start: Efficiencies, weights: str, hardware: HardwareSheet) -> Space:
+def _space(start: Efficiencies) -> Space:
+    """What is 0 at the start stays so: the device has no such cost, or another coefficient covers it."""
     space = {}
     for table, name, low, high in _FITTED:
-        holder = start.gemm["bf16"] if table == "gemm" else getattr(start, table)
-        space[f"{table}.{name}"] = (min(max(getattr(holder, name), low), high), low, high)
+        value = getattr(start.gemm["bf16"] if table == "gemm" else getattr(start, table), name)
+        if value:
+            space[f"{table}.{name}"] = (min(max(value, low), high), low, high)
     return space
 
 

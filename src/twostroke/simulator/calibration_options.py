@@ -16,7 +16,7 @@ class CalibrationOptions:
     gpu: str = "cpu"
     """The device that the engine runs on: a hardware sheet by name, or one of your own (.toml)."""
     rounds: int = 3
-    """How often every batch is run; the median step of a kind counts."""
+    """How often every batch is run, and at most as often again where the machine changes its speed."""
     output: Path = Path("efficiencies.toml")
     """Write the coefficients here."""
     steps: Path | None = None

@@ -6,9 +6,9 @@ just after a prompt and later; prompts that come while others decode, and such a
 kind counts: what a step usually takes, the operating system's share included, and not what it takes once in a while.
 
 A probe of the machine's speed goes before and after each scene. Runs at another speed than the usual one are made again
-and do not count: one set of coefficients cannot describe two speeds. A machine whose speed never holds for as long as a
-scene has no usual one. There all runs count, and every kind's median is made longer by as much as all steps took longer
-than their medians: what a step takes on average (``docs/decisions/0046-a-machine-without-a-usual-speed.md``).
+and do not count: one set of coefficients cannot describe two speeds. But a machine whose speed never holds for as long
+as a scene has no usual one. There all runs count, and every kind's median is made longer by as much as all steps took
+longer than their medians: what a step takes on average (``docs/decisions/0046-a-machine-without-a-usual-speed.md``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from random import Random
+from statistics import median
 from typing import NamedTuple
 
 from twostroke.engine.client import GenerationRequest
@@ -195,7 +196,7 @@ def _sum_up(scenes: Sequence[_Runs], speeds: Sequence[Speed]) -> Measurement:
                 kinds[_kind(step.shape)].append(step)
     steps = [_middle(same) for same in kinds.values()]
     if not held:
-        # Not the mean of each kind: neighbours stop a step for 20 to 200 ms now and then, and few runs are of one kind.
+        # Not the mean of each kind: neighbours stop a step for 20 to 190 ms now and then, and few runs are of one kind.
         usually = sum(step.seconds * len(same) for step, same in zip(steps, kinds.values()))
         longer = sum(step.seconds for same in kinds.values() for step in same) / usually if usually else 1.0
         steps = [MeasuredStep(step.shape, step.seconds * longer) for step in steps]
@@ -203,7 +204,8 @@ def _sum_up(scenes: Sequence[_Runs], speeds: Sequence[Speed]) -> Measurement:
 
 
 def _middle(same: Sequence[MeasuredStep]) -> MeasuredStep:
-    return sorted(same, key=lambda step: step.seconds)[len(same) // 2]
+    ordered = sorted(same, key=lambda step: step.seconds)
+    return MeasuredStep(ordered[len(same) // 2].shape, median(step.seconds for step in same))
 
 
 def step_shape(event: StepEvent) -> StepShape:
