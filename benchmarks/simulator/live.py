@@ -202,7 +202,8 @@ def update(
         name, others = short_name(model), Others()
         if not keep_calibration:
             kept["models"][name] = calibrate(model, rounds)
-        command = f"python -m benchmarks.simulator.live {name} --repeats {repeats} --rounds {rounds}"
+        how = "--keep-calibration" if keep_calibration else f"--rounds {rounds}"
+        command = f"python -m benchmarks.simulator.live {name} --repeats {repeats} {how}"
         kept["models"][name] |= {"let_sleep": let_sleep, "made": f"`{command}`, {live_report.environment()}"}
         save()
         measure(kept["models"][name], repeats, save, record, let_sleep)
