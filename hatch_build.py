@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,14 @@ def find_compiler() -> list[str] | None:
     return next(([name] for name in ("c++", "g++", "clang++") if shutil.which(name)), None)
 
 
-def compile_library(compiler: list[str], sources: Path, library: Path) -> None:
-    """Compile every source file and link them; raises OSError, or CalledProcessError with the compiler's words."""
+def compile_library(
+    compiler: list[str], sources: Path, library: Path, instruction_sets: Mapping[str, str] = INSTRUCTION_SETS
+) -> None:
+    """Compile every source file and link them; raises OSError, or CalledProcessError with the compiler's words.
+
+    Args:
+        instruction_sets: More flags, by the name of a source file.
+    """
     on_x86 = platform.machine().lower() in ("x86_64", "amd64")
 
     def run(*arguments: str | Path) -> None:
@@ -65,7 +72,7 @@ def compile_library(compiler: list[str], sources: Path, library: Path) -> None:
 
     def build(source: Path) -> Path:
         target = Path(folder) / f"{source.stem}.o"
-        extra = INSTRUCTION_SETS.get(source.stem, "").split() if on_x86 else []
+        extra = shlex.split(instruction_sets.get(source.stem, "")) if on_x86 else []
         try:
             run(*FLAGS, *extra, "-c", source, "-o", target)
         except subprocess.CalledProcessError:

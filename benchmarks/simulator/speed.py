@@ -21,6 +21,7 @@ from twostroke.simulator.options import DeploymentOptions
 from twostroke.simulator.scenario import Scenario, simulate
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
+LOOP = 10_000_000
 LARGE = SchedulerConfig(max_num_seqs=256, max_num_batched_tokens=8192)
 
 
@@ -55,8 +56,21 @@ def measure(scenario: Scenario, jump: bool) -> dict[str, Any]:
     return {"requests": requests, "steps": run.summary.steps, "seconds": seconds, "per_second": requests / seconds}
 
 
+def loop_seconds() -> float:
+    """How fast this core runs Python: seconds that it computes for ``LOOP`` additions, the best of three."""
+    found = []
+    for _ in range(3):
+        began, total = time.process_time(), 0
+        for number in range(LOOP):
+            total += number
+        found.append(time.process_time() - began)
+    return min(found)
+
+
 def main(output: Path | None) -> None:
     results: dict[str, Any] = {}
+    loop = loop_seconds()
+    print(f"{LOOP:,} additions in a loop: {loop:.2f} s")
     print(f"{'workload':42} {'steps':>8} {'stepping':>12} {'jumping':>12}  (requests/s of CPU time)")
     for name, scenario in scenarios().items():
         stepping, jumping = measure(scenario, False), measure(scenario, True)
@@ -65,7 +79,9 @@ def main(output: Path | None) -> None:
         print(f"{name:42} {jumping['steps']:>8} {rates}", flush=True)
     if output is not None:
         machine = {"machine": platform.platform(), "python": platform.python_version()}
-        output.write_text(json.dumps({**machine, "results": results}, indent=1) + "\n", encoding="utf-8")
+        output.write_text(
+            json.dumps({**machine, "loop_seconds": loop, "results": results}, indent=1) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The report on the simulator itself: requests per second beside the targets, and that reports repeat byte for byte.
 
-Measured by ``speed``, kept in ``benchmarks/results/simulator_speed.json``, written to ``docs/validation/speed.md``.
+Measured by ``speed``, kept in ``benchmarks/results`` (of a slower machine in ``benchmarks/results/avx2``), written to
+``docs/validation/speed.md``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any
 from benchmarks.simulator import speed
 from benchmarks.simulator.data import ROOT
 
-RESULTS = ROOT / "benchmarks" / "results" / "simulator_speed.json"
+RESULTS = ROOT / "benchmarks" / "results"
+NAME = "simulator_speed.json"
 REPORT = ROOT / "docs" / "validation"
 STEPPING, JUMPING, MOONCAKE_SECONDS = 1_000, 10_000, 60
 # One of each kind of randomness: drawn lengths and gaps, sessions, tenants and drafts, several replicas.
@@ -31,16 +33,15 @@ REPEATED: Mapping[str, Sequence[str]] = {
 }
 INTRODUCTION = """# Validation of the simulator: its own speed, and that it repeats itself
 
-Written by `python -m benchmarks.simulator.validate --speed`; do not edit. {environment}.
+Written by `python -m benchmarks.simulator.validate --speed`; do not edit.
 
 Requests per second of CPU time of one core, Llama 3.1 8B on an H100 (`benchmarks/simulator/speed.py`): taking every
-step singly, and with runs of decode steps taken in one go. Both give the same reports, byte for byte.
-"""
+step singly, and with runs of decode steps taken in one go. Both give the same reports, byte for byte."""
 
 
 def measure() -> dict[str, Any]:
     """Everything anew; minutes of a quiet machine."""
-    found: dict[str, Any] = {"speed": {}, "repeated": {}}
+    found: dict[str, Any] = {"loop_seconds": speed.loop_seconds(), "speed": {}, "repeated": {}}
     for name, scenario in speed.scenarios().items():
         found["speed"][name] = {
             "stepping": speed.measure(scenario, jump=False),
@@ -78,21 +79,36 @@ def digests(flags: Sequence[str], requests: int = 200) -> list[str]:
     return found
 
 
-def update(anew: bool, environment: str) -> Path | None:
-    """Measure if asked to, and write the report of what was measured last; ``None`` if nothing was."""
-    if anew:
-        RESULTS.write_text(json.dumps({"environment": environment, **measure()}, indent=1) + "\n", encoding="utf-8")
-    if not RESULTS.is_file():
+def update(folder: Path | None, environment: str) -> Path | None:
+    """Write the report of what was measured last, after measuring if there is a folder for it; ``None``: no report."""
+    if folder is not None:
+        text = json.dumps({"environment": environment, **measure()}, indent=1) + "\n"
+        (folder / NAME).write_text(text, encoding="utf-8")
+    found = [RESULTS / NAME, *sorted(RESULTS.glob(f"*/{NAME}"))]
+    kept = [json.loads(path.read_text(encoding="utf-8")) for path in found if path.is_file()]
+    if not kept:
         return None
-    kept = json.loads(RESULTS.read_text(encoding="utf-8"))
     path = REPORT / "speed.md"
     path.write_text(report(kept), encoding="utf-8")
-    draw(kept["speed"], REPORT / "speed.png")
+    draw([one["speed"] for one in kept], REPORT / "speed.png")
     return path
 
 
-def report(kept: Mapping[str, Any]) -> str:
-    lines = [INTRODUCTION.format(environment=kept["environment"]), "## Speed", ""]
+def report(records: Sequence[Mapping[str, Any]]) -> str:
+    """Of every machine on record."""
+    lines = [INTRODUCTION]
+    for kept in records:
+        lines += _speed(kept)
+    lines += ["", "![Requests per second against steps per request](speed.png)"]
+    for kept in records:
+        lines += _repeated(kept)
+    return "\n".join([*lines, ""])
+
+
+def _speed(kept: Mapping[str, Any]) -> list[str]:
+    loop = kept.get("loop_seconds")
+    pace = "" if loop is None else f" {speed.LOOP:,} additions in a loop of Python's take this core {loop:.2f} s."
+    lines = ["", "## Speed", "", f"{kept['environment']}.{pace}", ""]
     lines += [f"| workload | steps | stepping | {STEPPING:,} | jumping | {JUMPING:,} |", "|---|---|---|---|---|---|"]
     for name, found in kept["speed"].items():
         rates = found["stepping"]["per_second"], found["jumping"]["per_second"]
@@ -106,26 +122,24 @@ def report(kept: Mapping[str, Any]) -> str:
                 "",
                 f"The Mooncake conversation trace takes {seconds:.0f} s; asked were {MOONCAKE_SECONDS}: {verdict}.",
             ]
-    lines += [
-        "",
-        "## Same seed, same report",
-        "",
-        "| setting | JSON, CSV and HTML of three processes | |",
-        "|---|---|---|",
-    ]
+    return lines
+
+
+def _repeated(kept: Mapping[str, Any]) -> list[str]:
+    lines = ["", "## Same seed, same report", "", f"{kept['environment']}.", ""]
+    lines += ["| setting | JSON, CSV and HTML of three processes | |", "|---|---|---|"]
     for name, found in kept["repeated"].items():
         same = len(set(found)) == 1
         lines.append(f"| {name} | {', '.join(dict.fromkeys(digest[:16] for digest in found))} | {_verdict(same)} |")
-    lines += ["", "The third takes every step singly. Each has another seed for Python's own hashes.", ""]
-    return "\n".join([*lines, "![Requests per second against steps per request](speed.png)", ""])
+    return [*lines, "", "The third takes every step singly. Each has another seed for Python's own hashes."]
 
 
 def _verdict(met: bool) -> str:
     return "met" if met else "**missed**"
 
 
-def draw(found: Mapping[str, Any], path: Path) -> None:
-    """What a request costs depends on how many steps there are for each."""
+def draw(records: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """What a request costs depends on how many steps there are for each. Machines after the first are crosses."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -133,9 +147,11 @@ def draw(found: Mapping[str, Any], path: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(4.6, 4.2), dpi=90)
     for mode, goal, colour in (("stepping", STEPPING, "tab:blue"), ("jumping", JUMPING, "tab:orange")):
-        each = [one[mode] for one in found.values()]
-        steps = [one["steps"] / one["requests"] for one in each]
-        axes.plot(steps, [one["per_second"] for one in each], "o", color=colour, label=mode)
+        for number, found in enumerate(records):
+            each = [one[mode] for one in found.values()]
+            steps = [one["steps"] / one["requests"] for one in each]
+            rates, label = [one["per_second"] for one in each], mode if number == 0 else f"{mode}, another machine"
+            axes.plot(steps, rates, "x" if number else "o", color=colour, label=label)
         axes.axhline(goal, color=colour, lw=0.7, ls="--")
     axes.set(xscale="log", yscale="log", xlabel="steps per request", ylabel="requests/s", title="speed")
     axes.legend(fontsize=7)

@@ -1,6 +1,6 @@
 """Judges the cost model on public measurements, and the simulator on the live engine: writes docs/validation.
 
-    python -m benchmarks.simulator.validate [--live pilot --live /path/to/350m] [--speed]
+    python -m benchmarks.simulator.validate [--live pilot --live /path/to/350m] [--speed [FOLDER]]
 
 Single-threaded, some minutes. Skips, and says so, where the public measurements are absent. ``--live`` measures the
 engine anew (see ``benchmarks/simulator/live.py``: ten minutes of a quiet machine), ``--speed`` the simulator itself
@@ -61,7 +61,14 @@ NOTES = """## How to read it
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--live", action="append", default=[], metavar="MODEL", help="measure the live engine anew")
-    parser.add_argument("--speed", action="store_true", help="measure the simulator's own speed anew")
+    parser.add_argument(
+        "--speed",
+        nargs="?",
+        type=Path,
+        const=speed_report.RESULTS,
+        metavar="FOLDER",
+        help="measure the simulator's own speed anew, and keep it here; by default in benchmarks/results",
+    )
     options = parser.parse_args()
     if present():
         print(write_kernels())

@@ -160,12 +160,11 @@ def test_every_output_equals_the_reference_without_a_cache(
             "batching": batching,
         }
     )
-    executor = TorchExecutor.load(config)
-    assert executor.info.num_blocks == num_blocks
-    engine = Engine(executor, config=config)
     with selected(instruction_set) as there:
         assume(there)
-        outputs = run(engine, calls)
+        executor = TorchExecutor.load(config)
+        assert executor.info.num_blocks == num_blocks
+        outputs = run(Engine(executor, config=config), calls)
     for call in calls:
         request = call.request
         for index in range(request.params.n):

@@ -1,0 +1,192 @@
+// What the kernels use of AVX-512 and AVX-VNNI, lane by lane, so that their builds run wherever AVX2 does: included
+// before everything else. Slow, and to be checked against what the instructions do: Intel 64 and IA-32 Architectures
+// Software Developer's Manual, volume 2.
+
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include <immintrin.h>
+
+#define __builtin_cpu_supports(NAME) 1
+// Kernels unroll their loops: inlined as often, these would take a minute more to compile.
+#define APART static __attribute__((noinline, unused))
+
+namespace in_software {
+
+template <typename Lane, typename Vector>
+struct Lanes {
+    static constexpr int kCount = sizeof(Vector) / sizeof(Lane);
+    Lane lane[kCount];
+
+    Lanes() = default;
+    explicit Lanes(Vector vector) { memcpy(lane, &vector, sizeof(Vector)); }
+    operator Vector() const {
+        Vector vector;
+        memcpy(&vector, lane, sizeof(Vector));
+        return vector;
+    }
+    Lane& operator[](int i) { return lane[i]; }
+    Lane operator[](int i) const { return lane[i]; }
+};
+
+using Floats = Lanes<float, __m512>;
+using Words = Lanes<uint32_t, __m512i>;
+using Longs = Lanes<uint64_t, __m512i>;
+using Halves = Lanes<uint16_t, __m512i>;
+using HalfOfHalves = Lanes<uint16_t, __m256i>;
+
+template <typename Result, typename Of>
+static inline Result each(Of lane) {
+    Result result;
+    for (int i = 0; i < Result::kCount; ++i) result[i] = lane(i);
+    return result;
+}
+
+static inline float from_bf16(uint16_t half) {
+    const uint32_t word = uint32_t(half) << 16;
+    float value;
+    memcpy(&value, &word, 4);
+    return value;
+}
+
+static inline uint16_t to_bf16(float value) {
+    uint32_t word;
+    memcpy(&word, &value, 4);
+    if (std::isnan(value)) return word >> 16 | 64;
+    return (word + 0x7fff + (word >> 16 & 1)) >> 16;
+}
+
+// ------------------------------------------------------------------------------------------------------- products
+
+APART __m512 dpbf16(__m512 sum, __m512i left, __m512i right) {
+    const Floats before(sum);
+    const Halves a(left), b(right);
+    return each<Floats>([&](int i) {
+        const float odd = fmaf(from_bf16(a[2 * i + 1]), from_bf16(b[2 * i + 1]), before[i]);
+        return fmaf(from_bf16(a[2 * i]), from_bf16(b[2 * i]), odd);
+    });
+}
+
+template <typename Vector>
+APART Vector dpbusd(Vector sum, Vector left, Vector right) {
+    const Lanes<int32_t, Vector> before(sum);
+    const Lanes<uint8_t, Vector> a(left);
+    const Lanes<int8_t, Vector> b(right);
+    return each<Lanes<int32_t, Vector>>([&](int i) {
+        int32_t result = before[i];
+        for (int j = 4 * i; j < 4 * i + 4; ++j) result += a[j] * b[j];
+        return result;
+    });
+}
+
+// ------------------------------------------------------------------------------------------ conversions and memory
+
+APART __m256i cvtneps_pbh(__m512 x) {
+    const Floats from(x);
+    return each<HalfOfHalves>([&](int i) { return to_bf16(from[i]); });
+}
+
+APART __m512i cvtepu16_epi32(__m256i x) {
+    const HalfOfHalves from(x);
+    return each<Words>([&](int i) { return from[i]; });
+}
+
+APART __m512i slli_epi32(__m512i x, int count) {
+    const Words from(x);
+    return each<Words>([&](int i) { return from[i] << count; });
+}
+
+APART void mask_storeu_epi32(void* to, __mmask16 mask, __m512i x) {
+    const Words from(x);
+    for (int i = 0; i < 16; ++i)
+        if (mask >> i & 1) memcpy(static_cast<char*>(to) + 4 * i, &from.lane[i], 4);
+}
+
+// ----------------------------------------------------------------------------------------- exponentials and maxima
+
+APART __m512 min_ps(__m512 x, __m512 y) {  // of a NaN and a number, whichever is second
+    const Floats a(x), b(y);
+    return each<Floats>([&](int i) { return a[i] < b[i] ? a[i] : b[i]; });
+}
+
+APART __mmask16 cmp_nlt_mask(__m512 x, __m512 y) {
+    const Floats a(x), b(y);
+    __mmask16 mask = 0;
+    for (int i = 0; i < 16; ++i) mask |= !(a[i] < b[i]) << i;
+    return mask;
+}
+
+APART __m512 round_to_nearest(__m512 x) {
+    const Floats from(x);
+    return each<Floats>([&](int i) { return nearbyintf(from[i]); });
+}
+
+APART __m512 maskz_scalef_ps(__mmask16 mask, __m512 x, __m512 power) {
+    const Floats a(x), n(power);
+    return each<Floats>([&](int i) {
+        if (!(mask >> i & 1)) return 0.0f;
+        return std::isnan(n[i]) ? n[i] : ldexpf(a[i], int(floorf(n[i])));
+    });
+}
+
+template <typename Combine>
+static inline float reduce(__m512 x, Combine combine) {
+    Floats lanes(x);
+    for (int half = 8; half > 0; half /= 2)
+        for (int i = 0; i < half; ++i) lanes[i] = combine(lanes[i], lanes[i + half]);
+    return lanes[0];
+}
+
+APART float reduce_add_ps(__m512 x) {
+    return reduce(x, [](float a, float b) { return a + b; });
+}
+
+APART float reduce_max_ps(__m512 x) {
+    return reduce(x, [](float a, float b) { return a > b ? a : b; });
+}
+
+// ---------------------------------------------------------------------------------------------------- transposition
+
+template <typename Vector>
+APART __m512i unpack(__m512i x, __m512i y, bool high) {
+    const Vector a(x), b(y);
+    constexpr int width = Vector::kCount / 4;  // elements in 16 bytes
+    return each<Vector>([&](int i) {
+        const int from = i / width * width + (high ? width / 2 : 0) + i % width / 2;
+        return i % 2 ? b[from] : a[from];
+    });
+}
+
+APART __m512i shuffle_i32x4(__m512i x, __m512i y, int which) {
+    const Longs a(x), b(y);
+    return each<Longs>([&](int i) {
+        const int from = 2 * (which >> i / 2 * 2 & 3) + i % 2;
+        return i < 4 ? a[from] : b[from];
+    });
+}
+
+}  // namespace in_software
+
+#define _mm256_dpbusd_avx_epi32 in_software::dpbusd
+#define _mm512_dpbusd_epi32 in_software::dpbusd
+#define _mm512_dpbf16_ps(SUM, A, B) in_software::dpbf16(SUM, (__m512i)(A), (__m512i)(B))
+#define _mm512_cvtneps_pbh in_software::cvtneps_pbh
+#define _mm512_cvtepu16_epi32 in_software::cvtepu16_epi32
+#define _mm512_slli_epi32 in_software::slli_epi32
+#define _mm512_mask_storeu_epi32 in_software::mask_storeu_epi32
+#define _mm512_min_ps in_software::min_ps
+#define _mm512_cmp_ps_mask(A, B, HOW) in_software::cmp_nlt_mask(A, B)
+#undef _mm512_roundscale_ps
+#define _mm512_roundscale_ps(X, HOW) in_software::round_to_nearest(X)
+#define _mm512_maskz_scalef_ps in_software::maskz_scalef_ps
+#define _mm512_reduce_add_ps in_software::reduce_add_ps
+#define _mm512_reduce_max_ps in_software::reduce_max_ps
+#define _mm512_unpacklo_epi32(A, B) in_software::unpack<in_software::Words>(A, B, false)
+#define _mm512_unpackhi_epi32(A, B) in_software::unpack<in_software::Words>(A, B, true)
+#define _mm512_unpacklo_epi64(A, B) in_software::unpack<in_software::Longs>(A, B, false)
+#define _mm512_unpackhi_epi64(A, B) in_software::unpack<in_software::Longs>(A, B, true)
+#undef _mm512_shuffle_i32x4
+#define _mm512_shuffle_i32x4 in_software::shuffle_i32x4
