@@ -21,7 +21,7 @@ BUILDS = {"avx512": PLAIN, "avxvnni": f"{PLAIN} -D__AVXVNNI__", "avx2": "-DTWOST
 
 @functools.cache
 def library_in_software() -> Path | None:
-    """The library, which needs AVX2; compiled unless that has been done from the same sources. ``None`` without a compiler.
+    """The library, which needs AVX2; compiled unless that has been done from the same sources. ``None``: no compiler.
 
     Raises:
         CalledProcessError: It does not compile.
