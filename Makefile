@@ -39,7 +39,7 @@ soak: $(VENV)/.installed-dev ## Treat a server badly for 20 minutes and see whet
 	$(BIN)/python -m benchmarks.soak
 
 clean: ## Remove .venv and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # A stamp, not bin/python: a venv that was left half-made would look finished.
 $(VENV)/.made:

@@ -130,7 +130,8 @@ def table(
     rounds = len(next(iter(runs.values())))
     beside = f"{peer['name']}, in turn" if peer else "vLLM 0.32, measured on another, slower machine"
     lines = [
-        f"{Path(model).name}, {input_len} tokens in, {output_len} out, default flags; medians of {rounds} rounds",
+        f"{Path(model).name}, {input_len} tokens in, {output_len} out, default flags; medians of {rounds} rounds"
+        + ("; of the CPU time that others took, most is the peer's own" if peer else ""),
         "",
         f"| concurrency | output tok/s (range) | against {beside} | {names} |",
         "|---|---|---|" + "---|" * len(COLUMNS),

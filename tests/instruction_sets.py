@@ -37,7 +37,7 @@ def selected(instruction_set: str) -> Iterator[bool]:
         load_library.cache_clear()
         try:
             library = load_library()
-            assert library is not None and library.select(instruction_set), f"{instruction_set} does not compile"
+            assert library is not None and library.select(instruction_set)
             yield True
         finally:
             load_library.cache_clear()

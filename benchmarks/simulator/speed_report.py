@@ -1,6 +1,6 @@
 """The report on the simulator itself: requests per second beside the targets, and that reports repeat byte for byte.
 
-Measured by ``speed``, kept in ``benchmarks/results`` (of a slower machine in ``benchmarks/results/avx2``), written to
+Measured by ``speed``, kept in ``benchmarks/results`` (of a machine without AVX-512 in ``avx2`` there), written to
 ``docs/validation/speed.md``.
 """
 
@@ -33,7 +33,8 @@ REPEATED: Mapping[str, Sequence[str]] = {
 }
 INTRODUCTION = """# Validation of the simulator: its own speed, and that it repeats itself
 
-Written by `python -m benchmarks.simulator.validate --speed`; do not edit.
+Written by `python -m benchmarks.simulator.validate --speed [FOLDER]`; do not edit. Folders are those of machines, see
+[results](../../benchmarks/results): with AVX-512 in `results`, an older and slower one in `results/avx2`.
 
 Requests per second of CPU time of one core, Llama 3.1 8B on an H100 (`benchmarks/simulator/speed.py`): taking every
 step singly, and with runs of decode steps taken in one go. Both give the same reports, byte for byte."""
@@ -81,34 +82,38 @@ def digests(flags: Sequence[str], requests: int = 200) -> list[str]:
 
 def update(folder: Path | None, environment: str) -> Path | None:
     """Write the report of what was measured last, after measuring if there is a folder for it; ``None``: no report."""
+    folders = [RESULTS, *sorted(path.parent for path in RESULTS.glob(f"*/{NAME}"))]
     if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"environment": environment, **measure()}, indent=1) + "\n"
         (folder / NAME).write_text(text, encoding="utf-8")
-    found = [RESULTS / NAME, *sorted(RESULTS.glob(f"*/{NAME}"))]
-    kept = [json.loads(path.read_text(encoding="utf-8")) for path in found if path.is_file()]
+        if folder.resolve() not in [each.resolve() for each in folders]:
+            folders.append(folder)
+    files = {each.name: each / NAME for each in folders}
+    kept = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.is_file()}
     if not kept:
         return None
     path = REPORT / "speed.md"
     path.write_text(report(kept), encoding="utf-8")
-    draw([one["speed"] for one in kept], REPORT / "speed.png")
+    draw({name: one["speed"] for name, one in kept.items()}, REPORT / "speed.png")
     return path
 
 
-def report(records: Sequence[Mapping[str, Any]]) -> str:
-    """Of every machine on record."""
+def report(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """Of every machine on record, by the name of its folder."""
     lines = [INTRODUCTION]
-    for kept in records:
-        lines += _speed(kept)
+    for folder, kept in records.items():
+        lines += _speed(folder, kept)
     lines += ["", "![Requests per second against steps per request](speed.png)"]
-    for kept in records:
-        lines += _repeated(kept)
+    for folder, kept in records.items():
+        lines += _repeated(folder, kept)
     return "\n".join([*lines, ""])
 
 
-def _speed(kept: Mapping[str, Any]) -> list[str]:
+def _speed(folder: str, kept: Mapping[str, Any]) -> list[str]:
     loop = kept.get("loop_seconds")
     pace = "" if loop is None else f" {speed.LOOP:,} additions in a loop of Python's take this core {loop:.2f} s."
-    lines = ["", "## Speed", "", f"{kept['environment']}.{pace}", ""]
+    lines = ["", f"## Speed, {folder}/{NAME}", "", f"{kept['environment']}.{pace}", ""]
     lines += [f"| workload | steps | stepping | {STEPPING:,} | jumping | {JUMPING:,} |", "|---|---|---|---|---|---|"]
     for name, found in kept["speed"].items():
         rates = found["stepping"]["per_second"], found["jumping"]["per_second"]
@@ -125,8 +130,8 @@ def _speed(kept: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _repeated(kept: Mapping[str, Any]) -> list[str]:
-    lines = ["", "## Same seed, same report", "", f"{kept['environment']}.", ""]
+def _repeated(folder: str, kept: Mapping[str, Any]) -> list[str]:
+    lines = ["", f"## Same seed, same report, {folder}/{NAME}", ""]
     lines += ["| setting | JSON, CSV and HTML of three processes | |", "|---|---|---|"]
     for name, found in kept["repeated"].items():
         same = len(set(found)) == 1
@@ -138,8 +143,8 @@ def _verdict(met: bool) -> str:
     return "met" if met else "**missed**"
 
 
-def draw(records: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """What a request costs depends on how many steps there are for each. Machines after the first are crosses."""
+def draw(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """What a request costs depends on how many steps there are for each. By machine, the first as dots."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -147,11 +152,11 @@ def draw(records: Sequence[Mapping[str, Any]], path: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(4.6, 4.2), dpi=90)
     for mode, goal, colour in (("stepping", STEPPING, "tab:blue"), ("jumping", JUMPING, "tab:orange")):
-        for number, found in enumerate(records):
+        for number, (name, found) in enumerate(records.items()):
             each = [one[mode] for one in found.values()]
             steps = [one["steps"] / one["requests"] for one in each]
-            rates, label = [one["per_second"] for one in each], mode if number == 0 else f"{mode}, another machine"
-            axes.plot(steps, rates, "x" if number else "o", color=colour, label=label)
+            rates, label = [one["per_second"] for one in each], f"{mode}, {name}"
+            axes.plot(steps, rates, "ox+v"[number % 4], color=colour, label=label)
         axes.axhline(goal, color=colour, lw=0.7, ls="--")
     axes.set(xscale="log", yscale="log", xlabel="steps per request", ylabel="requests/s", title="speed")
     axes.legend(fontsize=7)

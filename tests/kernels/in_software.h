@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -11,6 +12,9 @@
 #include <immintrin.h>
 
 #define __builtin_cpu_supports(NAME) 1
+#ifdef IN_SOFTWARE_AVXVNNI
+#define __AVXVNNI__ 1
+#endif
 // Kernels unroll their loops: inlined as often, these would take a minute more to compile.
 #define APART static __attribute__((noinline, unused))
 
@@ -52,7 +56,11 @@ static inline float from_bf16(uint16_t half) {
     return value;
 }
 
+// Instructions for bf16 know no subnormal numbers, whatever the processor is set to.
+static inline float flush(float value) { return fabsf(value) < FLT_MIN ? copysignf(0.0f, value) : value; }
+
 static inline uint16_t to_bf16(float value) {
+    value = flush(value);
     uint32_t word;
     memcpy(&word, &value, 4);
     if (std::isnan(value)) return word >> 16 | 64;
@@ -64,10 +72,10 @@ static inline uint16_t to_bf16(float value) {
 APART __m512 dpbf16(__m512 sum, __m512i left, __m512i right) {
     const Floats before(sum);
     const Halves a(left), b(right);
-    return each<Floats>([&](int i) {
-        const float odd = fmaf(from_bf16(a[2 * i + 1]), from_bf16(b[2 * i + 1]), before[i]);
-        return fmaf(from_bf16(a[2 * i]), from_bf16(b[2 * i]), odd);
-    });
+    const auto product = [&](int i, float onto) {
+        return flush(fmaf(flush(from_bf16(a[i])), flush(from_bf16(b[i])), flush(onto)));
+    };
+    return each<Floats>([&](int i) { return product(2 * i, product(2 * i + 1, before[i])); });
 }
 
 template <typename Vector>
@@ -112,14 +120,18 @@ APART __m512 min_ps(__m512 x, __m512 y) {  // of a NaN and a number, whichever i
     return each<Floats>([&](int i) { return a[i] < b[i] ? a[i] : b[i]; });
 }
 
-APART __mmask16 cmp_nlt_mask(__m512 x, __m512 y) {
+template <int HOW>
+APART __mmask16 cmp_mask(__m512 x, __m512 y) {
+    static_assert(HOW == _CMP_NLT_UQ, "no other comparison is known here");
     const Floats a(x), b(y);
     __mmask16 mask = 0;
     for (int i = 0; i < 16; ++i) mask |= !(a[i] < b[i]) << i;
     return mask;
 }
 
-APART __m512 round_to_nearest(__m512 x) {
+template <int HOW>
+APART __m512 roundscale(__m512 x) {
+    static_assert(HOW == (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), "no other rounding is known here");
     const Floats from(x);
     return each<Floats>([&](int i) { return nearbyintf(from[i]); });
 }
@@ -145,7 +157,7 @@ APART float reduce_add_ps(__m512 x) {
 }
 
 APART float reduce_max_ps(__m512 x) {
-    return reduce(x, [](float a, float b) { return a > b ? a : b; });
+    return reduce(x, [](float a, float b) { return b > a ? b : a; });
 }
 
 // ---------------------------------------------------------------------------------------------------- transposition
@@ -178,9 +190,10 @@ APART __m512i shuffle_i32x4(__m512i x, __m512i y, int which) {
 #define _mm512_slli_epi32 in_software::slli_epi32
 #define _mm512_mask_storeu_epi32 in_software::mask_storeu_epi32
 #define _mm512_min_ps in_software::min_ps
-#define _mm512_cmp_ps_mask(A, B, HOW) in_software::cmp_nlt_mask(A, B)
+#undef _mm512_cmp_ps_mask
+#define _mm512_cmp_ps_mask(A, B, HOW) in_software::cmp_mask<(HOW)>(A, B)
 #undef _mm512_roundscale_ps
-#define _mm512_roundscale_ps(X, HOW) in_software::round_to_nearest(X)
+#define _mm512_roundscale_ps(X, HOW) in_software::roundscale<(HOW)>(X)
 #define _mm512_maskz_scalef_ps in_software::maskz_scalef_ps
 #define _mm512_reduce_add_ps in_software::reduce_add_ps
 #define _mm512_reduce_max_ps in_software::reduce_max_ps
