@@ -131,7 +131,7 @@ def table(
     beside = f"{peer['name']}, in turn" if peer else "vLLM 0.32, measured on another, slower machine"
     lines = [
         f"{Path(model).name}, {input_len} tokens in, {output_len} out, default flags; medians of {rounds} rounds"
-        + ("; of the CPU time that others took, most is the peer's own" if peer else ""),
+        + ("; the CPU time of others includes the peer's" if peer else ""),
         "",
         f"| concurrency | output tok/s (range) | against {beside} | {names} |",
         "|---|---|---|" + "---|" * len(COLUMNS),

@@ -50,7 +50,7 @@ def _library() -> Path | RuntimeError | None:
         if library.exists():
             return library
         FOLDER.mkdir(parents=True, exist_ok=True)
-        for earlier in FOLDER.iterdir():
+        for earlier in FOLDER.glob("*.so"):
             earlier.unlink(missing_ok=True)
         unfinished = library.with_suffix(f".{os.getpid()}")  # whoever else tests here must not load half of it
         hatch_build.compile_library(compiler, ROOT / hatch_build.SOURCES, unfinished, BUILDS, complete=True)
