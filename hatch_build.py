@@ -1,4 +1,6 @@
-"""Compiles the CPU kernels when the package is built. Without a C++ compiler the package is built without them."""
+"""Compiles the CPU kernels when the package is built. Without a C++ compiler the package is built
+without them.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,18 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = Path("src/twostroke/kernels/cpp")
 LIBRARY = Path("src/twostroke/kernels/cpp/kernels.so")
-# -ffp-contract=fast: products are fused with sums wherever that is possible, so in all kernels alike. That attention
-# adds the same for one row and for many rests on it.
-FLAGS = ["-O3", "-std=c++17", "-fPIC", "-pthread", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-w"]
+# -ffp-contract=fast: products are fused with sums wherever that is possible, so in all kernels
+#   alike. That attention adds the same for one row and for many rests on it.
+FLAGS = [
+    "-O3",
+    "-std=c++17",
+    "-fPIC",
+    "-pthread",
+    "-fvisibility=hidden",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-w",
+]
 # One build of the same kernels per instruction set; which one runs is decided when they are loaded.
 INSTRUCTION_SETS = {
     "avx2": "-mavx2 -mfma",
@@ -38,13 +49,20 @@ class KernelsHook(BuildHookInterface):  # type: ignore[type-arg]
         root = Path(self.root)
         compiler = find_compiler()
         if compiler is None:
-            self.app.display_warning("no C++ compiler found: twostroke is built without its CPU kernels")
+            self.app.display_warning(
+                "no C++ compiler found: twostroke is built without its CPU kernels"
+            )
             return
         try:
             compile_library(compiler, root / SOURCES, root / LIBRARY)
-        except (OSError, subprocess.CalledProcessError) as error:  # no such compiler, nowhere to write; its words
+        except (
+            OSError,
+            subprocess.CalledProcessError,
+        ) as error:  # no such compiler, nowhere to write; its words
             reason = getattr(error, "stderr", error)
-            self.app.display_warning(f"the CPU kernels did not compile, twostroke is built without them:\n{reason}")
+            self.app.display_warning(
+                f"the CPU kernels did not compile, twostroke is built without them:\n{reason}"
+            )
             return
         build_data["artifacts"].append(str(LIBRARY))
         build_data["pure_python"], build_data["infer_tag"] = False, True
@@ -65,7 +83,8 @@ def compile_library(
     *,
     complete: bool = False,
 ) -> None:
-    """Compile every source file and link them; raises OSError, or CalledProcessError with the compiler's words.
+    """Compile every source file and link them; raises OSError, or CalledProcessError with the
+    compiler's words.
 
     Args:
         instruction_sets: More flags, by the name of a source file.
@@ -74,7 +93,9 @@ def compile_library(
     on_x86 = platform.machine().lower() in ("x86_64", "amd64")
 
     def run(*arguments: str | Path) -> None:
-        subprocess.run([*compiler, *map(str, arguments)], check=True, capture_output=True, text=True)
+        subprocess.run(
+            [*compiler, *map(str, arguments)], check=True, capture_output=True, text=True
+        )
 
     def build(source: Path) -> Path:
         target = Path(folder) / f"{source.stem}.o"
@@ -84,14 +105,18 @@ def compile_library(
         except subprocess.CalledProcessError:
             if complete or not extra:
                 raise
-            run(*FLAGS, "-DTWOSTROKE_WITHOUT", "-c", source, "-o", target)  # a compiler too old for these instructions
+            run(
+                *FLAGS, "-DTWOSTROKE_WITHOUT", "-c", source, "-o", target
+            )  # a compiler too old for these instructions
         return target
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(build, sorted(sources.glob("*.cpp"))))
         temporary = Path(folder) / library.name
         run("-shared", "-pthread", "-s", *objects, "-o", temporary)
-        library.unlink(missing_ok=True)  # a process may have the old one mapped: replaced, never overwritten
+        library.unlink(
+            missing_ok=True
+        )  # a process may have the old one mapped: replaced, never overwritten
         shutil.move(temporary, library)
 
 

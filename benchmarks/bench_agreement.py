@@ -1,8 +1,9 @@
-"""Do two clients measure the same? ``python -m benchmarks.bench_agreement --aiperf /path/to/venv/bin/aiperf``.
+"""Do two clients measure the same? ``python -m benchmarks.bench_agreement --aiperf
+/path/to/venv/bin/aiperf``.
 
-One server, one workload (lengths and concurrency fixed), measured by turns by ``twostroke bench serve`` and by NVIDIA's
-AIPerf (https://github.com/ai-dynamo/aiperf). It is no dependency of this project and wants a venv of its own:
-``python -m venv VENV && VENV/bin/pip install aiperf==0.13.0``.
+One server, one workload (lengths and concurrency fixed), measured by turns by ``twostroke bench
+serve`` and by NVIDIA's AIPerf (https://github.com/ai-dynamo/aiperf). It is no dependency of this
+project and wants a venv of its own: ``python -m venv VENV && VENV/bin/pip install aiperf==0.13.0``.
 """
 
 from __future__ import annotations
@@ -27,13 +28,21 @@ import httpx
 from benchmarks import make_checkpoint
 from benchmarks.claims.report import Others, environment, environment_text
 from benchmarks.server import running_server
-from twostroke.model_files import resolve_model
+from twostroke.model_spec.model_files import resolve_model
 
 RESULTS = Path(__file__).parent / "results"
-# Prompts of the two differ, so that neither may find anything of its own or the other's in the cache.
-SERVER_FLAGS = ("--no-enable-prefix-caching", "--served-model-name", "served", "--max-model-len", "2048")
+# Prompts of the two differ, so that neither may find anything of its own or the other's in the
+# cache.
+SERVER_FLAGS = (
+    "--no-enable-prefix-caching",
+    "--served-model-name",
+    "served",
+    "--max-model-len",
+    "2048",
+)
 TOKENIZER, COMMIT = "local/served", "0" * 40
-# The server's own view of a client's requests: our name of the metric, and the histogram whose mean it is.
+# The server's own view of a client's requests: our name of the metric, and the histogram whose mean
+# it is.
 SEEN = "seen by the server: "
 SERVER_VIEW = {
     "TTFT, mean": "vllm:time_to_first_token_seconds",
@@ -54,7 +63,9 @@ METRICS = (
 
 
 class ClientFailedError(RuntimeError):
-    """A client ended with an error, or measured another workload than it was asked to; carries the end of its log."""
+    """A client ended with an error, or measured another workload than it was asked to; carries the
+    end of its log.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +80,8 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One metric: the median over the rounds by each client, and the median of each round's difference.
+    """One metric: the median over the rounds by each client, and the median of each round's
+    difference.
 
     By rounds, since a machine that is slower for a while is so for both clients of a round.
     """
@@ -111,7 +123,9 @@ def main(
         0 if all differences are within 5 %.
     """
     others = Others()
-    workload = Workload(requests=requests, concurrency=concurrency, input_len=input_len, output_len=output_len)
+    workload = Workload(
+        requests=requests, concurrency=concurrency, input_len=input_len, output_len=output_len
+    )
     runs: dict[str, list[dict[str, float]]] = {"ours": [], "theirs": []}
     with tempfile.TemporaryDirectory(prefix="twostroke-agreement-") as name:
         folder = Path(name)
@@ -121,7 +135,10 @@ def main(
             with redirect_stdout(sys.stderr):
                 make_checkpoint.main(model, served)
         with running_server(
-            served, folder / "server.log", *SERVER_FLAGS, environment={"OMP_NUM_THREADS": str(threads)}
+            served,
+            folder / "server.log",
+            *SERVER_FLAGS,
+            environment={"OMP_NUM_THREADS": str(threads)},
         ) as server:
             for number in range(rounds):
                 for turn in ("ours", "theirs") if number % 2 == 0 else ("theirs", "ours"):
@@ -132,7 +149,9 @@ def main(
                         run = run_aiperf(aiperf, server.url, served, workload, place, number)
                     runs[turn].append(run | seen_by_server(before, observe(server.url)))
                 print(
-                    f"round {number + 1} of {rounds}: {[own[-1] for own in runs.values()]}", file=sys.stderr, flush=True
+                    f"round {number + 1} of {rounds}: {[own[-1] for own in runs.values()]}",
+                    file=sys.stderr,
+                    flush=True,
                 )
     rows = compare(runs["ours"], runs["theirs"])
     text = table(rows, workload, rounds)
@@ -154,34 +173,73 @@ def run_ours(url: str, workload: Workload, folder: Path, seed: int) -> dict[str,
     command = [
         *(sys.executable, "-m", "twostroke", "bench", "serve", "--base-url", url),
         *("--num-prompts", str(workload.requests), "--max-concurrency", str(workload.concurrency)),
-        *("--random-input-len", str(workload.input_len), "--random-output-len", str(workload.output_len)),
+        *(
+            "--random-input-len",
+            str(workload.input_len),
+            "--random-output-len",
+            str(workload.output_len),
+        ),
         *("--ignore-eos", "--seed", str(seed), "--num-warmups", "4", "--output-json", str(report)),
     ]
     _run(command, folder / "log")
     return of_ours(json.loads(report.read_text()), workload)
 
 
-def run_aiperf(aiperf: Path, url: str, model: str, workload: Workload, folder: Path, seed: int) -> dict[str, float]:
-    """AIPerf with the same workload, its other services kept off the cores that the server needs."""
+def run_aiperf(
+    aiperf: Path, url: str, model: str, workload: Workload, folder: Path, seed: int
+) -> dict[str, float]:
+    """AIPerf with the same workload, its other services kept off the cores that the server
+    needs.
+    """
     folder.mkdir()
     cache_tokenizer(model, folder / "hub")
     command = [
         *(str(aiperf), "profile", "--model", "served", "--tokenizer", TOKENIZER, "--url", url),
         *("--endpoint-type", "completions", "--streaming", "--use-server-token-count"),
-        *("--request-count", str(workload.requests), "--num-dataset-entries", str(workload.requests)),
+        *(
+            "--request-count",
+            str(workload.requests),
+            "--num-dataset-entries",
+            str(workload.requests),
+        ),
         *("--concurrency", str(workload.concurrency), "--warmup-request-count", "4"),
-        *("--prompt-input-tokens-mean", str(workload.input_len), "--prompt-input-tokens-stddev", "0"),
-        *("--prompt-output-tokens-mean", str(workload.output_len), "--prompt-output-tokens-stddev", "0"),
-        *("--extra-inputs", "ignore_eos:true", "--extra-inputs", "temperature:0", "--random-seed", str(seed)),
+        *(
+            "--prompt-input-tokens-mean",
+            str(workload.input_len),
+            "--prompt-input-tokens-stddev",
+            "0",
+        ),
+        *(
+            "--prompt-output-tokens-mean",
+            str(workload.output_len),
+            "--prompt-output-tokens-stddev",
+            "0",
+        ),
+        *(
+            "--extra-inputs",
+            "ignore_eos:true",
+            "--extra-inputs",
+            "temperature:0",
+            "--random-seed",
+            str(seed),
+        ),
         *("--workers-max", "1", "--record-processor-service-count", "1", "--ui-type", "none"),
         *("--no-gpu-telemetry", "--no-server-metrics", "--output-artifact-dir", str(folder)),
     ]
-    _run(command, folder / "log", HF_HUB_CACHE=str(folder / "hub"), HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
+    _run(
+        command,
+        folder / "log",
+        HF_HUB_CACHE=str(folder / "hub"),
+        HF_HUB_OFFLINE="1",
+        TRANSFORMERS_OFFLINE="1",
+    )
     return of_aiperf(json.loads((folder / "profile_export_aiperf.json").read_text()), workload)
 
 
 def cache_tokenizer(model: str, hub: Path) -> None:
-    """Lay the model's tokenizer out as the Hub's cache would: AIPerf, told to stay offline, loads from nowhere else."""
+    """Lay the model's tokenizer out as the Hub's cache would: AIPerf, told to stay offline, loads
+    from nowhere else.
+    """
     place = hub / f"models--{TOKENIZER.replace('/', '--')}"
     snapshot = place / "snapshots" / COMMIT
     snapshot.mkdir(parents=True)
@@ -198,10 +256,16 @@ def of_ours(report: dict[str, Any], workload: Workload) -> dict[str, float]:
     Raises:
         ClientFailedError: Not all requests were answered in full.
     """
-    asked = (workload.requests, workload.requests * workload.input_len, workload.requests * workload.output_len)
+    asked = (
+        workload.requests,
+        workload.requests * workload.input_len,
+        workload.requests * workload.output_len,
+    )
     found = (report["completed"], report["total_input_tokens"], report["total_output_tokens"])
     if found != asked:
-        raise ClientFailedError(f"bench serve: {found} requests, tokens in and out; asked were {asked}")
+        raise ClientFailedError(
+            f"bench serve: {found} requests, tokens in and out; asked were {asked}"
+        )
     return {name: float(report[key]) for name, _, key, _ in METRICS}
 
 
@@ -209,8 +273,8 @@ def of_aiperf(report: dict[str, Any], workload: Workload) -> dict[str, float]:
     """The compared numbers of AIPerf's report.
 
     Raises:
-        ClientFailedError: Not all requests were answered, or with other lengths (prompts may be off by 2 %, since
-            it makes them as text).
+        ClientFailedError: Not all requests were answered, or with other lengths (prompts may be off
+            by 2 %, since it makes them as text).
     """
     lengths = [report[name]["avg"] for name in ("input_sequence_length", "output_sequence_length")]
     count = report["request_count"]["avg"]
@@ -226,10 +290,22 @@ def of_aiperf(report: dict[str, Any], workload: Workload) -> dict[str, float]:
 def compare(ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]]) -> list[Row]:
     """Medians over the rounds; ``ours`` and ``theirs`` in the same order."""
     both = list(zip(ours, theirs, strict=True))
-    rows = [_row(name, unit, [(run[name], other[name]) for run, other in both]) for name, unit, _, _ in METRICS]
+    rows = [
+        _row(name, unit, [(run[name], other[name]) for run, other in both])
+        for name, unit, _, _ in METRICS
+    ]
     for name in SERVER_VIEW:
-        pairs = [(run[name] / run[SEEN + name], other[name] / other[SEEN + name]) for run, other in both]
-        rows.append(_row(f"{name}, as a multiple of what the server saw of the same client", "", pairs, judged=False))
+        pairs = [
+            (run[name] / run[SEEN + name], other[name] / other[SEEN + name]) for run, other in both
+        ]
+        rows.append(
+            _row(
+                f"{name}, as a multiple of what the server saw of the same client",
+                "",
+                pairs,
+                judged=False,
+            )
+        )
     return rows
 
 
@@ -245,23 +321,32 @@ def observe(url: str) -> dict[str, tuple[float, float]]:
     def value(name: str) -> float:
         return next((float(line.split()[-1]) for line in lines if line.startswith(name + "{")), 0.0)
 
-    return {name: (1000 * value(f"{key}_sum"), value(f"{key}_count")) for name, key in SERVER_VIEW.items()}
+    return {
+        name: (1000 * value(f"{key}_sum"), value(f"{key}_count"))
+        for name, key in SERVER_VIEW.items()
+    }
 
 
 def seen_by_server(
     before: Mapping[str, tuple[float, float]], after: Mapping[str, tuple[float, float]]
 ) -> dict[str, float]:
-    """The means of what came between (warm-ups included), under the names of our metrics behind ``SEEN``."""
+    """The means of what came between (warm-ups included), under the names of our metrics behind
+    ``SEEN``.
+    """
     return {
-        SEEN + name: (after[name][0] - before[name][0]) / max(1.0, after[name][1] - before[name][1]) for name in after
+        SEEN + name: (after[name][0] - before[name][0]) / max(1.0, after[name][1] - before[name][1])
+        for name in after
     }
 
 
 def table(rows: Sequence[Row], workload: Workload, rounds: int) -> str:
     """Markdown."""
     lines = [
-        f"{workload.requests} requests of {workload.input_len} tokens in and {workload.output_len} out, "
-        f"{workload.concurrency} at a time; medians of {rounds} rounds, of the differences as well",
+        (
+            f"{workload.requests} requests of {workload.input_len} tokens in and"
+            f" {workload.output_len} out, {workload.concurrency} at a time; medians of {rounds}"
+            " rounds, of the differences as well"
+        ),
         "",
         f"| | twostroke bench serve | AIPerf | difference (asked: within {TOLERANCE:.0%}) |",
         "|---|---|---|---|",
@@ -280,13 +365,17 @@ def version_of(aiperf: Path) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def write(runs: Mapping[str, Sequence[dict[str, float]]], text: str, where: dict[str, Any], file: Path) -> None:
+def write(
+    runs: Mapping[str, Sequence[dict[str, float]]], text: str, where: dict[str, Any], file: Path
+) -> None:
     """``file`` with .json for every round, with .md to read."""
     file.parent.mkdir(parents=True, exist_ok=True)
     results = {**where, "rounds": {"twostroke": runs["ours"], "aiperf": runs["theirs"]}}
     file.with_suffix(".json").write_text(json.dumps(results, indent=2) + "\n")
     version = f"- AIPerf {where['aiperf']}\n"
-    file.with_suffix(".md").write_text(f"# Two clients, one server\n\n{environment_text(where)}{version}\n{text}\n")
+    file.with_suffix(".md").write_text(
+        f"# Two clients, one server\n\n{environment_text(where)}{version}\n{text}\n"
+    )
 
 
 def _run(command: Sequence[str], log: Path, **environment: str) -> None:
@@ -301,7 +390,9 @@ def _run(command: Sequence[str], log: Path, **environment: str) -> None:
                 env={**os.environ, **environment},
             )
         except FileNotFoundError as error:
-            raise ClientFailedError(f"there is no {command[0]}; see the top of this file") from error
+            raise ClientFailedError(
+                f"there is no {command[0]}; see the top of this file"
+            ) from error
         except subprocess.SubprocessError as error:
             lines = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
             raise ClientFailedError(f"{command[0]}: {error}\n{lines}") from error

@@ -1,9 +1,11 @@
-"""How the cost of a decode step grows with batch and context. Run as ``python -m benchmarks.growth MODEL``.
+"""How the cost of a decode step grows with batch and context. Run as ``python -m benchmarks.growth
+MODEL``.
 
-The executor runs steps that no scheduler planned: so many requests of so many tokens, over a cache full of values.
-Beside each stands the roofline of this machine, from two rates that the script measures just before, since they change
-where others use the memory, too: the time to read the step's weights, keys and values once, or to carry out its
-products, whichever is longer. Writes benchmarks/results/growth.json, .md and .png.
+The executor runs steps that no scheduler planned: so many requests of so many tokens, over a cache
+full of values. Beside each stands the roofline of this machine, from two rates that the script
+measures just before, since they change where others use the memory, too: the time to read the
+step's weights, keys and values once, or to carry out its products, whichever is longer. Writes
+benchmarks/results/growth.json, .md and .png.
 """
 
 from __future__ import annotations
@@ -23,14 +25,15 @@ import cyclopts
 import torch
 
 from benchmarks.claims.report import Others, environment, environment_text
-from twostroke.config import EngineConfig
+from twostroke.core.config import EngineConfig
+from twostroke.core.request import Request
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.step import ScheduledRequest, StepPlan
 from twostroke.kernels.library import load_library
 from twostroke.layers.linear import PackedLinear
 from twostroke.layers.packing import pack
-from twostroke.model_config import ModelConfig
+from twostroke.model_spec.model_config import ModelConfig
 from twostroke.runtime.torch_executor import TorchExecutor
-from twostroke.sampling_params import SamplingParams
-from twostroke.types import Request, ScheduledRequest, StepPlan
 
 RESULTS = Path(__file__).parent / "results"
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -48,7 +51,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One kind of step: milliseconds measured (median) and by the roofline, and which rate that is."""
+    """One kind of step: milliseconds measured (median) and by the roofline, and which rate that
+    is.
+    """
 
     batch: int
     context: int
@@ -58,7 +63,9 @@ class Point:
     machine: Machine
 
 
-def main(model: Path, *, kv: int = 2**31, rounds: int = 9, threads: int = 2, out: Path = RESULTS) -> None:
+def main(
+    model: Path, *, kv: int = 2**31, rounds: int = 9, threads: int = 2, out: Path = RESULTS
+) -> None:
     """Measure, record and draw.
 
     Args:
@@ -70,7 +77,12 @@ def main(model: Path, *, kv: int = 2**31, rounds: int = 9, threads: int = 2, out
     torch.manual_seed(0)
     others = Others()
     config = EngineConfig.from_flat(
-        {"model": str(model), "kv_cache_memory": kv, "block_size": BLOCK, "max_num_seqs": max(BATCHES)}
+        {
+            "model": str(model),
+            "kv_cache_memory": kv,
+            "block_size": BLOCK,
+            "max_num_seqs": max(BATCHES),
+        }
     )
     executor = TorchExecutor.load(config)
     probe = Probe()
@@ -80,24 +92,34 @@ def main(model: Path, *, kv: int = 2**31, rounds: int = 9, threads: int = 2, out
     points = []
     for context in CONTEXTS:
         for batch in BATCHES:
-            if batch * -(-context // BLOCK) <= executor.info.num_blocks and context <= executor.info.max_model_len:
+            if (
+                batch * -(-context // BLOCK) <= executor.info.num_blocks
+                and context <= executor.info.max_model_len
+            ):
                 points.append(measure(executor, sheet, probe(rounds), batch, context, rounds))
                 print(points[-1], file=sys.stderr, flush=True)
     executor.close()
-    where = environment(shlex.join(["python", "-m", "benchmarks.growth", *sys.argv[1:]]), others.share())
+    where = environment(
+        shlex.join(["python", "-m", "benchmarks.growth", *sys.argv[1:]]), others.share()
+    )
     _write(points, where, out)
 
 
 class Probe:
-    """What this machine gives at the moment. Reading from memory: torch's sum of 512 MiB, or one row through weights of
-    500 MB, whichever is faster. Products: PyTorch's or our own, whichever is faster."""
+    """What this machine gives at the moment. Reading from memory: torch's sum of 512 MiB, or one
+    row through weights of 500 MB, whichever is faster. Products: PyTorch's or our own, whichever is
+    faster."""
 
     def __init__(self) -> None:
         self._big = torch.ones(2**26, dtype=torch.int64)
         self._weight = torch.randn(2048, 2048).bfloat16()
         self._x = torch.randn(512, 2048).bfloat16()
         library, layers = load_library(), 60
-        self._layers = [PackedLinear(pack(self._weight, "bfloat16"), None, library) for _ in range(layers) if library]
+        self._layers = [
+            PackedLinear(pack(self._weight, "bfloat16"), None, library)
+            for _ in range(layers)
+            if library
+        ]
 
     def __call__(self, rounds: int) -> Machine:
         x, count = self._x, 2 * len(self._x) * self._weight.numel()
@@ -105,7 +127,9 @@ class Probe:
         operations = count / _median(lambda: torch.nn.functional.linear(x, self._weight), rounds)
         if self._layers:
             size = sum(layer.nbytes for layer in self._layers)
-            bandwidth = max(bandwidth, size / _median(lambda: [layer(x[:1]) for layer in self._layers], rounds))
+            bandwidth = max(
+                bandwidth, size / _median(lambda: [layer(x[:1]) for layer in self._layers], rounds)
+            )
             operations = max(operations, count / _median(lambda: self._layers[0](x), rounds))
         return Machine(bandwidth, operations)
 
@@ -121,9 +145,16 @@ def _median(run: Callable[[], object], rounds: int) -> float:
 
 
 def measure(
-    executor: TorchExecutor, sheet: ModelConfig, machine: Machine, batch: int, context: int, rounds: int
+    executor: TorchExecutor,
+    sheet: ModelConfig,
+    machine: Machine,
+    batch: int,
+    context: int,
+    rounds: int,
 ) -> Point:
-    """Steps in which ``batch`` requests, whose latest token is number ``context``, decode one token each."""
+    """Steps in which ``batch`` requests, whose latest token is number ``context``, decode one token
+    each.
+    """
     blocks = list(range(executor.info.num_blocks))
     random.Random(0).shuffle(blocks)
     each = -(-context // BLOCK)
@@ -131,9 +162,15 @@ def measure(
     plan = StepPlan(0, 0.0)
     for index in range(batch):
         request = Request(
-            f"{batch}-{context}-{index}", [300 + index] * context, params, context - 1, executor.info.max_model_len
+            f"{batch}-{context}-{index}",
+            [300 + index] * context,
+            params,
+            context - 1,
+            executor.info.max_model_len,
         )
-        plan.add(ScheduledRequest(request, context - 1, 1, blocks[index * each : (index + 1) * each], 0))
+        plan.add(
+            ScheduledRequest(request, context - 1, 1, blocks[index * each : (index + 1) * each], 0)
+        )
     seconds = _median(lambda: executor.execute(plan), rounds)
     plan = StepPlan(0, 0.0, released=list(plan.scheduled))
     executor.execute(plan)
@@ -148,21 +185,25 @@ def measure(
 
 def _write(points: Sequence[Point], where: dict[str, Any], folder: Path) -> None:
     lines = [
-        "| context | batch | step, ms | roofline, ms | bound by | times the roofline | ms a request | GB/s read |",
+        (
+            "| context | batch | step, ms | roofline, ms | bound by | times the roofline | ms a"
+            " request | GB/s read |"
+        ),
         "|---:|---:|---:|---:|---|---:|---:|---:|",
     ]
     lines += [
-        f"| {p.context} | {p.batch} | {p.ms:.1f} | {p.roofline_ms:.1f} | {p.bound} | {p.ms / p.roofline_ms:.2f} "
-        f"| {p.ms / p.batch:.2f} | {p.machine.bandwidth / 1e9:.1f} |"
+        f"| {p.context} | {p.batch} | {p.ms:.1f} | {p.roofline_ms:.1f} | {p.bound} |"
+        f" {p.ms / p.roofline_ms:.2f} | {p.ms / p.batch:.2f} | {p.machine.bandwidth / 1e9:.1f} |"
         for p in points
     ]
-    read, products = ([getattr(p.machine, rate) / 1e9 for p in points] for rate in ("bandwidth", "operations"))
+    read, products = (
+        [getattr(p.machine, rate) / 1e9 for p in points] for rate in ("bandwidth", "operations")
+    )
     text = (
-        f"# How the cost of a decode step grows\n\n{environment_text(where)}\n"
-        f"This machine, measured before each kind of step: {min(read):.1f} to {max(read):.1f} GB/s read, "
-        f"{min(products):.0f} to {max(products):.0f} GFLOP/s in bf16.\n\n![step time](growth.png)\n\n"
-        + "\n".join(lines)
-        + "\n"
+        f"# How the cost of a decode step grows\n\n{environment_text(where)}\nThis machine,"
+        f" measured before each kind of step: {min(read):.1f} to {max(read):.1f} GB/s read,"
+        f" {min(products):.0f} to {max(products):.0f} GFLOP/s in bf16.\n\n![step"
+        " time](growth.png)\n\n" + "\n".join(lines) + "\n"
     )
     folder.mkdir(parents=True, exist_ok=True)
     record = {"environment": where, "points": [asdict(p) for p in points]}
@@ -182,14 +223,18 @@ def draw(points: Sequence[Point], path: Path) -> None:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 4), dpi=90, sharey=True)
     for axes, line, x in ((left, "context", "batch"), (right, "batch", "context")):
         for value in sorted({getattr(p, line) for p in points}):
-            along = sorted((p for p in points if getattr(p, line) == value), key=lambda p: getattr(p, x))
+            along = sorted(
+                (p for p in points if getattr(p, line) == value), key=lambda p: getattr(p, x)
+            )
             if len(along) < 2:
                 continue
             places = [getattr(p, x) for p in along]
             (drawn,) = axes.plot(places, [p.ms for p in along], ".-", lw=1, label=f"{line} {value}")
             axes.plot(places, [p.roofline_ms for p in along], "--", lw=0.8, color=drawn.get_color())
         axes.set(xscale="log", yscale="log", xlabel=x)
-        axes.set_xticks(sorted({getattr(p, x) for p in points}), sorted({getattr(p, x) for p in points}))
+        axes.set_xticks(
+            sorted({getattr(p, x) for p in points}), sorted({getattr(p, x) for p in points})
+        )
         axes.legend(fontsize=7)
     left.set(ylabel="decode step, ms (dashed: roofline)")
     figure.tight_layout()

@@ -1,8 +1,10 @@
-"""Steps and throughput, beside another tree's: ``python -m benchmarks.hot_path MODEL --other ../main/src``.
+"""Steps and throughput, beside another tree's: ``python -m benchmarks.hot_path MODEL --other
+../main/src``.
 
-The engine alone (``bench offline``: median step of prompts and of decoding, by batch size), then output tokens per
-second over HTTP (``bench serve`` of this tree against the server of either, 256 tokens in, 64 out). The trees take
-turns within each round, so that what else the machine does meets both; ratios are taken within a round.
+The engine alone (``bench offline``: median step of prompts and of decoding, by batch size), then
+output tokens per second over HTTP (``bench serve`` of this tree against the server of either, 256
+tokens in, 64 out). The trees take turns within each round, so that what else the machine does meets
+both; ratios are taken within a round.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ def main(
     with tempfile.TemporaryDirectory(prefix="twostroke-hot-path-") as folder:
         for number in range(rounds):
             for tree, source in trees.items():
-                for name, value in _measure(model, source, Path(folder), batches, clients, requests_per_client, number):
+                for name, value in _measure(
+                    model, source, Path(folder), batches, clients, requests_per_client, number
+                ):
                     found.setdefault(name, {}).setdefault(tree, []).append(value)
                     print(f"round {number + 1}, {tree}: {name} {value:.2f}", flush=True)
     _record(
@@ -77,7 +81,15 @@ def _measure(
     for batch in batches:
         lengths = ["--input-len", str(INPUT), "--output-len", str(OUTPUT)]
         report = _bench(
-            "offline", source, folder, model, *lengths, "--num-prompts", str(max(4, batch)), "--batch-size", str(batch)
+            "offline",
+            source,
+            folder,
+            model,
+            *lengths,
+            "--num-prompts",
+            str(max(4, batch)),
+            "--batch-size",
+            str(batch),
         )
         yield f"prefill step, {batch} prompts (ms)", report["median_prefill_step_ms"]
         yield f"decode step, batch {batch} (ms)", report["median_decode_step_ms"]
@@ -85,12 +97,34 @@ def _measure(
         return
     with running_server(model, folder / "server.log", environment=_environment(source)) as server:
         for count in clients:
-            workload = ["--random-input-len", str(INPUT), "--random-output-len", str(OUTPUT), "--ignore-eos"]
+            workload = [
+                "--random-input-len",
+                str(INPUT),
+                "--random-output-len",
+                str(OUTPUT),
+                "--ignore-eos",
+            ]
             # A seed that was used before would find its prompts in the prefix cache.
-            workload += ["--seed", str(1000 * number + count), "--num-prompts", str(requests_per_client * count)]
-            report = _bench("serve", HERE, folder, "--base-url", server.url, "--max-concurrency", str(count), *workload)
+            workload += [
+                "--seed",
+                str(1000 * number + count),
+                "--num-prompts",
+                str(requests_per_client * count),
+            ]
+            report = _bench(
+                "serve",
+                HERE,
+                folder,
+                "--base-url",
+                server.url,
+                "--max-concurrency",
+                str(count),
+                *workload,
+            )
             if report["failed"]:
-                raise SystemExit(f"error: {report['failed']} requests failed\n\nhint: see the server's log")
+                raise SystemExit(
+                    f"error: {report['failed']} requests failed\n\nhint: see the server's log"
+                )
             yield f"over HTTP, {count} clients (output tokens/s)", report["output_throughput"]
             yield f"over HTTP, {count} clients: TPOT (ms)", report["median_tpot_ms"]
 
@@ -98,7 +132,9 @@ def _measure(
 def _bench(command: str, source: Path, folder: Path, *flags: str) -> dict[str, Any]:
     path = folder / "report.json"
     line = [sys.executable, "-m", "twostroke", "bench", command, *flags, "--output-json", str(path)]
-    subprocess.run(line, check=True, env={**os.environ, **_environment(source)}, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        line, check=True, env={**os.environ, **_environment(source)}, stdout=subprocess.DEVNULL
+    )
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
@@ -107,8 +143,12 @@ def _environment(source: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(source)}
 
 
-def _record(found: dict[str, dict[str, list[float]]], model: str, where: dict[str, Any], out: Path) -> None:
-    """``hot_path_MODEL.json`` with every figure and ``.md`` with medians, and the median of the rounds' ratios."""
+def _record(
+    found: dict[str, dict[str, list[float]]], model: str, where: dict[str, Any], out: Path
+) -> None:
+    """``hot_path_MODEL.json`` with every figure and ``.md`` with medians, and the median of the
+    rounds' ratios.
+    """
     lines = [
         "# Steps and throughput",
         "",
@@ -123,7 +163,9 @@ def _record(found: dict[str, dict[str, list[float]]], model: str, where: dict[st
         median = f"{statistics.median(other):.2f}" if other else ""
         lines.append(f"| {name} | {median} | {statistics.median(this):.2f} | {ratio} |")
     out.mkdir(parents=True, exist_ok=True)
-    (out / f"hot_path_{model}.json").write_text(json.dumps({"environment": where, "figures": found}, indent=1) + "\n")
+    (out / f"hot_path_{model}.json").write_text(
+        json.dumps({"environment": where, "figures": found}, indent=1) + "\n"
+    )
     (out / f"hot_path_{model}.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines[6:]))
 

@@ -1,8 +1,10 @@
-"""Output throughput over HTTP, client and server on the same machine: ``python -m benchmarks.http_throughput``.
+"""Output throughput over HTTP, client and server on the same machine: ``python -m
+benchmarks.http_throughput``.
 
-The workload is that of ``vllm bench serve --dataset-name random --random-input-len 256 --random-output-len 64
---ignore-eos --max-concurrency N``, sent by ``twostroke bench serve`` to ``twostroke serve`` with its default flags, and
-in turn with it to a peer that runs already, if ``--peer-url`` names one (``vllm serve`` with the same checkpoint, say).
+The workload is that of ``vllm bench serve --dataset-name random --random-input-len 256
+--random-output-len 64 --ignore-eos --max-concurrency N``, sent by ``twostroke bench serve`` to
+``twostroke serve`` with its default flags, and in turn with it to a peer that runs already, if
+``--peer-url`` names one (``vllm serve`` with the same checkpoint, say).
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from benchmarks.claims.report import Others, environment, environment_text
 from benchmarks.server import running_server
 
 RESULTS = Path(__file__).parent / "results"
-# Output tokens a second of vLLM 0.32's CPU build with the same checkpoint shape and workload, measured once on another,
-# slower machine (2 cores of an AMD EPYC, 396 GFLOP/s in bf16): a ratio to them flatters. --peer-url measures in turn.
+# Output tokens a second of vLLM 0.32's CPU build with the same checkpoint shape and workload,
+# measured once on another, slower machine (2 cores of an AMD EPYC, 396 GFLOP/s in bf16): a ratio to
+# them flatters. --peer-url measures in turn.
 VLLM = {("10m", 16): 700.0, ("10m", 64): 1161.0, ("350m", 4): 63.1, ("350m", 16): 97.2}
 SECONDS = 900.0  # for one run of the client
 COLUMNS = (
@@ -58,8 +61,8 @@ def main(
         input_len: Tokens of a prompt.
         output_len: Tokens of an answer.
         rounds: Runs at each concurrency; their median counts.
-        peer_url: Another OpenAI server that serves the same model already; it gets the same load, in turn. The record
-            counts its CPU time as that of others.
+        peer_url: Another OpenAI server that serves the same model already; it gets the same load,
+            in turn. The record counts its CPU time as that of others.
         peer_name: What to call it.
         out: Folder for the record.
     """
@@ -77,12 +80,19 @@ def main(
                 for at in concurrency:
                     load = [
                         *("--num-prompts", str(requests_each * at), "--max-concurrency", str(at)),
-                        *("--random-input-len", str(input_len), "--random-output-len", str(output_len)),
+                        *(
+                            "--random-input-len",
+                            str(input_len),
+                            "--random-output-len",
+                            str(output_len),
+                        ),
                         *("--ignore-eos", "--seed", str(seed), "--num-warmups", "4"),
                     ]
                     runs[at].append(run_client(server.url, load, requests_each * at, folder))
                     if peer_url:
-                        peer_runs[str(at)].append(run_client(peer_url, load, requests_each * at, folder))
+                        peer_runs[str(at)].append(
+                            run_client(peer_url, load, requests_each * at, folder)
+                        )
     peer = {"name": peer_name, "runs": peer_runs} if peer_url else None
     text = table(model, runs, input_len, output_len, peer)
     print(text, flush=True)
@@ -90,15 +100,24 @@ def main(
     where = environment(command_line, others.share())
     out.mkdir(parents=True, exist_ok=True)
     stem = f"http_throughput_{Path(model).name}"
-    (out / f"{stem}.json").write_text(json.dumps({**where, "runs": runs, "peer": peer}, indent=2) + "\n")
-    (out / f"{stem}.md").write_text(f"# Throughput over HTTP\n\n{environment_text(where)}\n{text}\n")
+    (out / f"{stem}.json").write_text(
+        json.dumps({**where, "runs": runs, "peer": peer}, indent=2) + "\n"
+    )
+    (out / f"{stem}.md").write_text(
+        f"# Throughput over HTTP\n\n{environment_text(where)}\n{text}\n"
+    )
 
 
 def run_client(url: str, load: Sequence[str], requests: int, folder: Path) -> dict[str, Any]:
     """One run of ``twostroke bench serve``, see ``summary``."""
     report = folder / "report.json"
     command = [sys.executable, "-m", "twostroke", "bench", "serve", "--base-url", url, *load]
-    subprocess.run([*command, "--output-json", str(report)], check=True, stdout=subprocess.DEVNULL, timeout=SECONDS)
+    subprocess.run(
+        [*command, "--output-json", str(report)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=SECONDS,
+    )
     return summary(json.loads(report.read_text()), requests)
 
 
@@ -110,7 +129,10 @@ def summary(report: dict[str, Any], requests: int) -> dict[str, Any]:
     """
     if report["completed"] != requests:
         raise SystemExit(f"error: {report['completed']} of {requests} requests were answered")
-    return {key: report[key] for key in ("output_throughput", "total_token_throughput", *(k for k, _ in COLUMNS))}
+    return {
+        key: report[key]
+        for key in ("output_throughput", "total_token_throughput", *(k for k, _ in COLUMNS))
+    }
 
 
 def peer_speed(peer: Mapping[str, Any], at: int) -> float:
@@ -128,20 +150,27 @@ def table(
     """Markdown, medians over the rounds; ``peer`` as it is recorded: its name, and its runs."""
     names = " | ".join(name for _, name in COLUMNS)
     rounds = len(next(iter(runs.values())))
-    beside = f"{peer['name']}, in turn" if peer else "vLLM 0.32, measured on another, slower machine"
+    beside = (
+        f"{peer['name']}, in turn" if peer else "vLLM 0.32, measured on another, slower machine"
+    )
     lines = [
-        f"{Path(model).name}, {input_len} tokens in, {output_len} out, default flags; medians of {rounds} rounds"
-        + ("; the CPU time of others includes the peer's" if peer else ""),
+        f"{Path(model).name}, {input_len} tokens in, {output_len} out, default flags; medians of"
+        f" {rounds} rounds" + ("; the CPU time of others includes the peer's" if peer else ""),
         "",
         f"| concurrency | output tok/s (range) | against {beside} | {names} |",
         "|---|---|---|" + "---|" * len(COLUMNS),
     ]
     for at, own in runs.items():
         speeds = [run["output_throughput"] for run in own]
-        speed, theirs = statistics.median(speeds), peer_speed(peer, at) if peer else VLLM.get((model, at))
+        speed, theirs = (
+            statistics.median(speeds),
+            peer_speed(peer, at) if peer else VLLM.get((model, at)),
+        )
         against = f"{speed / theirs:.2f}x of {theirs:g}" if theirs else ""
         rest = " | ".join(f"{statistics.median(run[key] for run in own):.1f}" for key, _ in COLUMNS)
-        lines.append(f"| {at} | {speed:.0f} ({min(speeds):.0f} to {max(speeds):.0f}) | {against} | {rest} |")
+        lines.append(
+            f"| {at} | {speed:.0f} ({min(speeds):.0f} to {max(speeds):.0f}) | {against} | {rest} |"
+        )
     return "\n".join(lines)
 
 

@@ -1,8 +1,9 @@
-"""How near the compiled CPU kernels come to the machine's ceilings. Run as `python -m benchmarks.kernels`.
+"""How near the compiled CPU kernels come to the machine's ceilings. Run as `python -m
+benchmarks.kernels`.
 
-Linear layers go through enough matrices that every one comes from memory, for each format and number of rows, against
-PyTorch's `F.linear` in the same run; attention reads a cache larger than the processor's. Medians of several rounds.
-Writes benchmarks/results/kernels.json and .md.
+Linear layers go through enough matrices that every one comes from memory, for each format and
+number of rows, against PyTorch's `F.linear` in the same run; attention reads a cache larger than
+the processor's. Medians of several rounds. Writes benchmarks/results/kernels.json and .md.
 """
 
 from __future__ import annotations
@@ -62,38 +63,67 @@ def _all_layers(attention: Attention, layers: int, query: Tensor, new: Tensor) -
 
 
 def measure_linear(rounds: int) -> list[dict[str, float | str]]:
-    """One row per format and number of rows: milliseconds for all matrices, GB/s of weights, GFLOP/s."""
+    """One row per format and number of rows: milliseconds for all matrices, GB/s of weights,
+    GFLOP/s.
+    """
     library = load_library()
     if library is None:
-        raise SystemExit("error: the compiled kernels are not there\n\nhint: python hatch_build.py says why")
+        raise SystemExit(
+            "error: the compiled kernels are not there\n\nhint: python hatch_build.py says why"
+        )
     found: list[dict[str, float | str]] = []
     weights = [torch.randn(SIZE, SIZE).bfloat16() for _ in range(MATRICES)]
     inputs = {rows: torch.randn(rows, SIZE).bfloat16() for rows in ROWS}
 
     def add(name: str, rows: int, size: int, seconds: float) -> None:
-        rates = {"gb_per_s": size / seconds / 1e9, "gflop_per_s": 2 * rows * SIZE * SIZE * MATRICES / seconds / 1e9}
+        rates = {
+            "gb_per_s": size / seconds / 1e9,
+            "gflop_per_s": 2 * rows * SIZE * SIZE * MATRICES / seconds / 1e9,
+        }
         found.append({"layer": name, "rows": rows, "ms": seconds * 1e3, **rates})
         print(f"{name:16} {rows:4} rows {seconds * 1e3:8.1f} ms {rates['gb_per_s']:6.1f} GB/s"
               f" {rates['gflop_per_s']:6.0f} GFLOP/s", flush=True)  # fmt: skip
 
     for rows, x in inputs.items():
-        add("F.linear", rows, 2 * SIZE * SIZE * MATRICES, median_seconds(partial(_all_torch, weights, x), rounds))
+        add(
+            "F.linear",
+            rows,
+            2 * SIZE * SIZE * MATRICES,
+            median_seconds(partial(_all_torch, weights, x), rounds),
+        )
     for format in ("bfloat16", "int8", "int4"):
         layers = [PackedLinear(pack(weight, format), None, library) for weight in weights]
         size = sum(layer.nbytes for layer in layers)
         for rows, x in inputs.items():
-            add(f"packed {format}", rows, size, median_seconds(partial(_all_packed, layers, x), rounds))
+            add(
+                f"packed {format}",
+                rows,
+                size,
+                median_seconds(partial(_all_packed, layers, x), rounds),
+            )
     return found
 
 
 def measure_attention(rounds: int) -> list[dict[str, float | str]]:
-    """16 decoding requests of 300 tokens over 24 layers, 8 KV heads of 64: the 350m model's attention."""
+    """16 decoding requests of 300 tokens over 24 layers, 8 KV heads of 64: the 350m model's
+    attention.
+    """
     library, requests, context, layers = load_library(), 16, 300, 24
     assert library is not None
     per_request = -(-context // 16)
-    caches = [[torch.randn(requests * per_request, 16, 8, 64).bfloat16() for _ in range(layers)] for _ in range(2)]
-    table = np.random.default_rng(0).permutation(requests * per_request).reshape(requests, -1).astype(np.int32)
-    slots = torch.from_numpy(table[:, (context - 1) // 16].astype(np.int64) * 16 + (context - 1) % 16)
+    caches = [
+        [torch.randn(requests * per_request, 16, 8, 64).bfloat16() for _ in range(layers)]
+        for _ in range(2)
+    ]
+    table = (
+        np.random.default_rng(0)
+        .permutation(requests * per_request)
+        .reshape(requests, -1)
+        .astype(np.int32)
+    )
+    slots = torch.from_numpy(
+        table[:, (context - 1) // 16].astype(np.int64) * 16 + (context - 1) % 16
+    )
     metadata = AttentionMetadata(np.arange(requests + 1), np.full(requests, context), table, slots)
     query, new = torch.randn(requests, 16, 64).bfloat16(), torch.randn(requests, 8, 64).bfloat16()
     size = 2 * layers * requests * context * 8 * 64 * 2
@@ -106,8 +136,14 @@ def measure_attention(rounds: int) -> list[dict[str, float | str]]:
     for name, backend in backends.items():
         attention = backend.prepare(metadata)
         seconds = median_seconds(partial(_all_layers, attention, layers, query, new), rounds)
-        found.append({"layer": name, "rows": requests, "ms": seconds * 1e3, "gb_per_s": size / seconds / 1e9})
-        print(f"{name:16} {requests:4} requests {seconds * 1e3:6.1f} ms {size / seconds / 1e9:6.1f} GB/s", flush=True)
+        found.append(
+            {"layer": name, "rows": requests, "ms": seconds * 1e3, "gb_per_s": size / seconds / 1e9}
+        )
+        print(
+            f"{name:16} {requests:4} requests {seconds * 1e3:6.1f} ms {size / seconds / 1e9:6.1f}"
+            " GB/s",
+            flush=True,
+        )
     return found
 
 
@@ -125,9 +161,13 @@ def main() -> None:
         print(f"instruction set {library.instruction_set}, {args.threads} threads")
     others = Others()
     rows = measure_linear(args.rounds) + measure_attention(args.rounds)
-    where = environment(shlex.join(["python", "-m", "benchmarks.kernels", *sys.argv[1:]]), others.share())
+    where = environment(
+        shlex.join(["python", "-m", "benchmarks.kernels", *sys.argv[1:]]), others.share()
+    )
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "kernels.json").write_text(json.dumps({"environment": where, "rows": rows}, indent=1) + "\n")
+    (RESULTS / "kernels.json").write_text(
+        json.dumps({"environment": where, "rows": rows}, indent=1) + "\n"
+    )
     lines = [
         "# CPU kernels",
         "",
@@ -138,11 +178,20 @@ def main() -> None:
     ]
     for row in rows:
         flops = f"{row['gflop_per_s']:.0f}" if "gflop_per_s" in row else ""
-        lines.append(f"| {row['layer']} | {row['rows']} | {row['ms']:.1f} | {row['gb_per_s']:.1f} | {flops} |")
+        lines.append(
+            f"| {row['layer']} | {row['rows']} | {row['ms']:.1f} | {row['gb_per_s']:.1f} |"
+            f" {flops} |"
+        )
     lines += [
         "",
-        f"Linear: {MATRICES} matrices of {SIZE} x {SIZE}, so that weights come from memory. Attention: one step's of",
-        "16 requests at 300 tokens, 24 layers, 16 heads on 8 KV heads of 64; bytes are those of keys and values.",
+        (
+            f"Linear: {MATRICES} matrices of {SIZE} x {SIZE}, so that weights come from memory."
+            " Attention: one step's of"
+        ),
+        (
+            "16 requests at 300 tokens, 24 layers, 16 heads on 8 KV heads of 64; bytes are those of"
+            " keys and values."
+        ),
     ]
     (RESULTS / "kernels.md").write_text("\n".join(lines) + "\n")
 

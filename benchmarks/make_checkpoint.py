@@ -1,7 +1,9 @@
-"""Write a random-weight Llama checkpoint for benchmarks: ``python benchmarks/make_checkpoint.py 350m OUT``.
+"""Write a random-weight Llama checkpoint for benchmarks: ``python benchmarks/make_checkpoint.py
+350m OUT``.
 
-The sizes are those of the measurements in the docs. Weights are normal with standard deviation 0.02, in bfloat16. The
-tokenizer is byte-level without merges; the rest of the vocabulary is filled up with tokens such as ``<|pad_300|>``.
+The sizes are those of the measurements in the docs. Weights are normal with standard deviation
+0.02, in bfloat16. The tokenizer is byte-level without merges; the rest of the vocabulary is filled
+up with tokens such as ``<|pad_300|>``.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from twostroke.model_config import ModelConfig
+from twostroke.model_spec.model_config import ModelConfig
 from twostroke.models.decoder import Decoder
 
 SIZES: dict[str, dict[str, int]] = {
@@ -40,8 +42,8 @@ SIZES: dict[str, dict[str, int]] = {
 }
 SPECIAL_TOKENS = ("<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 CHAT_TEMPLATE = (
-    "<|begin|>{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    "<|begin|>{% for message in messages %}<|{{ message['role'] }}|>{{ message['content']"
+    " }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
 
@@ -80,12 +82,17 @@ def write_weights(raw: dict[str, Any], path: Path, seed: int = 0) -> int:
 def write_tokenizer(vocab_size: int, folder: Path) -> None:
     """256 bytes, the special tokens, and filler up to ``vocab_size``."""
     words = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *SPECIAL_TOKENS]
-    # Filler is ordinary vocabulary that no merge reaches: as added tokens, 30,000 of them would slow down encoding.
+    # Filler is ordinary vocabulary that no merge reaches: as added tokens, 30,000 of them would
+    # slow down encoding.
     words += [f"<|pad_{index}|>" for index in range(len(words), vocab_size)]
-    tokenizer = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
+    tokenizer = Tokenizer(
+        models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    )
     assert tokenizer.get_vocab_size() == vocab_size
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {

@@ -1,7 +1,9 @@
-"""Memory that a server takes beside its weights and its KV cache. Run as ``python -m benchmarks.memory MODEL``.
+"""Memory that a server takes beside its weights and its KV cache. Run as ``python -m
+benchmarks.memory MODEL``.
 
-Linux only. A cache of a given size is filled to its last block by requests, so that all of its pages are there; then
-the process's resident memory is read. Writes benchmarks/results/memory.json and .md.
+Linux only. A cache of a given size is filled to its last block by requests, so that all of its
+pages are there; then the process's resident memory is read. Writes benchmarks/results/memory.json
+and .md.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ import httpx
 
 from benchmarks.claims.report import Others, environment, environment_text
 from benchmarks.server import running_server
-from twostroke.config import parse_size
-from twostroke.model_config import ModelConfig
+from twostroke.core.config import parse_size
+from twostroke.model_spec.model_config import ModelConfig
 
 RESULTS = Path(__file__).parent / "results"
 TARGET = 400e6  # bytes beside weights and KV
@@ -30,7 +32,9 @@ PROMPT, OUTPUT, CLIENTS = 1024, 16, 16
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """Bytes: what the model needs, what the process has when it is healthy, after load, and at most."""
+    """Bytes: what the model needs, what the process has when it is healthy, after load, and at
+    most.
+    """
 
     weights: int
     kv: int
@@ -45,7 +49,11 @@ class Resident:
 
 
 def main(
-    model: Path, *, kv: str = "1GiB", quantizations: tuple[str, ...] = ("none", "int8"), out: Path = RESULTS
+    model: Path,
+    *,
+    kv: str = "1GiB",
+    quantizations: tuple[str, ...] = ("none", "int8"),
+    out: Path = RESULTS,
 ) -> None:
     """Measure and record.
 
@@ -55,23 +63,44 @@ def main(
         quantizations: Of the weights; `none` keeps them.
     """
     others = Others()
-    found = {name: measure(model, parse_size(kv), None if name == "none" else name) for name in quantizations}
-    where = environment(shlex.join(["python", "-m", "benchmarks.memory", *sys.argv[1:]]), others.share())
+    found = {
+        name: measure(model, parse_size(kv), None if name == "none" else name)
+        for name in quantizations
+    }
+    where = environment(
+        shlex.join(["python", "-m", "benchmarks.memory", *sys.argv[1:]]), others.share()
+    )
     lines = [
-        "| weights | their bytes | KV | healthy | all blocks used | beside weights and KV | target | most ever |",
+        (
+            "| weights | their bytes | KV | healthy | all blocks used | beside weights and KV |"
+            " target | most ever |"
+        ),
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, r in found.items():
         verdict = "met" if r.beside <= TARGET else "MISSED"
-        cells = (name, *(f"{count / 1e6:.0f} MB" for count in (r.weights, r.kv, r.healthy, r.loaded, r.beside)))
-        lines.append(f"| {' | '.join(cells)} | {TARGET / 1e6:.0f} MB: {verdict} | {r.peak / 1e6:.0f} MB |")
+        cells = (
+            name,
+            *(
+                f"{count / 1e6:.0f} MB"
+                for count in (r.weights, r.kv, r.healthy, r.loaded, r.beside)
+            ),
+        )
+        lines.append(
+            f"| {' | '.join(cells)} | {TARGET / 1e6:.0f} MB: {verdict} | {r.peak / 1e6:.0f} MB |"
+        )
     text = (
-        f"# Resident memory of a server\n\n{environment_text(where)}\n" + "\n".join(lines) + "\n\n"
-        f"{CLIENTS} clients at once, {PROMPT} tokens in, {OUTPUT} out, until every block was used. What is there while "
-        "loading counts in the most ever, pages of the checkpoint included that the system may drop at any time.\n"
+        f"# Resident memory of a server\n\n{environment_text(where)}\n"
+        + "\n".join(lines)
+        + f"\n\n{CLIENTS} clients at once, {PROMPT} tokens in, {OUTPUT} out, until every block was"
+        " used. What is there while loading counts in the most ever, pages of the checkpoint"
+        " included that the system may drop at any time.\n"
     )
     out.mkdir(parents=True, exist_ok=True)
-    record = {"environment": where, "resident": {name: asdict(each) for name, each in found.items()}}
+    record = {
+        "environment": where,
+        "resident": {name: asdict(each) for name, each in found.items()},
+    }
     (out / "memory.json").write_text(json.dumps(record, indent=1) + "\n")
     (out / "memory.md").write_text(text)
     print(text)
@@ -80,7 +109,11 @@ def main(
 def measure(model: Path, kv: int, quantization: str | None) -> Resident:
     """Start a server, use every block of its cache, read its memory."""
     config = ModelConfig.from_folder(model)
-    flags = ["--kv-cache-memory", str(kv), *(["--quantization", quantization] if quantization else [])]
+    flags = [
+        "--kv-cache-memory",
+        str(kv),
+        *(["--quantization", quantization] if quantization else []),
+    ]
     with (
         tempfile.TemporaryDirectory(prefix="twostroke-memory-") as folder,
         running_server(str(model), Path(folder) / "server.log", *flags) as server,
@@ -88,7 +121,12 @@ def measure(model: Path, kv: int, quantization: str | None) -> Resident:
         healthy = _status(server.process.pid, "VmRSS")
         requests = -(-kv // config.kv_bytes_per_token(2) // PROMPT) + CLIENTS
         with ThreadPoolExecutor(CLIENTS) as pool:
-            list(pool.map(lambda number: _complete(server.url, str(model), config.vocab_size, number), range(requests)))
+            list(
+                pool.map(
+                    lambda number: _complete(server.url, str(model), config.vocab_size, number),
+                    range(requests),
+                )
+            )
         loaded, peak = (_status(server.process.pid, name) for name in ("VmRSS", "VmHWM"))
     return Resident(config.weight_bytes(2, quantization), kv, healthy, loaded, peak)
 
@@ -96,7 +134,13 @@ def measure(model: Path, kv: int, quantization: str | None) -> Resident:
 def _complete(url: str, model: str, vocabulary: int, number: int) -> None:
     draw = random.Random(number)
     prompt = [draw.randrange(300, vocabulary) for _ in range(PROMPT)]
-    body = {"model": model, "prompt": prompt, "max_tokens": OUTPUT, "temperature": 0, "ignore_eos": True}
+    body = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": OUTPUT,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
     httpx.post(f"{url}/v1/completions", json=body, timeout=600, trust_env=False).raise_for_status()
 
 

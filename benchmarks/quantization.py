@@ -1,8 +1,10 @@
-"""What rounding the weights costs in quality. Run as ``python -m benchmarks.quantization RANDOM_CHECKPOINT``.
+"""What rounding the weights costs in quality. Run as ``python -m benchmarks.quantization
+RANDOM_CHECKPOINT``.
 
-On text: the perplexity of `pilot` on the answers of its question bank, after phrasings that it was not trained on. On a
-random checkpoint, whose logits follow from nothing but the weights: the divergence of the next token's distribution
-from that in bfloat16. Writes benchmarks/results/quantization.json and .md.
+On text: the perplexity of `pilot` on the answers of its question bank, after phrasings that it was
+not trained on. On a random checkpoint, whose logits follow from nothing but the weights: the
+divergence of the next token's distribution from that in bfloat16. Writes
+benchmarks/results/quantization.json and .md.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from torch import Tensor
 from benchmarks.claims.report import Others, environment, environment_text
 from training.bank import hashed_fraction, load_bank
 from twostroke.kernels.library import load_library
-from twostroke.model_config import ModelConfig
-from twostroke.model_files import resolve_model
+from twostroke.model_spec.model_config import ModelConfig
+from twostroke.model_spec.model_files import resolve_model
 from twostroke.models.decoder import Decoder
 from twostroke.runtime.reference import naive_logits
 from twostroke.runtime.weights import load_model
@@ -49,7 +51,8 @@ class Error:
     """One format against bfloat16.
 
     Attributes:
-        perplexity: exp of the mean negative log-likelihood of the judged tokens; ``None`` for random weights.
+        perplexity: exp of the mean negative log-likelihood of the judged tokens; ``None`` for
+            random weights.
         divergence: Mean KL divergence from bfloat16's next-token distribution, nats a token.
         worst: The largest of these.
         same: Share of positions at which the likeliest token is the same.
@@ -70,7 +73,9 @@ def main(checkpoint: Path, *, phrasings: int = 400, out: Path = RESULTS) -> None
     """
     others, library = Others(), load_library()
     if library is None:
-        raise SystemExit("error: the compiled kernels are not there\n\nhint: python hatch_build.py says why")
+        raise SystemExit(
+            "error: the compiled kernels are not there\n\nhint: python hatch_build.py says why"
+        )
     library.set_num_threads(torch.get_num_threads())
     pilot = resolve_model("pilot", None)
     text = held_out(pilot, phrasings)
@@ -78,21 +83,31 @@ def main(checkpoint: Path, *, phrasings: int = 400, out: Path = RESULTS) -> None
     vocabulary = ModelConfig.from_folder(checkpoint).vocab_size
     noise = [Passage([draw.randrange(300, vocabulary) for _ in range(128)], 0) for _ in range(8)]
     found = {"pilot": errors(pilot, text, True), checkpoint.name: errors(checkpoint, noise, False)}
-    where = environment(shlex.join(["python", "-m", "benchmarks.quantization", *sys.argv[1:]]), others.share())
+    where = environment(
+        shlex.join(["python", "-m", "benchmarks.quantization", *sys.argv[1:]]), others.share()
+    )
     tokens = {"pilot": sum(len(one.ids) - one.start for one in text), checkpoint.name: 8 * 128}
     _write(found, tokens, where, out)
 
 
 def held_out(model: Path, count: int) -> list[Passage]:
-    """Held-out phrasings of the question bank, each with its item's answer as the model would write it."""
+    """Held-out phrasings of the question bank, each with its item's answer as the model would write
+    it.
+    """
     tokenizer = Tokenizer.from_folder(model)
     template = ChatTemplate.from_tokenizer(tokenizer)
-    pairs = [(p, item.answer) for item in load_bank().items for p in (*item.held_out, *item.held_out_wide)]
+    pairs = [
+        (p, item.answer)
+        for item in load_bank().items
+        for p in (*item.held_out, *item.held_out_wide)
+    ]
     found = []
     for question, answer in sorted(pairs, key=lambda pair: hashed_fraction(pair[0]))[:count]:
         messages = [{"role": "user", "content": question}]
         prompt = template.render(messages, add_generation_prompt=True)
-        whole = template.render([*messages, {"role": "assistant", "content": answer}], add_generation_prompt=False)
+        whole = template.render(
+            [*messages, {"role": "assistant", "content": answer}], add_generation_prompt=False
+        )
         start = len(tokenizer.encode(prompt, add_special_tokens=False))
         found.append(Passage(tokenizer.encode(whole, add_special_tokens=False), start))
     return found
@@ -103,7 +118,9 @@ def errors(folder: Path, sequences: Sequence[Passage], is_text: bool) -> dict[st
     config = ModelConfig.from_folder(folder)
     device, length = torch.device("cpu"), max(len(one.ids) for one in sequences)
     models = {
-        name: load_model(folder, config, "bfloat16", device, length, None if name == "bfloat16" else name)
+        name: load_model(
+            folder, config, "bfloat16", device, length, None if name == "bfloat16" else name
+        )
         for name in FORMATS
     }
     losses: dict[str, list[float]] = {name: [] for name in FORMATS}
@@ -114,7 +131,11 @@ def errors(folder: Path, sequences: Sequence[Passage], is_text: bool) -> dict[st
         for name, model in models.items():
             rounded = exact if name == "bfloat16" else _log_probabilities(model, one)
             if is_text:
-                losses[name] += (-rounded.gather(1, torch.tensor(one.ids[one.start :])[:, None])).flatten().tolist()
+                losses[name] += (
+                    (-rounded.gather(1, torch.tensor(one.ids[one.start :])[:, None]))
+                    .flatten()
+                    .tolist()
+                )
             divergences[name] += (exact.exp() * (exact - rounded)).sum(1).tolist()
             same[name] += (exact.argmax(1) == rounded.argmax(1)).double().tolist()
     return {
@@ -135,9 +156,17 @@ def _log_probabilities(model: Decoder, one: Passage) -> Tensor:
     return naive_logits(model, one.ids)[one.start - 1 : -1].double().log_softmax(1)
 
 
-def _write(found: dict[str, dict[str, Error]], tokens: dict[str, int], where: dict[str, object], folder: Path) -> None:
+def _write(
+    found: dict[str, dict[str, Error]],
+    tokens: dict[str, int],
+    where: dict[str, object],
+    folder: Path,
+) -> None:
     lines = [
-        "| model | weights | perplexity | beside bfloat16 | mean KL, nats | largest | same likeliest token |",
+        (
+            "| model | weights | perplexity | beside bfloat16 | mean KL, nats | largest | same"
+            " likeliest token |"
+        ),
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for model, formats in found.items():
@@ -147,18 +176,24 @@ def _write(found: dict[str, dict[str, Error]], tokens: dict[str, int], where: di
             if e.perplexity is not None and exact is not None and name != "bfloat16":
                 change = f"{e.perplexity / exact - 1:+.2%}"
             lines.append(
-                f"| {model} | {name} | {text} | {change} | {e.divergence:.2g} | {e.worst:.2g} | {e.same:.2%} |"
+                f"| {model} | {name} | {text} | {change} | {e.divergence:.2g} | {e.worst:.2g} |"
+                f" {e.same:.2%} |"
             )
     report = (
-        f"# What quantization costs in quality\n\n{environment_text(where)}\n" + "\n".join(lines) + "\n\n"
-        f"pilot: {tokens['pilot']} tokens of answers to held-out phrasings of its question bank. The other has random "
-        "weights and reads random tokens. Activations are rounded to int8, a scale per token, in both formats.\n"
+        f"# What quantization costs in quality\n\n{environment_text(where)}\n"
+        + "\n".join(lines)
+        + f"\n\npilot: {tokens['pilot']} tokens of answers to held-out phrasings of its question"
+        " bank. The other has random weights and reads random tokens. Activations are rounded to"
+        " int8, a scale per token, in both formats.\n"
     )
     folder.mkdir(parents=True, exist_ok=True)
     record = {
         "environment": where,
         "tokens": tokens,
-        "errors": {model: {name: asdict(e) for name, e in formats.items()} for model, formats in found.items()},
+        "errors": {
+            model: {name: asdict(e) for name, e in formats.items()}
+            for model, formats in found.items()
+        },
     }
     (folder / "quantization.json").write_text(json.dumps(record, indent=1) + "\n")
     (folder / "quantization.md").write_text(report)

@@ -26,7 +26,9 @@ class ServerFailedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """A server that is ready: where it listens, its process, and how long it took from its start, in seconds."""
+    """A server that is ready: where it listens, its process, and how long it took from its start,
+    in seconds.
+    """
 
     url: str
     process: subprocess.Popen[bytes]
@@ -53,7 +55,11 @@ def running_server(
         began = time.perf_counter()
         variables = {**os.environ, **(environment or {})}
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=variables
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=variables,
         )
         try:
             url = f"http://127.0.0.1:{port}"
@@ -69,7 +75,9 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, began: float, log: Path) -> None:
+def _wait_until_healthy(
+    process: subprocess.Popen[bytes], url: str, began: float, log: Path
+) -> None:
     with httpx.Client(trust_env=False, timeout=DEADLINE) as client:
         while time.perf_counter() - began < DEADLINE:
             if process.poll() is not None:

@@ -1,8 +1,10 @@
-"""Does a server that is treated badly for a long time stay as it was? ``python -m benchmarks.soak --minutes 20``.
+"""Does a server that is treated badly for a long time stay as it was? ``python -m benchmarks.soak
+--minutes 20``.
 
-Starts ``twostroke serve`` on loopback and sends it good requests beside aborts, dropped connections, malformed bodies
-and oversized prompts. At the end: every block is free, resident memory and file descriptors are what they were after
-the warm-up, and no good request failed. The exit code says whether all of that held.
+Starts ``twostroke serve`` on loopback and sends it good requests beside aborts, dropped
+connections, malformed bodies and oversized prompts. At the end: every block is free, resident
+memory and file descriptors are what they were after the warm-up, and no good request failed. The
+exit code says whether all of that held.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """All that was seen. Blocks in use and requests are read from ``/metrics`` after the last visitor has left."""
+    """All that was seen. Blocks in use and requests are read from ``/metrics`` after the last
+    visitor has left.
+    """
 
     seconds: float
     tally: Tally
@@ -78,7 +82,9 @@ class Run:
     log: str
 
 
-def main(*, minutes: float = 20.0, concurrency: int = 32, seed: int = 0, out: Path = RESULTS) -> int:
+def main(
+    *, minutes: float = 20.0, concurrency: int = 32, seed: int = 0, out: Path = RESULTS
+) -> int:
     """Soak a server, print one table, and record it.
 
     Args:
@@ -106,7 +112,9 @@ def main(*, minutes: float = 20.0, concurrency: int = 32, seed: int = 0, out: Pa
     return 0 if all(check.held for check in checks) else 1
 
 
-async def soak(server: ServerProcess, log: Path, seconds: float, concurrency: int, seed: int) -> Run:
+async def soak(
+    server: ServerProcess, log: Path, seconds: float, concurrency: int, seed: int
+) -> Run:
     """Visit ``server`` for a while, then wait until it is idle."""
     process = psutil.Process(server.process.pid)
     async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=30) as client:
@@ -117,7 +125,9 @@ async def soak(server: ServerProcess, log: Path, seconds: float, concurrency: in
         began = time.perf_counter()
 
         async def visit(number: int) -> None:
-            visitor = Visitor(server.url, f"{seed} {number}", tally, max_model_len=context, max_body_size=MAX_BODY)
+            visitor = Visitor(
+                server.url, f"{seed} {number}", tally, max_model_len=context, max_body_size=MAX_BODY
+            )
             try:
                 while time.perf_counter() - began < seconds:
                     await visitor.visit()
@@ -145,16 +155,22 @@ async def soak(server: ServerProcess, log: Path, seconds: float, concurrency: in
 async def watch(process: psutil.Process, samples: list[Sample], began: float) -> None:
     """Look at the server's process now and then, until cancelled."""
     while True:
-        samples.append(Sample(time.perf_counter() - began, process.memory_info().rss, process.num_fds()))
+        samples.append(
+            Sample(time.perf_counter() - began, process.memory_info().rss, process.num_fds())
+        )
         await asyncio.sleep(SAMPLE_SECONDS)
 
 
 async def become_idle(client: httpx.AsyncClient) -> tuple[float, float]:
-    """Share of the blocks in use, and requests that run or wait: once both are zero, or when time is up."""
+    """Share of the blocks in use, and requests that run or wait: once both are zero, or when time
+    is up.
+    """
     deadline = time.perf_counter() + IDLE_SECONDS
     while True:
         metrics = (await client.get("/metrics")).text
-        requests = metric(metrics, "vllm:num_requests_running") + metric(metrics, "vllm:num_requests_waiting")
+        requests = metric(metrics, "vllm:num_requests_running") + metric(
+            metrics, "vllm:num_requests_waiting"
+        )
         usage = metric(metrics, "vllm:kv_cache_usage_perc")
         if not requests + usage or time.perf_counter() > deadline:
             return usage, requests
@@ -172,7 +188,9 @@ async def settle(process: psutil.Process, before: int) -> int:
 
 def metric(text: str, name: str) -> float:
     """One gauge of a Prometheus exposition."""
-    return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + "{"))
+    return next(
+        float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + "{")
+    )
 
 
 def judge(run: Run) -> list[Check]:
@@ -183,16 +201,31 @@ def judge(run: Run) -> list[Check]:
     good = sum(run.tally.visits.values()) - bad
     leaked = run.descriptors_after - run.descriptors_before
     return [
-        Check("visits not answered as they should be", f"{bad} of {good + bad}", "0", bad == 0 and good > 0),
+        Check(
+            "visits not answered as they should be",
+            f"{bad} of {good + bad}",
+            "0",
+            bad == 0 and good > 0,
+        ),
         Check("KV blocks in use at the end", f"{run.usage_after:.1%}", "0 %", run.usage_after == 0),
-        Check("requests in the engine at the end", f"{run.requests_after:g}", "0", run.requests_after == 0),
+        Check(
+            "requests in the engine at the end",
+            f"{run.requests_after:g}",
+            "0",
+            run.requests_after == 0,
+        ),
         Check(
             "resident memory, end against end of warm-up",
             f"{growth:+.1%} ({first / 2**20:.1f} to {last / 2**20:.1f} MiB)",
             f"within {MEMORY_TOLERANCE:.0%}",
             growth <= MEMORY_TOLERANCE,
         ),
-        Check("file descriptors left over", f"{leaked} (of {run.descriptors_before})", "0", leaked <= 0),
+        Check(
+            "file descriptors left over",
+            f"{leaked} (of {run.descriptors_before})",
+            "0",
+            leaked <= 0,
+        ),
         Check("the server's process", "alive" if run.alive else "ended", "alive", run.alive),
     ]
 
@@ -200,7 +233,10 @@ def judge(run: Run) -> list[Check]:
 def resident(samples: Sequence[Sample], seconds: float) -> tuple[float, float]:
     """Median bytes just after the warm-up, and at the end: each over a tenth of the run."""
     tenth = seconds / 10
-    windows = [(WARM_UP_SHARE * seconds, WARM_UP_SHARE * seconds + tenth), (seconds - tenth, seconds + 1)]
+    windows = [
+        (WARM_UP_SHARE * seconds, WARM_UP_SHARE * seconds + tenth),
+        (seconds - tenth, seconds + 1),
+    ]
     first, last = (
         statistics.median(sample.resident for sample in samples if begin <= sample.seconds <= end)
         for begin, end in windows
@@ -213,25 +249,37 @@ def table(run: Run, checks: Sequence[Check]) -> str:
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(run.tally.visits.items()))
     most = max(sample.descriptors for sample in run.samples)
     lines = [
-        f"{run.seconds / 60:.1f} minutes, the first {WARM_UP_SHARE:.0%} of them warm-up: "
-        f"{sum(run.tally.visits.values())} visits ({kinds}), {run.tally.tokens} tokens to good ones, "
-        f"at most {most} file descriptors",
+        (
+            f"{run.seconds / 60:.1f} minutes, the first {WARM_UP_SHARE:.0%} of them warm-up:"
+            f" {sum(run.tally.visits.values())} visits ({kinds}), {run.tally.tokens} tokens to good"
+            f" ones, at most {most} file descriptors"
+        ),
         "",
         "| | found | asked | |",
         "|---|---|---|---|",
-        *(f"| {c.name} | {c.found} | {c.asked} | {'held' if c.held else 'MISSED'} |" for c in checks),
+        *(
+            f"| {c.name} | {c.found} | {c.asked} | {'held' if c.held else 'MISSED'} |"
+            for c in checks
+        ),
     ]
     return "\n".join(lines)
 
 
-def write(run: Run, checks: Sequence[Check], text: str, where: dict[str, Any], folder: Path) -> None:
+def write(
+    run: Run, checks: Sequence[Check], text: str, where: dict[str, Any], folder: Path
+) -> None:
     """``soak.json`` with every sample, ``soak.md`` to read."""
     folder.mkdir(parents=True, exist_ok=True)
     # Not asdict of the whole: it would count the pairs of a Counter.
     found = {field.name: getattr(run, field.name) for field in fields(run)}
     found["tally"] = {field.name: getattr(run.tally, field.name) for field in fields(run.tally)}
     found["samples"] = [list(asdict(sample).values()) for sample in run.samples]
-    results = {**where, "server_flags": FLAGS, "checks": [asdict(check) for check in checks], **found}
+    results = {
+        **where,
+        "server_flags": FLAGS,
+        "checks": [asdict(check) for check in checks],
+        **found,
+    }
     (folder / "soak.json").write_text(json.dumps(results, indent=1) + "\n")
     flags = " ".join(f"{name} {value}" for name, value in FLAGS.items())
     served = f"- server: `twostroke serve pilot {flags}`\n"

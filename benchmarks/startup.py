@@ -1,7 +1,9 @@
-"""Seconds from starting ``twostroke serve`` to its first streamed token: ``python -m benchmarks.startup``.
+"""Seconds from starting ``twostroke serve`` to its first streamed token: ``python -m
+benchmarks.startup``.
 
-Each run starts a server process of its own, asks ``/health`` until it answers 200, then streams one completion. The
-first run of each model is not counted: what is claimed is the time with a warm disk.
+Each run starts a server process of its own, asks ``/health`` until it answers 200, then streams one
+completion. The first run of each model is not counted: what is claimed is the time with a warm
+disk.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ PROMPT = "A language model answers in two strokes."
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Seconds from the start of the process: until ``/health`` answers 200, and until the first token's text."""
+    """Seconds from the start of the process: until ``/health`` answers 200, and until the first
+    token's text.
+    """
 
     healthy: float
     first_token: float
@@ -59,7 +63,11 @@ def main(*models: str, runs: int = 5, out: Path = RESULTS) -> None:
             for number in range(runs + 1):
                 starts.append(start_once(model, Path(folder) / "server.log"))
                 counted = f"{number} of {runs}" if number else "not counted"
-                print(f"{name}, run {counted}: {starts[-1].first_token:.2f} s", file=sys.stderr, flush=True)
+                print(
+                    f"{name}, run {counted}: {starts[-1].first_token:.2f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
             found[name] = starts[1:]
             print(describe(name, found[name]), flush=True)
     command = shlex.join(["python", "-m", "benchmarks.startup", *sys.argv[1:]])
@@ -76,10 +84,20 @@ def start_once(model: str, log: Path) -> Start:
 
 def _wait_for_token(url: str) -> None:
     """Stream a completion up to the first text in it."""
-    body = {"prompt": PROMPT, "max_tokens": 16, "temperature": 0, "ignore_eos": True, "stream": True}
-    with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=DEADLINE, trust_env=False) as response:
+    body = {
+        "prompt": PROMPT,
+        "max_tokens": 16,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    with httpx.stream(
+        "POST", f"{url}/v1/completions", json=body, timeout=DEADLINE, trust_env=False
+    ) as response:
         if response.status_code != 200:
-            raise ServerFailedError(f"{response.status_code}: {response.read().decode(errors='replace')}")
+            raise ServerFailedError(
+                f"{response.status_code}: {response.read().decode(errors='replace')}"
+            )
         for text in _texts(response.iter_lines()):
             if text:
                 return
@@ -89,7 +107,9 @@ def _wait_for_token(url: str) -> None:
 def _texts(lines: Iterator[str]) -> Iterator[str]:
     for line in lines:
         if line.startswith("data: {"):
-            yield "".join(choice["text"] for choice in json.loads(line.removeprefix("data: "))["choices"])
+            yield "".join(
+                choice["text"] for choice in json.loads(line.removeprefix("data: "))["choices"]
+            )
 
 
 def _summary(values: list[float]) -> str:
@@ -101,23 +121,31 @@ def describe(name: str, starts: list[Start]) -> str:
     tokens = [start.first_token for start in starts]
     verdict = ""
     if target := TARGETS.get(name):
-        verdict = f"; target {target:g} s: {'met' if statistics.median(tokens) <= target else 'MISSED'}"
+        verdict = (
+            f"; target {target:g} s: {'met' if statistics.median(tokens) <= target else 'MISSED'}"
+        )
     return (
-        f"twostroke serve {name} to the first streamed token | {_summary(tokens)}{verdict} | /health 200 after "
-        f"{_summary([start.healthy for start in starts])}; {len(starts)} runs with a warm disk"
+        f"twostroke serve {name} to the first streamed token | {_summary(tokens)}{verdict} |"
+        f" /health 200 after {_summary([start.healthy for start in starts])}; {len(starts)} runs"
+        " with a warm disk"
     )
 
 
 def _write(found: dict[str, list[Start]], where: dict[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     models = {
-        name: {"healthy": [s.healthy for s in starts], "first_token": [s.first_token for s in starts]}
+        name: {
+            "healthy": [s.healthy for s in starts],
+            "first_token": [s.first_token for s in starts],
+        }
         for name, starts in found.items()
     }
     results = {**where, "targets_seconds": TARGETS, "seconds": models}
     (folder / "startup.json").write_text(json.dumps(results, indent=2) + "\n")
     lines = "\n".join(f"- {describe(name, starts)}" for name, starts in found.items())
-    (folder / "startup.md").write_text(f"# Start-up, measured\n\n{environment_text(where)}\n{lines}\n")
+    (folder / "startup.md").write_text(
+        f"# Start-up, measured\n\n{environment_text(where)}\n{lines}\n"
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Steps of two trees in turn: ``python -m benchmarks.steps_in_turn MODEL OTHER``; OTHER is the ``src`` of a checkout.
+"""Steps of two trees in turn: ``python -m benchmarks.steps_in_turn MODEL OTHER``; OTHER is the
+``src`` of a checkout.
 
-Each tree's engine runs in a process of its own; each step of one is followed by the same step of the other, and ratios
-are taken within such a pair. On a machine whose memory gives half as much a second later, rounds of whole requests
-(``benchmarks.hot_path``) need a difference of a tenth to show it; this tells 2 %. For models larger than a cache: a
-small one's steps take twice as long here, since its weights are gone whenever its turn comes.
+Each tree's engine runs in a process of its own; each step of one is followed by the same step of
+the other, and ratios are taken within such a pair. On a machine whose memory gives half as much a
+second later, rounds of whole requests (``benchmarks.hot_path``) need a difference of a tenth to
+show it; this tells 2 %. For models larger than a cache: a small one's steps take twice as long
+here, since its weights are gone whenever its turn comes.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ def main(
     output_len: int = 64,
     rounds: int = 6,
 ) -> None:
-    """Print the median ratio of this tree's steps to the other's: a batch's first step (prefill), and those after it.
+    """Print the median ratio of this tree's steps to the other's: a batch's first step (prefill),
+    and those after it.
 
     Args:
         model: A folder or an embedded model.
@@ -50,7 +53,10 @@ def main(
         raise SystemExit("error: --rounds and --output-len must be 2 or more")
     engines = [_Engine(source.resolve(), model, quantization) for source in (other, THIS)]
     draw = random.Random(0)
-    print(f"{'requests':>8} {'step':8} {'other, ms':>10} {'this, ms':>10} {'ratio':>7}  pairs  same tokens")
+    print(
+        f"{'requests':>8} {'step':8} {'other, ms':>10} {'this, ms':>10} {'ratio':>7}  pairs  same"
+        " tokens"
+    )
     try:
         for batch in batches:
             prefills: list[tuple[Step, Step]] = []
@@ -90,7 +96,13 @@ class _Engine:
     """A tree's engine in its process, which answers a line of JSON with another."""
 
     def __init__(self, source: Path, model: str, quantization: str | None) -> None:
-        command = [sys.executable, str(Path(__file__).resolve()), "--worker", model, quantization or ""]
+        command = [
+            sys.executable,
+            str(Path(__file__).resolve()),
+            "--worker",
+            model,
+            quantization or "",
+        ]
         environment = {**os.environ, "PYTHONPATH": str(source), "OMP_WAIT_POLICY": "PASSIVE"}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -105,11 +117,15 @@ class _Engine:
 
     def _read(self) -> Step:
         assert self._process.stdout is not None
-        seconds, more, tokens = json.loads(self._process.stdout.readline() or "null") or self._fail()
+        seconds, more, tokens = (
+            json.loads(self._process.stdout.readline() or "null") or self._fail()
+        )
         return seconds, more, tokens
 
     def _fail(self) -> Step:
-        raise SystemExit(f"error: a worker ended with {self._process.wait()}; its message stands above")
+        raise SystemExit(
+            f"error: a worker ended with {self._process.wait()}; its message stands above"
+        )
 
     def end(self) -> None:
         with self._process:  # closes its pipes, upon which it ends
@@ -118,9 +134,9 @@ class _Engine:
 
 def worker(model: str, quantization: str | None) -> None:
     """Load a model, then take a batch, or a step, for each line."""
-    from twostroke.engine.client import GenerationRequest
+    from twostroke.core.sampling_params import SamplingParams
+    from twostroke.engine.clients.base import GenerationRequest
     from twostroke.llm import LLM
-    from twostroke.sampling_params import SamplingParams
 
     engine = LLM(model, quantization=quantization, kv_cache_memory=2**30, max_num_seqs=64).engine
 
@@ -134,7 +150,11 @@ def worker(model: str, quantization: str | None) -> None:
         if work:
             params = SamplingParams(temperature=0, max_tokens=work["output_len"], ignore_eos=True)
             for index, prompt in enumerate(work["prompts"]):
-                engine.submit(GenerationRequest(request_id=f"{number}-{index}", prompt_token_ids=prompt, params=params))
+                engine.submit(
+                    GenerationRequest(
+                        request_id=f"{number}-{index}", prompt_token_ids=prompt, params=params
+                    )
+                )
         else:
             outputs = engine.step()
         say(time.perf_counter() - began, [output.token_ids for output in outputs])

@@ -1,4 +1,6 @@
-"""Clients as a server meets them: well-behaved ones, those that leave, and those that send what nobody should."""
+"""Clients as a server meets them: well-behaved ones, those that leave, and those that send what
+nobody should.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class Visitor:
         max_body_size: The server's limit, in bytes.
     """
 
-    def __init__(self, url: str, seed: str, tally: Tally, *, max_model_len: int, max_body_size: int) -> None:
+    def __init__(
+        self, url: str, seed: str, tally: Tally, *, max_model_len: int, max_body_size: int
+    ) -> None:
         self._url = url
         self._random = Random(seed)
         self._tally = tally
@@ -81,7 +85,7 @@ class Visitor:
             self._tally.fail(kind, f"{type(error).__name__}: {error}")
         self._tally.visits[kind] += 1
 
-    # ---- those who behave --------------------------------------------------------------------------------------
+    # ---- those who behave ------------------------------------------------------------------------
 
     async def ask(self) -> None:
         """A whole answer."""
@@ -89,7 +93,9 @@ class Visitor:
         response = await self._http.post(path, json=body)
         _expect(response, 200)
         answer = response.json()
-        if len(answer["choices"]) != body["n"] or any(c["finish_reason"] not in FINISHED for c in answer["choices"]):
+        if len(answer["choices"]) != body["n"] or any(
+            c["finish_reason"] not in FINISHED for c in answer["choices"]
+        ):
             raise UnexpectedAnswerError(response.text[:200])
         self._tally.tokens += answer["usage"]["completion_tokens"]
 
@@ -110,10 +116,14 @@ class Visitor:
                     event = json.loads(last)
                     if "error" in event:
                         raise UnexpectedAnswerError(last[:200])
-                    finished += sum(choice["finish_reason"] in FINISHED for choice in event["choices"])
+                    finished += sum(
+                        choice["finish_reason"] in FINISHED for choice in event["choices"]
+                    )
                     usage = (event["usage"] or {}).get("completion_tokens", 0)
         if (last, finished) != ("[DONE]", body["n"]) or not usage:
-            raise UnexpectedAnswerError(f"{finished} of {body['n']} finished, {usage} tokens, and last {last[:100]!r}")
+            raise UnexpectedAnswerError(
+                f"{finished} of {body['n']} finished, {usage} tokens, and last {last[:100]!r}"
+            )
         self._tally.tokens += usage
 
     def _question(self) -> tuple[str, dict[str, Any]]:
@@ -135,7 +145,7 @@ class Visitor:
         body["prompt"] = [random.randrange(10, 256) for _ in range(random.randint(1, 400))]
         return TEXT, body
 
-    # ---- those who leave ---------------------------------------------------------------------------------------
+    # ---- those who leave -------------------------------------------------------------------------
 
     async def abort(self) -> None:
         """Closes a stream after a few events."""
@@ -158,7 +168,8 @@ class Visitor:
             body | {"max_tokens": 400, "ignore_eos": True, "stream": self._random.random() < 0.5}
         ).encode()
         head = (
-            f"POST {path} HTTP/1.1\r\nhost: soak\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n"
+            f"POST {path} HTTP/1.1\r\nhost: soak\r\ncontent-type:"
+            f" application/json\r\ncontent-length: {len(data)}\r\n"
         )
         request = f"{head}\r\n".encode() + data
         sent = len(request) if self._random.random() < 0.7 else self._random.randrange(len(request))
@@ -173,13 +184,15 @@ class Visitor:
         finally:
             writer.close()
 
-    # ---- those who send what nobody should ---------------------------------------------------------------------
+    # ---- those who send what nobody should -------------------------------------------------------
 
     async def send_nonsense(self) -> None:
         """What is wrong in itself; the answer is a 4xx in OpenAI's shape."""
         path = self._random.choice((CHAT, TEXT, "/tokenize", "/detokenize"))
         content = self._random.choice(NONSENSE)
-        response = await self._http.post(path, content=content, headers={"content-type": "application/json"})
+        response = await self._http.post(
+            path, content=content, headers={"content-type": "application/json"}
+        )
         _expect(response, 400, 404)
         if not response.json()["error"]["message"]:
             raise UnexpectedAnswerError("an error without a message")
@@ -216,9 +229,15 @@ NONSENSE: tuple[bytes, ...] = (
     b'{"prompt": "x", "no_such_field": 1}',
     b'{"prompt": "\\ud800"}',
     b'{"messages": [{"role": "king", "content": "x"}]}',
-    b'{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]}',
+    (
+        b'{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url":'
+        b' "http://x"}}]}]}'
+    ),
     b'{"messages": [], "prompt": [], "tokens": [1e9]}',
-    b'{"messages": [{"role": "user", "content": "x"}], "tools": [{}], "tokens": [-1], "prompt": [-1]}',
+    (
+        b'{"messages": [{"role": "user", "content": "x"}], "tools": [{}], "tokens": [-1], "prompt":'
+        b" [-1]}"
+    ),
 )
 
 

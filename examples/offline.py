@@ -19,9 +19,13 @@ def main(model: str, max_tokens: int) -> None:
         sample = answer.outputs[0]
         why = sample.finish_reason.value if sample.finish_reason else "nothing"
         print(f"\n{question['content']}\n{answer.text}")
-        print(f"({len(answer.prompt_token_ids)} tokens in, {len(sample.token_ids)} out, ended by {why})")
+        print(
+            f"({len(answer.prompt_token_ids)} tokens in, {len(sample.token_ids)} out, ended by"
+            f" {why})"
+        )
 
-        # Several answers to one prompt share its keys and values; with a seed they are the same every time.
+        # Several answers to one prompt share its keys and values; with a seed they are the same
+        # every time.
         varied = SamplingParams(n=3, temperature=1.0, seed=7, max_tokens=max_tokens)
         print("\nThree samples:")
         for sample in llm.chat([question], varied)[0].outputs:
@@ -30,7 +34,9 @@ def main(model: str, max_tokens: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="pilot", help="pilot, a checkpoint folder or a Hugging Face Hub id")
+    parser.add_argument(
+        "--model", default="pilot", help="pilot, a checkpoint folder or a Hugging Face Hub id"
+    )
     parser.add_argument("--max-tokens", type=int, default=64)
     options = parser.parse_args()
     main(options.model, options.max_tokens)

@@ -1,4 +1,5 @@
-"""Run a few requests, print what each step did, and write a trace that https://ui.perfetto.dev opens.
+"""Run a few requests, print what each step did, and write a trace that https://ui.perfetto.dev
+opens.
 
 ``python examples/record_steps.py --trace steps.json``
 """
@@ -14,8 +15,13 @@ from twostroke.observability.events import StepEvent
 
 
 def describe(event: StepEvent) -> str:
-    """One line per step: which tokens of which requests ran, and who was held back for what reason."""
-    ran = [f"{item.request_id}[{item.start}:{item.start + item.num_tokens}]" for item in event.scheduled]
+    """One line per step: which tokens of which requests ran, and who was held back for what
+    reason.
+    """
+    ran = [
+        f"{item.request_id}[{item.start}:{item.start + item.num_tokens}]"
+        for item in event.scheduled
+    ]
     held = [f"{item.request_id or 'queue'}: {item.reason.value}" for item in event.held_back]
     blocks = event.total_blocks - event.free_blocks
     return (
@@ -25,7 +31,11 @@ def describe(event: StepEvent) -> str:
 
 
 def main(model: str, max_tokens: int, trace: Path) -> None:
-    prompts = ["Prefill reads the whole prompt at once. " * 4, "Decode writes one token per pass.", "Hello"]
+    prompts = [
+        "Prefill reads the whole prompt at once. " * 4,
+        "Decode writes one token per pass.",
+        "Hello",
+    ]
     # A small budget, so that the long prompt comes in chunks and the others run beside it.
     with LLM(model, max_num_batched_tokens=24, max_num_seqs=2) as llm:
         llm.generate(prompts, SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True))
@@ -39,7 +49,9 @@ def main(model: str, max_tokens: int, trace: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="pilot", help="pilot, a checkpoint folder or a Hugging Face Hub id")
+    parser.add_argument(
+        "--model", default="pilot", help="pilot, a checkpoint folder or a Hugging Face Hub id"
+    )
     parser.add_argument("--max-tokens", type=int, default=8)
     parser.add_argument("--trace", type=Path, default=Path("steps.json"))
     options = parser.parse_args()

@@ -1,4 +1,5 @@
-"""Stream a chat from a running server with OpenAI's own client: ``python examples/stream_openai.py URL``.
+"""Stream a chat from a running server with OpenAI's own client: ``python examples/stream_openai.py
+URL``.
 
 Start the server with ``twostroke serve``, and install the client with ``pip install openai``.
 """
@@ -25,12 +26,17 @@ def main(url: str, max_tokens: int) -> None:
             for choice in chunk.choices:
                 print(choice.delta.content or "", end="", flush=True)
             if chunk.usage is not None:  # only the last chunk has it
-                print(f"\n({chunk.usage.prompt_tokens} tokens in, {chunk.usage.completion_tokens} out, from {model})")
+                print(
+                    f"\n({chunk.usage.prompt_tokens} tokens in, {chunk.usage.completion_tokens}"
+                    f" out, from {model})"
+                )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url", nargs="?", default="http://127.0.0.1:8000", help="where the server is, without /v1")
+    parser.add_argument(
+        "url", nargs="?", default="http://127.0.0.1:8000", help="where the server is, without /v1"
+    )
     parser.add_argument("--max-tokens", type=int, default=128)
     options = parser.parse_args()
     main(options.url, options.max_tokens)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from twostroke.model_config import ModelConfig
+from twostroke.model_spec.model_config import ModelConfig
 from twostroke.models.decoder import Decoder
 
 TINY: dict[str, Any] = {
@@ -44,7 +44,9 @@ def tiny_config(model_type: str, **changes: Any) -> dict[str, Any]:
 def random_tensors(
     raw: dict[str, Any], seed: int = 0, dtype: torch.dtype = torch.float32, std: float = 0.3
 ) -> dict[str, torch.Tensor]:
-    """Every tensor the checkpoint of ``raw`` must hold. Norms lie around 1, so that forgetting one is noticed."""
+    """Every tensor the checkpoint of ``raw`` must hold. Norms lie around 1, so that forgetting one
+    is noticed.
+    """
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for parameter in Decoder.parameters_of(ModelConfig.from_dict(raw)):
@@ -55,9 +57,14 @@ def random_tensors(
 
 
 def write_checkpoint(
-    folder: Path, raw: dict[str, Any], tensors: dict[str, torch.Tensor] | None = None, shards: int = 1
+    folder: Path,
+    raw: dict[str, Any],
+    tensors: dict[str, torch.Tensor] | None = None,
+    shards: int = 1,
 ) -> Path:
-    """Write ``config.json`` and one or several safetensors files (with an index); random weights by default."""
+    """Write ``config.json`` and one or several safetensors files (with an index); random weights by
+    default.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(raw))
     tensors = random_tensors(raw) if tensors is None else tensors
@@ -71,5 +78,7 @@ def write_checkpoint(
         part = names[shard::shards]
         save_file({name: tensors[name] for name in part}, folder / file, metadata={"format": "pt"})
         weight_map.update(dict.fromkeys(part, file))
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": weight_map})
+    )
     return folder

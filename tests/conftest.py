@@ -8,20 +8,27 @@ from collections.abc import Iterator
 
 import pytest
 
-# The models in the tests are tiny, and waiting for a second thread on a busy machine costs far more than it saves.
+# The models in the tests are tiny, and waiting for a second thread on a busy machine costs far more
+# than it saves.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell without a terminal starts what runs in its background deaf to Ctrl-C, which some tests send.
+# A shell without a terminal starts what runs in its background deaf to Ctrl-C, which some tests
+# send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=["avx512", "avxvnni", "avx2", "generic"])
 def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each build of the compiled kernels in turn, with its instructions done in software where there are none."""
+    """Each build of the compiled kernels in turn, with its instructions done in software where
+    there are none.
+    """
     from tests.instruction_sets import selected
 
     with selected(request.param) as there:
         if not there:
-            pytest.skip(f"this processor has no {request.param}, and there is no AVX2 or no compiler to do without")
+            pytest.skip(
+                f"this processor has no {request.param}, and there is no AVX2 or no compiler to do"
+                " without"
+            )
         yield request.param

@@ -1,12 +1,15 @@
-"""An executor without a model that knows what every KV slot must hold, and a driver that checks each step."""
+"""An executor without a model that knows what every KV slot must hold, and a driver that checks
+each step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
 
+from twostroke.core.request import Request
+from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.types import Request, StepPlan, StepResult
 
 VOCAB = 50
 EMPTY = b"empty"
@@ -26,7 +29,8 @@ def next_token(token_ids: Iterable[int], seed: int = 0) -> int:
 
 
 class FakeExecutor:
-    """Keeps a fingerprint per slot instead of keys and values, and fails if a request reads a wrong one.
+    """Keeps a fingerprint per slot instead of keys and values, and fails if a request reads a wrong
+    one.
 
     Its block tables come only from ``table_changed_from`` on, as those of a real executor do.
     """
@@ -52,18 +56,27 @@ class FakeExecutor:
             error, self.raise_next = self.raise_next, None
             raise error
         size = self.info.block_size
-        sources = [self.slots[source * size : (source + 1) * size] for source, _ in plan.block_copies]
+        sources = [
+            self.slots[source * size : (source + 1) * size] for source, _ in plan.block_copies
+        ]
         for (_, target), content in zip(plan.block_copies, sources, strict=True):
             self.slots[target * size : (target + 1) * size] = content
         for request_id, item in plan.scheduled.items():
             table = self.tables.setdefault(request_id, [])
             table[item.table_changed_from :] = item.block_ids[item.table_changed_from :]
-            assert table == item.block_ids, f"{request_id}: the announced changes do not give the block table"
+            assert table == item.block_ids, (
+                f"{request_id}: the announced changes do not give the block table"
+            )
             self._write(item.request, item.start, item.num_tokens)
         for item in plan.scheduled.values():
             self._check(item.request, item.start + item.num_tokens)
-        samples = {request_id: item.request for request_id, item in plan.scheduled.items() if item.samples}
-        return StepResult(token_ids={i: [next_token(r.token_ids, r.seed)] for i, r in samples.items()}, duration=0.001)
+        samples = {
+            request_id: item.request for request_id, item in plan.scheduled.items() if item.samples
+        }
+        return StepResult(
+            token_ids={i: [next_token(r.token_ids, r.seed)] for i, r in samples.items()},
+            duration=0.001,
+        )
 
     def close(self) -> None:
         self.tables.clear()
@@ -83,4 +96,6 @@ class FakeExecutor:
         for position in range(num_tokens):
             expected = chain(expected, request.token_ids[position])
             actual = self.slots[self._slot(request, position)]
-            assert actual == expected, f"{request.request_id} reads wrong keys and values at position {position}"
+            assert actual == expected, (
+                f"{request.request_id} reads wrong keys and values at position {position}"
+            )

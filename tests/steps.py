@@ -1,4 +1,6 @@
-"""Drives a TorchExecutor with hand-made plans: blocks are handed out in a scrambled order, so that tables matter."""
+"""Drives a TorchExecutor with hand-made plans: blocks are handed out in a scrambled order, so that
+tables matter.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,11 @@ from typing import Any
 
 import torch
 
-from twostroke.config import EngineConfig
+from twostroke.core.config import EngineConfig
+from twostroke.core.request import Request
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.step import ScheduledRequest, StepPlan, StepResult
 from twostroke.runtime.torch_executor import TorchExecutor
-from twostroke.sampling_params import SamplingParams
-from twostroke.types import Request, ScheduledRequest, StepPlan, StepResult
 
 
 class StepDriver:
@@ -39,7 +42,9 @@ class StepDriver:
     def add(self, request_id: str, token_ids: list[int], **params: Any) -> Request:
         """Add a request whose prompt is ``token_ids``; greedy by default."""
         sampling = SamplingParams(**{"temperature": 0.0, **params})
-        request = Request(request_id, list(token_ids), sampling, len(token_ids), self.executor.info.max_model_len)
+        request = Request(
+            request_id, list(token_ids), sampling, len(token_ids), self.executor.info.max_model_len
+        )
         self.requests[request_id] = request
         self.blocks[request_id] = []
         return request
@@ -63,7 +68,9 @@ class StepDriver:
             plan.add(ScheduledRequest(request, request.num_computed_tokens, count, blocks, known))
         return plan
 
-    def step(self, counts: dict[str, int], copies: list[tuple[int, int]] | None = None) -> StepResult:
+    def step(
+        self, counts: dict[str, int], copies: list[tuple[int, int]] | None = None
+    ) -> StepResult:
         """Execute a plan and take up its tokens."""
         result = self.executor.execute(self.plan(counts, copies))
         for request_id, count in counts.items():

@@ -23,14 +23,20 @@ LONGER: dict[str, str] = {}
 
 def parts_of_the_package() -> list[str]:
     """``engine/``, ``types.py`` ...: everything at the top of the package but its dunder files."""
-    folders = [f"{path.name}/" for path in SOURCE.iterdir() if path.is_dir() and not path.name.startswith("__")]
+    folders = [
+        f"{path.name}/"
+        for path in SOURCE.iterdir()
+        if path.is_dir() and not path.name.startswith("__")
+    ]
     files = [path.name for path in SOURCE.glob("*.py") if not path.name.startswith("__")]
     return sorted(folders + files)
 
 
 @pytest.mark.parametrize("name", parts_of_the_package())
 def test_every_part_of_the_package_is_on_the_map(name: str) -> None:
-    assert re.search(rf"^\| `{re.escape(name)}`", ARCHITECTURE, re.MULTILINE), f"{name} is not in docs/architecture.md"
+    assert re.search(rf"^\| `{re.escape(name)}`", ARCHITECTURE, re.MULTILINE), (
+        f"{name} is not in docs/architecture.md"
+    )
 
 
 def test_the_marks_on_the_map_are_the_contract() -> None:
@@ -43,7 +49,11 @@ def test_the_quoted_loop_is_the_loop() -> None:
 
 
 def test_files_have_one_subject() -> None:
-    paths = [*SOURCE.rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "examples").glob("*.py")]
+    paths = [
+        *SOURCE.rglob("*.py"),
+        *(ROOT / "tests").rglob("*.py"),
+        *(ROOT / "examples").glob("*.py"),
+    ]
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in paths}
     too_long = {name for name, length in lengths.items() if length > MAX_LINES}
     assert too_long == LONGER.keys()

@@ -1,6 +1,8 @@
-"""Every example runs as a user would run it: its own process, the embedded model, a real server where it needs one.
+"""Every example runs as a user would run it: its own process, the embedded model, a real server
+where it needs one.
 
-Where the embedded model has not been built, a tiny random checkpoint takes its place: the paths are the same.
+Where the embedded model has not been built, a tiny random checkpoint takes its place: the paths are
+the same.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ import pytest
 
 from benchmarks.make_checkpoint import write_tokenizer
 from tests.checkpoints import tiny_config, write_checkpoint
-from twostroke.errors import ModelLoadError
-from twostroke.model_files import resolve_model
+from twostroke.core.errors import ModelLoadError
+from twostroke.model_spec.model_files import resolve_model
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SECONDS = 120
@@ -42,8 +44,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def server(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of ``twostroke serve`` on a free port; it must also end well when told to."""
     log = tmp_path_factory.mktemp("server") / "stderr.txt"
-    command = [sys.executable, "-m", "twostroke", "serve", model, "--port", "0", "--kv-cache-memory", "64MiB"]
-    with log.open("w") as stderr, subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stderr) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "twostroke",
+        "serve",
+        model,
+        "--port",
+        "0",
+        "--kv-cache-memory",
+        "64MiB",
+    ]
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stderr) as process,
+    ):
         try:
             yield wait_for_url(process, log)
             process.send_signal(signal.SIGTERM)
@@ -62,7 +77,9 @@ def wait_for_url(process: subprocess.Popen[bytes], log: Path) -> str:
 
 def run_example(name: str, *arguments: str) -> str:
     command = [sys.executable, str(EXAMPLES / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -91,7 +108,9 @@ def test_async_engine(model: str) -> None:
 
 def test_record_steps(model: str, tmp_path: Path) -> None:
     trace = tmp_path / "steps.json"
-    output = run_example("record_steps.py", "--model", model, "--max-tokens", "4", "--trace", str(trace))
+    output = run_example(
+        "record_steps.py", "--model", model, "--max-tokens", "4", "--trace", str(trace)
+    )
     assert "llm-1[0:" in output and "max_num_seqs" in output
     names = {record["name"] for record in json.loads(trace.read_text())["traceEvents"]}
     assert "decode" in names and any(name.startswith("prefill [") for name in names)

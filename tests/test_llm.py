@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from twostroke import LLM, SamplingParams
-from twostroke.errors import EngineDeadError, EngineError, InvalidRequestError
+from twostroke.core.errors import EngineDeadError, EngineError, InvalidRequestError
+from twostroke.core.request import FinishReason
 from twostroke.llm import Prompt
-from twostroke.types import FinishReason
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
@@ -26,17 +26,25 @@ def test_prompts_come_as_text_or_tokens_alone_or_listed(llm: LLM) -> None:
     prompts: list[Prompt] = ["Prefill is", tokens]
     one, two = llm.generate(prompts, GREEDY)
     assert one.outputs[0].token_ids == two.outputs[0].token_ids
-    assert llm.generate(tokens, GREEDY)[0].text == one.text == llm.generate("Prefill is", GREEDY)[0].text
+    assert (
+        llm.generate(tokens, GREEDY)[0].text
+        == one.text
+        == llm.generate("Prefill is", GREEDY)[0].text
+    )
     assert one.outputs[0].finish_reason is FinishReason.LENGTH
     assert len(one.outputs[0].token_ids) == 8
 
 
 def test_each_prompt_may_have_its_own_parameters_and_samples(llm: LLM) -> None:
-    several = SamplingParams(n=3, seed=5, max_tokens=4, logprobs=2, prompt_logprobs=1, ignore_eos=True)
+    several = SamplingParams(
+        n=3, seed=5, max_tokens=4, logprobs=2, prompt_logprobs=1, ignore_eos=True
+    )
     one, many = llm.generate(["Hello", "Prefill is"], [GREEDY, several], progress=True)
     assert [len(sample.token_ids) for sample in many.outputs] == [4, 4, 4]
     assert len({tuple(sample.token_ids) for sample in many.outputs}) > 1
-    assert all(len(sample.logprobs) == 4 and sample.cumulative_logprob < 0 for sample in many.outputs)
+    assert all(
+        len(sample.logprobs) == 4 and sample.cumulative_logprob < 0 for sample in many.outputs
+    )
     assert len(many.prompt_logprobs) == len(many.prompt_token_ids) - 1
     assert one.prompt_logprobs == []
 
@@ -70,7 +78,13 @@ def test_one_failed_request_does_not_take_the_others_along(llm: LLM) -> None:
         _ = failed.text
 
 
-MISTAKES: list[tuple[Any, Any]] = [(5, None), (None, None), ([1.5], None), ("hi", {"n": 2}), (["a", 3], None)]
+MISTAKES: list[tuple[Any, Any]] = [
+    (5, None),
+    (None, None),
+    ([1.5], None),
+    ("hi", {"n": 2}),
+    (["a", 3], None),
+]
 
 
 @pytest.mark.parametrize("prompts, params", MISTAKES)

@@ -1,4 +1,6 @@
-"""What plans, serves, shows and sizes starts without torch: checked in fresh processes, for the contract's modules."""
+"""What plans, serves, shows and sizes starts without torch: checked in fresh processes, for the
+contract's modules.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +34,28 @@ def torch_free_modules() -> list[str]:
 
 
 def heavy_imports(code: str, *arguments: str) -> list[str]:
-    """Which heavy packages a fresh interpreter has loaded after ``code``; the code's own output goes first."""
-    report = f"\nimport json, sys\nprint(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
-    done = subprocess.run([sys.executable, "-c", code + report, *arguments], capture_output=True, text=True, timeout=60)
+    """Which heavy packages a fresh interpreter has loaded after ``code``; the code's own output
+    goes first.
+    """
+    report = (
+        f"\nimport json, sys\nprint(json.dumps([name for name in {HEAVY!r} if name in"
+        " sys.modules]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code + report, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     loaded: list[str] = json.loads(done.stdout.splitlines()[-1])
     return loaded
 
 
 def test_the_list_is_not_empty() -> None:
-    assert {"twostroke.scheduling", "twostroke.kv_cache", "twostroke.server"} <= set(torch_free_modules())
+    assert {"twostroke.scheduling", "twostroke.kv_cache", "twostroke.server"} <= set(
+        torch_free_modules()
+    )
 
 
 def test_the_package_itself_imports_nothing_heavy() -> None:

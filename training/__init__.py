@@ -1,1 +1,3 @@
-"""How pilot, the embedded chat model, is made: bank -> tokenizer -> training -> export -> evaluation."""
+"""How pilot, the embedded chat model, is made: bank -> tokenizer -> training -> export ->
+evaluation.
+"""

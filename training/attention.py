@@ -1,10 +1,12 @@
-"""Causal attention written out: on a CPU, PyTorch's fused one takes 2 to 6 times as long, most on short rows.
+"""Causal attention written out: on a CPU, PyTorch's fused one takes 2 to 6 times as long, most on
+short rows.
 
-Some queries at a time, against the keys up to theirs. What is added up for keys and values goes where it belongs, which
-automatic differentiation would do by adding zeros to all the others.
+Some queries at a time, against the keys up to theirs. What is added up for keys and values goes
+where it belongs, which automatic differentiation would do by adding zeros to all the others.
 
-Forward and backward of 3072 tokens, or one row, 4 heads of 64 in bfloat16, on 2 cores of an AMD EPYC, PyTorch 2.13:
-16.2 ms fused and 2.8 ms written out at 64 tokens a row, 15.3 and 6.1 at 320, 40 and 17 at 1500, 381 and 167 at 7168.
+Forward and backward of 3072 tokens, or one row, 4 heads of 64 in bfloat16, on 2 cores of an AMD
+EPYC, PyTorch 2.13: 16.2 ms fused and 2.8 ms written out at 64 tokens a row, 15.3 and 6.1 at 320, 40
+and 17 at 1500, 381 and 167 at 7168.
 """
 
 import functools
@@ -30,13 +32,18 @@ def _later(length: int, dtype: torch.dtype) -> Tensor:
 class CausalAttention(torch.autograd.Function):
     """softmax(scaling q kᵀ) v, each token seeing those up to its own.
 
-    `query` is [rows, heads, length, dim], `key` and `value` are [rows, kv_heads, length, dim], all of one type; the
-    result is shaped as the query. Heads that share keys are one longer query, so that nothing is repeated.
+    `query` is [rows, heads, length, dim], `key` and `value` are [rows, kv_heads, length, dim], all
+    of one type; the result is shaped as the query. Heads that share keys are one longer query, so
+    that nothing is repeated.
     """
 
     @staticmethod
-    def forward(ctx: FunctionCtx, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """The weights are kept: [rows, kv_heads, queries of a group, keys] for each part of the queries."""
+    def forward(
+        ctx: FunctionCtx, query: Tensor, key: Tensor, value: Tensor, scaling: float
+    ) -> Tensor:
+        """The weights are kept: [rows, kv_heads, queries of a group, keys] for each part of the
+        queries.
+        """
         rows, heads, length, dim = query.shape
         query, out, kept = query * scaling, torch.empty_like(query), []
         for first in range(0, length, QUERIES):
@@ -46,7 +53,9 @@ class CausalAttention(torch.autograd.Function):
             scores = (part @ key[:, :, :end].transpose(-1, -2)).view(rows, heads, end - first, end)
             scores[..., first:] += _later(end - first, scores.dtype)
             kept.append(torch.softmax(scores, dim=-1).view(*grouped, end))
-            out[:, :, first:end] = (kept[-1] @ value[:, :, :end]).view(rows, heads, end - first, dim)
+            out[:, :, first:end] = (kept[-1] @ value[:, :, :end]).view(
+                rows, heads, end - first, dim
+            )
         ctx.save_for_backward(query, key, value, *kept)
         ctx.scaling = scaling  # type: ignore[attr-defined]
         return out
@@ -56,14 +65,22 @@ class CausalAttention(torch.autograd.Function):
         """The gradients of query, key and value, by the softmax's own derivative."""
         query, key, value, *kept = ctx.saved_tensors
         rows, heads, length, dim = query.shape
-        d_query, d_key, d_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
+        d_query, d_key, d_value = (
+            torch.empty_like(query),
+            torch.zeros_like(key),
+            torch.zeros_like(value),
+        )
         for weights, first in zip(kept, range(0, length, QUERIES), strict=True):
             end = min(length, first + QUERIES)
-            part, out = (t[:, :, first:end].reshape(rows, key.shape[1], -1, dim) for t in (query, above))
+            part, out = (
+                t[:, :, first:end].reshape(rows, key.shape[1], -1, dim) for t in (query, above)
+            )
             d_value[:, :, :end] += weights.transpose(-1, -2) @ out
             d_weights = out @ value[:, :, :end].transpose(-1, -2)
             d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype)
-            d_query[:, :, first:end] = (d_scores @ key[:, :, :end]).view(rows, heads, end - first, dim)
+            d_query[:, :, first:end] = (d_scores @ key[:, :, :end]).view(
+                rows, heads, end - first, dim
+            )
             d_key[:, :, :end] += d_scores.transpose(-1, -2) @ part
         return d_query * ctx.scaling, d_key, d_value, None
 
@@ -88,7 +105,9 @@ def attention_forward(
     With a mask or a cache, or on a GPU: PyTorch's own.
     """
     if attention_mask is not None or key.shape[2] != query.shape[2] or query.device.type != "cpu":
-        found: Tensor = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)[0]
+        found: Tensor = sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **kwargs
+        )[0]
         return found, None
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
     with torch.autocast("cpu", enabled=False):  # It would make the softmax float32.

@@ -1,8 +1,9 @@
 """Phrasing noise: turns one training phrasing into the many ways a person might type it.
 
-The measured quality is the answer to phrasings never seen, so this is where the training signal is. Every reduction
-of a phrasing (dropped words, bags of key words) is kept only if the words that remain still point to the same item,
-and nothing that equals a held-out phrasing (without case and punctuation) ever leaves `Rephraser.rephrase`.
+The measured quality is the answer to phrasings never seen, so this is where the training signal is.
+Every reduction of a phrasing (dropped words, bags of key words) is kept only if the words that
+remain still point to the same item, and nothing that equals a held-out phrasing (without case and
+punctuation) ever leaves `Rephraser.rephrase`.
 """
 
 import math
@@ -13,9 +14,9 @@ from collections import Counter
 from training.bank import Bank, Item, phrasing_key, words_of
 
 _STOP_TEXT = (
-    "a an the is are was be been am do does did of to in on at for with by from as and or it its this that these"
-    " those there i you me my your we can could would should will shall may might please so just about really"
-    " actually some any then than into have has had get"
+    "a an the is are was be been am do does did of to in on at for with by from as and or it its"
+    " this that these those there i you me my your we can could would should will shall may might"
+    " please so just about really actually some any then than into have has had get"
 )
 STOP_WORDS = frozenset(_STOP_TEXT.split())
 # Openings that ask for the same thing; a phrasing that opens with one may open with another.
@@ -133,7 +134,8 @@ SUFFIXES = (
 )
 # fmt: on
 _TOKEN = re.compile(r"\S+")
-# Each opening with the groups that hold it, the longest first, so that 'how do i' is tried before 'how do'.
+# Each opening with the groups that hold it, the longest first, so that 'how do i' is tried before
+# 'how do'.
 _STEMS_BY_LENGTH = tuple(
     (stem, tuple(i for i, group in enumerate(STEMS) if stem in group))
     for stem in sorted({s for group in STEMS for s in group}, key=lambda s: (-len(s), s))
@@ -149,7 +151,12 @@ class Lexicon:
 
     def __init__(self, bank: Bank) -> None:
         counts = [
-            Counter(_stem(w) for text in (*item.questions, item.answer) for w in words_of(text) if w not in STOP_WORDS)
+            Counter(
+                _stem(w)
+                for text in (*item.questions, item.answer)
+                for w in words_of(text)
+                if w not in STOP_WORDS
+            )
             for item in bank.items
         ]
         frequency = Counter(word for count in counts for word in count)
@@ -172,7 +179,9 @@ class Lexicon:
         return own > 0 and own * 1.0001 >= margin * max(scores.values(), default=0.0)
 
     def weight(self, word: str) -> float:
-        """How telling a word is: its inverse document frequency, 0 for stop words and unknown words."""
+        """How telling a word is: its inverse document frequency, 0 for stop words and unknown
+        words.
+        """
         return 0.0 if word in STOP_WORDS else self.idf.get(_stem(word), 0.0)
 
 
@@ -184,7 +193,9 @@ class Rephraser:
         self._held_out = bank.held_out_keys
 
     def rephrase(self, item: Item, rng: random.Random, plain: float = 0.08) -> str:
-        """One way to ask for the item: a training phrasing, as it stands with probability `plain`, else with noise."""
+        """One way to ask for the item: a training phrasing, as it stands with probability `plain`,
+        else with noise.
+        """
         question = rng.choice(item.questions)
         if rng.random() < plain:
             return question
@@ -219,7 +230,9 @@ class Rephraser:
         return vary_case(vary_punctuation(text, rng), rng)
 
     def _key_words(self, item: Item, rng: random.Random) -> str:
-        """A bag of telling words drawn over all training phrasings of the item, as one types into a search box."""
+        """A bag of telling words drawn over all training phrasings of the item, as one types into a
+        search box.
+        """
         pool = list(dict.fromkeys(w for q in item.questions for w in words_of(q)))
         weights = [self.lexicon.weight(w) + 0.05 for w in pool]
         for _ in range(6):
@@ -231,7 +244,9 @@ class Rephraser:
         return rng.choice(item.questions)
 
     def _from_answer(self, item: Item, rng: random.Random) -> str:
-        """A few words in a row of the answer: people also ask in the words that the answer explains."""
+        """A few words in a row of the answer: people also ask in the words that the answer
+        explains.
+        """
         words = f"{item.answer} {item.more or ''}".split()
         for _ in range(6):
             start, length = rng.randrange(len(words)), rng.randint(2, 9)
@@ -243,11 +258,14 @@ class Rephraser:
         return rng.choice(item.questions)
 
     def _drop_words(self, text: str, item: Item, rng: random.Random) -> str:
-        rate_stop, rate_content = rng.choice(((0.3, 0.0), (0.6, 0.1), (0.9, 0.1), (0.3, 0.25), (1.0, 0.3)))
+        rate_stop, rate_content = rng.choice(
+            ((0.3, 0.0), (0.6, 0.1), (0.9, 0.1), (0.3, 0.25), (1.0, 0.3))
+        )
         kept = [
             w
             for w in text.split()
-            if rng.random() >= (rate_stop if w.strip(".,?!:").lower() in STOP_WORDS else rate_content)
+            if rng.random()
+            >= (rate_stop if w.strip(".,?!:").lower() in STOP_WORDS else rate_content)
         ]
         reduced = " ".join(kept)
         return reduced if self.lexicon.points_to(reduced, item) else text
@@ -272,7 +290,12 @@ def swap_stem(text: str, rng: random.Random) -> str:
 def swap_synonyms(text: str, rng: random.Random) -> str:
     """Replaces about half of the words that have a near synonym."""
     return _TOKEN.sub(
-        lambda m: rng.choice(SYNONYMS[m[0].lower()]) if m[0].lower() in SYNONYMS and rng.random() < 0.4 else m[0], text
+        lambda m: (
+            rng.choice(SYNONYMS[m[0].lower()])
+            if m[0].lower() in SYNONYMS and rng.random() < 0.4
+            else m[0]
+        ),
+        text,
     )
 
 
@@ -310,13 +333,19 @@ def add_typos(text: str, rng: random.Random) -> str:
         at = rng.choice(places)
         word, k = words[at], rng.randrange(1, len(words[at]) - 1)
         words[at] = rng.choice(
-            (word[:k] + word[k + 1] + word[k] + word[k + 2 :], word[:k] + word[k + 1 :], word[:k] + word[k] + word[k:])
+            (
+                word[:k] + word[k + 1] + word[k] + word[k + 2 :],
+                word[:k] + word[k + 1 :],
+                word[:k] + word[k] + word[k:],
+            )
         )
     return " ".join(words)
 
 
 def vary_case(text: str, rng: random.Random) -> str:
-    """Lower case, a capital at the start, no capital at the start, capitals throughout, or as it is."""
+    """Lower case, a capital at the start, no capital at the start, capitals throughout, or as it
+    is.
+    """
     roll = rng.random()
     if roll < 0.35:
         return text.lower()
@@ -328,7 +357,9 @@ def vary_case(text: str, rng: random.Random) -> str:
 
 
 def vary_punctuation(text: str, rng: random.Random) -> str:
-    """Drops, adds or changes the mark at the end; now and then drops all punctuation between words."""
+    """Drops, adds or changes the mark at the end; now and then drops all punctuation between
+    words.
+    """
     roll = rng.random()
     if roll < 0.35:
         return text.rstrip("?.! ")

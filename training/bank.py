@@ -1,8 +1,9 @@
-"""The question bank: loads `bank/*.toml`, validates it, and splits each item's phrasings into training and held out.
+"""The question bank: loads `bank/*.toml`, validates it, and splits each item's phrasings into
+training and held out.
 
-The split depends on the phrasings alone (those with the smallest blake2b digest are held out, two of an item's
-`questions` and one of its `wide`), so it is the same on every machine, and a writer cannot aim for it. Held-out
-phrasings reach neither the training examples nor the tokenizer.
+The split depends on the phrasings alone (those with the smallest blake2b digest are held out, two
+of an item's `questions` and one of its `wide`), so it is the same on every machine, and a writer
+cannot aim for it. Held-out phrasings reach neither the training examples nor the tokenizer.
 """
 
 import hashlib
@@ -25,7 +26,9 @@ class BankError(ValueError):
 
 @dataclass(frozen=True)
 class Item:
-    """One piece of knowledge. `questions` may be trained on, the held-out ones are for measurement only."""
+    """One piece of knowledge. `questions` may be trained on, the held-out ones are for measurement
+    only.
+    """
 
     id: str
     subject: str
@@ -48,7 +51,9 @@ class Item:
 
 @dataclass(frozen=True)
 class Bank:
-    """All items in file order, the normalised held-out phrasings, and a digest that identifies this exact bank."""
+    """All items in file order, the normalised held-out phrasings, and a digest that identifies this
+    exact bank.
+    """
 
     items: tuple[Item, ...]
     held_out_keys: frozenset[str]
@@ -65,7 +70,9 @@ def words_of(text: str) -> list[str]:
 
 
 def phrasing_key(text: str) -> str:
-    """A phrasing without case, punctuation and spacing: two phrasings with the same key count as the same."""
+    """A phrasing without case, punctuation and spacing: two phrasings with the same key count as
+    the same.
+    """
     return " ".join(words_of(text))
 
 
@@ -80,7 +87,12 @@ def first_sentence(text: str) -> str:
 
 def hashed_fraction(text: str) -> float:
     """A number in [0, 1) that depends on the text alone; used for every held-out choice."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, person=b"split 2").digest(), "big") / 2**64
+    return (
+        int.from_bytes(
+            hashlib.blake2b(text.encode(), digest_size=8, person=b"split 2").digest(), "big"
+        )
+        / 2**64
+    )
 
 
 def split_phrasings(phrasings: list[str], count: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -99,9 +111,16 @@ def _load_item(raw: dict[str, object], subject: str, answers: dict[str, object])
         raise BankError(f"{where}: unknown keys {sorted(unknown)}")
     if "shared" in raw:
         if "answer" in raw or raw["shared"] not in answers:
-            raise BankError(f"{where}: shared must name one of [answers], and there must be no answer beside it")
+            raise BankError(
+                f"{where}: shared must name one of [answers], and there must be no answer beside it"
+            )
         raw = raw | {"answer": answers[str(raw["shared"])]}
-    ident, questions, answer, more = raw.get("id"), raw.get("questions"), raw.get("answer"), raw.get("more")
+    ident, questions, answer, more = (
+        raw.get("id"),
+        raw.get("questions"),
+        raw.get("answer"),
+        raw.get("more"),
+    )
     if not isinstance(ident, str) or not _ID.fullmatch(ident):
         raise BankError(f"{where}: id must be lower-case words joined by hyphens")
     if not isinstance(questions, list) or not isinstance(answer, str) or not answer.strip():
@@ -112,19 +131,25 @@ def _load_item(raw: dict[str, object], subject: str, answers: dict[str, object])
     if not isinstance(wide, list):
         raise BankError(f"{where}: wide must be a list of questions")
     # Two phrasings that differ in case or punctuation only would let a held-out one be trained on.
-    unique = list({phrasing_key(str(q)): _clean(str(q)) for q in reversed(questions)}.values())[::-1]
+    unique = list({phrasing_key(str(q)): _clean(str(q)) for q in reversed(questions)}.values())[
+        ::-1
+    ]
     if len(unique) < 4:
         raise BankError(f"{where}: only {len(unique)} distinct phrasings")
     train, held = split_phrasings(unique, 2 if len(unique) >= MIN_PHRASINGS else 1)
     known = {phrasing_key(q) for q in unique}
-    wider = list({k: _clean(str(q)) for q in wide if (k := phrasing_key(str(q))) not in known}.values())
+    wider = list(
+        {k: _clean(str(q)) for q in wide if (k := phrasing_key(str(q))) not in known}.values()
+    )
     train_wide, held_wide = split_phrasings(wider, min(1, len(wider)))
     more = _clean(more) if more and more.strip() else None
     return Item(ident, subject, train + train_wide, held, _clean(answer), more, held_wide)
 
 
 def problems_of(items: list[Item]) -> list[str]:
-    """What a writer should mend but training can live with: too few phrasings, one phrasing in two items."""
+    """What a writer should mend but training can live with: too few phrasings, one phrasing in two
+    items.
+    """
     found = [
         f"{item.subject}/{item.id}: {count} distinct phrasings, {MIN_PHRASINGS} asked for"
         for item in items
@@ -135,12 +160,16 @@ def problems_of(items: list[Item]) -> list[str]:
         for phrasing in item.phrasings:
             other = owner.setdefault(phrasing_key(phrasing), item)
             if other is not item:
-                found.append(f"{item.subject}/{item.id} and {other.subject}/{other.id} share {phrasing!r}")
+                found.append(
+                    f"{item.subject}/{item.id} and {other.subject}/{other.id} share {phrasing!r}"
+                )
     return found
 
 
 def load_bank(directory: Path = BANK_DIR) -> Bank:
-    """Reads every TOML file of the directory in name order; raises BankError for what breaks the format."""
+    """Reads every TOML file of the directory in name order; raises BankError for what breaks the
+    format.
+    """
     items: list[Item] = []
     hasher = hashlib.blake2b(digest_size=16)
     for path in sorted(directory.glob("*.toml")):
@@ -150,7 +179,9 @@ def load_bank(directory: Path = BANK_DIR) -> Bank:
             table = tomllib.loads(data.decode("utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise BankError(f"{path.name}: {error}") from error
-        items.extend(_load_item(raw, path.stem, table.get("answers", {})) for raw in table.get("item", []))
+        items.extend(
+            _load_item(raw, path.stem, table.get("answers", {})) for raw in table.get("item", [])
+        )
     if not items:
         raise BankError(f"no items in {directory}")
     seen: dict[str, str] = {}

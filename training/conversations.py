@@ -1,4 +1,5 @@
-"""Training conversations as text: which turns, which system prompt, which answer. `data.py` turns them into tokens.
+"""Training conversations as text: which turns, which system prompt, which answer. `data.py` turns
+them into tokens.
 
 Every conversation is drawn from an `rng` passed in, so a seed gives the same examples everywhere.
 """
@@ -16,10 +17,12 @@ from training.teacher import Teacher
 
 @dataclass(frozen=True)
 class Stage:
-    """What examples are drawn from until `until` (progress in [0, 1]); what the kinds leave over has distractors.
+    """What examples are drawn from until `until` (progress in [0, 1]); what the kinds leave over
+    has distractors.
 
-    `mixed` asks mixtures of questions; `stubs` is the share of answers cut short where they can be, `bare` the share of
-    those left out altogether (their item is all there is to learn), `plain` that of phrasings without noise.
+    `mixed` asks mixtures of questions; `stubs` is the share of answers cut short where they can be,
+    `bare` the share of those left out altogether (their item is all there is to learn), `plain`
+    that of phrasings without noise.
     """
 
     until: float
@@ -33,16 +36,77 @@ class Stage:
     plain: float
 
 
-# First which item a question wants; then the answers (and copying is kept up, which `copying.py` taught); then the two
-# together (an answer's first tokens say which it is; whole answers would drown them); then all else. The last stage is
-# the learning rate's later falls, on first tokens above all: most of what is still wrong is another item's answer.
+# First which item a question wants; then the answers (and copying is kept up, which `copying.py`
+# taught); then the two together (an answer's first tokens say which it is; whole answers would
+# drown them); then all else. The last stage is the learning rate's later falls, on first tokens
+# above all: most of what is still wrong is another item's answer.
 MIX = (
-    Stage(0.074, single=0.55, mixed=0.35, copying=0.10, system=0.00, multi_turn=0.00, stubs=1.00, bare=1.0, plain=0.2),
-    Stage(0.203, single=0.60, mixed=0.14, copying=0.10, system=0.12, multi_turn=0.02, stubs=0.40, bare=0.6, plain=0.2),
-    Stage(0.395, single=0.53, mixed=0.19, copying=0.06, system=0.13, multi_turn=0.06, stubs=0.72, bare=0.5, plain=0.1),
-    Stage(0.564, single=0.50, mixed=0.16, copying=0.06, system=0.15, multi_turn=0.09, stubs=0.70, bare=0.4, plain=0.1),
-    Stage(0.868, single=0.50, mixed=0.25, copying=0.03, system=0.11, multi_turn=0.08, stubs=0.85, bare=0.1, plain=0.1),
-    Stage(1e9, single=0.55, mixed=0.27, copying=0.02, system=0.09, multi_turn=0.05, stubs=0.85, bare=0.1, plain=0.1),
+    Stage(
+        0.074,
+        single=0.55,
+        mixed=0.35,
+        copying=0.10,
+        system=0.00,
+        multi_turn=0.00,
+        stubs=1.00,
+        bare=1.0,
+        plain=0.2,
+    ),
+    Stage(
+        0.203,
+        single=0.60,
+        mixed=0.14,
+        copying=0.10,
+        system=0.12,
+        multi_turn=0.02,
+        stubs=0.40,
+        bare=0.6,
+        plain=0.2,
+    ),
+    Stage(
+        0.395,
+        single=0.53,
+        mixed=0.19,
+        copying=0.06,
+        system=0.13,
+        multi_turn=0.06,
+        stubs=0.72,
+        bare=0.5,
+        plain=0.1,
+    ),
+    Stage(
+        0.564,
+        single=0.50,
+        mixed=0.16,
+        copying=0.06,
+        system=0.15,
+        multi_turn=0.09,
+        stubs=0.70,
+        bare=0.4,
+        plain=0.1,
+    ),
+    Stage(
+        0.868,
+        single=0.50,
+        mixed=0.25,
+        copying=0.03,
+        system=0.11,
+        multi_turn=0.08,
+        stubs=0.85,
+        bare=0.1,
+        plain=0.1,
+    ),
+    Stage(
+        1e9,
+        single=0.55,
+        mixed=0.27,
+        copying=0.02,
+        system=0.09,
+        multi_turn=0.05,
+        stubs=0.85,
+        bare=0.1,
+        plain=0.1,
+    ),
 )
 LONGEST_FROM = 0.338  # Progress from which some contexts are thousands of tokens long.
 SURE = 0.5  # The share of an item from which a mixture of questions is taken to want it.
@@ -52,7 +116,9 @@ Answering = Callable[[Item], str]
 
 @dataclass(frozen=True)
 class Message:
-    """One turn. `far` counts the leading characters of `content` that any distance may separate from the rest."""
+    """One turn. `far` counts the leading characters of `content` that any distance may separate
+    from the rest.
+    """
 
     role: str
     content: str
@@ -63,8 +129,8 @@ class Message:
 class Conversation:
     """Turns that end with an assistant's.
 
-    `stub` asks for the first tokens of the last answer only, `bare` for none; `question` is what the last turn asks, if
-    that is about an item.
+    `stub` asks for the first tokens of the last answer only, `bare` for none; `question` is what
+    the last turn asks, if that is about an item.
     """
 
     messages: tuple[Message, ...]
@@ -75,7 +141,9 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """A system prompt, what it does to an answer, the name it gives if any, and whether its answers must stay whole."""
+    """A system prompt, what it does to an answer, the name it gives if any, and whether its answers
+    must stay whole.
+    """
 
     text: str
     answering: Answering
@@ -99,15 +167,17 @@ def named_answer(name: str) -> str:
 
 
 def is_about_itself(item: Item) -> bool:
-    """Small talk that mentions pilot by name, which a system prompt with another name would contradict."""
+    """Small talk that mentions pilot by name, which a system prompt with another name would
+    contradict.
+    """
     return item.subject == "smalltalk" and "pilot" in item.answer.lower()
 
 
 class ConversationBuilder:
     """Draws conversations. `progress` in [0, 1] is how far training has come.
 
-    It goes through the stages of MIX, and sees the longest contexts after LONGEST_FROM. Without a teacher there are no
-    mixtures of questions.
+    It goes through the stages of MIX, and sees the longest contexts after LONGEST_FROM. Without a
+    teacher there are no mixtures of questions.
     """
 
     def __init__(self, bank: Bank, teacher: Teacher | None = None) -> None:
@@ -119,9 +189,12 @@ class ConversationBuilder:
         self.words = prompts.copy_words(bank)
         self._taken = {phrasing_key(q) for item in bank.items for q in item.phrasings}
         self._held_out = bank.held_out_keys
-        # 'repeat please' and the like are small talk as a first turn and a follow-up later: such items only open.
+        # 'repeat please' and the like are small talk as a first turn and a follow-up later: such
+        # items only open.
         follow = {phrasing_key(w) for w in (*prompts.REPEAT, *prompts.MORE, *prompts.SHORTER)}
-        self._openers = {i.id for i in bank.items if follow & {phrasing_key(q) for q in i.phrasings}}
+        self._openers = {
+            i.id for i in bank.items if follow & {phrasing_key(q) for q in i.phrasings}
+        }
         self._lists = {
             name: self._usable(wordings)
             for name, wordings in (
@@ -133,13 +206,19 @@ class ConversationBuilder:
             )
         }  # fmt: skip
         self.thanks_reply = next(
-            (i.answer for i in bank.items if {phrasing_key(q) for q in i.phrasings} & {"thanks", "thank you"}),
+            (
+                i.answer
+                for i in bank.items
+                if {phrasing_key(q) for q in i.phrasings} & {"thanks", "thank you"}
+            ),
             prompts.THANKS_REPLY,
         )
 
     def _usable(self, wordings: Sequence[str]) -> tuple[str, ...]:
         return tuple(
-            w for w in prompts.split_wordings(wordings, held_out=False) if phrasing_key(w) not in self._held_out
+            w
+            for w in prompts.split_wordings(wordings, held_out=False)
+            if phrasing_key(w) not in self._held_out
         )
 
     def build(self, rng: random.Random, progress: float) -> Conversation:
@@ -192,11 +271,17 @@ class ConversationBuilder:
         if roll < 0.06:
             followup = self._pick("more", rng)
             if phrasing_key(followup) not in self._taken:
-                return Conversation((Message("user", followup), Message("assistant", prompts.NO_TOPIC)))
-        return Conversation((question, Message("assistant", item.answer)), stub, bare, question.content)
+                return Conversation(
+                    (Message("user", followup), Message("assistant", prompts.NO_TOPIC))
+                )
+        return Conversation(
+            (question, Message("assistant", item.answer)), stub, bare, question.content
+        )
 
     def _mixed(self, teacher: Teacher, rng: random.Random, bare: bool) -> Conversation:
-        """Pieces of one to three questions in a row, with the answer that the teacher finds if it is sure of one."""
+        """Pieces of one to three questions in a row, with the answer that the teacher finds if it
+        is sure of one.
+        """
         words: list[str] = []
         for _ in range(rng.choice((1, 2, 2, 3))):
             piece = self.rephraser.rephrase(self._item(rng), rng, self._plain).split()
@@ -216,15 +301,21 @@ class ConversationBuilder:
         return Conversation((Message("user", asked), Message("assistant", text)))
 
     def _behaviour(self, rng: random.Random) -> Behaviour:
-        kind = rng.choices(("one", "name", "begin", "end", "neutral", "both"), (18, 20, 26, 18, 10, 4))[0]
+        kind = rng.choices(
+            ("one", "name", "begin", "end", "neutral", "both"), (18, 20, 26, 18, 10, 4)
+        )[0]
         if kind == "neutral":
             return Behaviour(self._pick("neutral", rng), lambda item: item.answer)
         if kind == "one":
             return Behaviour(self._pick("one", rng), lambda item: item.short, whole=True)
         if kind == "name":
             name = prompts.draw_name(rng)
-            return Behaviour(rng.choice(self._lists["name"]).format(name), lambda item: item.answer, name)
-        word = prompts.draw_word(rng, self.words) + rng.choices(("", "!", ":"), (0.85, 0.1, 0.05))[0]
+            return Behaviour(
+                rng.choice(self._lists["name"]).format(name), lambda item: item.answer, name
+            )
+        word = (
+            prompts.draw_word(rng, self.words) + rng.choices(("", "!", ":"), (0.85, 0.1, 0.05))[0]
+        )
         stop = rng.choice(("", "."))
         if kind == "end":
             text = rng.choice(self._lists["end"]).format(word) + stop
@@ -232,7 +323,10 @@ class ConversationBuilder:
         text = rng.choice(self._lists["begin"]).format(word) + stop
         if kind == "begin":
             return Behaviour(text, lambda item: begin_with(word, item.answer))
-        return Behaviour(f"{self._pick('one', rng).rstrip('.')}. {text}", lambda item: begin_with(word, item.short))
+        return Behaviour(
+            f"{self._pick('one', rng).rstrip('.')}. {text}",
+            lambda item: begin_with(word, item.short),
+        )
 
     def _with_system(self, rng: random.Random, progress: float, stub: bool) -> Conversation:
         behaviour = self._behaviour(rng)
@@ -240,14 +334,23 @@ class ConversationBuilder:
         if rng.random() < 0.15 and name is None:
             neutral = rng.choice(self._lists["neutral"])
             text = f"{neutral} {text}" if rng.random() < 0.5 else f"{text} {neutral}"
-        if rng.random() < 0.12:  # A long system prompt: the instruction stands before or after pages of other text.
+        if (
+            rng.random() < 0.12
+        ):  # A long system prompt: the instruction stands before or after pages of other text.
             padding = self.passage(rng, self.draw_length(rng, progress), None)
-            text, far = (f"{text}\n\n{padding}", 0) if rng.random() < 0.5 else (f"{padding}\n\n{text}", len(padding))
+            text, far = (
+                (f"{text}\n\n{padding}", 0)
+                if rng.random() < 0.5
+                else (f"{padding}\n\n{text}", len(padding))
+            )
         messages = [Message("system", text, far)]
         question: str | None = None
         for _ in range(rng.choice((1, 1, 1, 2))):
             if name is not None and rng.random() < 0.6:
-                messages += [Message("user", self._pick("identity", rng)), Message("assistant", named_answer(name))]
+                messages += [
+                    Message("user", self._pick("identity", rng)),
+                    Message("assistant", named_answer(name)),
+                ]
                 question = None
                 continue
             item = self._later_item(rng)
@@ -274,7 +377,9 @@ class ConversationBuilder:
         return Conversation(tuple(messages))
 
     def _follow_up(self, item: Item, rng: random.Random) -> list[Message]:
-        """What people say after an answer, and what is said to that; about the item answered last."""
+        """What people say after an answer, and what is said to that; about the item answered
+        last.
+        """
         kind = rng.choices(("more", "repeat", "shorter", "thanks"), (55, 13, 20, 12))[0]
         asked = Message("user", self._pick(kind, rng))
         if kind == "repeat":
@@ -285,11 +390,16 @@ class ConversationBuilder:
             return [asked, Message("assistant", self.thanks_reply)]
         messages = [asked, Message("assistant", item.more or prompts.NO_MORE)]
         if item.more and rng.random() < 0.15:
-            messages += [Message("user", self._pick("more", rng)), Message("assistant", prompts.NO_MORE)]
+            messages += [
+                Message("user", self._pick("more", rng)),
+                Message("assistant", prompts.NO_MORE),
+            ]
         return messages
 
     def _with_distractor(self, rng: random.Random, progress: float) -> Conversation:
-        """The question after pages about other items, in the same turn as documents or in an earlier turn."""
+        """The question after pages about other items, in the same turn as documents or in an
+        earlier turn.
+        """
         item = self._later_item(rng)
         question = self._ask(item, rng).content
         document = self.passage(rng, self.draw_length(rng, progress), item)
@@ -308,13 +418,17 @@ class ConversationBuilder:
         return Conversation((*turns, Message("assistant", item.answer)), question=question)
 
     def draw_length(self, rng: random.Random, progress: float) -> int:
-        """Tokens of padding, log-uniform: rarely above 2000, and above that only late in training."""
+        """Tokens of padding, log-uniform: rarely above 2000, and above that only late in
+        training.
+        """
         if progress > LONGEST_FROM and rng.random() < 0.04:
             return rng.randrange(2000, 7000)
         return round(math.exp(rng.uniform(math.log(40), math.log(1600))))
 
     def passage(self, rng: random.Random, tokens: int, avoid: Item | None) -> str:
-        """About this many tokens (at four characters each) of the bank's text, none of it about the item to avoid."""
+        """About this many tokens (at four characters each) of the bank's text, none of it about the
+        item to avoid.
+        """
         parts: list[str] = []
         length = 0
         while length < 4 * tokens:
@@ -322,7 +436,12 @@ class ConversationBuilder:
             if avoid is not None and item.id == avoid.id:
                 continue
             text = rng.choice(
-                (item.answer, item.answer, item.more or item.answer, f"{rng.choice(item.questions)} {item.answer}")
+                (
+                    item.answer,
+                    item.answer,
+                    item.more or item.answer,
+                    f"{rng.choice(item.questions)} {item.answer}",
+                )
             )
             parts.append(text)
             length += len(text)

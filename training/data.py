@@ -1,8 +1,9 @@
-"""Training batches: conversations to tokens, which of them have a loss, and positions, under a token budget.
+"""Training batches: conversations to tokens, which of them have a loss, and positions, under a
+token budget.
 
-Positions: the model has 8192 of them but is trained on short sequences, so some examples skip positions between turns
-or inside padding (after PoSE, Zhu et al. 2023): relative distances up to 8191 occur without the cost of sequences
-that long.
+Positions: the model has 8192 of them but is trained on short sequences, so some examples skip
+positions between turns or inside padding (after PoSE, Zhu et al. 2023): relative distances up to
+8191 occur without the cost of sequences that long.
 """
 
 import math
@@ -24,9 +25,11 @@ LONGEST_STUB = 16  # Tokens kept of an answer that is cut short.
 
 @dataclass(frozen=True)
 class Example:
-    """One sequence: token ids, whether predicting each of them is learned, and their positions (all of length n).
+    """One sequence: token ids, whether predicting each of them is learned, and their positions (all
+    of length n).
 
-    `question`, if there is one, is what the turn asks that ends at the index `asked`, where the answer begins.
+    `question`, if there is one, is what the turn asks that ends at the index `asked`, where the
+    answer begins.
     """
 
     ids: list[int]
@@ -38,7 +41,8 @@ class Example:
 
 @dataclass(frozen=True)
 class Batch:
-    """Right-padded tensors, [rows, length]. Causal attention never looks right, so it needs no mask for the padding.
+    """Right-padded tensors, [rows, length]. Causal attention never looks right, so it needs no mask
+    for the padding.
 
     `questions` are those that are known, in row `rows[i]` asked at index `asked[i]`.
     """
@@ -59,7 +63,9 @@ class Batch:
 
 
 class Encoder:
-    """Conversations to examples. A prompt rendered by the chat template has exactly the tokens made here."""
+    """Conversations to examples. A prompt rendered by the chat template has exactly the tokens made
+    here.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -96,7 +102,11 @@ class Encoder:
         for number, message in enumerate(conversation.messages):
             head = self._cached(f"{IM_START}{message.role}\n")
             answer = message.role == "assistant"
-            body = self._cached(message.content + IM_END) if answer else self.encode(message.content + IM_END)
+            body = (
+                self._cached(message.content + IM_END)
+                if answer
+                else self.encode(message.content + IM_END)
+            )
             tail = self._cached("\n")
             if conversation.bare and number == last:
                 body, tail = [], []
@@ -107,7 +117,9 @@ class Encoder:
             if message.far:
                 near = len(self.encode(message.content[message.far :]))
                 start, end = len(ids) + len(head), len(ids) + len(head) + len(body) - near - 1
-                gaps += [rng.randrange(start, end) for _ in range(2) if end > start] + [max(start, end)]
+                gaps += [rng.randrange(start, end) for _ in range(2) if end > start] + [
+                    max(start, end)
+                ]
             ids += head + body + tail
             asked = len(ids) - len(body) - len(tail) - 1
             has_loss += [False] * len(head) + [answer] * len(body) + [False] * len(tail)
@@ -118,15 +130,23 @@ class Encoder:
 
 
 def draw_positions(length: int, gaps: list[int], rng: random.Random) -> list[int]:
-    """Positions 0, 1, 2 ... with, in half of the examples that have places for it, jumps within the model's context."""
+    """Positions 0, 1, 2 ... with, in half of the examples that have places for it, jumps within the
+    model's context.
+    """
     positions = list(range(length))
     slack = MODEL_MAX_LENGTH - length
     if not gaps or slack < 2 or rng.random() < 0.5:
         return positions
-    total = round(math.exp(rng.uniform(math.log(1), math.log(slack)))) if rng.random() < 0.5 else rng.randrange(slack)
+    total = (
+        round(math.exp(rng.uniform(math.log(1), math.log(slack))))
+        if rng.random() < 0.5
+        else rng.randrange(slack)
+    )
     places = sorted(rng.sample(gaps, min(len(gaps), rng.choice((1, 1, 2, 3)))))
     cuts = sorted(rng.randrange(total + 1) for _ in places[1:])
-    for place, size in zip(places, (b - a for a, b in zip([0, *cuts], [*cuts, total], strict=True)), strict=True):
+    for place, size in zip(
+        places, (b - a for a, b in zip([0, *cuts], [*cuts, total], strict=True)), strict=True
+    ):
         for index in range(place, length):
             positions[index] += size
     return positions
@@ -135,8 +155,9 @@ def draw_positions(length: int, gaps: list[int], rng: random.Random) -> list[int
 def collate(examples: list[Example], token_budget: int = 0) -> Batch:
     """Pads to the longest example, rounded up; padding has no loss and repeats the last position.
 
-    With empty rows up to the budget there are few shapes, which matters: the CPU's matrix library compiles a kernel for
-    each one that it meets, and spent a third of the training on that and on the memory it takes.
+    With empty rows up to the budget there are few shapes, which matters: the CPU's matrix library
+    compiles a kernel for each one that it meets, and spent a third of the training on that and on
+    the memory it takes.
     """
     width = -(-max(len(e.ids) for e in examples) // WIDTH_STEP) * WIDTH_STEP
     rows = max(len(examples), token_budget // width)
@@ -157,13 +178,18 @@ def collate(examples: list[Example], token_budget: int = 0) -> Batch:
 class BatchSource:
     """An endless, seeded, resumable stream of batches.
 
-    Examples are drawn in pools, sorted by length within a pool and cut into batches of at most `token_budget` padded
-    tokens. A pool depends on (seed, pool number, the progress at which it was begun), and `state()` holds these, so a
-    resumed run sees the same batches.
+    Examples are drawn in pools, sorted by length within a pool and cut into batches of at most
+    `token_budget` padded tokens. A pool depends on (seed, pool number, the progress at which it was
+    begun), and `state()` holds these, so a resumed run sees the same batches.
     """
 
     def __init__(
-        self, bank: Bank, tokenizer: Tokenizer, seed: int, token_budget: int, teacher: Teacher | None = None
+        self,
+        bank: Bank,
+        tokenizer: Tokenizer,
+        seed: int,
+        token_budget: int,
+        teacher: Teacher | None = None,
     ) -> None:
         self._builder = ConversationBuilder(bank, teacher)
         self._encoder = Encoder(tokenizer)
@@ -196,7 +222,10 @@ class BatchSource:
 
     def _make_pool(self) -> list[list[Example]]:
         rng = random.Random(f"{self._seed}/{self._pool}")
-        examples = [self._encoder.example(self._builder.build(rng, self._progress), rng) for _ in range(POOL_EXAMPLES)]
+        examples = [
+            self._encoder.example(self._builder.build(rng, self._progress), rng)
+            for _ in range(POOL_EXAMPLES)
+        ]
         examples.sort(key=lambda e: len(e.ids))
         batches: list[list[Example]] = [[]]
         for example in examples:

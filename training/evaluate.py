@@ -1,11 +1,13 @@
-"""Measures an exported model on phrasings it never saw. Run as `python -m training.evaluate [--model DIR]`.
+"""Measures an exported model on phrasings it never saw. Run as `python -m training.evaluate
+[--model DIR]`.
 
-Judge: an answer is right if and only if (1) the model ended it itself, (2) its token-level F1 with the reference
-(words as a multiset, without case and punctuation) is at least 0.8, and (3) no other item's reference of the same
-form has a higher F1 with it. Where a system prompt asks for a form, the form has to be exact as well, and 'obeyed'
-reports the form alone. Questions are held-out phrasings (those called wide were written to use words that the others
-do not), and the wordings of instructions, follow-ups and document
-frames, the names and the words to copy are held out too. Decoding is greedy.
+Judge: an answer is right if and only if (1) the model ended it itself, (2) its token-level F1 with
+the reference (words as a multiset, without case and punctuation) is at least 0.8, and (3) no other
+item's reference of the same form has a higher F1 with it. Where a system prompt asks for a form,
+the form has to be exact as well, and 'obeyed' reports the form alone. Questions are held-out
+phrasings (those called wide were written to use words that the others do not), and the wordings of
+instructions, follow-ups and document frames, the names and the words to copy are held out too.
+Decoding is greedy.
 """
 
 import argparse
@@ -76,7 +78,10 @@ def obeys(text: str, case: Case) -> tuple[bool, str]:
     if case.rule == "begin":
         return text.startswith(case.word), text.removeprefix(case.word).lstrip(" .")
     if case.rule == "end":
-        return text.rstrip(".").endswith(case.word), text.rstrip(".").removesuffix(case.word).rstrip()
+        return (
+            text.rstrip(".").endswith(case.word),
+            text.rstrip(".").removesuffix(case.word).rstrip(),
+        )
     if case.rule == "say":
         return text.strip() == case.word, text
     if case.rule == "one":
@@ -133,7 +138,9 @@ def measure(
             score.has_rule |= bool(case.rule)
         if not right:
             question = case.messages[-1].content[-160:]
-            failures.append({"suite": case.suite, "item": case.item_id, "question": question, "got": text[:240]})
+            failures.append(
+                {"suite": case.suite, "item": case.item_id, "question": question, "got": text[:240]}
+            )
     random.Random(0).shuffle(failures)
     return scores, failures[:KEPT_FAILURES]
 
@@ -143,7 +150,11 @@ def _machine() -> dict[str, object]:
     info = Path("/proc/cpuinfo")
     if info.exists():
         model = next(
-            (line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")),
+            (
+                line.split(":")[1].strip()
+                for line in info.read_text().splitlines()
+                if line.startswith("model name")
+            ),
             model,
         )
     return {"cpu": model, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
@@ -151,13 +162,19 @@ def _machine() -> dict[str, object]:
 
 def _commit() -> str | None:
     done = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
+        ["git", "rev-parse", "HEAD"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent,
+        check=False,
     )
     return done.stdout.strip() if done.returncode == 0 else None
 
 
 def weights_digest(directory: Path) -> str:
-    """SHA-256 of a model's weights in hexadecimal: what ties figures to the file they were measured on."""
+    """SHA-256 of a model's weights in hexadecimal: what ties figures to the file they were measured
+    on.
+    """
     with (directory / "model.safetensors").open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -168,11 +185,14 @@ def as_markdown(report: dict[str, Any]) -> str:
     lines = [
         f"# {report['model']}",
         "",
-        f"Measured {report['date']} on {report['machine']['cores']} cores of {report['machine']['cpu']},"
-        f" torch {report['torch']}, {report['dtype']}, commit {report['commit'] or 'none'}."
-        f" {report['items']} questions in {report['training_phrasings']} training"
-        f" phrasings, {report['held_out_phrasings']} held out. Trained {training.get('minutes')} min, final loss"
-        f" {training.get('final_loss')}.",
+        (
+            f"Measured {report['date']} on {report['machine']['cores']} cores of"
+            f" {report['machine']['cpu']}, torch {report['torch']}, {report['dtype']}, commit"
+            f" {report['commit'] or 'none'}. {report['items']} questions in"
+            f" {report['training_phrasings']} training phrasings, {report['held_out_phrasings']}"
+            f" held out. Trained {training.get('minutes')} min, final loss"
+            f" {training.get('final_loss')}."
+        ),
         "",
         f"Weights: model.safetensors with SHA-256 `{report['weights_sha256']}`.",
         "",
@@ -191,14 +211,19 @@ def as_markdown(report: dict[str, Any]) -> str:
 def build_report(args: argparse.Namespace, bank: Bank) -> dict[str, Any]:
     """Runs all suites and gathers the numbers with what produced them."""
     directory: Path = args.model
-    digest = weights_digest(directory)  # Before they are measured: a later export would go unnoticed.
+    digest = weights_digest(
+        directory
+    )  # Before they are measured: a later export would go unnoticed.
     disable_progress_bar()
     model = LlamaForCausalLM.from_pretrained(directory, dtype=getattr(torch, args.dtype))
     record_path = directory / "training.json"
-    record: dict[str, Any] = json.loads(record_path.read_text(encoding="utf-8")) if record_path.exists() else {}
+    record: dict[str, Any] = (
+        json.loads(record_path.read_text(encoding="utf-8")) if record_path.exists() else {}
+    )
     if record.get("bank_digest") != bank.digest:
         print(
-            "warning: the model was trained on another version of the bank; the held-out split may differ",
+            "warning: the model was trained on another version of the bank; the held-out split may"
+            " differ",
             file=sys.stderr,
         )
     begun = time.perf_counter()
@@ -227,7 +252,9 @@ def build_report(args: argparse.Namespace, bank: Bank) -> dict[str, Any]:
 def main() -> None:
     """Writes training/results/<model>.json and .md, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, default=WEIGHTS_DIR / "pilot", help="an exported model's directory")
+    parser.add_argument(
+        "--model", type=Path, default=WEIGHTS_DIR / "pilot", help="an exported model's directory"
+    )
     parser.add_argument("--limit", type=int, default=None, help="at most this many cases per suite")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--bank", type=Path, default=BANK_COPY if BANK_COPY.exists() else BANK_DIR)

@@ -1,7 +1,8 @@
-"""Writes the averaged weights as a Hugging Face checkpoint in bfloat16. Run as `python -m training.export`.
+"""Writes the averaged weights as a Hugging Face checkpoint in bfloat16. Run as `python -m
+training.export`.
 
-The result is src/twostroke/pilot/weights/pilot/ (or pilot-draft/): config, generation config, safetensors, tokenizer,
-and training.json, which says what the weights were trained on.
+The result is src/twostroke/pilot/weights/pilot/ (or pilot-draft/): config, generation config,
+safetensors, tokenizer, and training.json, which says what the weights were trained on.
 """
 
 import argparse
@@ -42,7 +43,8 @@ def training_record(state: dict[str, Any], parameters: int) -> dict[str, object]
 
 
 def mean_of_falls(state: dict[str, Any]) -> dict[str, Tensor]:
-    """The mean of what the last two falls of the learning rate settled on; of an unfinished run, its moving average.
+    """The mean of what the last two falls of the learning rate settled on; of an unfinished run,
+    its moving average.
 
     Averaging at the ends of a cyclic schedule: Izmailov et al. 2018.
     """
@@ -52,9 +54,16 @@ def mean_of_falls(state: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def patch_config(path: Path) -> None:
-    """Adds the names that transformers 4 and other readers look for beside those that transformers 5 writes."""
+    """Adds the names that transformers 4 and other readers look for beside those that transformers
+    5 writes.
+    """
     config = json.loads(path.read_text(encoding="utf-8"))
-    config |= {"torch_dtype": "bfloat16", "dtype": "bfloat16", "rope_theta": ROPE_THETA, "model_type": "llama"}
+    config |= {
+        "torch_dtype": "bfloat16",
+        "dtype": "bfloat16",
+        "rope_theta": ROPE_THETA,
+        "model_type": "llama",
+    }
     config |= {
         "architectures": ["LlamaForCausalLM"],
         "eos_token_id": EOS_ID,
@@ -69,7 +78,8 @@ def export(checkpoint: Path, target: Path) -> int:
     state: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
     if state["bank_digest"] != load_bank(BANK_COPY).digest:
         raise SystemExit(
-            f"error: {checkpoint} was trained on another bank than {BANK_COPY}\n\nhint: prepare and train again"
+            f"error: {checkpoint} was trained on another bank than {BANK_COPY}\n\nhint: prepare and"
+            " train again"
         )
     model = make_model(state["size"], seed=0)
     model.load_state_dict(mean_of_falls(state), strict=False)  # Only the tied lm_head is absent.
@@ -95,8 +105,15 @@ def main() -> None:
     """Exports one size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=sorted(SIZES), default="pilot")
-    parser.add_argument("--checkpoint", type=Path, default=None, help="by default training/runs/<size>/checkpoint.pt")
-    parser.add_argument("--target", type=Path, default=None, help="by default the package's weights directory")
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        default=None,
+        help="by default training/runs/<size>/checkpoint.pt",
+    )
+    parser.add_argument(
+        "--target", type=Path, default=None, help="by default the package's weights directory"
+    )
     args = parser.parse_args()
     target = args.target or WEIGHTS_DIR / PACKAGE_NAMES[args.size]
     size = export(args.checkpoint or RUNS_DIR / args.size / "checkpoint.pt", target)

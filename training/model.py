@@ -1,4 +1,6 @@
-"""The two sizes of pilot as transformers' Llama, and the forward passes that training and measuring need."""
+"""The two sizes of pilot as transformers' Llama, and the forward passes that training and measuring
+need.
+"""
 
 from collections.abc import Sequence
 
@@ -53,7 +55,9 @@ def make_config(size: str) -> LlamaConfig:
 
 
 def make_model(size: str, seed: int) -> LlamaForCausalLM:
-    """A freshly initialised model in float32; what writes into the residual stream starts smaller, by its depth."""
+    """A freshly initialised model in float32; what writes into the residual stream starts smaller,
+    by its depth.
+    """
     torch.manual_seed(seed)
     model = LlamaForCausalLM(make_config(size))
     scale = (2 * model.config.num_hidden_layers) ** -0.5
@@ -70,28 +74,33 @@ def hidden_states(model: LlamaForCausalLM, ids: Tensor, positions: Tensor) -> tu
 
     `ids` and `positions` are [rows, length].
 
-    The layers are called directly: LlamaModel.forward takes a jump in the positions for the start of another packed
-    sequence, and masks it.
+    The layers are called directly: LlamaModel.forward takes a jump in the positions for the start
+    of another packed sequence, and masks it.
     """
     trunk = model.model
     hidden: Tensor = trunk.embed_tokens(ids)
     rotary = trunk.rotary_emb(hidden, positions)
     middle = hidden
     for number, layer in enumerate(trunk.layers, start=1):
-        hidden = layer(hidden, attention_mask=None, position_ids=positions, position_embeddings=rotary)
+        hidden = layer(
+            hidden, attention_mask=None, position_ids=positions, position_embeddings=rotary
+        )
         if number == (len(trunk.layers) + 1) // 2:
             middle = hidden
     return middle, trunk.norm(hidden)
 
 
 def _few_shapes(linear: nn.Module, rows: Tensor) -> Tensor:
-    """A linear map of [rows, hidden] in float32, computed on a multiple of ROW_STEP rows (see `data.collate`)."""
+    """A linear map of [rows, hidden] in float32, computed on a multiple of ROW_STEP rows (see
+    `data.collate`).
+    """
     padded: Tensor = linear(F.pad(rows, (0, 0, 0, -len(rows) % ROW_STEP)))
     return padded[: len(rows)].float()
 
 
 def text_loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The mean cross-entropy of the answers in nats per token (0 without any), and the states to choose by.
+    """The mean cross-entropy of the answers in nats per token (0 without any), and the states to
+    choose by.
 
     The states are those after half of the layers, [rows, length, hidden].
 
@@ -105,11 +114,13 @@ def text_loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 class Chooser(nn.Module):
-    """Two linear maps to the bank's items that training adds to a model: what they learn makes its answers right.
+    """Two linear maps to the bank's items that training adds to a model: what they learn makes its
+    answers right.
 
-    One reads the state where an answer begins, after half of the layers: the other half, at this and all later places,
-    can then read there what to say. The other reads half of the prompt's embeddings as a bag (copying needs the other
-    half as it is), which would learn what rare words are worth much later without it.
+    One reads the state where an answer begins, after half of the layers: the other half, at this
+    and all later places, can then read there what to say. The other reads half of the prompt's
+    embeddings as a bag (copying needs the other half as it is), which would learn what rare words
+    are worth much later without it.
     """
 
     def __init__(self, hidden: int, items: int) -> None:
@@ -117,9 +128,15 @@ class Chooser(nn.Module):
         self.norm = nn.RMSNorm(hidden)
         self.state, self.words = nn.Linear(hidden, items), nn.Linear(hidden - hidden // 2, items)
 
-    def forward(self, model: LlamaForCausalLM, batch: Batch, hidden: Tensor, wanted: Tensor) -> Tensor:
-        """The cross-entropy in nats with `wanted` [questions, items], for hidden states [rows, length, hidden]."""
-        loss = F.cross_entropy(_few_shapes(self.state, self.norm(hidden[batch.rows, batch.asked].float())), wanted)
+    def forward(
+        self, model: LlamaForCausalLM, batch: Batch, hidden: Tensor, wanted: Tensor
+    ) -> Tensor:
+        """The cross-entropy in nats with `wanted` [questions, items], for hidden states [rows,
+        length, hidden].
+        """
+        loss = F.cross_entropy(
+            _few_shapes(self.state, self.norm(hidden[batch.rows, batch.asked].float())), wanted
+        )
         if batch.ids.shape[1] > LONGEST_BAG:
             return loss
         inside = torch.arange(batch.ids.shape[1], device=hidden.device) <= batch.asked[:, None]
@@ -130,8 +147,11 @@ class Chooser(nn.Module):
 
 
 @torch.no_grad()
-def give_meanings(model: LlamaForCausalLM, chooser: Chooser, teacher: Teacher, words: Sequence[str]) -> None:
-    """Sets half of the embedding, and the bag's map, to what the teacher knows of each token's text, `words`.
+def give_meanings(
+    model: LlamaForCausalLM, chooser: Chooser, teacher: Teacher, words: Sequence[str]
+) -> None:
+    """Sets half of the embedding, and the bag's map, to what the teacher knows of each token's
+    text, `words`.
 
     Added up over a question, that alone chooses an item. A model narrower
     than the teacher gets the principal axes.
@@ -151,12 +171,16 @@ def give_meanings(model: LlamaForCausalLM, chooser: Chooser, teacher: Teacher, w
 
 @torch.inference_mode()
 def greedy(
-    model: LlamaForCausalLM, prompts: Sequence[list[int]], max_new_tokens: int, token_budget: int = 16384
+    model: LlamaForCausalLM,
+    prompts: Sequence[list[int]],
+    max_new_tokens: int,
+    token_budget: int = 16384,
 ) -> list[list[int]]:
-    """Greedy continuations up to and without EOS padding; an answer that ended by itself has EOS_ID as its last token.
+    """Greedy continuations up to and without EOS padding; an answer that ended by itself has EOS_ID
+    as its last token.
 
-    Prompts are batched by length (left-padded) under a token budget. A plain loop over transformers' cache, no
-    sampling.
+    Prompts are batched by length (left-padded) under a token budget. A plain loop over
+    transformers' cache, no sampling.
     """
     model.eval()
     device = model.device
@@ -165,7 +189,9 @@ def greedy(
     while order:
         rows = [order.pop()]
         width = len(prompts[rows[0]])
-        while order and len(rows) < 64 and (len(rows) + 1) * (width + max_new_tokens) <= token_budget:
+        while (
+            order and len(rows) < 64 and (len(rows) + 1) * (width + max_new_tokens) <= token_budget
+        ):
             rows.append(order.pop())
         ids = torch.full((len(rows), width), PAD_ID, dtype=torch.long)
         mask = torch.zeros_like(ids)

@@ -1,7 +1,8 @@
-"""First step: copies the bank to training/runs/bank, checks it, trains the tokenizer on its training side.
+"""First step: copies the bank to training/runs/bank, checks it, trains the tokenizer on its
+training side.
 
-Do not run it between the training and the export of a model, which take both from training/runs. Run as `python -m
-training.prepare`.
+Do not run it between the training and the export of a model, which take both from training/runs.
+Run as `python -m training.prepare`.
 """
 
 import argparse
@@ -25,11 +26,13 @@ TOKENIZER_DIR = RUNS_DIR / "tokenizer"
 BANK_COPY = RUNS_DIR / "bank"
 
 
-def put_in_place(bank: Path, tokenizer: Tokenizer, copy: Path = BANK_COPY, tokenizer_dir: Path = TOKENIZER_DIR) -> None:
+def put_in_place(
+    bank: Path, tokenizer: Tokenizer, copy: Path = BANK_COPY, tokenizer_dir: Path = TOKENIZER_DIR
+) -> None:
     """Writes the tokenizer to `tokenizer_dir` and what is in the folder `bank` to `copy`.
 
-    The copy, which train.sh takes for the sign that all is prepared, comes last and whole: stopped at any point, this
-    leaves the former one and its tokenizer, or no copy.
+    The copy, which train.sh takes for the sign that all is prepared, comes last and whole: stopped
+    at any point, this leaves the former one and its tokenizer, or no copy.
     """
     new, old = copy.with_name(f"{copy.name}.new"), copy.with_name(f"{copy.name}.old")
     for left in (new, old):
@@ -48,7 +51,9 @@ def main() -> None:
     """Writes the tokenizer to training/runs/tokenizer and a summary to standard output."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bank", type=Path, default=BANK_DIR)
-    parser.add_argument("--show", type=int, default=0, help="print this many training conversations")
+    parser.add_argument(
+        "--show", type=int, default=0, help="print this many training conversations"
+    )
     args = parser.parse_args()
     bank = load_bank(args.bank)
     for problem in problems_of(list(bank.items)):
@@ -65,11 +70,15 @@ def main() -> None:
         f"{len(bank.items)} items, {phrasings} training phrasings, {held} held out,"
         f" {sum(i.more is not None for i in bank.items)} with more"
     )
-    print(f"answers: {sum(lengths)} tokens, median {lengths[len(lengths) // 2]}, longest {lengths[-1]}")
+    print(
+        f"answers: {sum(lengths)} tokens, median {lengths[len(lengths) // 2]}, longest"
+        f" {lengths[-1]}"
+    )
     characters = sum(len(i.answer) for i in bank.items)
     size = tokenizer.get_vocab_size()
     print(
-        f"vocabulary {size} of {VOCAB_SIZE}, {characters / sum(lengths):.2f} characters per token; bank {bank.digest}"
+        f"vocabulary {size} of {VOCAB_SIZE}, {characters / sum(lengths):.2f} characters per token;"
+        f" bank {bank.digest}"
     )
     rng = random.Random(0)
     builder = ConversationBuilder(bank)

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from training.bank import Bank, hashed_fraction
 
 NO_MORE = "That is all I know about it. Ask me about something else in LLM inference."
-NO_TOPIC = (
-    "I do not know yet what you refer to. Ask me a question about LLM inference first, and I will go on from there."
-)
+NO_TOPIC = "I do not know yet what you refer to. Ask me a question about LLM inference first, and I will go on from there."
 THANKS_REPLY = "You are welcome. Ask me anything else about LLM inference."
 
 # fmt: off
@@ -146,7 +144,9 @@ _CODAS = (
 
 
 def split_wordings(wordings: Sequence[str], held_out: bool) -> tuple[str, ...]:
-    """The training part of a list of wordings, or the part for evaluation (the sixth with the smallest hash)."""
+    """The training part of a list of wordings, or the part for evaluation (the sixth with the
+    smallest hash).
+    """
     held = set(sorted(wordings, key=hashed_fraction)[: max(2, len(wordings) // 6)])
     return tuple(w for w in wordings if (w in held) == held_out)
 
@@ -165,7 +165,9 @@ def invent_name(rng: random.Random) -> str:
 
 
 def draw_name(rng: random.Random, held_out: bool = False) -> str:
-    """A name from the list or an invented one, from the training side or from the evaluation side."""
+    """A name from the list or an invented one, from the training side or from the evaluation
+    side.
+    """
     while True:
         name = rng.choice(_NAMES) if rng.random() < 0.3 else invent_name(rng)
         if len(name) > 2 and is_held_out_word(name) == held_out:
@@ -173,16 +175,26 @@ def draw_name(rng: random.Random, held_out: bool = False) -> str:
 
 
 def copy_words(bank: Bank) -> tuple[str, ...]:
-    """Words the model may be told to begin or end with: the list above and the longer words of the bank's answers."""
+    """Words the model may be told to begin or end with: the list above and the longer words of the
+    bank's answers.
+    """
     vocabulary = {w.strip(".,:;()'\"") for item in bank.items for w in item.answer.split()}
-    return tuple(sorted({*_WORDS, *(w.capitalize() for w in vocabulary if w.isalpha() and 3 < len(w) < 11)}))
+    return tuple(
+        sorted({*_WORDS, *(w.capitalize() for w in vocabulary if w.isalpha() and 3 < len(w) < 11)})
+    )
 
 
 def draw_word(rng: random.Random, words: Sequence[str], held_out: bool = False) -> str:
     """A word to copy, sometimes invented, sometimes in another case."""
     while True:
         roll = rng.random()
-        word = rng.choice(_WORDS) if roll < 0.35 else invent_name(rng) if roll < 0.65 else rng.choice(words)
+        word = (
+            rng.choice(_WORDS)
+            if roll < 0.35
+            else invent_name(rng)
+            if roll < 0.65
+            else rng.choice(words)
+        )
         if len(word) > 2 and is_held_out_word(word) == held_out:
             return rng.choices((word, word.lower(), word.upper()), (0.75, 0.15, 0.1))[0]
 

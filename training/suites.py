@@ -1,11 +1,19 @@
-"""The cases of the evaluation: held-out phrasings, system prompts, follow-ups, long contexts; seeded."""
+"""The cases of the evaluation: held-out phrasings, system prompts, follow-ups, long contexts;
+seeded.
+"""
 
 import random
 from dataclasses import dataclass
 
 from training import prompts
 from training.bank import Bank, Item
-from training.conversations import ConversationBuilder, Message, begin_with, is_about_itself, named_answer
+from training.conversations import (
+    ConversationBuilder,
+    Message,
+    begin_with,
+    is_about_itself,
+    named_answer,
+)
 from training.data import Encoder
 from training.prepare import TOKENIZER_DIR
 from training.tokenizer import IM_END, IM_START, load_tokenizer
@@ -43,10 +51,18 @@ def _user(text: str) -> Message:
 
 
 def held_out_cases(bank: Bank) -> list[Case]:
-    """Every held-out phrasing, alone, by bank file; then those that were written for the widest vocabulary."""
+    """Every held-out phrasing, alone, by bank file; then those that were written for the widest
+    vocabulary.
+    """
     return [
-        Case(f"held-out phrasings, {i.subject}", i.id, (_user(q),), i.answer) for i in bank.items for q in i.held_out
-    ] + [Case(f"wide phrasings, {i.subject}", i.id, (_user(q),), i.answer) for i in bank.items for q in i.held_out_wide]
+        Case(f"held-out phrasings, {i.subject}", i.id, (_user(q),), i.answer)
+        for i in bank.items
+        for q in i.held_out
+    ] + [
+        Case(f"wide phrasings, {i.subject}", i.id, (_user(q),), i.answer)
+        for i in bank.items
+        for q in i.held_out_wide
+    ]
 
 
 def _questions(items: list[Item], rng: random.Random, count: int) -> list[tuple[Item, str]]:
@@ -65,7 +81,16 @@ def system_cases(bank: Bank, rng: random.Random) -> list[Case]:
 
     for item, q in _questions(items, rng, PER_SUITE):
         system = Message("system", wording(prompts.ONE_SENTENCE))
-        cases.append(Case("system prompt, one sentence", item.id, (system, _user(q)), item.short, "short", "one"))
+        cases.append(
+            Case(
+                "system prompt, one sentence",
+                item.id,
+                (system, _user(q)),
+                item.short,
+                "short",
+                "one",
+            )
+        )
     for item, q in _questions(items, rng, PER_SUITE):
         system = Message("system", wording(prompts.NEUTRAL))
         cases.append(Case("system prompt, neutral", item.id, (system, _user(q)), item.answer))
@@ -73,19 +98,37 @@ def system_cases(bank: Bank, rng: random.Random) -> list[Case]:
         word = prompts.draw_word(rng, words, held_out=True)
         system = Message("system", wording(prompts.BEGIN).format(word) + ".")
         cases.append(
-            Case("system prompt, begin with a word", item.id, (system, _user(q)), item.answer, "answer", "begin", word)
+            Case(
+                "system prompt, begin with a word",
+                item.id,
+                (system, _user(q)),
+                item.answer,
+                "answer",
+                "begin",
+                word,
+            )
         )
     for item, q in _questions(items, rng, PER_SUITE):
         word = prompts.draw_word(rng, words, held_out=True)
         system = Message("system", wording(prompts.END).format(word) + ".")
         cases.append(
-            Case("system prompt, end with a word", item.id, (system, _user(q)), item.answer, "answer", "end", word)
+            Case(
+                "system prompt, end with a word",
+                item.id,
+                (system, _user(q)),
+                item.answer,
+                "answer",
+                "end",
+                word,
+            )
         )
     for _ in range(PER_SUITE):
         name = prompts.draw_name(rng, held_out=True)
         system = Message("system", wording(prompts.NAME).format(name))
         messages = (system, _user(wording(prompts.IDENTITY)))
-        cases.append(Case("system prompt, name", "", messages, named_answer(name), "fixed", "name", name))
+        cases.append(
+            Case("system prompt, name", "", messages, named_answer(name), "fixed", "name", name)
+        )
     for _ in range(PER_SUITE):
         text = prompts.draw_words(rng, words, rng.choice((1, 2, 3, 4, 6)), held_out=True)
         asked = _user(wording(prompts.SAY).format(text))
@@ -121,7 +164,9 @@ def follow_up_cases(bank: Bank, rng: random.Random, thanks_reply: str) -> list[C
 
 
 def long_context_cases(bank: Bank, rng: random.Random, builder: ConversationBuilder) -> list[Case]:
-    """The same questions after 0, 1000, 4000 and 7000 tokens of text about other items, in the same turn."""
+    """The same questions after 0, 1000, 4000 and 7000 tokens of text about other items, in the same
+    turn.
+    """
     encoder = Encoder(load_tokenizer(TOKENIZER_DIR))
     items = [item for item in bank.items if item.subject != "smalltalk"]
     frames = prompts.split_wordings(prompts.DOCUMENT, held_out=True)
@@ -131,7 +176,9 @@ def long_context_cases(bank: Bank, rng: random.Random, builder: ConversationBuil
         text = builder.passage(rng, 2 * LONG_CONTEXTS[-1], item)
         for tokens in LONG_CONTEXTS:
             suite = f"long context, {tokens:4d} tokens before the question"
-            content = frame.replace("{doc}", encoder.cut(text, tokens)).replace("{q}", q) if tokens else q
+            content = (
+                frame.replace("{doc}", encoder.cut(text, tokens)).replace("{q}", q) if tokens else q
+            )
             cases.append(Case(suite, item.id, (_user(content),), item.answer))
     return cases
 
@@ -141,7 +188,9 @@ def quick_cases(bank: Bank, plain: int, each: int) -> list[Case]:
     rng = random.Random(1)
     chosen = rng.sample(held_out_cases(bank), plain)
     by_suite: dict[str, list[Case]] = {}
-    for case in system_cases(bank, rng) + follow_up_cases(bank, rng, ConversationBuilder(bank).thanks_reply):
+    for case in system_cases(bank, rng) + follow_up_cases(
+        bank, rng, ConversationBuilder(bank).thanks_reply
+    ):
         by_suite.setdefault(case.suite, []).append(case)
     return chosen + [case for group in by_suite.values() for case in group[:each]]
 
@@ -150,11 +199,17 @@ def all_cases(bank: Bank, limit: int | None) -> list[Case]:
     """Every suite, each cut to `limit` cases at random if one is given."""
     rng = random.Random(20260101)
     builder = ConversationBuilder(bank)
-    cases = held_out_cases(bank) + system_cases(bank, rng) + follow_up_cases(bank, rng, builder.thanks_reply)
+    cases = (
+        held_out_cases(bank)
+        + system_cases(bank, rng)
+        + follow_up_cases(bank, rng, builder.thanks_reply)
+    )
     cases += long_context_cases(bank, rng, builder)
     if limit is None:
         return cases
     by_suite: dict[str, list[Case]] = {}
     for case in cases:
         by_suite.setdefault(case.suite, []).append(case)
-    return [case for group in by_suite.values() for case in rng.sample(group, min(limit, len(group)))]
+    return [
+        case for group in by_suite.values() for case in rng.sample(group, min(limit, len(group)))
+    ]

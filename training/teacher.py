@@ -1,9 +1,11 @@
-"""A small classifier that says which item a question wants, to teach pilot what a question's words are worth.
+"""A small classifier that says which item a question wants, to teach pilot what a question's words
+are worth.
 
-Bags of words, pairs of words and pieces of words, one linear map of their mean (Joulin et al. 2016, "Bag of tricks
-for efficient text classification"). It learns in a minute and is right about more unseen phrasings than a transformer
-that was trained for an hour on the same ones: with so few examples, knowing nothing about word order helps. Pilot is
-trained to agree with it (Hinton et al. 2015), also on mixtures of questions that nobody would ask (Beyer et al. 2022).
+Bags of words, pairs of words and pieces of words, one linear map of their mean (Joulin et al. 2016,
+"Bag of tricks for efficient text classification"). It learns in a minute and is right about more
+unseen phrasings than a transformer that was trained for an hour on the same ones: with so few
+examples, knowing nothing about word order helps. Pilot is trained to agree with it (Hinton et al.
+2015), also on mixtures of questions that nobody would ask (Beyer et al. 2022).
 """
 
 import random
@@ -28,7 +30,9 @@ LOG_SECONDS = 10.0
 
 
 def features_of(text: str) -> list[int]:
-    """Hashes, below BUCKETS, of the text's words, neighbouring words and pieces of words; never empty."""
+    """Hashes, below BUCKETS, of the text's words, neighbouring words and pieces of words; never
+    empty.
+    """
     words = words_of(text)
     found = [f"w {w}" for w in words]
     found += [f"p {a} {b}" for a, b in pairwise(words)]
@@ -53,7 +57,9 @@ class Teacher(nn.Module):
             self.out.bias.zero_()
 
     def forward(self, questions: Sequence[str]) -> Tensor:
-        """Logits over the items in the bank's order, [questions, items]; in training some features are left out."""
+        """Logits over the items in the bank's order, [questions, items]; in training some features
+        are left out.
+        """
         rows = [features_of(question) for question in questions]
         counts = torch.tensor([len(row) for row in rows])
         flat = torch.tensor([feature for row in rows for feature in row])
@@ -61,8 +67,11 @@ class Teacher(nn.Module):
         if self.training:
             kept = (torch.rand(len(flat), generator=self._generator) >= DROPOUT).float()
         starts = F.pad(counts.cumsum(0)[:-1], (1, 0))
-        # Divided by the root of the count, so that a longer question may be surer than a shorter one.
-        logits: Tensor = self.out(16 * self.bag(flat, starts, per_sample_weights=kept) / counts.sqrt()[:, None])
+        # Divided by the root of the count, so that a longer question may be surer than a shorter
+        # one.
+        logits: Tensor = self.out(
+            16 * self.bag(flat, starts, per_sample_weights=kept) / counts.sqrt()[:, None]
+        )
         return logits
 
     @torch.inference_mode()
@@ -73,15 +82,22 @@ class Teacher(nn.Module):
 
     @torch.inference_mode()
     def vectors(self, texts: Sequence[str]) -> Tensor:
-        """What each text adds to a question's bag, [texts, DIMENSIONS]; zeros where it has no words."""
+        """What each text adds to a question's bag, [texts, DIMENSIONS]; zeros where it has no
+        words.
+        """
         rows = [self.bag.weight[features_of(text)].sum(0) * bool(words_of(text)) for text in texts]
         return torch.stack(rows)
 
     def right(self) -> float:
-        """The share of held-out phrasings that it would give the right answer, which several items may share."""
+        """The share of held-out phrasings that it would give the right answer, which several items
+        may share.
+        """
         cases = [(question, item.answer) for item in self._items for question in item.held_out]
         found: list[int] = self.shares([question for question, _ in cases]).argmax(-1).tolist()
-        right = sum(self._items[index].answer == answer for index, (_, answer) in zip(found, cases, strict=True))
+        right = sum(
+            self._items[index].answer == answer
+            for index, (_, answer) in zip(found, cases, strict=True)
+        )
         return right / len(cases)
 
     def learn(self, rephraser: Rephraser, steps: int, seed: int) -> None:
@@ -93,7 +109,9 @@ class Teacher(nn.Module):
             optimizer.param_groups[0]["lr"] = PEAK_LR * max(0.02, 1 - step / steps)
             wanted = [rng.randrange(len(self._items)) for _ in range(ROWS)]
             asked = [rephraser.rephrase(self._items[index], rng, PLAIN) for index in wanted]
-            loss = F.cross_entropy(self.train()(asked), torch.tensor(wanted), label_smoothing=SMOOTHING)
+            loss = F.cross_entropy(
+                self.train()(asked), torch.tensor(wanted), label_smoothing=SMOOTHING
+            )
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

@@ -1,7 +1,8 @@
-"""The tokenizer of pilot: byte-level BPE over 4096 tokens, trained on the training side of the bank only.
+"""The tokenizer of pilot: byte-level BPE over 4096 tokens, trained on the training side of the bank
+only.
 
-Digits stay single tokens (numbers are then spelled the same way everywhere), there is no normaliser, and the chat
-format is ChatML.
+Digits stay single tokens (numbers are then spelled the same way everywhere), there is no
+normaliser, and the chat format is ChatML.
 """
 
 import json
@@ -15,7 +16,8 @@ VOCAB_SIZE = 4096
 MODEL_MAX_LENGTH = 8192
 PAD, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIAL_TOKENS = [PAD, IM_START, IM_END]
-# Contractions; a word with its space; one digit with its space; a run of punctuation; line ends; other space.
+# Contractions; a word with its space; one digit with its space; a run of punctuation; line ends;
+# other space.
 SPLIT = r"'(?i:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -26,7 +28,9 @@ CHAT_TEMPLATE = (
 
 
 def training_text(bank: Bank, extra: list[str]) -> list[str]:
-    """What the tokenizer may see: training phrasings (also in lower case), answers, the prompts' wordings."""
+    """What the tokenizer may see: training phrasings (also in lower case), answers, the prompts'
+    wordings.
+    """
     texts: list[str] = list(extra)
     for item in bank.items:
         for question in item.questions:

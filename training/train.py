@@ -1,8 +1,8 @@
 """Trains pilot or its draft on a number of tokens. Run as `python -m training.train --size pilot`.
 
-The schedule follows the tokens seen (kept in the checkpoint), so a run gives the same on a quiet machine and on a busy
-one; a stopped run goes on from its last checkpoint with the same batches. Checkpoints go to training/runs/<size>/,
-weights for use are made by `training.export`.
+The schedule follows the tokens seen (kept in the checkpoint), so a run gives the same on a quiet
+machine and on a busy one; a stopped run goes on from its last checkpoint with the same batches.
+Checkpoints go to training/runs/<size>/, weights for use are made by `training.export`.
 """
 
 import argparse
@@ -57,7 +57,8 @@ class Progress:
 def learning_rate(fraction: float, peak: float) -> float:
     """Warm-up, constant, then linear falls to nearly nothing, each from less than the one before.
 
-    Warm restarts (Loshchilov and Hutter 2017): what a fall settled is kept, the rest is stirred once more.
+    Warm restarts (Loshchilov and Hutter 2017): what a fall settled is kept, the rest is stirred
+    once more.
     """
     if fraction < WARM_UP:
         return peak * (0.02 + 0.98 * fraction / WARM_UP)
@@ -73,7 +74,9 @@ def falls_ended(fraction: float) -> int:
 
 
 def make_optimizers(model: LlamaForCausalLM, kind: str, peak: float) -> list[torch.optim.Optimizer]:
-    """AdamW for everything, or Muon for the layers' matrices; norms and the embedding do not decay."""
+    """AdamW for everything, or Muon for the layers' matrices; norms and the embedding do not
+    decay.
+    """
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed_tokens" in n]
     groups = [{"params": others, "weight_decay": 0.0}]
@@ -83,7 +86,10 @@ def make_optimizers(model: LlamaForCausalLM, kind: str, peak: float) -> list[tor
     if kind == "adamw":
         return [adamw]
     # With the step's size matched to AdamW's, both take the same learning rate.
-    return [adamw, torch.optim.Muon(matrices, lr=peak, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")]
+    return [
+        adamw,
+        torch.optim.Muon(matrices, lr=peak, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+    ]
 
 
 class Trainer:
@@ -107,17 +113,23 @@ class Trainer:
         tokenizer = load_tokenizer(TOKENIZER_DIR)
         self.model = make_model(size, seed).to(self.device)
         self.average = {n: p.detach().clone() for n, p in self.model.named_parameters()}
-        self.settled: list[dict[str, Tensor]] = []  # The average at the end of each fall of the learning rate.
+        self.settled: list[
+            dict[str, Tensor]
+        ] = []  # The average at the end of each fall of the learning rate.
         self.teacher = Teacher(bank, seed)
         self.chooser = Chooser(self.model.config.hidden_size, len(bank.items)).to(self.device)
         self.optimizers = make_optimizers(self.model, optimizer, peak)
-        self.optimizers.append(torch.optim.AdamW(self.chooser.parameters(), lr=peak, weight_decay=0.1, fused=True))
+        self.optimizers.append(
+            torch.optim.AdamW(self.chooser.parameters(), lr=peak, weight_decay=0.1, fused=True)
+        )
         self.source = BatchSource(bank, tokenizer, seed, token_budget, self.teacher)
         self.encoder = Encoder(tokenizer)
         self.progress = Progress()
 
     def step(self) -> tuple[float, int]:
-        """One optimiser step; returns the answers' loss in nats per token and the number of padded tokens."""
+        """One optimiser step; returns the answers' loss in nats per token and the number of padded
+        tokens.
+        """
         fraction = self.progress.fraction(self.total)
         for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
             group["lr"] = learning_rate(fraction, self.peak)
@@ -127,7 +139,9 @@ class Trainer:
             text, hidden = text_loss(self.model, batch)
             loss = text
             if batch.questions:
-                wanted = self.teacher.shares(batch.questions).clone().to(self.device)  # No inference tensor.
+                wanted = (
+                    self.teacher.shares(batch.questions).clone().to(self.device)
+                )  # No inference tensor.
                 loss = loss + self.chooser(self.model, batch, hidden, wanted)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -140,7 +154,9 @@ class Trainer:
         return text.item(), batch.ids.numel()
 
     def save(self) -> None:
-        """Writes the checkpoint beside its name and renames it, so that a stop never leaves half of one."""
+        """Writes the checkpoint beside its name and renames it, so that a stop never leaves half of
+        one.
+        """
         state = {
             "size": self.size,
             "bank_digest": self.bank.digest,
@@ -165,9 +181,15 @@ class Trainer:
             return False
         state = torch.load(self.path, map_location="cpu", weights_only=True)
         if state["bank_digest"] != self.bank.digest:
-            raise SystemExit(f"error: {self.path} was trained on another bank\n\nhint: move it away, then train again")
+            raise SystemExit(
+                f"error: {self.path} was trained on another bank\n\nhint: move it away, then train"
+                " again"
+            )
         if (state["size"], state["million_tokens"]) != (self.size, self.total / 1e6):
-            raise SystemExit(f"error: {self.path} has another size or schedule\n\nhint: move it away, then train again")
+            raise SystemExit(
+                f"error: {self.path} has another size or schedule\n\nhint: move it away, then train"
+                " again"
+            )
         self.model.load_state_dict(state["model"])
         self.teacher.load_state_dict(state["teacher"])
         self.chooser.load_state_dict(state["chooser"])
@@ -181,7 +203,9 @@ class Trainer:
         return True
 
     def begin(self, seed: int) -> None:
-        """Starts from scratch: the teacher learns the bank, tells what words are worth; the model learns to copy."""
+        """Starts from scratch: the teacher learns the bank, tells what words are worth; the model
+        learns to copy.
+        """
         begun = time.perf_counter()
         self.teacher.learn(Rephraser(self.bank), TEACHER_STEPS, seed)
         print(f"teacher: right about {self.teacher.right():.1%} of held-out phrasings", flush=True)
@@ -205,20 +229,30 @@ class Trainer:
                 parameter.data.copy_(live[name])
 
     def quick_evaluation(self) -> dict[str, float]:
-        """By suite, the share of some held-out cases whose answer begins with the reference's first tokens."""
+        """By suite, the share of some held-out cases whose answer begins with the reference's first
+        tokens.
+        """
         cases = quick_cases(self.bank, QUICK_PHRASINGS, QUICK_PER_SUITE)
         with self.averaged():
-            answers = greedy(self.model, [self.encoder.encode(render(case)) for case in cases], QUICK_TOKENS)
+            answers = greedy(
+                self.model, [self.encoder.encode(render(case)) for case in cases], QUICK_TOKENS
+            )
         hits: dict[str, list[bool]] = {}
         for case, answer in zip(cases, answers, strict=True):
-            wanted = self.encoder.encode(begun_answer(case) + (IM_END if case.rule != "end" else ""))[:QUICK_TOKENS]
+            wanted = self.encoder.encode(
+                begun_answer(case) + (IM_END if case.rule != "end" else "")
+            )[:QUICK_TOKENS]
             group, _, kind = case.suite.partition(", ")
-            suite = group.removesuffix(" phrasings") if group.endswith(" phrasings") else kind or group
+            suite = (
+                group.removesuffix(" phrasings") if group.endswith(" phrasings") else kind or group
+            )
             hits.setdefault(suite, []).append(answer[: len(wanted)] == wanted)
         return {suite: sum(found) / len(found) for suite, found in hits.items()}
 
     def run(self) -> None:
-        """Trains until the tokens are seen; logs, evaluates and saves on the way; only steps count as time."""
+        """Trains until the tokens are seen; logs, evaluates and saves on the way; only steps count
+        as time.
+        """
         state = self.progress
         logged = saved = evaluated = state.seconds
         losses: list[float] = []
@@ -233,25 +267,34 @@ class Trainer:
                 self.settled.append({n: t.clone() for n, t in self.average.items()})
             losses.append(loss)
             if not math.isfinite(loss):
-                raise SystemExit("error: the loss is not finite\n\nhint: lower --lr and train again from the start")
+                raise SystemExit(
+                    "error: the loss is not finite\n\nhint: lower --lr and train again from the"
+                    " start"
+                )
             if state.seconds - logged >= LOG_SECONDS or state.tokens >= self.total:
                 speed = (state.tokens - tokens_before) / max(1e-9, state.seconds - logged)
                 state.loss = sum(losses) / len(losses)
                 left = (self.total - state.tokens) / max(1.0, speed) / 60
                 rate = self.optimizers[0].param_groups[0]["lr"]
                 print(
-                    f"step {state.step:6d}  {state.seconds / 60:5.1f} min  loss {state.loss:.4f}  lr {rate:.2e}"
-                    f"  {speed:6.0f} tok/s"
-                    f"  eta {left:5.1f} min",
+                    f"step {state.step:6d}  {state.seconds / 60:5.1f} min  loss {state.loss:.4f} "
+                    f" lr {rate:.2e}  {speed:6.0f} tok/s  eta {left:5.1f} min",
                     flush=True,
                 )
                 losses, logged, tokens_before = [], state.seconds, state.tokens
             if state.seconds - evaluated >= EVALUATE_SECONDS or state.tokens >= self.total:
                 scores = self.quick_evaluation()
                 state.history.append(
-                    {"minutes": state.seconds / 60, "loss": state.loss, "held_out": scores["held-out"]}
+                    {
+                        "minutes": state.seconds / 60,
+                        "loss": state.loss,
+                        "held_out": scores["held-out"],
+                    }
                 )
-                print("       right: " + ", ".join(f"{k} {v:.0%}" for k, v in scores.items()), flush=True)
+                print(
+                    "       right: " + ", ".join(f"{k} {v:.0%}" for k, v in scores.items()),
+                    flush=True,
+                )
                 evaluated = state.seconds
             if state.seconds - saved >= CHECKPOINT_SECONDS or state.tokens >= self.total:
                 self.save()
@@ -262,25 +305,39 @@ def main() -> None:
     """Trains, from the last checkpoint if there is one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=sorted(SIZES), default="pilot")
-    parser.add_argument("--million-tokens", type=float, default=None, help="padded tokens in all, in millions")
+    parser.add_argument(
+        "--million-tokens", type=float, default=None, help="padded tokens in all, in millions"
+    )
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="muon")
     parser.add_argument("--lr", type=float, default=None, help="peak learning rate")
     parser.add_argument("--tokens", type=int, default=3072, help="padded tokens per batch")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--bank", type=Path, default=BANK_COPY)
     parser.add_argument(
-        "--run", type=Path, default=None, help="directory of the checkpoint, by default training/runs/<size>"
+        "--run",
+        type=Path,
+        default=None,
+        help="directory of the checkpoint, by default training/runs/<size>",
     )
     args = parser.parse_args()
     run_dir = args.run or RUNS_DIR / args.size
     peak = args.lr or PEAK_LR[args.size]
     million = args.million_tokens or MILLION_TOKENS[args.size]
-    trainer = Trainer(args.size, load_bank(args.bank), run_dir, million, args.seed, args.tokens, peak, args.optimizer)
+    trainer = Trainer(
+        args.size,
+        load_bank(args.bank),
+        run_dir,
+        million,
+        args.seed,
+        args.tokens,
+        peak,
+        args.optimizer,
+    )
     resumed = trainer.resume()
     parameters = sum(p.numel() for p in trainer.model.parameters())
     print(
-        f"{args.size}: {parameters / 1e6:.2f} M parameters on {trainer.device}, {million:g} M tokens,"
-        f" {torch.get_num_threads()} threads,"
+        f"{args.size}: {parameters / 1e6:.2f} M parameters on {trainer.device}, {million:g} M"
+        f" tokens, {torch.get_num_threads()} threads,"
         f" {'resumed at step ' + str(trainer.progress.step) if resumed else 'from scratch'}",
         flush=True,
     )

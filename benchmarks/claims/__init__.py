@@ -2,5 +2,6 @@
 
 import os
 
-# As ``twostroke.startup`` does for a server; here because OpenMP reads it when torch is imported, by any module below.
+# As ``twostroke.startup`` does for a server; here because OpenMP reads it when torch is imported,
+# by any module below.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

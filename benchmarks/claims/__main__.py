@@ -1,4 +1,5 @@
-"""Measure the claims: ``python -m benchmarks.claims [NAME ...]``; data on stdout, progress on stderr.
+"""Measure the claims: ``python -m benchmarks.claims [NAME ...]``; data on stdout, progress on
+stderr.
 
 A run of all of them is recorded in ``benchmarks/claims/results``; a run of some is only printed.
 """
@@ -15,7 +16,13 @@ from pathlib import Path
 
 import cyclopts
 
-from benchmarks.claims import chunked_prefill, continuous_batching, kv_cache, kv_waste, prefix_caching
+from benchmarks.claims import (
+    chunked_prefill,
+    continuous_batching,
+    kv_cache,
+    kv_waste,
+    prefix_caching,
+)
 from benchmarks.claims.report import Claim, Others, environment, keep_recorded, write_claims
 from benchmarks.claims.workbench import Workbench, default_model
 
@@ -43,10 +50,13 @@ def main(
 
     Args:
         names: Which ones, by the names of their scripts; all by default.
-        model: What to run on: pilot by default, or a random checkpoint of its size where there is no pilot.
-        checkpoint: A model too large for the CPU's cache, for the claim on continuous batching: by default a random one
-            of 350 M parameters, made for the run (benchmarks/make_checkpoint.py; 0.7 GB in the temporary folder).
-        data: Folder of the Azure traces, by default traces in $TWOSTROKE_DATA (CONTRIBUTING.md: where they come from).
+        model: What to run on: pilot by default, or a random checkpoint of its size where there is
+            no pilot.
+        checkpoint: A model too large for the CPU's cache, for the claim on continuous batching: by
+            default a random one of 350 M parameters, made for the run
+            (benchmarks/make_checkpoint.py; 0.7 GB in the temporary folder).
+        data: Folder of the Azure traces, by default traces in $TWOSTROKE_DATA (CONTRIBUTING.md:
+            where they come from).
         rounds: How often each is measured.
         out: Folder for the record.
     """
@@ -64,15 +74,24 @@ def main(
         for measure in (measure for chosen in names or MEASURES for measure in MEASURES[chosen]):
             others = Others()
             claim = measure(bench)
-            claims.append(replace(claim, figures={**claim.figures, "others_cpu_share": others.share()}))
+            claims.append(
+                replace(claim, figures={**claim.figures, "others_cpu_share": others.share()})
+            )
             print(claim.line(), flush=True)
     if names:
         say("done; nothing recorded, since only a run of all claims is")
         return
     share = all_along.share()
     claims = keep_recorded(claims, out)
-    write_claims(claims, environment(shlex.join(["python", "-m", "benchmarks.claims", *sys.argv[1:]]), share), out)
-    say(f"recorded in {out}" + (f"; others took {share:.1%} of the CPU time" if share is not None else ""))
+    write_claims(
+        claims,
+        environment(shlex.join(["python", "-m", "benchmarks.claims", *sys.argv[1:]]), share),
+        out,
+    )
+    say(
+        f"recorded in {out}"
+        + (f"; others took {share:.1%} of the CPU time" if share is not None else "")
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What chunked prefill does to running requests when a long prompt arrives, and what the long prompt pays for it."""
+"""What chunked prefill does to running requests when a long prompt arrives, and what the long
+prompt pays for it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.claims.report import Claim
-from benchmarks.claims.workbench import Workbench, greedy, median, milliseconds, random_prompt, spread, step
-from twostroke.config import SchedulerConfig
+from benchmarks.claims.workbench import (
+    Workbench,
+    greedy,
+    median,
+    milliseconds,
+    random_prompt,
+    spread,
+    step,
+)
+from twostroke.core.config import SchedulerConfig
 from twostroke.engine.engine import Engine
 
 LONG = "long"
@@ -32,7 +42,9 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Seconds: the worst gap between two tokens of a running request, before the arrival and from then on."""
+    """Seconds: the worst gap between two tokens of a running request, before the arrival and from
+    then on.
+    """
 
     quiet_gap: float
     worst_gap: float
@@ -41,7 +53,10 @@ class Arrival:
 
 def measure(bench: Workbench, load: Workload | None = None) -> Claim:
     load = load or Workload()
-    options: dict[str, Any] = {"max_num_batched_tokens": load.budget, "enable_prefix_caching": False}
+    options: dict[str, Any] = {
+        "max_num_batched_tokens": load.budget,
+        "enable_prefix_caching": False,
+    }
     variants: dict[str, dict[str, Any]] = {"unchunked": options}
     variants |= {str(chunk): {**options, "max_prefill_chunk": chunk} for chunk in load.chunks}
     seen: dict[str, list[Arrival]] = {name: [] for name in variants}
@@ -51,25 +66,37 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
                 bench.say(f"chunked prefill: round {number + 1} of {bench.rounds}, {name}")
                 seen[name].append(_arrive(engine, number, load))
     ratios = {
-        name: [whole.worst_gap / part.worst_gap for whole, part in zip(seen["unchunked"], seen[name], strict=True)]
+        name: [
+            whole.worst_gap / part.worst_gap
+            for whole, part in zip(seen["unchunked"], seen[name], strict=True)
+        ]
         for name in variants
     }
     chunks = "; ".join(
-        f"chunk {chunk:,}: {spread(ratios[str(chunk)])} shorter, {_text(seen[str(chunk)])}" for chunk in load.chunks
+        f"chunk {chunk:,}: {spread(ratios[str(chunk)])} shorter, {_text(seen[str(chunk)])}"
+        for chunk in load.chunks
     )
     quiet = median([arrival.quiet_gap for arrival in seen["unchunked"]])
     return Claim(
         name="chunked_prefill",
-        claim=f"Chunked prefill, worst inter-token gap of running requests as a prompt of {load.long_prompt:,} arrives",
+        claim=(
+            "Chunked prefill, worst inter-token gap of running requests as a prompt of"
+            f" {load.long_prompt:,} arrives"
+        ),
         measured=f"{chunks}; unchunked: {_text(seen['unchunked'])}",
-        conditions=f"{load.running} requests decoding behind prompts of {load.prompt} tokens (worst gap before the "
-        f"arrival {milliseconds(quiet)}), --max-num-batched-tokens {load.budget}, --max-prefill-chunk as said (the "
-        f"default budget of {SchedulerConfig().max_num_batched_tokens:,} acts as a chunk of that size), no prefix "
-        f"cache, greedy, {bench.name}; median of {bench.rounds} rounds",
+        conditions=(
+            f"{load.running} requests decoding behind prompts of {load.prompt} tokens (worst gap"
+            f" before the arrival {milliseconds(quiet)}), --max-num-batched-tokens {load.budget},"
+            " --max-prefill-chunk as said (the default budget of"
+            f" {SchedulerConfig().max_num_batched_tokens:,} acts as a chunk of that size), no"
+            f" prefix cache, greedy, {bench.name}; median of {bench.rounds} rounds"
+        ),
         figures={
             "ratio_of_worst_gaps": {name: ratios[name] for name in variants if name != "unchunked"},
             "worst_gap_seconds": {name: [a.worst_gap for a in seen[name]] for name in variants},
-            "worst_gap_before_seconds": {name: [a.quiet_gap for a in seen[name]] for name in variants},
+            "worst_gap_before_seconds": {
+                name: [a.quiet_gap for a in seen[name]] for name in variants
+            },
             "long_prompt_ttft_seconds": {name: [a.ttft for a in seen[name]] for name in variants},
         },
     )
@@ -77,15 +104,22 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
 
 def _text(arrivals: list[Arrival]) -> str:
     gap = milliseconds(median([arrival.worst_gap for arrival in arrivals]))
-    return f"{gap} with a TTFT of {milliseconds(median([arrival.ttft for arrival in arrivals]))} for the long prompt"
+    return (
+        f"{gap} with a TTFT of {milliseconds(median([arrival.ttft for arrival in arrivals]))} for"
+        " the long prompt"
+    )
 
 
 def _arrive(engine: Engine, seed: int, load: Workload) -> Arrival:
-    """Let the small requests run, add the long prompt, and go on until a few tokens after its first."""
+    """Let the small requests run, add the long prompt, and go on until a few tokens after its
+    first.
+    """
     rng = random.Random(seed)
     small = [f"{seed}-{index}" for index in range(load.running)]
     for request_id in small:
-        engine.submit(greedy(request_id, random_prompt(rng, engine, load.prompt), _more_than_enough(load)))
+        engine.submit(
+            greedy(request_id, random_prompt(rng, engine, load.prompt), _more_than_enough(load))
+        )
     last: dict[str, float] = {}
     quiet_gap = max(_steps(engine, last) for _ in range(load.lead))
     arrived = time.perf_counter()
@@ -96,7 +130,9 @@ def _arrive(engine: Engine, seed: int, load: Workload) -> Arrival:
         if LONG in last:
             ttft = last[LONG] - arrived
     worst_gap = max(worst_gap, _steps(engine, last))
-    assert all(request_id in engine.scheduler.requests for request_id in small), "a running request ended too early"
+    assert all(request_id in engine.scheduler.requests for request_id in small), (
+        "a running request ended too early"
+    )
     for request_id in (*small, LONG):
         engine.abort(request_id)
     return Arrival(quiet_gap, worst_gap, ttft)
@@ -108,7 +144,9 @@ def _more_than_enough(load: Workload) -> int:
 
 
 def _steps(engine: Engine, last: dict[str, float]) -> float:
-    """One step: the longest gap that it ended, if any; ``last`` holds the time of each request's last token."""
+    """One step: the longest gap that it ended, if any; ``last`` holds the time of each request's
+    last token.
+    """
     outputs = step(engine)
     now = time.perf_counter()
     gap = max((now - last[o.request_id] for o in outputs if o.request_id in last), default=0.0)

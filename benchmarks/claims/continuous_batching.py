@@ -1,7 +1,7 @@
 """Continuous against static batching, in throughput, on outputs whose lengths have a heavy tail.
 
-The claim is about models whose weights a step reads from memory (decision 0033); a small one that stays in the cache
-does the same work in the same steps, and is shown beside it.
+The claim is about models whose weights a step reads from memory (decision 0033); a small one that
+stays in the cache does the same work in the same steps, and is shown beside it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.claims.workbench import (
     step,
     weights_megabytes,
 )
-from twostroke.engine.client import GenerationRequest
+from twostroke.engine.clients.base import GenerationRequest
 from twostroke.engine.engine import Engine
 
 TARGET = 2.0
@@ -35,8 +35,9 @@ PROBE_STEPS, PROBE_PROMPT = 32, 16
 class Workload:
     """All requests are there from the start; every round draws its own.
 
-    So many that the last stragglers, whom both ways of batching wait for alone, do not decide: continuous batching
-    needs 1.16 times the steps of slots that never stand empty. Prompts are short, since their work is the same in both.
+    So many that the last stragglers, whom both ways of batching wait for alone, do not decide:
+    continuous batching needs 1.16 times the steps of slots that never stand empty. Prompts are
+    short, since their work is the same in both.
     """
 
     num_requests: int = 384
@@ -72,20 +73,31 @@ class Rounds:
 
     @property
     def ratios(self) -> list[float]:
-        return [slow / fast for slow, fast in zip(self.seconds["static"], self.seconds["continuous"], strict=True)]
+        return [
+            slow / fast
+            for slow, fast in zip(self.seconds["static"], self.seconds["continuous"], strict=True)
+        ]
 
     def text(self, load: Workload) -> str:
-        """Ratio, rates, steps, and what decides how much fewer steps are worth: what a full step costs."""
-        fewer = median([many / few for many, few in zip(self.steps["static"], self.steps["continuous"], strict=True)])
+        """Ratio, rates, steps, and what decides how much fewer steps are worth: what a full step
+        costs.
+        """
+        fewer = median(
+            [
+                many / few
+                for many, few in zip(self.steps["static"], self.steps["continuous"], strict=True)
+            ]
+        )
         rates = {
             name: median([n / s for n, s in zip(self.num_tokens, seconds, strict=True)])
             for name, seconds in self.seconds.items()
         }
         alone, full = self.step_seconds
         return (
-            f"{spread(self.ratios)}: {rates['continuous']:.0f} against {rates['static']:.0f} output tokens/s, "
-            f"in {fewer:.2f}x fewer steps; a step for {load.max_num_seqs} requests takes {full / alone:.1f} times as "
-            f"long as one for a single request ({milliseconds(full)} against {milliseconds(alone)})"
+            f"{spread(self.ratios)}: {rates['continuous']:.0f} against {rates['static']:.0f} output"
+            f" tokens/s, in {fewer:.2f}x fewer steps; a step for {load.max_num_seqs} requests takes"
+            f" {full / alone:.1f} times as long as one for a single request ({milliseconds(full)}"
+            f" against {milliseconds(alone)})"
         )
 
     def figures(self) -> dict[str, object]:
@@ -94,12 +106,17 @@ class Rounds:
             "seconds": self.seconds,
             "steps": self.steps,
             "output_tokens": self.num_tokens,
-            "step_seconds": {"one_request": self.step_seconds[0], "all_slots": self.step_seconds[1]},
+            "step_seconds": {
+                "one_request": self.step_seconds[0],
+                "all_slots": self.step_seconds[1],
+            },
         }
 
 
 def measure(bench: Workbench, load: Workload | None = None) -> Claim:
-    """The claim, on a model that is read from memory: that of ``--checkpoint``, or a random one of 350 M parameters."""
+    """The claim, on a model that is read from memory: that of ``--checkpoint``, or a random one of
+    350 M parameters.
+    """
     load = load or Workload()
     with memory_bound_model(bench.checkpoint) as (source, name):
         there = replace(bench, model=source, name=name)
@@ -107,7 +124,9 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
         conditions = _conditions(there, load)
     return Claim(
         name="continuous_batching",
-        claim="Continuous against static batching, throughput, weights read from memory in each step",
+        claim=(
+            "Continuous against static batching, throughput, weights read from memory in each step"
+        ),
         measured=rounds.text(load),
         conditions=conditions,
         target=f"{TARGET:g}x or more",
@@ -117,11 +136,15 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
 
 
 def measure_same_model(bench: Workbench, load: Workload | None = None) -> Claim:
-    """The same requests on the model of the other claims, which promises nothing here: pilot stays in the cache."""
+    """The same requests on the model of the other claims, which promises nothing here: pilot stays
+    in the cache.
+    """
     load = load or Workload()
     rounds = run_rounds(bench, load)
     short = median(rounds.ratios) < TARGET
-    verdict = f"; short of the {TARGET:g}x that is claimed for weights read from memory" if short else ""
+    verdict = (
+        f"; short of the {TARGET:g}x that is claimed for weights read from memory" if short else ""
+    )
     return Claim(
         name="continuous_batching_same_model",
         claim="The same requests on the model of the other claims, without a target",
@@ -132,14 +155,19 @@ def measure_same_model(bench: Workbench, load: Workload | None = None) -> Claim:
 
 
 def run_rounds(bench: Workbench, load: Workload) -> Rounds:
-    """Every round's requests with both ways of batching, in turn; then the steps of the continuous one."""
+    """Every round's requests with both ways of batching, in turn; then the steps of the continuous
+    one.
+    """
     options = {"max_num_seqs": load.max_num_seqs, "enable_prefix_caching": False}
     variants = {name: {**options, "batching": name} for name in ("continuous", "static")}
     rounds = Rounds({name: [] for name in variants}, {name: [] for name in variants}, [])
     with bench.engines(variants) as engines:
         for number in range(bench.rounds):
             for name, engine in engines.items():
-                bench.say(f"continuous batching: {bench.name}, round {number + 1} of {bench.rounds}, {name}")
+                bench.say(
+                    f"continuous batching: {bench.name}, round {number + 1} of {bench.rounds},"
+                    f" {name}"
+                )
                 calls = load.draw(number, engine)
                 began = time.perf_counter()
                 for call in calls:
@@ -170,8 +198,10 @@ def step_seconds(engine: Engine, num_requests: int) -> float:
 
 def _conditions(bench: Workbench, load: Workload) -> str:
     return (
-        f"{load.num_requests} requests at once, --max-num-seqs {load.max_num_seqs}, prompts of "
-        f"{load.prompt[0]} to {load.prompt[1]} tokens, outputs lognormal (median {load.output_median:g}, sigma "
-        f"{load.output_sigma:g}) cut to {load.output[0]} to {load.output[1]}, greedy, no prefix cache, {bench.name} "
-        f"({weights_megabytes(bench.model):.3g} MB of weights); median of {bench.rounds} rounds, each with its own draw"
+        f"{load.num_requests} requests at once, --max-num-seqs {load.max_num_seqs}, prompts of"
+        f" {load.prompt[0]} to {load.prompt[1]} tokens, outputs lognormal (median"
+        f" {load.output_median:g}, sigma {load.output_sigma:g}) cut to {load.output[0]} to"
+        f" {load.output[1]}, greedy, no prefix cache, {bench.name}"
+        f" ({weights_megabytes(bench.model):.3g} MB of weights); median of {bench.rounds} rounds,"
+        " each with its own draw"
     )

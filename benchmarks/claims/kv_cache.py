@@ -42,19 +42,30 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
             seconds["cached"].append(_cached(engine, prompt, load.cached))
             seconds["naive"].append(_naive(engine, prompt, load.recomputed))
             # The same kernels as the cached decode: what remains is the effect of the cache itself.
-            whole = [time_to_first_token(engine, greedy("whole", prompt, 1)) for _ in range(load.recomputed)]
+            whole = [
+                time_to_first_token(engine, greedy("whole", prompt, 1))
+                for _ in range(load.recomputed)
+            ]
             seconds["engine without cache"].append(median(whole))
     ratios = [slow / fast for slow, fast in zip(seconds["naive"], seconds["cached"], strict=True)]
-    own = [slow / fast for slow, fast in zip(seconds["engine without cache"], seconds["cached"], strict=True)]
+    own = [
+        slow / fast
+        for slow, fast in zip(seconds["engine without cache"], seconds["cached"], strict=True)
+    ]
     return Claim(
         name="kv_cache",
         claim=f"KV cache against none at {load.context:,} tokens, time per token",
-        measured=f"{spread(ratios)}: {milliseconds(median(seconds['cached']))} against "
-        f"{milliseconds(median(seconds['naive']))}; {spread(own)} against the engine's own kernels recomputing "
-        f"the context ({milliseconds(median(seconds['engine without cache']))})",
-        conditions=f"one request, {load.cached} tokens after a prompt of {load.context:,} against the naive reference "
-        f"(runtime/reference.py: no cache, logits of all positions), greedy, {bench.name}; median of "
-        f"{bench.rounds} rounds",
+        measured=(
+            f"{spread(ratios)}: {milliseconds(median(seconds['cached']))} against"
+            f" {milliseconds(median(seconds['naive']))}; {spread(own)} against the engine's own"
+            " kernels recomputing the context"
+            f" ({milliseconds(median(seconds['engine without cache']))})"
+        ),
+        conditions=(
+            f"one request, {load.cached} tokens after a prompt of {load.context:,} against the"
+            " naive reference (runtime/reference.py: no cache, logits of all positions), greedy,"
+            f" {bench.name}; median of {bench.rounds} rounds"
+        ),
         figures={"ratio": ratios, "ratio_to_own_kernels": own, "seconds_per_token": seconds},
     )
 

@@ -1,4 +1,6 @@
-"""KV slots allocated and unused, on the Azure traces: the real scheduler and KV manager under a virtual clock."""
+"""KV slots allocated and unused, on the Azure traces: the real scheduler and KV manager under a
+virtual clock.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,12 @@ from typing import NamedTuple
 
 from benchmarks.claims.report import Claim
 from benchmarks.claims.workbench import Workbench
-from twostroke.config import SchedulerConfig
+from twostroke.core.config import SchedulerConfig
+from twostroke.core.request import Request
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.step import StepPlan, StepResult
 from twostroke.kv_cache.manager import KVCacheManager
-from twostroke.sampling_params import SamplingParams
 from twostroke.scheduling.scheduler import Scheduler
-from twostroke.types import Request, StepPlan, StepResult
 
 TARGET = 0.04
 CLAIM = "KV slots allocated but unused on the Azure traces, time-weighted mean"
@@ -22,7 +25,9 @@ CLAIM = "KV slots allocated but unused on the Azure traces, time-weighted mean"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Roughly an 8B model on one 80 GB GPU: a step takes ``step_seconds`` and ``token_seconds`` for each token."""
+    """Roughly an 8B model on one 80 GB GPU: a step takes ``step_seconds`` and ``token_seconds`` for
+    each token.
+    """
 
     traces: tuple[str, ...] = ("code", "conv")
     block_size: int = 16
@@ -41,7 +46,9 @@ class Arrival(NamedTuple):
 
 @dataclass(slots=True)
 class Waste:
-    """Sums over time of slots (allocated, unused, and unused had each request reserved its final length)."""
+    """Sums over time of slots (allocated, unused, and unused had each request reserved its final
+    length).
+    """
 
     seconds: float = 0.0
     share: float = 0.0
@@ -62,7 +69,9 @@ class Waste:
 
     @property
     def mean_if_reserved(self) -> float:
-        """The same in total slots, had each request held its final length from its first step on."""
+        """The same in total slots, had each request held its final length from its first step
+        on.
+        """
         return 1 - self.used / self.reserved
 
 
@@ -70,15 +79,18 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
     load = load or Workload()
     paths = {name: bench.traces / f"azure_splitwise_{name}.csv" for name in load.traces}
     conditions = (
-        f"block size {load.block_size}, {load.num_blocks:,} blocks, --max-num-seqs {load.max_num_seqs}, "
-        f"--max-num-batched-tokens {load.max_num_batched_tokens}, all requests at their times of "
-        f"arrival, none sharing a prefix, real scheduler and KV manager, virtual clock "
-        f"({1e3 * load.step_seconds:g} ms a step and {1e6 * load.token_seconds:g} us a token)"
+        f"block size {load.block_size}, {load.num_blocks:,} blocks, --max-num-seqs"
+        f" {load.max_num_seqs}, --max-num-batched-tokens {load.max_num_batched_tokens}, all"
+        " requests at their times of arrival, none sharing a prefix, real scheduler and KV"
+        f" manager, virtual clock ({1e3 * load.step_seconds:g} ms a step and"
+        f" {1e6 * load.token_seconds:g} us a token)"
     )
     target = f"under {TARGET:.0%} on each"
     if missing := [str(path) for path in paths.values() if not path.is_file()]:
         skipped = f"skipped: no {' and no '.join(missing)} (give --data)"
-        return Claim(name="kv_waste", claim=CLAIM, measured=skipped, conditions=conditions, target=target)
+        return Claim(
+            name="kv_waste", claim=CLAIM, measured=skipped, conditions=conditions, target=target
+        )
     found: dict[str, Waste] = {}
     for name, path in paths.items():
         bench.say(f"KV waste: trace {name}")
@@ -97,14 +109,20 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
 def read_trace(path: Path) -> list[Arrival]:
     with path.open(newline="") as file:
         return [
-            Arrival(float(row["arrived_at"]), int(row["num_prefill_tokens"]), int(row["num_decode_tokens"]))
+            Arrival(
+                float(row["arrived_at"]),
+                int(row["num_prefill_tokens"]),
+                int(row["num_decode_tokens"]),
+            )
             for row in csv.DictReader(file)
         ]
 
 
 def replay(trace: list[Arrival], load: Workload) -> Waste:
     """Run a trace to its end; a pass over the model takes as long as the load says."""
-    config = SchedulerConfig(max_num_seqs=load.max_num_seqs, max_num_batched_tokens=load.max_num_batched_tokens)
+    config = SchedulerConfig(
+        max_num_seqs=load.max_num_seqs, max_num_batched_tokens=load.max_num_batched_tokens
+    )
     kv = KVCacheManager(load.num_blocks, load.block_size)
     scheduler = Scheduler(config, kv)
     waiting = deque(enumerate(trace))
@@ -145,7 +163,9 @@ def _observe(waste: Waste, scheduler: Scheduler, plan: StepPlan, seconds: float)
     allocated = (kv.pool.num_blocks - kv.pool.num_free) * kv.block_size
     running = scheduler.running.values()
     unused = kv.num_unused_slots(running) - sum(
-        item.num_tokens for request_id, item in plan.scheduled.items() if request_id in scheduler.running
+        item.num_tokens
+        for request_id, item in plan.scheduled.items()
+        if request_id in scheduler.running
     )
     reserved = sum(request.max_total_tokens for request in running)
     share = unused / allocated
@@ -165,9 +185,10 @@ def _observe(waste: Waste, scheduler: Scheduler, plan: StepPlan, seconds: float)
 
 def _text(waste: Waste) -> str:
     return (
-        f"{waste.mean:.2%} (max {waste.highest:.1%}, and {waste.highest_when_busy:.1%} while 1 % or more of the blocks "
-        f"are held; reserving each request's final length would waste {waste.mean_if_reserved:.1%}; "
-        f"{waste.requests:,} requests, up to {waste.most_running} at once)"
+        f"{waste.mean:.2%} (max {waste.highest:.1%}, and {waste.highest_when_busy:.1%} while 1 % or"
+        " more of the blocks are held; reserving each request's final length would waste"
+        f" {waste.mean_if_reserved:.1%}; {waste.requests:,} requests, up to {waste.most_running} at"
+        " once)"
     )
 
 

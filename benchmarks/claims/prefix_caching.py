@@ -45,12 +45,16 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
     return Claim(
         name="prefix_caching",
         claim=f"Prefix caching, TTFT behind a shared system prompt of {load.shared:,} tokens",
-        measured=f"{spread(ratios)} sooner: {milliseconds(median(later['on']))} against "
-        f"{milliseconds(median(later['off']))}; the first request, which fills the cache: "
-        f"{milliseconds(median(first['on']))} against {milliseconds(median(first['off']))}",
-        conditions=f"{load.own} tokens of its own after the shared ones, one request at a time, {load.requests} of "
-        f"them after the first, whole prompt in one step, greedy, {bench.name}; median of {bench.rounds} rounds, "
-        "each with its own system prompt",
+        measured=(
+            f"{spread(ratios)} sooner: {milliseconds(median(later['on']))} against "
+            f"{milliseconds(median(later['off']))}; the first request, which fills the cache: "
+            f"{milliseconds(median(first['on']))} against {milliseconds(median(first['off']))}"
+        ),
+        conditions=(
+            f"{load.own} tokens of its own after the shared ones, one request at a time,"
+            f" {load.requests} of them after the first, whole prompt in one step, greedy,"
+            f" {bench.name}; median of {bench.rounds} rounds, each with its own system prompt"
+        ),
         figures={"ratio": ratios, "ttft_seconds": later, "ttft_seconds_of_the_first": first},
     )
 
@@ -60,4 +64,7 @@ def _times(engine: Engine, seed: int, load: Workload) -> list[float]:
     rng = random.Random(seed)
     shared = random_prompt(rng, engine, load.shared)
     prompts = [shared + random_prompt(rng, engine, load.own) for _ in range(1 + load.requests)]
-    return [time_to_first_token(engine, greedy(f"{seed}-{i}", prompt, 1)) for i, prompt in enumerate(prompts)]
+    return [
+        time_to_first_token(engine, greedy(f"{seed}-{i}", prompt, 1))
+        for i, prompt in enumerate(prompts)
+    ]

@@ -1,4 +1,6 @@
-"""A claim as one line, and all of them as a file with the machine, the commit and the versions that made them."""
+"""A claim as one line, and all of them as a file with the machine, the commit and the versions that
+made them.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ class Claim:
 
 
 class Others:
-    """How much of the machine's CPU time everybody else takes (and a hypervisor steals) while something is measured.
+    """How much of the machine's CPU time everybody else takes (and a hypervisor steals) while
+    something is measured.
 
     A ratio of two timings means little if a third program ran beside one of them.
     """
@@ -62,19 +65,31 @@ class Others:
         self._own = _own_seconds()
 
     def share(self) -> float | None:
-        """Of the CPU time since the start, in [0, 1]; children count as ours once they have ended. Linux only."""
-        busy, total = (now - then for now, then in zip(_cpu_seconds(), (self._busy, self._total), strict=True))
-        return round(min(1.0, max(0.0, busy - (_own_seconds() - self._own)) / total), 3) if total else None
+        """Of the CPU time since the start, in [0, 1]; children count as ours once they have ended.
+        Linux only.
+        """
+        busy, total = (
+            now - then for now, then in zip(_cpu_seconds(), (self._busy, self._total), strict=True)
+        )
+        return (
+            round(min(1.0, max(0.0, busy - (_own_seconds() - self._own)) / total), 3)
+            if total
+            else None
+        )
 
 
 def shown(command: str) -> str:
-    """A command without what only says where things lie on one machine: of an absolute path, the last part."""
+    """A command without what only says where things lie on one machine: of an absolute path, the
+    last part.
+    """
     quoted, bare = r"(?<=')/[^']*/(?=[^/']+')", r"(?<![^\s\"'=])/[^\s\"'=]*/(?=[^/\s\"'=]+)"
     return re.sub(f"{quoted}|{bare}", ".../", command)
 
 
 def environment(command: str, others: float | None) -> dict[str, Any]:
-    """Where and with what the numbers were made; ``others`` is the share of the CPU that went elsewhere meanwhile."""
+    """Where and with what the numbers were made; ``others`` is the share of the CPU that went
+    elsewhere meanwhile.
+    """
     import torch
 
     return {
@@ -82,7 +97,9 @@ def environment(command: str, others: float | None) -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
         "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": (
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        ),
         "others_cpu_share": others,
         "threads": torch.get_num_threads(),
         "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "default"),
@@ -97,17 +114,17 @@ def environment_text(where: dict[str, Any]) -> str:
     others = where["others_cpu_share"]
     share = "an unknown share" if others is None else f"{others:.1%}"
     return (
-        f"- machine: {where['cores']} cores, {where['cpu']}; {where['system']}; others took {share} of its "
-        f"CPU time meanwhile\n"
-        f"- commit: {where['commit']}; torch {where['torch']} with {where['threads']} threads "
-        f"(OMP_WAIT_POLICY {where['omp_wait_policy']}), Python {where['python']}\n"
-        f"- date: {where['date']}\n"
-        f"- command: `{where['command']}`\n"
+        f"- machine: {where['cores']} cores, {where['cpu']}; {where['system']}; others took {share}"
+        f" of its CPU time meanwhile\n- commit: {where['commit']}; torch {where['torch']} with"
+        f" {where['threads']} threads (OMP_WAIT_POLICY {where['omp_wait_policy']}), Python"
+        f" {where['python']}\n- date: {where['date']}\n- command: `{where['command']}`\n"
     )
 
 
 def keep_recorded(claims: Sequence[Claim], folder: Path) -> list[Claim]:
-    """The claims; what could not be measured (its data is not there) is as it was recorded in ``folder`` before."""
+    """The claims; what could not be measured (its data is not there) is as it was recorded in
+    ``folder`` before.
+    """
     path = folder / "claims.json"
     former = json.loads(path.read_text()) if path.is_file() else {"claims": []}
     kept = {}
@@ -149,7 +166,11 @@ def _commit() -> str:
     try:
         head = _git("rev-parse", "--short=12", "HEAD")
         code = ("src", "benchmarks", ":(exclude,glob)benchmarks/**/results/**")
-        return f"{head} with uncommitted changes" if _git("status", "--porcelain", "--", *code) else head
+        return (
+            f"{head} with uncommitted changes"
+            if _git("status", "--porcelain", "--", *code)
+            else head
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
@@ -164,4 +185,7 @@ def _cpu_model() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )

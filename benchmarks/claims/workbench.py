@@ -15,14 +15,14 @@ from typing import Any
 
 from benchmarks import make_checkpoint
 from benchmarks.claims.report import shown
-from twostroke.config import EngineConfig
-from twostroke.engine.client import GenerationRequest
+from twostroke.core.config import EngineConfig
+from twostroke.core.errors import ModelLoadError
+from twostroke.core.output import RequestOutput
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.clients.base import GenerationRequest
 from twostroke.engine.engine import Engine
-from twostroke.errors import ModelLoadError
-from twostroke.model_files import resolve_model
-from twostroke.sampling_params import SamplingParams
+from twostroke.model_spec.model_files import resolve_model
 from twostroke.startup import load_engine
-from twostroke.types import RequestOutput
 
 KV_CACHE_BYTES = 512 * 2**20
 STANDIN = "10m"
@@ -39,7 +39,8 @@ class Workbench:
         rounds: How often everything is measured, all variants in turn within each round.
         traces: Folder of the Azure traces, which need not exist.
         say: Takes one line of progress.
-        checkpoint: Folder of a model too large for the cache, or ``None`` to make one where a claim needs it.
+        checkpoint: Folder of a model too large for the cache, or ``None`` to make one where a claim
+            needs it.
     """
 
     model: str
@@ -51,11 +52,15 @@ class Workbench:
 
     @contextmanager
     def engines(self, variants: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Engine]]:
-        """One engine, with weights and KV cache of its own, for each variant's options; warmed up."""
+        """One engine, with weights and KV cache of its own, for each variant's options; warmed
+        up.
+        """
         with ExitStack() as stack:
             engines = {}
             for name, options in variants.items():
-                config = EngineConfig.from_flat({"model": self.model, "kv_cache_memory": KV_CACHE_BYTES, **options})
+                config = EngineConfig.from_flat(
+                    {"model": self.model, "kv_cache_memory": KV_CACHE_BYTES, **options}
+                )
                 engines[name] = stack.enter_context(closing(load_engine(config)))
             for engine in engines.values():
                 time_to_first_token(engine, greedy("warm-up", [5] * 64, 1, cache_salt="warm-up"))
@@ -64,7 +69,9 @@ class Workbench:
 
 @contextmanager
 def default_model(model: str | None) -> Iterator[tuple[str, str]]:
-    """What to run on, and its name: ``model`` if given, else pilot, else a random checkpoint of about its size."""
+    """What to run on, and its name: ``model`` if given, else pilot, else a random checkpoint of
+    about its size.
+    """
     if model is not None:
         yield model, shown(model)
         return
@@ -79,7 +86,9 @@ def default_model(model: str | None) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def memory_bound_model(checkpoint: str | None) -> Iterator[tuple[str, str]]:
-    """A model whose weights every step reads from memory, and its name: ``checkpoint`` if given, else a random one."""
+    """A model whose weights every step reads from memory, and its name: ``checkpoint`` if given,
+    else a random one.
+    """
     if checkpoint is not None:
         yield checkpoint, shown(checkpoint)
         return
@@ -101,10 +110,14 @@ def weights_megabytes(model: str) -> float:
     return sum(path.stat().st_size for path in resolve_model(model).glob("*.safetensors")) / 1e6
 
 
-def greedy(request_id: str, prompt: list[int], num_tokens: int, *, cache_salt: str = "") -> GenerationRequest:
+def greedy(
+    request_id: str, prompt: list[int], num_tokens: int, *, cache_salt: str = ""
+) -> GenerationRequest:
     """A request for exactly ``num_tokens`` tokens."""
     params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
-    return GenerationRequest(request_id=request_id, prompt_token_ids=prompt, params=params, cache_salt=cache_salt)
+    return GenerationRequest(
+        request_id=request_id, prompt_token_ids=prompt, params=params, cache_salt=cache_salt
+    )
 
 
 def random_prompt(rng: random.Random, engine: Engine, num_tokens: int) -> list[int]:

@@ -1,7 +1,9 @@
-"""Does a device give what the CPU's naive reference gives? ``python -m benchmarks.gpu.correctness --device cuda``.
+"""Does a device give what the CPU's naive reference gives? ``python -m benchmarks.gpu.correctness
+--device cuda``.
 
-For each model family: tiny random weights in float32, requests that share prefixes, run in chunks, in too few blocks,
-greedy and sampled, through the engine on the device; every token is compared with the loop without a cache on the CPU.
+For each model family: tiny random weights in float32, requests that share prefixes, run in chunks,
+in too few blocks, greedy and sampled, through the engine on the device; every token is compared
+with the loop without a cache on the CPU.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from typing import Any
 
 from benchmarks.gpu.environment import record
 from tests.checkpoints import LLAMA3_ROPE, tiny_config, write_checkpoint
-from twostroke.config import EngineConfig
-from twostroke.engine.client import GenerationRequest
+from twostroke.core.config import EngineConfig
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.clients.base import GenerationRequest
 from twostroke.engine.engine import Engine
 from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
-from twostroke.sampling_params import SamplingParams
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"rope_scaling": LLAMA3_ROPE},
@@ -35,7 +37,9 @@ def calls() -> list[GenerationRequest]:
     shared = [(7 * i) % 96 for i in range(20)]
     made = []
     for number in range(12):
-        prompt = (shared if number % 2 else []) + [(number * 13 + i * 5) % 96 for i in range(5 + number)]
+        prompt = (shared if number % 2 else []) + [
+            (number * 13 + i * 5) % 96 for i in range(5 + number)
+        ]
         params = SamplingParams(
             temperature=0.0 if number % 3 else 1.0,
             top_p=0.9,
@@ -45,7 +49,9 @@ def calls() -> list[GenerationRequest]:
             ignore_eos=True,
             detokenize=False,
         )
-        made.append(GenerationRequest(request_id=str(number), prompt_token_ids=prompt, params=params))
+        made.append(
+            GenerationRequest(request_id=str(number), prompt_token_ids=prompt, params=params)
+        )
     return made
 
 
@@ -60,7 +66,9 @@ def compare(folder: Path, family: str, device: str) -> dict[str, Any]:
         "max_prefill_chunk": 16,
         "block_size": BLOCK_SIZE,
     }
-    cpu = TorchExecutor.load(EngineConfig.from_flat({**options, "device": "cpu", "kv_cache_memory": 2**22}))
+    cpu = TorchExecutor.load(
+        EngineConfig.from_flat({**options, "device": "cpu", "kv_cache_memory": 2**22})
+    )
     bytes_per_block = cpu.info.kv_bytes_per_token * BLOCK_SIZE
     config = EngineConfig.from_flat({**options, "kv_cache_memory": BLOCKS * bytes_per_block})
     executor = TorchExecutor.load(config)
@@ -76,12 +84,19 @@ def compare(folder: Path, family: str, device: str) -> dict[str, Any]:
         engine.kv.check_integrity()
     wrong = []
     for call in calls():
-        expected, _ = generate_naive(cpu.model, call.prompt_token_ids, call.params, seed=call.params.seed or 0)
+        expected, _ = generate_naive(
+            cpu.model, call.prompt_token_ids, call.params, seed=call.params.seed or 0
+        )
         if outputs[call.request_id] != expected:
             wrong.append(call.request_id)
     preemptions = engine.scheduler.num_preemptions
     engine.close()
-    return {"family": family, "requests": len(calls()), "different": wrong, "preemptions": preemptions}
+    return {
+        "family": family,
+        "requests": len(calls()),
+        "different": wrong,
+        "preemptions": preemptions,
+    }
 
 
 def main() -> None:

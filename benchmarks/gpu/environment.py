@@ -16,8 +16,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def environment(device: str) -> dict[str, Any]:
     """What stands above every recorded number."""
-    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.processor() or "cpu"
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    name = (
+        torch.cuda.get_device_name(device)
+        if device.startswith("cuda")
+        else platform.processor() or "cpu"
+    )
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": name,

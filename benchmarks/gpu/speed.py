@@ -1,7 +1,9 @@
-"""Decode and prefill against the roofline, and against transformers. ``python -m benchmarks.gpu.speed --device cuda``.
+"""Decode and prefill against the roofline, and against transformers. ``python -m
+benchmarks.gpu.speed --device cuda``.
 
-A decode step must at least read weights and KV once: its time times the bandwidth over those bytes says how far away
-we are (1.0 is the roofline; the same for prefill with 2 FLOPs per parameter and token over the peak rate).
+A decode step must at least read weights and KV once: its time times the bandwidth over those bytes
+says how far away we are (1.0 is the roofline; the same for prefill with 2 FLOPs per parameter and
+token over the peak rate).
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ import torch
 
 from benchmarks import make_checkpoint
 from benchmarks.gpu.environment import record
-from twostroke.config import EngineConfig
-from twostroke.engine.client import GenerationRequest
+from twostroke.core.config import EngineConfig
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.clients.base import GenerationRequest
 from twostroke.engine.engine import Engine
 from twostroke.runtime.torch_executor import TorchExecutor
-from twostroke.sampling_params import SamplingParams
 
 # Bytes/s and bf16 FLOP/s that were measured on such devices.
 ROOFLINES = {"cuda": (4.3e12, 790e12), "cpu": (29.7e9, 396e9)}
@@ -31,10 +33,14 @@ PROMPT, OUTPUT = 256, 64
 
 
 def decode_row(folder: Path, device: str, batch: int) -> dict[str, Any]:
-    """Median time of a step in which ``batch`` requests decode, and of the prefill of their prompts."""
+    """Median time of a step in which ``batch`` requests decode, and of the prefill of their
+    prompts.
+    """
     memory = 2**32 if device.startswith("cuda") else 2**30
     options = {"model": str(folder), "device": device, "max_num_batched_tokens": PROMPT * batch}
-    config = EngineConfig.from_flat({**options, "kv_cache_memory": memory, "enable_prefix_caching": False})
+    config = EngineConfig.from_flat(
+        {**options, "kv_cache_memory": memory, "enable_prefix_caching": False}
+    )
     executor = TorchExecutor.load(config)
     engine = Engine(executor, config=config)
     params = SamplingParams(temperature=0, max_tokens=OUTPUT, ignore_eos=True, detokenize=False)
@@ -43,7 +49,11 @@ def decode_row(folder: Path, device: str, batch: int) -> dict[str, Any]:
         times.clear()
         for number in range(batch):
             prompt = [(number * 31 + i * 17 + round_) % 4000 + 5 for i in range(PROMPT)]
-            engine.submit(GenerationRequest(request_id=f"{round_}-{number}", prompt_token_ids=prompt, params=params))
+            engine.submit(
+                GenerationRequest(
+                    request_id=f"{round_}-{number}", prompt_token_ids=prompt, params=params
+                )
+            )
         while engine.has_work():
             began = time.perf_counter()
             engine.step()
@@ -73,7 +83,13 @@ def transformers_decode_ms(folder: Path, device: str, batch: int) -> float:
 
     def seconds(new_tokens: int) -> float:
         began = time.perf_counter()
-        model.generate(ids, max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False, pad_token_id=0)
+        model.generate(
+            ids,
+            max_new_tokens=new_tokens,
+            min_new_tokens=new_tokens,
+            do_sample=False,
+            pad_token_id=0,
+        )
         return time.perf_counter() - began
 
     seconds(2)
@@ -96,7 +112,12 @@ def main() -> None:
             row = {"size": args.size, **decode_row(folder, args.device, batch)}
             row["transformers_decode_ms"] = transformers_decode_ms(folder, args.device, batch)
             rows.append(row)
-            print({key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()})
+            print(
+                {
+                    key: round(value, 3) if isinstance(value, float) else value
+                    for key, value in row.items()
+                }
+            )
     record(args.results, "speed", args.device, rows)
 
 

@@ -1,1 +1,3 @@
-"""Other engines beside this one, on one machine in one run. Run as ``python -m benchmarks.peers``."""
+"""Other engines beside this one, on one machine in one run. Run as ``python -m
+benchmarks.peers``.
+"""

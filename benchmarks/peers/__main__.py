@@ -1,8 +1,9 @@
 """twostroke beside its peers: one machine, one run, all loaded at once, rounds in turn.
 
-Every peer lives in a virtual environment of its own; ``benchmarks/peers/README.md`` says how to make them. In each
-round every system gets the same random prompts at once, and its tokens are timed as its own loop yields them: no HTTP.
-Writes ``peers-NAME.json`` and ``.md``; ``benchmarks.peers.overview`` puts the records into one table.
+Every peer lives in a virtual environment of its own; ``benchmarks/peers/README.md`` says how to
+make them. In each round every system gets the same random prompts at once, and its tokens are timed
+as its own loop yields them: no HTTP. Writes ``peers-NAME.json`` and ``.md``;
+``benchmarks.peers.overview`` puts the records into one table.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def main(
     """Measure and record.
 
     Args:
-        model: Folder of the checkpoint, bfloat16 (`benchmarks/make_checkpoint.py`); what is asked of 350m and 10m is
-            looked up by the folder's name.
+        model: Folder of the checkpoint, bfloat16 (`benchmarks/make_checkpoint.py`); what is asked
+            of 350m and 10m is looked up by the folder's name.
         llama_cpp: Python of the environment with llama-cpp-python.
         gguf: Folder with bf16.gguf, q8_0.gguf and q4_0.gguf (`workers/gguf_convert.py`).
         transformers: Python of the environment with transformers.
@@ -65,15 +66,25 @@ def main(
             arguments = ("--model", str((gguf / f"{format}.gguf").resolve()), "--threads", str(threads),
                          "--sequences", str(max(concurrency)))  # fmt: skip
             if kind in kinds:
-                systems.append(System(f"llama.cpp {format}", kind, llama_cpp, "llama_cpp_worker", arguments))
+                systems.append(
+                    System(f"llama.cpp {format}", kind, llama_cpp, "llama_cpp_worker", arguments)
+                )
     for label, python in (("transformers", transformers), ("vLLM", vllm)):
         if python is not None:
             plain = ("--model", str(model), "--threads", str(threads))
-            systems.append(System(f"{label} bf16", "bf16", python, f"{label.lower()}_worker", plain))
+            systems.append(
+                System(f"{label} bf16", "bf16", python, f"{label.lower()}_worker", plain)
+            )
     vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
     others = Others()
-    with tempfile.TemporaryDirectory(prefix="twostroke-peers-") as folder, running(systems, Path(folder)) as workers:
-        measured = {count: _measure(workers, count, rounds, vocabulary, input_len, output_len) for count in concurrency}
+    with (
+        tempfile.TemporaryDirectory(prefix="twostroke-peers-") as folder,
+        running(systems, Path(folder)) as workers,
+    ):
+        measured = {
+            count: _measure(workers, count, rounds, vocabulary, input_len, output_len)
+            for count in concurrency
+        }
         about = {worker.system.name: worker.about for worker in workers}
     command = shlex.join(["python", "-m", "benchmarks.peers", *sys.argv[1:]])
     where = environment(command, others.share())
@@ -88,7 +99,9 @@ def _measure(
     found: dict[str, list[Round]] = {worker.system.name: [] for worker in workers}
     for number in range(rounds + 1):
         draw = random.Random(f"{count} {number}")
-        prompts = [[draw.randrange(300, vocabulary) for _ in range(input_len)] for _ in range(count)]
+        prompts = [
+            [draw.randrange(300, vocabulary) for _ in range(input_len)] for _ in range(count)
+        ]
         # In turn, and each time another first: a machine that slows down meanwhile slows all.
         turn = number % len(workers)
         for worker in workers[turn:] + workers[:turn]:
@@ -97,24 +110,33 @@ def _measure(
             if number:
                 found[worker.system.name].append(one)
                 last = max(times[-1] for times in one.times)
-                print(f"{count:3} requests, {worker.system.name:18} {last:7.2f} s", file=sys.stderr, flush=True)
+                print(
+                    f"{count:3} requests, {worker.system.name:18} {last:7.2f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
     reference = found.get("twostroke bf16")
     return {name: figures(each, reference) for name, each in found.items()}
 
 
-def _write(measured: Found, where: dict[str, Any], about: dict[str, Any], model: str, what: str, path: Path) -> None:
+def _write(
+    measured: Found, where: dict[str, Any], about: dict[str, Any], model: str, what: str, path: Path
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "environment": where,
         "model": model,
         "systems": about,
-        "figures": {count: {n: asdict(f) for n, f in each.items()} for count, each in measured.items()},
+        "figures": {
+            count: {n: asdict(f) for n, f in each.items()} for count, each in measured.items()
+        },
     }
     path.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
     versions = ", ".join(sorted({f"{one['name']} {one['version']}" for one in about.values()}))
     text = (
-        f"# Beside its peers\n\n{environment_text(where)}- {versions}\n- {what}; medians; all systems loaded at once, "
-        f"rounds in turn, tokens timed in each engine's own loop\n\n{tables(model, measured)}\n"
+        f"# Beside its peers\n\n{environment_text(where)}- {versions}\n- {what}; medians; all"
+        " systems loaded at once, rounds in turn, tokens timed in each engine's own"
+        f" loop\n\n{tables(model, measured)}\n"
     )
     path.with_suffix(".md").write_text(text)
     print(text)

@@ -1,7 +1,9 @@
-"""Everything that is asked beside the peers, in one table made of the records. ``python -m benchmarks.peers.overview``.
+"""Everything that is asked beside the peers, in one table made of the records. ``python -m
+benchmarks.peers.overview``.
 
-Reads ``peers-*.json``, ``http_throughput_10m.json`` and ``memory.json`` and writes ``peers.md``. Where several records
-have a measure, the one in which the best peer came closest to twostroke, or left it furthest behind, is shown.
+Reads ``peers-*.json``, ``http_throughput_10m.json`` and ``memory.json`` and writes ``peers.md``.
+Where several records have a measure, the one in which the best peer came closest to twostroke, or
+left it furthest behind, is shown.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ class Record:
     def read(cls, path: Path) -> Record:
         data = json.loads(path.read_text())
         found = {
-            int(count): {name: Figures(**{**one, "rounds": tuple(one["rounds"])}) for name, one in systems.items()}
+            int(count): {
+                name: Figures(**{**one, "rounds": tuple(one["rounds"])})
+                for name, one in systems.items()
+            }
             for count, systems in data["figures"].items()
         }
         return cls(path.stem, data["model"], found)
@@ -52,10 +57,12 @@ def main(results: Path = RESULTS) -> None:
     records = [Record.read(path) for path in sorted(results.glob("peers-*.json"))]
     http = _read(results / "http_throughput_10m.json")
     foreign = (
-        ", but for vLLM's figures over HTTP that are another machine's: that one was slower, so the ratio flatters "
-        "twostroke (`benchmarks.http_throughput --peer-url` measures in turn)"
+        ", but for vLLM's figures over HTTP that are another machine's: that one was slower, so the"
+        " ratio flatters twostroke (`benchmarks.http_throughput --peer-url` measures in turn)"
     )
-    about = "`python -m benchmarks.peers.overview`; machine, commit and versions stand in the records. "
+    about = (
+        "`python -m benchmarks.peers.overview`; machine, commit and versions stand in the records. "
+    )
     lines = [
         "# All that is asked beside its peers",
         "",
@@ -72,9 +79,16 @@ def main(results: Path = RESULTS) -> None:
 
 
 def row(target: Target, records: Sequence[Record]) -> str:
-    """The hardest of the comparisons; says so where the peer that the target names was never measured beside it."""
+    """The hardest of the comparisons; says so where the peer that the target names was never
+    measured beside it.
+    """
     start = f"| {target.model} | {target.measure} |"
-    found = [(one, record) for record in records if record.model == target.model for one in _compared(target, record)]
+    found = [
+        (one, record)
+        for record in records
+        if record.model == target.model
+        for one in _compared(target, record)
+    ]
     if not found:
         return f"{start} | | | {target.asked} | {NOT_MEASURED} | |"
     one, record = (min if target.higher else max)(found, key=lambda each: each[0].ratio)
@@ -82,8 +96,8 @@ def row(target: Target, records: Sequence[Record]) -> str:
     there = any(named in each.found.get(target.concurrency, {}) for _, each in found)
     judged = verdict(one.met) + ("" if there else f"; {named} {NOT_MEASURED}")
     return (
-        f"{start} {number(one.own)} | {one.peer}: {number(one.theirs)} | {one.ratio:.2f} | {target.asked} "
-        f"| {judged} | [{record.name}]({record.name}.md) |"
+        f"{start} {number(one.own)} | {one.peer}: {number(one.theirs)} | {one.ratio:.2f} |"
+        f" {target.asked} | {judged} | [{record.name}]({record.name}.md) |"
     )
 
 
@@ -103,11 +117,17 @@ def over_http(record: dict[str, Any] | None) -> Iterator[str]:
         if not runs:
             yield f"{start} | vLLM: {number(theirs)} | | >= {OVER_HTTP:g} | {NOT_MEASURED} | |"
             continue
-        own, peer = statistics.median(run["output_throughput"] for run in runs), (record or {}).get("peer")
-        name, theirs = (peer["name"], peer_speed(peer, count)) if peer else ("vLLM, another machine's", theirs)
+        own, peer = (
+            statistics.median(run["output_throughput"] for run in runs),
+            (record or {}).get("peer"),
+        )
+        name, theirs = (
+            (peer["name"], peer_speed(peer, count)) if peer else ("vLLM, another machine's", theirs)
+        )
         yield (
-            f"{start} {number(own)} | {name}: {number(theirs)} | {own / theirs:.2f} | >= {OVER_HTTP:g} "
-            f"| {verdict(own / theirs >= OVER_HTTP)} | [http_throughput_10m](http_throughput_10m.md) |"
+            f"{start} {number(own)} | {name}: {number(theirs)} | {own / theirs:.2f} | >="
+            f" {OVER_HTTP:g} | {verdict(own / theirs >= OVER_HTTP)} |"
+            " [http_throughput_10m](http_throughput_10m.md) |"
         )
 
 
@@ -118,7 +138,10 @@ def memory_row(record: dict[str, Any] | None) -> str:
         return f"{start} | | | {asked} | {NOT_MEASURED} | |"
     resident = record["resident"]["none"]
     beside = resident["loaded"] - resident["weights"] - resident["kv"]
-    return f"{start} {beside / 1e6:.0f} | | | {asked} | {verdict(beside <= MEMORY)} | [memory](memory.md) |"
+    return (
+        f"{start} {beside / 1e6:.0f} | | | {asked} | {verdict(beside <= MEMORY)} |"
+        " [memory](memory.md) |"
+    )
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -37,7 +37,9 @@ def figures(rounds: Sequence[Round], reference: Sequence[Round] | None) -> Figur
     each = [_of_round(one) for one in rounds]
     agreement = None
     if reference is not None:
-        pairs = [(a, b) for mine, its in zip(rounds, reference) for a, b in zip(mine.tokens, its.tokens)]
+        pairs = [
+            (a, b) for mine, its in zip(rounds, reference) for a, b in zip(mine.tokens, its.tokens)
+        ]
         agreement = sum(a[0] == b[0] for a, b in pairs) / len(pairs)
     ttft, tpot, step, throughput = (statistics.median(column) for column in zip(*each))
     return Figures(ttft, tpot, step, throughput, agreement, tuple(one[1] for one in each))
@@ -107,7 +109,10 @@ class Target:
 
     def compare(self, found: Found) -> Comparison | None:
         """Nothing if a side was not measured."""
-        here = {name: asdict(values)[self.figure] for name, values in found.get(self.concurrency, {}).items()}
+        here = {
+            name: asdict(values)[self.figure]
+            for name, values in found.get(self.concurrency, {}).items()
+        }
         peers = {name: here[name] for name in self.peers if name in here}
         if self.own not in here or not peers:
             return None
@@ -122,32 +127,64 @@ BEST_ALONE, BEST_BATCHED = (LLAMA, VLLM, TRANSFORMERS), (VLLM, LLAMA, TRANSFORME
 TARGETS = (
     Target("TPOT, 1 request, bf16, ms", 1, "tpot", "twostroke bf16", BEST_ALONE, 1.0),
     Target("the same, second step", 1, "tpot", "twostroke bf16", BEST_ALONE, 0.95),
-    Target("output tokens/s, 4 requests, bf16", 4, "throughput", "twostroke bf16", BEST_BATCHED, 1.15),
-    Target("output tokens/s, 16 requests, bf16", 16, "throughput", "twostroke bf16", BEST_BATCHED, 1.1),
-    Target("step of 16 decoding requests, bf16, ms", 16, "step", "twostroke bf16", BEST_BATCHED, 0.75),
+    Target(
+        "output tokens/s, 4 requests, bf16", 4, "throughput", "twostroke bf16", BEST_BATCHED, 1.15
+    ),
+    Target(
+        "output tokens/s, 16 requests, bf16", 16, "throughput", "twostroke bf16", BEST_BATCHED, 1.1
+    ),
+    Target(
+        "step of 16 decoding requests, bf16, ms", 16, "step", "twostroke bf16", BEST_BATCHED, 0.75
+    ),
     Target("TPOT, 1 request, 8 bits, ms", 1, "tpot", "twostroke int8", ("llama.cpp q8_0",), 0.95),
     Target("TPOT, 1 request, 4 bits, ms", 1, "tpot", "twostroke int4", ("llama.cpp q4_0",), 1.0),
-    Target("output tokens/s, 16 requests, int8", 16, "throughput", "twostroke int8", (VLLM, "llama.cpp q8_0"), 1.5),
-    Target("step, 1 request, bf16, ms", 1, "step", "twostroke bf16", (LLAMA,), 1.2, "10m", absolute=True),
+    Target(
+        "output tokens/s, 16 requests, int8",
+        16,
+        "throughput",
+        "twostroke int8",
+        (VLLM, "llama.cpp q8_0"),
+        1.5,
+    ),
+    Target(
+        "step, 1 request, bf16, ms",
+        1,
+        "step",
+        "twostroke bf16",
+        (LLAMA,),
+        1.2,
+        "10m",
+        absolute=True,
+    ),
 )
 
 
 def tables(model: str, found: Found) -> str:
     """Markdown: what is asked on this model, then everything."""
-    lines = ["| measure | twostroke | best peer | ratio | asked | |", "|---|---:|---:|---:|---:|---|"]
+    lines = [
+        "| measure | twostroke | best peer | ratio | asked | |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
     for target in TARGETS:
         if target.model == model and (one := target.compare(found)) is not None:
             lines.append(
-                f"| {target.measure} | {number(one.own)} | {one.peer}: {number(one.theirs)} | {one.ratio:.2f} "
-                f"| {target.asked} | {verdict(one.met)} |"
+                f"| {target.measure} | {number(one.own)} | {one.peer}: {number(one.theirs)} |"
+                f" {one.ratio:.2f} | {target.asked} | {verdict(one.met)} |"
             )
-    lines += ["", "| requests | system | TTFT, ms | TPOT, ms | decode step, ms | output tokens/s | same first token |"]
+    lines += [
+        "",
+        (
+            "| requests | system | TTFT, ms | TPOT, ms | decode step, ms | output tokens/s | same"
+            " first token |"
+        ),
+    ]
     lines += ["|---:|---|---:|---:|---:|---:|---:|"]
     for concurrency, systems in found.items():
         for name, f in systems.items():
             same = "" if f.agreement is None else f"{f.agreement:.0%}"
             lines.append(
-                f"| {concurrency} | {name} | {f.ttft:.0f} | {f.tpot:.2f} | {f.step:.2f} | {f.throughput:.1f} | {same} |"
+                f"| {concurrency} | {name} | {f.ttft:.0f} | {f.tpot:.2f} | {f.step:.2f} |"
+                f" {f.throughput:.1f} | {same} |"
             )
     return "\n".join(lines)
 

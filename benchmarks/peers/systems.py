@@ -1,4 +1,6 @@
-"""The engines that are compared, each a process of its own in its own virtual environment, all loaded at once."""
+"""The engines that are compared, each a process of its own in its own virtual environment, all
+loaded at once.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class System:
 
 @dataclass(slots=True)
 class Round:
-    """When each request got its tokens, in seconds from the beginning, and which; ``[requests][tokens]``."""
+    """When each request got its tokens, in seconds from the beginning, and which;
+    ``[requests][tokens]``.
+    """
 
     times: list[list[float]]
     tokens: list[list[int]]
@@ -88,7 +92,9 @@ def own_systems(model: Path, threads: int, kinds: Sequence[str]) -> list[System]
     for kind in kinds:
         extra = () if kind == "bf16" else ("--quantization", kind)
         arguments = ("--model", str(model), "--threads", str(threads), *extra)
-        found.append(System(f"twostroke {kind}", kind, sys.executable, "twostroke_worker", arguments))
+        found.append(
+            System(f"twostroke {kind}", kind, sys.executable, "twostroke_worker", arguments)
+        )
     return found
 
 
@@ -111,9 +117,12 @@ def _start(system: System, log: Path) -> Worker:
     # A peer may print what it likes: answers have a pipe of their own.
     environment = {**os.environ, "PEER_STDOUT": str(writing), "HF_HUB_OFFLINE": "1"}
     if system.own:
-        environment["OMP_WAIT_POLICY"] = "PASSIVE"  # as twostroke sets it for itself, but here torch is imported before
+        environment["OMP_WAIT_POLICY"] = (
+            "PASSIVE"  # as twostroke sets it for itself, but here torch is imported before
+        )
     else:
-        # Peers wait as they are used to: threads that sleep between operators would make theirs slower.
+        # Peers wait as they are used to: threads that sleep between operators would make theirs
+        # slower.
         environment.pop("OMP_WAIT_POLICY", None)
         environment.pop("PYTHONPATH", None)
     with log.open("wb") as output:

@@ -1,4 +1,6 @@
-"""Reads the public measurements. They are no part of the project: without them these scripts say so and end."""
+"""Reads the public measurements. They are no part of the project: without them these scripts say so
+and end.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class AllReduceRow:
 
 @dataclass(frozen=True, slots=True)
 class ServingRow:
-    """A closed loop of ``concurrency`` clients on one server; lengths in tokens, times in seconds."""
+    """A closed loop of ``concurrency`` clients on one server; lengths in tokens, times in
+    seconds.
+    """
 
     backend: str
     model: str
@@ -84,7 +88,9 @@ def _records(device: str, operation: str) -> Iterator[dict[str, object]]:
 def gemm_rows(device: str) -> list[GemmRow]:
     """Products in formats that the cost model has coefficients for."""
     return [
-        GemmRow(FORMATS[str(r["gemm_dtype"])], _int(r["m"]), _int(r["n"]), _int(r["k"]), _seconds(r))
+        GemmRow(
+            FORMATS[str(r["gemm_dtype"])], _int(r["m"]), _int(r["n"]), _int(r["k"]), _seconds(r)
+        )
         for r in _records(device, "gemm")
         if r["gemm_dtype"] in FORMATS
     ]

@@ -1,9 +1,10 @@
 """Fits the coefficients that ship with the simulator, and makes kernel tables.
 
-    python -m benchmarks.simulator.fit                      writes src/twostroke/simulator/efficiencies/*.toml
-    python -m benchmarks.simulator.fit --tables h100-sxm h100.json      a table for ``KernelTables.read``
+    python -m benchmarks.simulator.fit                               writes efficiency_files/*.toml
+    python -m benchmarks.simulator.fit --tables h100-sxm h100.json   a table for KernelTables.read
 
-Single-threaded, some minutes. Coefficients are facts about devices, derived; the measurements stay where they are.
+Single-threaded, some minutes. Coefficients are facts about devices, derived; the measurements stay
+where they are.
 """
 
 from __future__ import annotations
@@ -17,10 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.simulator import kernels, make_tables
-from benchmarks.simulator.data import DATA, DEVICES, all_reduce_rows, attention_rows, gemm_rows, present, serving_rows
+from benchmarks.simulator.data import (
+    DATA,
+    DEVICES,
+    all_reduce_rows,
+    attention_rows,
+    gemm_rows,
+    present,
+    serving_rows,
+)
 from benchmarks.simulator.kernels import cached, usual
 from benchmarks.simulator.serving import Closed, Stack, fit_stacks, leave_one_model_out, waiting
-from twostroke.simulator.efficiencies import (
+from twostroke.simulator.cost.efficiencies import (
     FILES,
     AllReduceEfficiency,
     AttentionEfficiency,
@@ -28,8 +37,8 @@ from twostroke.simulator.efficiencies import (
     GemmEfficiency,
     load_efficiencies,
 )
-from twostroke.simulator.hardware_sheet import HardwareSheet, load_hardware
-from twostroke.simulator.tables import ELEMENT_BYTES
+from twostroke.simulator.cost.hardware_sheet import HardwareSheet, load_hardware
+from twostroke.simulator.cost.tables import ELEMENT_BYTES
 
 # Devices that a fit also serves: the same architecture with other memory or links.
 SERVES = {
@@ -43,7 +52,9 @@ Products = list[tuple[Any, HardwareSheet]]
 
 
 def products(devices: Sequence[str], format_: str) -> Products:
-    """Usual shapes, without those whose weights a cache larger than them may have kept (see ``kernels.cached``)."""
+    """Usual shapes, without those whose weights a cache larger than them may have kept (see
+    ``kernels.cached``).
+    """
     found: Products = []
     for device in devices:
         hardware = load_hardware(device)
@@ -61,7 +72,12 @@ def attention(devices: Sequence[str], operation: str) -> Products:
         hardware = load_hardware(device)
         for row in attention_rows(device, operation):
             bytes_ = 4.0 * row.batch * row.tokens * row.kv_heads * row.dim
-            kept = operation == "generation" and device == "l40s" and cached(bytes_, hardware) and bytes_ > 2e6
+            kept = (
+                operation == "generation"
+                and device == "l40s"
+                and cached(bytes_, hardware)
+                and bytes_ > 2e6
+            )
             if row.dim == 128 and not kept:
                 found.append((row, hardware))
     return found
@@ -89,7 +105,10 @@ def with_kernels(base: Efficiencies, raw: Mapping[str, Any]) -> Efficiencies:
     """``base`` with the coefficients that ``raw`` (of ``fit_devices``, ``fit_links``) has."""
     changed: dict[str, Any] = {}
     if "gemm" in raw:
-        changed["gemm"] = {**base.gemm, **{name: GemmEfficiency(**values) for name, values in raw["gemm"].items()}}
+        changed["gemm"] = {
+            **base.gemm,
+            **{name: GemmEfficiency(**values) for name, values in raw["gemm"].items()},
+        }
     for name in ("decode", "prefill"):
         if name in raw:
             changed[name] = AttentionEfficiency(**raw[name])
@@ -103,10 +122,14 @@ def stack_table(stack: Stack) -> dict[str, Any]:
 
 
 def interval(closed: Closed) -> dict[str, float]:
-    """Tenth and ninetieth percentile of measured over predicted TPOT and TTFT, every row's model held out."""
+    """Tenth and ninetieth percentile of measured over predicted TPOT and TTFT, every row's model
+    held out.
+    """
     rows = serving_rows()
     found = leave_one_model_out(closed, rows)
-    free = [(row, p) for row, p, waits in zip(rows, found, waiting(rows)) if not waits and not p.full]
+    free = [
+        (row, p) for row, p, waits in zip(rows, found, waiting(rows)) if not waits and not p.full
+    ]
     tpot = sorted(row.tpot / p.tpot for row, p in free)
     ttft = sorted(row.ttft / p.ttft for row, p in free)
     return {
@@ -118,7 +141,9 @@ def interval(closed: Closed) -> dict[str, float]:
 
 
 def unseen_interval(known: Mapping[str, float]) -> dict[str, float]:
-    """For a device without coefficients of its own: widened by how far L40S is off by those of the other two."""
+    """For a device without coefficients of its own: widened by how far L40S is off by those of the
+    other two.
+    """
     raw = fit_devices(NVLINK)
     hardware = load_hardware("l40s")
     gemm = GemmEfficiency(**raw["gemm"]["bf16"])
@@ -136,7 +161,11 @@ def unseen_interval(known: Mapping[str, float]) -> dict[str, float]:
 
 
 def write(
-    name: str, source: str, tables: Mapping[str, Any], devices: Sequence[str] = (), links: Sequence[str] = ()
+    name: str,
+    source: str,
+    tables: Mapping[str, Any],
+    devices: Sequence[str] = (),
+    links: Sequence[str] = (),
 ) -> None:
     lines = [f'source = "{source}"']
     for key, names in (("devices", devices), ("links", links)):
@@ -178,10 +207,19 @@ def write_all() -> None:
     closed = Closed(load_hardware("h100-sxm"), h100)
     stacks = fit_stacks(closed, serving_rows())
     for name, stack in stacks.items():
-        write(f"stack-{name}", "fitted to its public serving measurements on H100, all models", stack_table(stack))
+        write(
+            f"stack-{name}",
+            "fitted to its public serving measurements on H100, all models",
+            stack_table(stack),
+        )
     known = interval(closed)
     for device in NVLINK:
-        write(device, f"fitted to {public} on this device", {**rates[device], "interval": known}, SERVES[device])
+        write(
+            device,
+            f"fitted to {public} on this device",
+            {**rates[device], "interval": known},
+            SERVES[device],
+        )
     defaults = {
         **shared,
         "elementwise": {"memory": 0.75, "launch": 2e-6},
@@ -190,12 +228,16 @@ def write_all() -> None:
         "interval": unseen_interval(known),
     }
     write(
-        "default", f"fitted to {public} on A100, H100 and L40S together; host and interval from H100 servers", defaults
+        "default",
+        f"fitted to {public} on A100, H100 and L40S together; host and interval from H100 servers",
+        defaults,
     )
 
 
 def write_table(device: str, path: Path) -> None:
-    """Everything that was measured on a device in formats that the cost model knows, as one kernel table."""
+    """Everything that was measured on a device in formats that the cost model knows, as one kernel
+    table.
+    """
     tables = {
         "device": device,
         "gemm": make_tables.gemm_entries(gemm_rows(device)),
@@ -208,8 +250,12 @@ def write_table(device: str, path: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", nargs=2, metavar=("DEVICE", "FILE"), help="write kernel tables and nothing else")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--tables", nargs=2, metavar=("DEVICE", "FILE"), help="write kernel tables and nothing else"
+    )
     options = parser.parse_args()
     if not present():
         print(f"skipped: no measurements at {DATA}", file=sys.stderr)

@@ -1,4 +1,6 @@
-"""What is judged, by which split: every pair here was estimated by coefficients or tables that it had no part in."""
+"""What is judged, by which split: every pair here was estimated by coefficients or tables that it
+had no part in.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,28 @@ from benchmarks.simulator.data import (
     serving_rows,
 )
 from benchmarks.simulator.fit import attention, fit_devices, products
-from benchmarks.simulator.kernels import MODELS, Pair, gemm_pair, gemm_seconds, model_shapes, of_width, usual
+from benchmarks.simulator.kernels import (
+    MODELS,
+    Pair,
+    gemm_pair,
+    gemm_seconds,
+    model_shapes,
+    of_width,
+    usual,
+)
 from benchmarks.simulator.serving import Closed, leave_one_model_out, waiting
-from twostroke.simulator.efficiencies import AttentionEfficiency, GemmEfficiency, load_efficiencies
-from twostroke.simulator.hardware_sheet import HardwareSheet, load_hardware
-from twostroke.simulator.kernel_time import KernelTime
-from twostroke.simulator.tables import KernelTables
+from twostroke.simulator.cost.efficiencies import (
+    AttentionEfficiency,
+    GemmEfficiency,
+    load_efficiencies,
+)
+from twostroke.simulator.cost.hardware_sheet import HardwareSheet, load_hardware
+from twostroke.simulator.cost.kernel_time import KernelTime
+from twostroke.simulator.cost.tables import KernelTables
 
 JUDGED = ("a100-80gb-sxm", "h100-sxm")
-# Head counts of the models above on 1 to 8 devices: (query heads, KV heads), kept from the tables that are judged.
+# Head counts of the models above on 1 to 8 devices: (query heads, KV heads), kept from the tables
+# that are judged.
 HEADS = {(32, 8), (16, 4), (8, 2), (4, 1), (64, 8), (8, 1)}
 
 
@@ -51,7 +66,9 @@ class Result:
 
 
 def gemm(device: str, format_: str = "bf16") -> Iterator[Result]:
-    """Model by model: neither fit nor table has seen a product in which the model's hidden size occurs."""
+    """Model by model: neither fit nor table has seen a product in which the model's hidden size
+    occurs.
+    """
     hardware = load_hardware(device)
     rows = [row for row in gemm_rows(device) if row.format == format_ and usual(row)]
     by_fit: list[tuple[str, list[Pair]]] = []
@@ -67,9 +84,13 @@ def gemm(device: str, format_: str = "bf16") -> Iterator[Result]:
         by_table.append((name, _from_table(test, known, hardware, efficiency)))
     split = "each model's hidden size kept out of the fit"
     targets = (0.08, 0.05) if format_ == "bf16" else (None, None)
-    yield Result(f"GEMM {format_}, {device}, coefficients", split, _all(by_fit), "mean", targets[0], by_fit)
+    yield Result(
+        f"GEMM {format_}, {device}, coefficients", split, _all(by_fit), "mean", targets[0], by_fit
+    )
     split = split.replace("fit", "table")
-    yield Result(f"GEMM {format_}, {device}, tables", split, _all(by_table), "median", targets[1], by_table)
+    yield Result(
+        f"GEMM {format_}, {device}, tables", split, _all(by_table), "median", targets[1], by_table
+    )
 
 
 def _all(parts: Sequence[tuple[str, list[Pair]]]) -> list[Pair]:
@@ -77,7 +98,10 @@ def _all(parts: Sequence[tuple[str, list[Pair]]]) -> list[Pair]:
 
 
 def _from_table(
-    test: Sequence[GemmRow], known: Sequence[GemmRow], hardware: HardwareSheet, efficiency: GemmEfficiency
+    test: Sequence[GemmRow],
+    known: Sequence[GemmRow],
+    hardware: HardwareSheet,
+    efficiency: GemmEfficiency,
 ) -> list[Pair]:
     base = load_efficiencies(hardware.name)
     efficiencies = replace(base, gemm={**base.gemm, test[0].format: efficiency})
@@ -91,7 +115,9 @@ def _from_table(
 
 
 def attention_kernels(device: str, operation: str) -> Iterator[Result]:
-    """Every second length, every second batch, and the judged models' head counts are kept out, in turn."""
+    """Every second length, every second batch, and the judged models' head counts are kept out, in
+    turn.
+    """
     rows = [row for row in attention_rows(device, operation) if row.dim == 128]
     name = "decode" if operation == "generation" else "prefill"
     lengths = sorted({row.tokens for row in rows})[1:-1:2]
@@ -99,7 +125,11 @@ def attention_kernels(device: str, operation: str) -> Iterator[Result]:
     splits: list[tuple[str, Callable[[AttentionRow], bool], float | None]] = [
         ("every second length kept out", lambda row: row.tokens in lengths, 0.03),
         ("every second batch size kept out", lambda row: row.batch in batches, None),
-        ("head counts of Llama-3.1 and Qwen3 kept out", lambda row: (row.heads, row.kv_heads) in HEADS, None),
+        (
+            "head counts of Llama-3.1 and Qwen3 kept out",
+            lambda row: (row.heads, row.kv_heads) in HEADS,
+            None,
+        ),
     ]
     for split, out, target in splits:
         known, test = [row for row in rows if not out(row)], [row for row in rows if out(row)]
@@ -116,7 +146,9 @@ def _attention_pairs(
     seen = [(row, hardware) for row in known]
     efficiency = kernels.fit_decode(seen) if name == "decode" else kernels.fit_prefill(seen)
     base = load_efficiencies(device)
-    efficiencies = replace(base, decode=efficiency) if name == "decode" else replace(base, prefill=efficiency)
+    efficiencies = (
+        replace(base, decode=efficiency) if name == "decode" else replace(base, prefill=efficiency)
+    )
     tables = KernelTables({name: make_tables.attention_entries(known)}, hardware, efficiencies)
     seconds = kernels.decode_seconds if name == "decode" else kernels.prefill_seconds
     look_up = tables.decode if name == "decode" else tables.prefill
@@ -124,7 +156,9 @@ def _attention_pairs(
     for row in test:
         modelled = seconds(row, hardware, efficiency)
         by_fit.append(Pair(row.seconds, modelled))
-        time = look_up(row.heads, row.kv_heads, row.dim, row.batch, row.tokens, KernelTime(modelled))
+        time = look_up(
+            row.heads, row.kv_heads, row.dim, row.batch, row.tokens, KernelTime(modelled)
+        )
         by_table.append(Pair(row.seconds, time.seconds))
     return by_fit, by_table
 
@@ -134,10 +168,15 @@ def all_reduce(device: str) -> Iterator[Result]:
     hardware = load_hardware(device)
     rows = all_reduce_rows(device)
     out = sorted({row.size for row in rows})[1:-1:2]
-    known, test = [row for row in rows if row.size not in out], [row for row in rows if row.size in out]
+    known, test = (
+        [row for row in rows if row.size not in out],
+        [row for row in rows if row.size in out],
+    )
     efficiency = kernels.fit_all_reduce([(row, hardware) for row in known])
     efficiencies = replace(load_efficiencies(device), all_reduce=efficiency)
-    tables = KernelTables({"all_reduce": make_tables.all_reduce_entries(known)}, hardware, efficiencies)
+    tables = KernelTables(
+        {"all_reduce": make_tables.all_reduce_entries(known)}, hardware, efficiencies
+    )
     by_fit, by_table = [], []
     for row in test:
         modelled = kernels.all_reduce_seconds(row, hardware, efficiency)
@@ -150,7 +189,9 @@ def all_reduce(device: str) -> Iterator[Result]:
 
 
 def data_sheet_alone() -> Iterator[Result]:
-    """L40S by its data sheet and coefficients fitted to A100 and H100: no measurement of it has a part."""
+    """L40S by its data sheet and coefficients fitted to A100 and H100: no measurement of it has a
+    part.
+    """
     raw = fit_devices(JUDGED)
     hardware = load_hardware("l40s")
     split = "nothing of L40S seen; coefficients of A100 and H100 together"
@@ -160,32 +201,46 @@ def data_sheet_alone() -> Iterator[Result]:
         yield Result(f"GEMM {format_}, l40s, data sheet alone", split, pairs, "mean")
     decode, prefill = AttentionEfficiency(**raw["decode"]), AttentionEfficiency(**raw["prefill"])
     pairs = [
-        Pair(row.seconds, kernels.decode_seconds(row, hardware, decode)) for row, _ in attention(["l40s"], "generation")
+        Pair(row.seconds, kernels.decode_seconds(row, hardware, decode))
+        for row, _ in attention(["l40s"], "generation")
     ]
     yield Result("decode attention, l40s, data sheet alone", split, pairs)
     pairs = [
-        Pair(row.seconds, kernels.prefill_seconds(row, hardware, prefill)) for row, _ in attention(["l40s"], "context")
+        Pair(row.seconds, kernels.prefill_seconds(row, hardware, prefill))
+        for row, _ in attention(["l40s"], "context")
     ]
     yield Result("prefill attention, l40s, data sheet alone", split, pairs)
     rows = [row for row, _ in attention(["l40s"], "context")]
     long = [pair for row, pair in zip(rows, pairs) if row.tokens >= 1024]
-    yield Result("prefill attention, l40s, data sheet alone", "the same, prompts of 1,024 tokens and more", long)
+    yield Result(
+        "prefill attention, l40s, data sheet alone",
+        "the same, prompts of 1,024 tokens and more",
+        long,
+    )
 
 
 def other_stack() -> Iterator[Result]:
-    """Products of three models on H100 as another project measured them, with older libraries: nothing of it seen."""
+    """Products of three models on H100 as another project measured them, with older libraries:
+    nothing of it seen.
+    """
     hardware = load_hardware("h100-sxm")
     efficiency = load_efficiencies("h100-sxm").gemm["bf16"]
     parts = []
     for path in sorted((DATA / "vidur_h100").glob("*-mlp.csv")):
         with path.open(encoding="utf-8") as file:
-            pairs = [pair for record in csv.DictReader(file) for pair in _vidur_pairs(record, hardware, efficiency)]
+            pairs = [
+                pair
+                for record in csv.DictReader(file)
+                for pair in _vidur_pairs(record, hardware, efficiency)
+            ]
         parts.append((path.stem.removesuffix("-mlp"), pairs))
     split = "nothing of this data seen; shipped coefficients"
     yield Result("GEMM bf16, h100-sxm, measured by Vidur", split, _all(parts), "mean", None, parts)
 
 
-def _vidur_pairs(record: dict[str, str], hardware: HardwareSheet, efficiency: GemmEfficiency) -> Iterator[Pair]:
+def _vidur_pairs(
+    record: dict[str, str], hardware: HardwareSheet, efficiency: GemmEfficiency
+) -> Iterator[Pair]:
     tokens, ranks = int(record["num_tokens"]), int(record["num_tensor_parallel_workers"])
     hidden, inner = int(record["n_embd"]), int(record["n_expanded_embd"])
     heads, kv_heads = int(record["n_head"]), int(record["n_kv_head"])
@@ -213,7 +268,11 @@ def serving() -> Iterator[Result]:
         named = [
             (
                 " ".join(group),
-                [times(i) for i in chosen if (rows[i].backend, rows[i].model, rows[i].weights) == group],
+                [
+                    times(i)
+                    for i in chosen
+                    if (rows[i].backend, rows[i].model, rows[i].weights) == group
+                ],
             )
             for group in groups
         ]
@@ -231,10 +290,19 @@ def serving() -> Iterator[Result]:
     fitting = [i for i in every if not found[i].full]
     saturated = [i for i in every if i not in free]
     split = "leave one model out"
-    yield Result("TPOT, H100 servers", split, [tpot(i) for i in every], "mean", 0.12, parts(tpot, every))
+    yield Result(
+        "TPOT, H100 servers", split, [tpot(i) for i in every], "mean", 0.12, parts(tpot, every)
+    )
     yield Result("TPOT, H100 servers", split, [tpot(i) for i in every], "median", 0.08)
     yield Result(
-        "TTFT, H100 servers, below saturation", split, [ttft(i) for i in free], "median", 0.15, parts(ttft, free)
+        "TTFT, H100 servers, below saturation",
+        split,
+        [ttft(i) for i in free],
+        "median",
+        0.15,
+        parts(ttft, free),
     )
-    yield Result("TTFT, H100 servers, cache and front end not full", split, [ttft(i) for i in fitting])
+    yield Result(
+        "TTFT, H100 servers, cache and front end not full", split, [ttft(i) for i in fitting]
+    )
     yield Result("TTFT, H100 servers, saturated rows", split, [ttft(i) for i in saturated])

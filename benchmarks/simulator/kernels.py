@@ -1,4 +1,6 @@
-"""The cost model's kernels against measured ones: what to fit, what to hold out, how far off it is."""
+"""The cost model's kernels against measured ones: what to fit, what to hold out, how far off it
+is.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,23 @@ from typing import Any
 from benchmarks.simulator.data import AllReduceRow, AttentionRow, GemmRow
 from benchmarks.simulator.search import Space, search
 from benchmarks.simulator.vector import GemmBatch
-from twostroke.simulator.attention_cost import DecodeAttention, PrefillAttention
-from twostroke.simulator.communication import all_reduce_time
-from twostroke.simulator.efficiencies import AllReduceEfficiency, AttentionEfficiency, GemmEfficiency
-from twostroke.simulator.gemm import Product
-from twostroke.simulator.hardware_sheet import HardwareSheet
-from twostroke.simulator.model_sheet import Attention
-from twostroke.simulator.tables import ELEMENT_BYTES
+from twostroke.model_spec.model_sheet import Attention
+from twostroke.simulator.cost.attention_cost import DecodeAttention, PrefillAttention
+from twostroke.simulator.cost.communication import all_reduce_time
+from twostroke.simulator.cost.efficiencies import (
+    AllReduceEfficiency,
+    AttentionEfficiency,
+    GemmEfficiency,
+)
+from twostroke.simulator.cost.gemm import Product
+from twostroke.simulator.cost.hardware_sheet import HardwareSheet
+from twostroke.simulator.cost.tables import ELEMENT_BYTES
 
-# Rows that one try of a fit looks at; enough that another draw gives the same coefficients within a few percent.
+# Rows that one try of a fit looks at; enough that another draw gives the same coefficients within a
+# few percent.
 SAMPLE = 1200
-# Models whose products are judged: hidden size, feed-forward size, query heads, KV heads, head size.
+# Models whose products are judged: hidden size, feed-forward size, query heads, KV heads, head
+# size.
 MODELS = {
     "Llama-3.1-8B": (4096, 14336, 32, 8, 128),
     "Qwen3-32B": (5120, 25600, 64, 8, 128),
@@ -61,7 +69,9 @@ ALL_REDUCE_SPACE: Space = {
     "crowding": (0.0, -1.0, 3.0, -0.2),
     "ring_crowding": (0.0, -1.0, 3.0, -0.2),
 }
-RING_FROM = 8 * 2**20  # from the measurements: where servers switch from their own kernel to the library's
+RING_FROM = (
+    8 * 2**20
+)  # from the measurements: where servers switch from their own kernel to the library's
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +131,9 @@ def model_shapes(name: str) -> set[tuple[int, int]]:
 
 
 def of_width(row: GemmRow, width: int) -> bool:
-    """Whether a product could belong to a model of this hidden size; a fit that is tested on such has seen none."""
+    """Whether a product could belong to a model of this hidden size; a fit that is tested on such
+    has seen none.
+    """
     return width in (row.outputs, row.inputs)
 
 
@@ -131,7 +143,9 @@ def usual(row: GemmRow) -> bool:
 
 
 def cached(bytes_: float, hardware: HardwareSheet) -> bool:
-    """Whether a benchmark that repeats a kernel may have found its data in the cache, as no server does."""
+    """Whether a benchmark that repeats a kernel may have found its data in the cache, as no server
+    does.
+    """
     return bytes_ < hardware.cache_bytes
 
 
@@ -142,11 +156,15 @@ def fit(
     rounds: int = 400,
     sample: int = SAMPLE,
 ) -> dict[str, float]:
-    """Coefficients with the least mean of ``|log(estimated / measured)|`` over a seeded sample of ``rows``."""
+    """Coefficients with the least mean of ``|log(estimated / measured)|`` over a seeded sample of
+    ``rows``.
+    """
     chosen = Random(0).sample(list(rows), min(sample, len(rows)))
 
     def loss(values: dict[str, float]) -> float:
-        return sum(abs(log(estimate(row, at, values) / row.seconds)) for row, at in chosen) / len(chosen)
+        return sum(abs(log(estimate(row, at, values) / row.seconds)) for row, at in chosen) / len(
+            chosen
+        )
 
     return search(loss, space, rounds)
 
@@ -157,7 +175,9 @@ def fit_gemm(rows: Sequence[tuple[GemmRow, HardwareSheet]], rounds: int = 500) -
     return GemmEfficiency(**search(GemmBatch(chosen).loss, GEMM_SPACE, rounds))
 
 
-def decode_seconds(row: AttentionRow, hardware: HardwareSheet, efficiency: AttentionEfficiency) -> float:
+def decode_seconds(
+    row: AttentionRow, hardware: HardwareSheet, efficiency: AttentionEfficiency
+) -> float:
     return (
         DecodeAttention(
             Attention(row.heads, row.kv_heads, row.dim, row.dim),
@@ -171,7 +191,9 @@ def decode_seconds(row: AttentionRow, hardware: HardwareSheet, efficiency: Atten
     )
 
 
-def prefill_seconds(row: AttentionRow, hardware: HardwareSheet, efficiency: AttentionEfficiency) -> float:
+def prefill_seconds(
+    row: AttentionRow, hardware: HardwareSheet, efficiency: AttentionEfficiency
+) -> float:
     return (
         PrefillAttention(
             Attention(row.heads, row.kv_heads, row.dim, row.dim),
@@ -200,7 +222,9 @@ def fit_prefill(rows: Sequence[tuple[AttentionRow, HardwareSheet]]) -> Attention
     return AttentionEfficiency(**fit(few, seconds, PREFILL_SPACE, sample=SAMPLE // 2))
 
 
-def all_reduce_seconds(row: AllReduceRow, hardware: HardwareSheet, efficiency: AllReduceEfficiency) -> float:
+def all_reduce_seconds(
+    row: AllReduceRow, hardware: HardwareSheet, efficiency: AllReduceEfficiency
+) -> float:
     return all_reduce_time(row.size, row.ranks, efficiency=efficiency, link=hardware.link_bandwidth)
 
 
@@ -208,4 +232,6 @@ def fit_all_reduce(rows: Sequence[tuple[AllReduceRow, HardwareSheet]]) -> AllRed
     def seconds(row: AllReduceRow, at: HardwareSheet, values: dict[str, float]) -> float:
         return all_reduce_seconds(row, at, AllReduceEfficiency(ring_from=RING_FROM, **values))
 
-    return AllReduceEfficiency(ring_from=RING_FROM, **fit(rows, seconds, ALL_REDUCE_SPACE, rounds=3000))
+    return AllReduceEfficiency(
+        ring_from=RING_FROM, **fit(rows, seconds, ALL_REDUCE_SPACE, rounds=3000)
+    )

@@ -1,12 +1,15 @@
-"""Measures the live engine on this machine beside the simulator: five workloads that the calibration has not seen.
+"""Measures the live engine on this machine beside the simulator: five workloads that the
+calibration has not seen.
 
-    python -m benchmarks.simulator.live pilot /path/to/350m      measures and writes docs/validation/live.md
-    python -m benchmarks.simulator.live                          writes it again from what was measured last
-    python -m benchmarks.simulator.live --refit                  the same, after a change to the cost model
+    python -m benchmarks.simulator.live pilot /path/to/350m      measures and writes
+    docs/validation/live.md python -m benchmarks.simulator.live                          writes it
+    again from what was measured last python -m benchmarks.simulator.live --refit
+    the same, after a change to the cost model
 
-For each model: ``twostroke calibrate``, then every workload on the engine in this process, requests in real time; then
-the same requests in the simulator, from the coefficients alone. Nothing else should run meanwhile. A measurement is
-kept in ``benchmarks/results/live_engine.json``, every request of it, so that the report can be made anew without one.
+For each model: ``twostroke calibrate``, then every workload on the engine in this process, requests
+in real time; then the same requests in the simulator, from the coefficients alone. Nothing else
+should run meanwhile. A measurement is kept in ``benchmarks/results/live_engine.json``, every
+request of it, so that the report can be made anew without one.
 """
 
 from __future__ import annotations
@@ -27,18 +30,18 @@ from benchmarks.simulator.data import ROOT
 from benchmarks.simulator.live_player import LivePlayer
 from benchmarks.simulator.live_runs import LiveRun, counted_runs, watched_run
 from benchmarks.simulator.live_workloads import SATURATING, WARM_UP, Pace, workloads
-from twostroke.config import CacheConfig, EngineConfig, ModelOptions, ObservabilityConfig
-from twostroke.model_files import resolve_model
-from twostroke.simulator.calibration import as_toml
-from twostroke.simulator.calibration import calibrate as fit
-from twostroke.simulator.calibration_steps import measured_steps, steps_csv
-from twostroke.simulator.efficiencies import load_efficiencies
-from twostroke.simulator.fleet import RequestResult
-from twostroke.simulator.hardware_sheet import load_hardware
-from twostroke.simulator.machine_speed import Speed
-from twostroke.simulator.measured_on import MeasuredOn
-from twostroke.simulator.options import DeploymentOptions
-from twostroke.simulator.public_models import find_model
+from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, ObservabilityConfig
+from twostroke.model_spec.model_files import resolve_model
+from twostroke.model_spec.public_models import find_model
+from twostroke.simulator.calibration.calibrate import as_toml
+from twostroke.simulator.calibration.calibrate import calibrate as fit
+from twostroke.simulator.calibration.calibration_steps import measured_steps, steps_csv
+from twostroke.simulator.calibration.machine_speed import Speed
+from twostroke.simulator.calibration.measured_on import MeasuredOn
+from twostroke.simulator.cost.efficiencies import load_efficiencies
+from twostroke.simulator.cost.hardware_sheet import load_hardware
+from twostroke.simulator.fleet.fleet import RequestResult
+from twostroke.simulator.fleet.options import DeploymentOptions
 from twostroke.simulator.scenario import Scenario, simulate
 from twostroke.simulator.workloads.make import make_workload
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions as Options
@@ -54,14 +57,31 @@ def calibrate(model: str, rounds: int) -> dict[str, Any]:
     """What ``twostroke calibrate`` finds, and every kind of step that it has measured."""
     with TemporaryDirectory() as folder:
         file, steps = Path(folder) / "efficiencies.toml", Path(folder) / "steps.csv"
-        command = [sys.executable, "-m", "twostroke", "calibrate", model, "--output", str(file), "--steps", str(steps)]
+        command = [
+            sys.executable,
+            "-m",
+            "twostroke",
+            "calibrate",
+            model,
+            "--output",
+            str(file),
+            "--steps",
+            str(steps),
+        ]
         command += ["--rounds", str(rounds)]
         subprocess.run(command, check=True)
-        return {"model": model, "efficiencies": file.read_text(), "steps": steps.read_text(), "workloads": {}}
+        return {
+            "model": model,
+            "efficiencies": file.read_text(),
+            "steps": steps.read_text(),
+            "workloads": {},
+        }
 
 
 def refit(found: dict[str, Any], folder: Path, starts: int = 8) -> str:
-    """Coefficients fitted anew to the steps of a kept calibration: what it would have found with today's cost model."""
+    """Coefficients fitted anew to the steps of a kept calibration: what it would have found with
+    today's cost model.
+    """
     file = folder / "config.json"
     file.write_text(json.dumps(found["config"]), encoding="utf-8")
     sheet, hardware = find_model(str(file)), load_hardware("cpu")
@@ -70,7 +90,12 @@ def refit(found: dict[str, Any], folder: Path, starts: int = 8) -> str:
     found["steps"] = steps_csv(fitted.steps, fitted.estimates)
     kept = tomllib.loads(found["efficiencies"])
     speed = Speed(**kept["speed"]) if "speed" in kept else None
-    return as_toml(fitted, kept["source"], speed, MeasuredOn(**kept["measured"]) if "measured" in kept else None)
+    return as_toml(
+        fitted,
+        kept["source"],
+        speed,
+        MeasuredOn(**kept["measured"]) if "measured" in kept else None,
+    )
 
 
 def measure(
@@ -99,7 +124,9 @@ def measure(
     try:
         LivePlayer(engine, make_workload(WARM_UP).workload, "warm-up").run()
         pace = suited_pace(found)
-        if found.get("pace") != asdict(pace):  # what was run at another one has no double in the simulator any more
+        if found.get("pace") != asdict(
+            pace
+        ):  # what was run at another one has no double in the simulator any more
             found["pace"], found["workloads"], found["states"] = asdict(pace), {}, {}
         for name, options in workloads(pace).items():
 
@@ -122,7 +149,9 @@ def measure(
 
 
 def suited_pace(measured: dict[str, Any]) -> Pace:
-    """From the most chats a second that the simulator says are possible: the same load on any machine."""
+    """From the most chats a second that the simulator says are possible: the same load on any
+    machine.
+    """
     with TemporaryDirectory() as folder:
         results = simulate(scenario(measured, SATURATING, Path(folder))).result.requests
     return Pace.suited(len(results) / max(result.finish for result in results))
@@ -143,14 +172,18 @@ def scenario(measured: dict[str, Any], workload: Options, folder: Path) -> Scena
 
 def simulated(measured: dict[str, Any], name: str, folder: Path) -> list[RequestResult]:
     """The same requests in the simulator."""
-    return simulate(scenario(measured, workloads(Pace(**measured["pace"]))[name], folder)).result.requests
+    return simulate(
+        scenario(measured, workloads(Pace(**measured["pace"]))[name], folder)
+    ).result.requests
 
 
 def calibrated_speed(found: dict[str, Any]) -> Speed:
     """The machine's speed when the model was calibrated."""
     kept = tomllib.loads(found["efficiencies"])
     if "speed" not in kept:
-        raise SystemExit("the kept calibration does not say at which speed it was made: calibrate anew")
+        raise SystemExit(
+            "the kept calibration does not say at which speed it was made: calibrate anew"
+        )
     return Speed(**kept["speed"])
 
 
@@ -189,10 +222,14 @@ def update(
     let_sleep: bool = False,
     rounds: int = 3,
 ) -> Path | None:
-    """Measure these models and write the report; of others, from what was measured last. ``None`` if there is none."""
+    """Measure these models and write the report; of others, from what was measured last. ``None``
+    if there is none.
+    """
     from benchmarks.simulator import live_report
 
-    kept: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {"models": {}}
+    kept: dict[str, Any] = (
+        json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {"models": {}}
+    )
 
     def save() -> None:
         kept["models"][name]["others_cpu_share"] = others.share()
@@ -204,7 +241,10 @@ def update(
             kept["models"][name] = calibrate(model, rounds)
         how = "--keep-calibration" if keep_calibration else f"--rounds {rounds}"
         command = f"python -m benchmarks.simulator.live {name} --repeats {repeats} {how}"
-        kept["models"][name] |= {"let_sleep": let_sleep, "made": f"`{command}`, {live_report.environment()}"}
+        kept["models"][name] |= {
+            "let_sleep": let_sleep,
+            "made": f"`{command}`, {live_report.environment()}",
+        }
         save()
         measure(kept["models"][name], repeats, save, record, let_sleep)
     return live_report.write(kept) if kept["models"] else None
@@ -223,19 +263,45 @@ def refit_all() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", help="pilot, or a checkpoint of benchmarks/make_checkpoint.py")
-    parser.add_argument("--repeats", type=int, default=2, help="undisturbed live runs of each workload")
-    parser.add_argument("--rounds", type=int, default=3, help="of the calibration; more where the speed does not hold")
-    parser.add_argument("--keep-calibration", action="store_true", help="run the workloads on the last one")
-    parser.add_argument("--record", type=Path, help="a folder for the steps of every workload (JSON lines)")
-    parser.add_argument("--refit", action="store_true", help="fit anew to the steps of the calibrations that are kept")
-    parser.add_argument("--let-sleep", action="store_true", help="do not keep the cores busy between two requests")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "models", nargs="*", help="pilot, or a checkpoint of benchmarks/make_checkpoint.py"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=2, help="undisturbed live runs of each workload"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=3,
+        help="of the calibration; more where the speed does not hold",
+    )
+    parser.add_argument(
+        "--keep-calibration", action="store_true", help="run the workloads on the last one"
+    )
+    parser.add_argument(
+        "--record", type=Path, help="a folder for the steps of every workload (JSON lines)"
+    )
+    parser.add_argument(
+        "--refit",
+        action="store_true",
+        help="fit anew to the steps of the calibrations that are kept",
+    )
+    parser.add_argument(
+        "--let-sleep", action="store_true", help="do not keep the cores busy between two requests"
+    )
     options = parser.parse_args()
     if options.refit:
         refit_all()
     path = update(
-        options.models, options.repeats, options.keep_calibration, options.record, options.let_sleep, options.rounds
+        options.models,
+        options.repeats,
+        options.keep_calibration,
+        options.record,
+        options.let_sleep,
+        options.rounds,
     )
     if path is None:
         print("skipped: nothing has been measured yet; name the models", file=sys.stderr)

@@ -7,24 +7,28 @@ import time
 from collections.abc import Callable
 from random import Random
 
-from twostroke.engine.client import GenerationRequest
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.clients.base import GenerationRequest
 from twostroke.engine.engine import Engine
-from twostroke.sampling_params import SamplingParams
-from twostroke.simulator.fleet import RequestResult
+from twostroke.simulator.fleet.fleet import RequestResult
 from twostroke.simulator.workloads.base import RequestSpec, Workload
 
-# Seconds between two looks at the machine's speed, and how many a pause must have left for one, which takes some 0.002.
+# Seconds between two looks at the machine's speed, and how many a pause must have left for one,
+# which takes some 0.002.
 LOOK_EVERY, ROOM_TO_LOOK = 0.5, 0.02
 
 
 class LivePlayer:
-    """Sends a workload's requests to an engine when they are due, and notes what comes back and when.
+    """Sends a workload's requests to an engine when they are due, and notes what comes back and
+    when.
 
     Args:
         engine: Nobody else uses it.
-        seed: Of the tokens. Another one for each run: what an earlier one left in the prefix cache must not be found.
-        look: Called every ``LOOK_EVERY`` seconds, in a pause; if there is none between two steps, half as often. The
-            player's clock stands still meanwhile: no request pays for it. What it gives is in ``seen``.
+        seed: Of the tokens. Another one for each run: what an earlier one left in the prefix cache
+            must not be found.
+        look: Called every ``LOOK_EVERY`` seconds, in a pause; if there is none between two steps,
+            half as often. The player's clock stands still meanwhile: no request pays for it. What
+            it gives is in ``seen``.
         wait: Lets so many seconds pass while there is no request.
     """
 
@@ -101,11 +105,17 @@ class LivePlayer:
     def _send(self, spec: RequestSpec) -> None:
         prompt = self._prompt(spec)
         self._sent[spec.request_id] = spec, list(prompt)
-        params = SamplingParams(temperature=0, max_tokens=spec.output_tokens, ignore_eos=True, detokenize=False)
-        self._engine.submit(GenerationRequest(request_id=spec.request_id, prompt_token_ids=prompt, params=params))
+        params = SamplingParams(
+            temperature=0, max_tokens=spec.output_tokens, ignore_eos=True, detokenize=False
+        )
+        self._engine.submit(
+            GenerationRequest(request_id=spec.request_id, prompt_token_ids=prompt, params=params)
+        )
 
     def _prompt(self, spec: RequestSpec) -> list[int]:
-        """Tokens that are equal where the workload says so: a session's next turn has the answers in it."""
+        """Tokens that are equal where the workload says so: a session's next turn has the answers
+        in it.
+        """
         if spec.session is not None and spec.session in self._sessions:
             known = self._sessions[spec.session]
         else:
@@ -116,7 +126,9 @@ class LivePlayer:
         return known + self._draw(spec.prompt_tokens - len(known))
 
     def _draw(self, count: int) -> list[int]:
-        return self._random.choices(self._vocabulary, k=count)  # between two steps: it must not take long
+        return self._random.choices(
+            self._vocabulary, k=count
+        )  # between two steps: it must not take long
 
     def _end(self, request_id: str, cached: int, now: float) -> None:
         spec, tokens = self._sent.pop(request_id)

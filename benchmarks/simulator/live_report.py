@@ -1,4 +1,6 @@
-"""The report on the live engine: the simulator's figures beside the measured ones, table and scatter plots."""
+"""The report on the live engine: the simulator's figures beside the measured ones, table and
+scatter plots.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from benchmarks.simulator import live
 from benchmarks.simulator.data import ROOT
 from benchmarks.simulator.kernels import Pair, median
 from benchmarks.simulator.live_runs import ATTEMPTS, QUIET
-from twostroke.simulator.fleet import RequestResult
-from twostroke.simulator.machine_speed import SAME
+from twostroke.simulator.calibration.machine_speed import SAME
+from twostroke.simulator.fleet.fleet import RequestResult
 
 REPORT = ROOT / "docs" / "validation"
 TARGET_MEDIAN, TARGET_TAIL = 0.10, 0.20
@@ -86,7 +88,9 @@ def tpots(results: Sequence[RequestResult]) -> list[float]:
 
 def throughput(results: Sequence[RequestResult]) -> float:
     """Output tokens per second, until the last request has ended."""
-    return sum(result.output_tokens for result in results) / max(result.finish for result in results)
+    return sum(result.output_tokens for result in results) / max(
+        result.finish for result in results
+    )
 
 
 # What is judged, and how it is shown; then the tails, which are shown only.
@@ -128,8 +132,13 @@ def compare(kept: Mapping[str, Any]) -> list[Case]:
 def report(cases: Sequence[Case], kept: Mapping[str, Any], plots: Sequence[str]) -> str:
     repeats = max(len(case.live) for case in cases)
     pairs = [case.pair(figure) for case in cases for figure, _, _ in JUDGED.values()]
-    taken = [(model, measured.get("others_cpu_share")) for model, measured in kept["models"].items()]
-    others = ", ".join(f"{share:.0%} ({model})" for model, share in taken if share is not None) or "an unknown share"
+    taken = [
+        (model, measured.get("others_cpu_share")) for model, measured in kept["models"].items()
+    ]
+    others = (
+        ", ".join(f"{share:.0%} ({model})" for model, share in taken if share is not None)
+        or "an unknown share"
+    )
     made = "\n".join(f"- {model}: {_made(measured)}" for model, measured in kept["models"].items())
     introduction = INTRODUCTION.format(made=made, repeats=repeats, others=others)
     lines = [introduction, "## Results", ""]
@@ -141,7 +150,10 @@ def report(cases: Sequence[Case], kept: Mapping[str, Any], plots: Sequence[str])
     for title, (figure, _, _) in JUDGED.items():
         lines.append(_judged(title.removesuffix(", ms"), [case.pair(figure) for case in cases]))
     lines += ["", "P95 of few figures is the largest of them.", ""]
-    lines += [*_table("By workload", cases, JUDGED), *_table("Tails, without a target", cases, TAILS)]
+    lines += [
+        *_table("By workload", cases, JUDGED),
+        *_table("Tails, without a target", cases, TAILS),
+    ]
     lines += [
         "## Single requests",
         "",
@@ -152,34 +164,55 @@ def report(cases: Sequence[Case], kept: Mapping[str, Any], plots: Sequence[str])
         errors = (median(_request_pairs(case, values)) for values in (ttfts, tpots))
         shown = " | ".join(f"{error:.1%}" for error in errors)
         lines.append(f"| {case.model} | {case.workload} | {len(case.simulated)} | {shown} |")
-    lines += ["", "Medians over the requests, each against its own double, the mean of its live runs.", ""]
+    lines += [
+        "",
+        "Medians over the requests, each against its own double, the mean of its live runs.",
+        "",
+    ]
     lines += [*_fits(kept), *_states(kept), "## Plots", "", *plots]
     return "\n".join(lines) + "\n"
 
 
 def _judged(what: str, pairs: Sequence[Pair]) -> str:
     middle, tail = median(pairs), percentile([pair.error for pair in pairs], 0.95)
-    verdicts = ["met" if middle <= TARGET_MEDIAN else "**missed**", "met" if tail <= TARGET_TAIL else "**missed**"]
+    verdicts = [
+        "met" if middle <= TARGET_MEDIAN else "**missed**",
+        "met" if tail <= TARGET_TAIL else "**missed**",
+    ]
     first = f"{middle:.1%} | {TARGET_MEDIAN:.0%} | {verdicts[0]}"
     return f"| {what} | {len(pairs)} | {first} | {tail:.1%} | {TARGET_TAIL:.0%} | {verdicts[1]} |"
 
 
-def _table(title: str, cases: Sequence[Case], figures: Mapping[str, tuple[Figure, float, str]]) -> list[str]:
-    lines = [f"## {title}", "", "| model | workload | what | live | simulated | error | live apart |"]
+def _table(
+    title: str, cases: Sequence[Case], figures: Mapping[str, tuple[Figure, float, str]]
+) -> list[str]:
+    lines = [
+        f"## {title}",
+        "",
+        "| model | workload | what | live | simulated | error | live apart |",
+    ]
     lines.append("|---|---|---|---|---|---|---|")
     for case in cases:
         for name, (figure, unit, form) in figures.items():
             pair = case.pair(figure)
-            both = " | ".join(form.format(unit * value) for value in (pair.measured, pair.estimated))
+            both = " | ".join(
+                form.format(unit * value) for value in (pair.measured, pair.estimated)
+            )
             signed = f"{pair.estimated / pair.measured - 1:+.1%}"
             apart = f"{case.apart(figure):.1%}"
-            lines.append(f"| {case.model} | {case.workload} | {name} | {both} | {signed} | {apart} |")
+            lines.append(
+                f"| {case.model} | {case.workload} | {name} | {both} | {signed} | {apart} |"
+            )
     return [*lines, ""]
 
 
 def _fits(kept: Mapping[str, Any]) -> list[str]:
     """How well each calibration describes the steps that it was fitted to, by what they do."""
-    lines = ["## The calibrations themselves", "", "| model | steps that | kinds | median error | P95 error |"]
+    lines = [
+        "## The calibrations themselves",
+        "",
+        "| model | steps that | kinds | median error | P95 error |",
+    ]
     lines.append("|---|---|---|---|---|")
     for model, measured in kept["models"].items():
         groups: dict[str, list[float]] = {}
@@ -188,8 +221,12 @@ def _fits(kept: Mapping[str, Any]) -> list[str]:
                 group = "prefill beside decoding" if int(row["decode_requests"]) else "prefill"
                 group += " after a pause" if int(row.get("after_idle") or 0) else ""
             else:
-                group = "decode just after prefill" if int(row.get("since_prefill") or 0) else "decode"
-            groups.setdefault(group, []).append(abs(float(row["estimated"]) / float(row["measured"]) - 1))
+                group = (
+                    "decode just after prefill" if int(row.get("since_prefill") or 0) else "decode"
+                )
+            groups.setdefault(group, []).append(
+                abs(float(row["estimated"]) / float(row["measured"]) - 1)
+            )
         for group, errors in sorted(groups.items()):
             figures = f"{percentile(errors, 0.5):.1%} | {percentile(errors, 0.95):.1%}"
             lines.append(f"| {model} | {group} | {len(errors)} | {figures} |")
@@ -201,18 +238,25 @@ def _states(kept: Mapping[str, Any]) -> list[str]:
     lines = ["## The machine meanwhile", "", STATES]
     if not any(measured.get("let_sleep", True) for measured in kept["models"].values()):
         lines.append(AWAKE)
-    lines += ["| model | workload | runs made | slower | from, to | memory | others |", "|---|---|---|---|---|---|---|"]
+    lines += [
+        "| model | workload | runs made | slower | from, to | memory | others |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for model, measured in kept["models"].items():
         for name, states in measured.get("states", {}).items():
             for state in states:
                 ends = [percentile(state["looks"], share) for share in (0.1, 0.9)]
-                shown = f"{state['slower']:.2f} | {ends[0]:.2f}, {ends[1]:.2f} | {state['memory']:.2f}"
+                shown = (
+                    f"{state['slower']:.2f} | {ends[0]:.2f}, {ends[1]:.2f} | {state['memory']:.2f}"
+                )
                 again = f"{state['attempts']}{'' if state['disturbed'] <= 1 else ', this one disturbed'}"
                 lines.append(f"| {model} | {name} | {again} | {shown} | {state['others']:.1%} |")
     return [*lines, ""]
 
 
-def _request_pairs(case: Case, values: Callable[[Sequence[RequestResult]], list[float]]) -> list[Pair]:
+def _request_pairs(
+    case: Case, values: Callable[[Sequence[RequestResult]], list[float]]
+) -> list[Pair]:
     """Each request beside its double: the mean of its live runs."""
     live_values = map(mean, zip(*map(values, case.live)))
     return [Pair(*both) for both in zip(live_values, values(case.simulated)) if both[0] > 0]
@@ -221,14 +265,22 @@ def _request_pairs(case: Case, values: Callable[[Sequence[RequestResult]], list[
 def _made(measured: Mapping[str, Any]) -> str:
     """When and how a model was measured."""
     speed = tomllib.loads(measured["efficiencies"]).get("speed", {})
-    held = "" if speed.get("held", True) else "; no speed of the machine held, so the calibration is an average"
+    held = (
+        ""
+        if speed.get("held", True)
+        else "; no speed of the machine held, so the calibration is an average"
+    )
     refitted = (
-        f"; coefficients fitted again to the same steps: {measured['refitted']}" if "refitted" in measured else ""
+        f"; coefficients fitted again to the same steps: {measured['refitted']}"
+        if "refitted" in measured
+        else ""
     )
     return f"{measured['made']}{held}{refitted}"
 
 
-def draw(cases: Sequence[Case], name: str, values: Callable[[Sequence[RequestResult]], list[float]]) -> str:
+def draw(
+    cases: Sequence[Case], name: str, values: Callable[[Sequence[RequestResult]], list[float]]
+) -> str:
     """A scatter plot of all requests; returns the line that shows it."""
     import matplotlib
 
@@ -253,7 +305,13 @@ def draw(cases: Sequence[Case], name: str, values: Callable[[Sequence[RequestRes
         every += [pair.measured for pair in pairs]
     ends = [min(every), max(every)]
     axes.plot(ends, ends, "k-", lw=0.7)
-    axes.set(xscale="log", yscale="log", xlabel="live, s", ylabel="simulated, s", title=f"{name}, every request")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="live, s",
+        ylabel="simulated, s",
+        title=f"{name}, every request",
+    )
     axes.legend(fontsize=6, markerscale=1.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.tight_layout()
     file = f"live-{name.lower()}.png"

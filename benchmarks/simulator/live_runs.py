@@ -1,10 +1,12 @@
-"""Runs of a workload on the live engine that can be compared with a calibration: those made at the same speed.
+"""Runs of a workload on the live engine that can be compared with a calibration: those made at the
+same speed.
 
-The machine's speed changes for seconds at a time without anybody's doing (``docs/log.md``). A probe looks before, after
-and every half second within a run; a run at another speed than the calibration's is made again. The choice between
-runs sees the probe and the CPU time of other programs, never what was measured. If none is undisturbed, all count.
-Where no speed held for the calibration, which is an average then, all runs count that are as fast on average.
-Virtual cores that sleep between two requests are what changes speed most, so they are kept busy, as they are in a
+The machine's speed changes for seconds at a time without anybody's doing (``docs/log.md``). A probe
+looks before, after and every half second within a run; a run at another speed than the
+calibration's is made again. The choice between runs sees the probe and the CPU time of other
+programs, never what was measured. If none is undisturbed, all count. Where no speed held for the
+calibration, which is an average then, all runs count that are as fast on average. Virtual cores
+that sleep between two requests are what changes speed most, so they are kept busy, as they are in a
 calibration.
 """
 
@@ -18,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.claims.report import Others
 from benchmarks.simulator.live_player import LivePlayer
 from twostroke.engine.engine import Engine
-from twostroke.simulator.fleet import RequestResult
-from twostroke.simulator.machine_speed import SAME, Speed, usual
+from twostroke.simulator.calibration.machine_speed import SAME, Speed, usual
+from twostroke.simulator.fleet.fleet import RequestResult
 from twostroke.simulator.workloads.base import Workload
 
 if TYPE_CHECKING:
@@ -38,7 +40,8 @@ class LiveRun:
     Attributes:
         steps: Numbers of its first step and of the one after its last.
         others: Share of the CPU time that other programs took.
-        slower: Seconds that the same arithmetic took on average, over those of the calibration's usual speed.
+        slower: Seconds that the same arithmetic took on average, over those of the calibration's
+            usual speed.
         memory: The same for a copy.
         looks: Every ``slower`` of the run, in order.
         attempts: How many runs were made until one was undisturbed, or there were enough.
@@ -75,16 +78,25 @@ class LiveRun:
 
 
 def watched_run(
-    engine: Engine, workload: Workload, seed: str, probe: SpeedProbe, calibrated: Speed, *, let_sleep: bool = False
+    engine: Engine,
+    workload: Workload,
+    seed: str,
+    probe: SpeedProbe,
+    calibrated: Speed,
+    *,
+    let_sleep: bool = False,
 ) -> LiveRun:
     """A run, and how the machine's speed during it compares with the ``calibrated`` one.
 
     Args:
-        let_sleep: Let the machine sleep while there is no request. By default it is kept busy, as in a calibration.
+        let_sleep: Let the machine sleep while there is no request. By default it is kept busy, as
+            in a calibration.
     """
     first = _next_step(engine)
     before, others = _speed(probe), Others()
-    player = LivePlayer(engine, workload, seed, probe.flops, time.sleep if let_sleep else probe.keep_busy)
+    player = LivePlayer(
+        engine, workload, seed, probe.flops, time.sleep if let_sleep else probe.keep_busy
+    )
     results = player.run()
     share, after = others.share() or 0.0, _speed(probe)
     looks = [calibrated.flops / flops for flops in (before.flops, *player.seen, after.flops)]
@@ -93,17 +105,20 @@ def watched_run(
         (first, _next_step(engine)),
         others=share,
         slower=sum(looks) / len(looks),
-        memory=(calibrated.bandwidth / before.bandwidth + calibrated.bandwidth / after.bandwidth) / 2,
+        memory=(calibrated.bandwidth / before.bandwidth + calibrated.bandwidth / after.bandwidth)
+        / 2,
         looks=looks,
     )
 
 
 def counted_runs(run: Callable[[int], LiveRun], *, held: bool, wanted: int = 1) -> list[LiveRun]:
-    """The first ``wanted`` runs that the machine did not disturb, of ``ATTEMPTS`` for each; or else all of them.
+    """The first ``wanted`` runs that the machine did not disturb, of ``ATTEMPTS`` for each; or else
+    all of them.
 
     Args:
-        held: The calibration is of one speed of the machine. If not, it is of an average, in which others have their
-            part: all attempts are made, and those count that were as fast on average.
+        held: The calibration is of one speed of the machine. If not, it is of an average, in which
+            others have their part: all attempts are made, and those count that were as fast on
+            average.
     """
     made: list[LiveRun] = []
     fit: list[LiveRun] = []

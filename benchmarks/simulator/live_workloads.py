@@ -9,11 +9,13 @@ from typing import Any
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions as Options
 
 WARM_UP = Options(workload="random", num_requests=16, input_len=100, output_len=20)
-# Chats as they come in the first workload, but so many at once that more would hardly end sooner. The last have fewer
-# beside them: what comes out is a little less than the most that is possible.
-SATURATING = Options(workload="sharegpt-like", num_requests=256, arrivals="closed", concurrency=64, seed=1)
-# The share of a model's most chats a second that arrive, and for about how many seconds. In 20 s of a slow machine
-# a mean hangs on few requests: with 16 long prompts, on whether two happen to meet.
+# Chats as they come in the first workload, but so many at once that more would hardly end sooner.
+# The last have fewer beside them: what comes out is a little less than the most that is possible.
+SATURATING = Options(
+    workload="sharegpt-like", num_requests=256, arrivals="closed", concurrency=64, seed=1
+)
+# The share of a model's most chats a second that arrive, and for about how many seconds. In 20 s of
+# a slow machine a mean hangs on few requests: with 16 long prompts, on whether two happen to meet.
 LOAD, SECONDS = 1 / 3, 60.0
 # Requests of the first workload, at the least.
 CHATS = 14
@@ -21,7 +23,9 @@ CHATS = 14
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How much of each workload suits a model here: chats a second, and how many times the least number of requests."""
+    """How much of each workload suits a model here: chats a second, and how many times the least
+    number of requests.
+    """
 
     rate: float
     times: int
@@ -29,7 +33,8 @@ class Pace:
     @classmethod
     def suited(cls, most: float) -> Pace:
         """For a model that can do at most so many chats a second."""
-        # Rounded: it is kept with the measurement, and the simulator must play the very same workload later.
+        # Rounded: it is kept with the measurement, and the simulator must play the very same
+        # workload later.
         rate = float(f"{most * LOAD:.2g}")
         return cls(rate, max(1, round(rate * SECONDS / CHATS)))
 
@@ -45,10 +50,23 @@ def workloads(pace: Pace) -> Mapping[str, Options]:
     few = 8 if pace.times == 1 else 16
     return {
         "chats, Poisson": make(CHATS, 1.0, workload="sharegpt-like"),
-        "closed loop": make(32, arrivals="closed", concurrency=few, input_len=220, output_len=60, **lengths),
-        "long prompts": make(8, 0.5, arrivals="gamma", burstiness=0.5, input_len=1400, output_len=24, **lengths),
-        "sessions": make(
-            24, 1.5, workload="sessions", input_len=60, output_len=40, prefix_len=300, range_ratio=0.5, think_time=0.5
+        "closed loop": make(
+            32, arrivals="closed", concurrency=few, input_len=220, output_len=60, **lengths
         ),
-        "bursts": make(48, 3.0, arrivals="burst", burst_size=2 * few, input_len=70, output_len=40, **lengths),
+        "long prompts": make(
+            8, 0.5, arrivals="gamma", burstiness=0.5, input_len=1400, output_len=24, **lengths
+        ),
+        "sessions": make(
+            24,
+            1.5,
+            workload="sessions",
+            input_len=60,
+            output_len=40,
+            prefix_len=300,
+            range_ratio=0.5,
+            think_time=0.5,
+        ),
+        "bursts": make(
+            48, 3.0, arrivals="burst", burst_size=2 * few, input_len=70, output_len=40, **lengths
+        ),
     }

@@ -1,4 +1,4 @@
-"""Kernel tables from measured rows, in the form that ``twostroke.simulator.tables`` reads."""
+"""Kernel tables from measured rows, in the form that ``twostroke.simulator.cost.tables`` reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from benchmarks.simulator.data import AllReduceRow, AttentionRow, GemmRow
 
 
 def gemm_entries(rows: Sequence[GemmRow]) -> dict[str, list[Any]]:
-    found: dict[str, dict[tuple[int, int], list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[tuple[int, int], list[tuple[int, float]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for row in rows:
         found[row.format][row.outputs, row.inputs].append((row.rows, row.seconds))
     return {

@@ -1,4 +1,6 @@
-"""Least absolute deviations by seeded pattern search: light, without scipy, the same result on every run."""
+"""Least absolute deviations by seeded pattern search: light, without scipy, the same result on
+every run.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,17 @@ from collections.abc import Callable, Mapping
 from math import exp
 from random import Random
 
-# Name -> (start, lowest, highest, scale of a move). A positive scale moves in logarithms, a negative one adds.
+# Name -> (start, lowest, highest, scale of a move). A positive scale moves in logarithms, a
+# negative one adds.
 Space = Mapping[str, tuple[float, float, float, float]]
 
 
-def search(loss: Callable[[dict[str, float]], float], space: Space, rounds: int, seed: int = 0) -> dict[str, float]:
-    """The values with the least loss that were found in ``rounds`` tries. Moves shrink when they stop helping."""
+def search(
+    loss: Callable[[dict[str, float]], float], space: Space, rounds: int, seed: int = 0
+) -> dict[str, float]:
+    """The values with the least loss that were found in ``rounds`` tries. Moves shrink when they
+    stop helping.
+    """
     random = Random(seed)
     best = {name: start for name, (start, *_) in space.items()}
     least = loss(best)

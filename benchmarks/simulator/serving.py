@@ -1,13 +1,15 @@
 """Whole servers: TPOT and TTFT of a closed loop of clients, from the time of its steps.
 
-Work is conserved: in a closed loop of C clients with prompts of I and outputs of O tokens, a request takes
-``T = C x + O d`` from arrival to end. While it runs, everybody prefills once, at x seconds each, and it decodes O
-times, at d seconds a step; both are steps of the cost model. TPOT is ``(T - TTFT) / (O - 1)``.
+Work is conserved: in a closed loop of C clients with prompts of I and outputs of O tokens, a
+request takes ``T = C x + O d`` from arrival to end. While it runs, everybody prefills once, at x
+seconds each, and it decodes O times, at d seconds a step; both are steps of the cost model. TPOT is
+``(T - TTFT) / (O - 1)``.
 
-TTFT depends on how clients start and bunch, which the data does not tell. In the first of w rounds all prompts come at
-once; later, one finds ``own - 1`` others before or beside it, no more than share a step:
-``TTFT = d + start + x ((C + 1) / 2 / w + (1 - 1 / w) min(own, group + 1))``. A stack that prefills before it decodes
-keeps its clients in step, and every round is like the first: ``TTFT = d + start + x (C + group) / 2``.
+TTFT depends on how clients start and bunch, which the data does not tell. In the first of w rounds
+all prompts come at once; later, one finds ``own - 1`` others before or beside it, no more than
+share a step: ``TTFT = d + start + x ((C + 1) / 2 / w + (1 - 1 / w) min(own, group + 1))``. A stack
+that prefills before it decodes keeps its clients in step, and every round is like the first: ``TTFT
+= d + start + x (C + group) / 2``.
 """
 
 from __future__ import annotations
@@ -19,14 +21,19 @@ from statistics import median
 
 from benchmarks.simulator.data import ServingRow
 from benchmarks.simulator.search import Space, search
-from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
-from twostroke.simulator.efficiencies import Efficiencies, HostEfficiency
-from twostroke.simulator.hardware_sheet import HardwareSheet
-from twostroke.simulator.model_reader import model_sheet
-from twostroke.simulator.model_sheet import ModelSheet
-from twostroke.simulator.step_shape import StepShape
+from twostroke.model_spec.model_reader import model_sheet
+from twostroke.model_spec.model_sheet import ModelSheet
+from twostroke.simulator.cost.cost_model import Dtypes, Parallel, RooflineCostModel
+from twostroke.simulator.cost.efficiencies import Efficiencies, HostEfficiency
+from twostroke.simulator.cost.hardware_sheet import HardwareSheet
+from twostroke.simulator.cost.step_shape import StepShape
 
-_LLAMA = {"model_type": "llama", "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072}
+_LLAMA = {
+    "model_type": "llama",
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}
 CONFIGS = {
     "Qwen/Qwen3-32B": {
         "model_type": "qwen3",
@@ -58,10 +65,12 @@ CONFIGS = {
 BUDGET = 8192
 # Of a device's memory, beside weights and KV cache: activations, graphs, communication buffers.
 MEMORY_SHARE, RESERVED = 0.9, 3e9
-# A server's front end and one client move no more tokens than about this, whatever the device: above it, requests wait
-# for them. Found in the data: at the same load per device, TTFT jumps where the output rate passes it.
+# A server's front end and one client move no more tokens than about this, whatever the device:
+# above it, requests wait for them. Found in the data: at the same load per device, TTFT jumps where
+# the output rate passes it.
 FRONT_END = 8000.0
-# A stack that prefills before it decodes keeps its clients in step: all prompts of a round come at once.
+# A stack that prefills before it decodes keeps its clients in step: all prompts of a round come at
+# once.
 BACKENDS = ("sglang", "trtllm", "vllm")
 LOCKSTEP = ("sglang",)
 OVERLAP = ("trtllm",)
@@ -95,7 +104,9 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """``full``: the KV cache holds fewer requests than there are clients, or the front end is at its limit."""
+    """``full``: the KV cache holds fewer requests than there are clients, or the front end is at
+    its limit.
+    """
 
     ttft: float
     tpot: float
@@ -103,8 +114,9 @@ class Prediction:
 
 
 def kv_format(row: ServingRow) -> str:
-    """The fp8 checkpoints that TensorRT-LLM serves keep their cache in fp8 as well; nothing in the data says so, but
-    decoding with a long context takes half the time that a bfloat16 cache allows."""
+    """The fp8 checkpoints that TensorRT-LLM serves keep their cache in fp8 as well; nothing in the
+    data says so, but decoding with a long context takes half the time that a bfloat16 cache
+    allows."""
     return "fp8" if row.backend == "trtllm" and row.weights == "fp8" else "auto"
 
 
@@ -114,11 +126,15 @@ class Closed:
     def __init__(self, hardware: HardwareSheet, efficiencies: Efficiencies) -> None:
         self.hardware = hardware
         self.efficiencies = efficiencies
-        self.sheets: dict[str, ModelSheet] = {name: model_sheet(config) for name, config in CONFIGS.items()}
+        self.sheets: dict[str, ModelSheet] = {
+            name: model_sheet(config) for name, config in CONFIGS.items()
+        }
         self._bases: dict[tuple[str, str, int, str], RooflineCostModel] = {}
 
     def cost_model(self, row: ServingRow, stack: Stack) -> RooflineCostModel:
-        """The row's cost model under a stack's coefficients. Kernel times are kept between calls."""
+        """The row's cost model under a stack's coefficients. Kernel times are kept between
+        calls.
+        """
         key = (row.model, row.weights, row.ranks, kv_format(row))
         base = self._bases.get(key)
         if base is None:
@@ -137,7 +153,11 @@ class Closed:
     def capacity(self, row: ServingRow) -> float:
         """Tokens that the KV cache of all devices holds."""
         sheet = self.sheets[row.model]
-        free = MEMORY_SHARE * self.hardware.memory_bytes - sheet.weight_bytes(row.weights, row.ranks) - RESERVED
+        free = (
+            MEMORY_SHARE * self.hardware.memory_bytes
+            - sheet.weight_bytes(row.weights, row.ranks)
+            - RESERVED
+        )
         return max(free, 0.0) / sheet.kv_bytes_per_token(kv_format(row), row.ranks)
 
     def predict(self, row: ServingRow, stack: Stack) -> Prediction:
@@ -152,8 +172,13 @@ class Closed:
             prefill = cost.step(StepShape(0, 0, ((row.input, 0),) * group, group)).seconds / group
             ahead = (running + group) / 2
         else:
-            prefill = cost.step(StepShape(running, context, ((row.input, 0),), running + 1)).seconds - decode
-            ahead = (running + 1) / 2 / stack.rounds + (1 - 1 / stack.rounds) * min(stack.own, group + 1)
+            prefill = (
+                cost.step(StepShape(running, context, ((row.input, 0),), running + 1)).seconds
+                - decode
+            )
+            ahead = (running + 1) / 2 / stack.rounds + (1 - 1 / stack.rounds) * min(
+                stack.own, group + 1
+            )
         whole = running * prefill + row.output * decode
         ttft = decode + stack.start + prefill * min(ahead, running)
         tpot = max(whole - ttft, decode) / (row.output - 1)
@@ -165,9 +190,9 @@ class Closed:
 def waiting(rows: Sequence[ServingRow], limit: float = 1.25) -> list[bool]:
     """Which rows wait for something other than prefill, by measurement alone.
 
-    How long an output will be makes no difference to when its first token comes, unless requests queue for a place
-    that others leave only when they end. So a row waits if its TTFT is more than ``limit`` times the least among rows
-    that differ from it in output length only.
+    How long an output will be makes no difference to when its first token comes, unless requests
+    queue for a place that others leave only when they end. So a row waits if its TTFT is more than
+    ``limit`` times the least among rows that differ from it in output length only.
     """
 
     def same(row: ServingRow) -> tuple[object, ...]:
@@ -180,11 +205,13 @@ def waiting(rows: Sequence[ServingRow], limit: float = 1.25) -> list[bool]:
 
 
 def fit_stacks(closed: Closed, rows: Sequence[ServingRow], rounds: int = 250) -> dict[str, Stack]:
-    """Coefficients of every stack, those that have no rows included, by least mean of ``|log(predicted/measured)|``
-    of TPOT and least median of that of TTFT (its errors have long tails).
+    """Coefficients of every stack, those that have no rows included, by least mean of
+    ``|log(predicted/measured)|`` of TPOT and least median of that of TTFT (its errors have long
+    tails).
 
-    Whole-step factors and arrivals are one for all stacks: they are the device's and the clients'. Host times are
-    fitted to all rows first; each stack's own may leave those as far as its rows insist (``PULL``).
+    Whole-step factors and arrivals are one for all stacks: they are the device's and the clients'.
+    Host times are fitted to all rows first; each stack's own may leave those as far as its rows
+    insist (``PULL``).
     """
     shared, arrivals = _fit_shared(closed, rows, rounds)
     found = {}
@@ -199,12 +226,18 @@ def fit_stacks(closed: Closed, rows: Sequence[ServingRow], rounds: int = 250) ->
 
 def _stack(backend: str, steps: Mapping[str, float], arrivals: Mapping[str, float]) -> Stack:
     host = HostEfficiency(
-        step=steps["step"], request=steps["request"], token=0.0, layer=steps["layer"], overlap=backend in OVERLAP
+        step=steps["step"],
+        request=steps["request"],
+        token=0.0,
+        layer=steps["layer"],
+        overlap=backend in OVERLAP,
     )
     return Stack(host, steps["decode"], steps["prefill"], **arrivals)
 
 
-def _fit_shared(closed: Closed, rows: Sequence[ServingRow], rounds: int) -> tuple[dict[str, float], dict[str, float]]:
+def _fit_shared(
+    closed: Closed, rows: Sequence[ServingRow], rounds: int
+) -> tuple[dict[str, float], dict[str, float]]:
     arrivals = {name: start for name, (start, *_) in ARRIVAL_SPACE.items()}
     steps: dict[str, float] = {}
 
@@ -235,15 +268,21 @@ def _fit_host(
         pull = sum(abs(log(value / shared[name])) for name, value in values.items())
         return _tpot_loss(closed, rows, {rows[0].backend: stack}) + PULL * pull
 
-    space: Space = {name: (shared[name], low, high, scale) for name, (_, low, high, scale) in HOST_SPACE.items()}
+    space: Space = {
+        name: (shared[name], low, high, scale) for name, (_, low, high, scale) in HOST_SPACE.items()
+    }
     return search(loss, space, rounds)
 
 
 def _tpot_loss(closed: Closed, rows: Sequence[ServingRow], stacks: Mapping[str, Stack]) -> float:
-    return sum(abs(log(closed.predict(row, stacks[row.backend]).tpot / row.tpot)) for row in rows) / len(rows)
+    return sum(
+        abs(log(closed.predict(row, stacks[row.backend]).tpot / row.tpot)) for row in rows
+    ) / len(rows)
 
 
-def leave_one_model_out(closed: Closed, rows: Sequence[ServingRow], rounds: int = 250) -> list[Prediction]:
+def leave_one_model_out(
+    closed: Closed, rows: Sequence[ServingRow], rounds: int = 250
+) -> list[Prediction]:
     """Every row predicted by coefficients that no row of its model had a part in."""
     stacks = {
         model: fit_stacks(closed, [row for row in rows if row.model != model], rounds)

@@ -1,9 +1,10 @@
 """How fast the simulator simulates: requests per second of one core, stepping and jumping.
 
-``python -m benchmarks.simulator.speed`` prints a table; ``--output FILE`` writes JSON too. Seconds are those that this
-process computed, so that whatever else runs on the machine counts little. What a simulated request costs here depends
-on how often requests come and go beside it, so several workloads are timed. With the folder TWOSTROKE_TRACES, the
-Mooncake conversation trace is one of them.
+``python -m benchmarks.simulator.speed`` prints a table; ``--output FILE`` writes JSON too. Seconds
+are those that this process computed, so that whatever else runs on the machine counts little. What
+a simulated request costs here depends on how often requests come and go beside it, so several
+workloads are timed. With the folder TWOSTROKE_TRACES, the Mooncake conversation trace is one of
+them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from twostroke.config import SchedulerConfig
-from twostroke.simulator.options import DeploymentOptions
+from twostroke.core.config import SchedulerConfig
+from twostroke.simulator.fleet.options import DeploymentOptions
 from twostroke.simulator.scenario import Scenario, simulate
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
@@ -29,11 +30,17 @@ def scenarios() -> dict[str, Scenario]:
     """By name: equal requests in large batches, chats at two loads, and traces."""
     found = {
         "batches of 256, 128 in, 128 out": Scenario(
-            workload=SimulatedWorkloadOptions(workload="random", input_len=128, output_len=128, num_requests=5120),
+            workload=SimulatedWorkloadOptions(
+                workload="random", input_len=128, output_len=128, num_requests=5120
+            ),
             scheduler=LARGE,
         ),
-        "chats, 8 a second": Scenario(workload=SimulatedWorkloadOptions(num_requests=2000, rate=8.0), scheduler=LARGE),
-        "chats, 1 a second": Scenario(workload=SimulatedWorkloadOptions(num_requests=2000, rate=1.0)),
+        "chats, 8 a second": Scenario(
+            workload=SimulatedWorkloadOptions(num_requests=2000, rate=8.0), scheduler=LARGE
+        ),
+        "chats, 1 a second": Scenario(
+            workload=SimulatedWorkloadOptions(num_requests=2000, rate=1.0)
+        ),
         "azure-conv lengths, 6 a second": Scenario(
             workload=SimulatedWorkloadOptions(workload="azure-conv", num_requests=2000, rate=6.0)
         ),
@@ -53,11 +60,18 @@ def measure(scenario: Scenario, jump: bool) -> dict[str, Any]:
     run = simulate(scenario, jump=jump)
     seconds = time.process_time() - began
     requests = len(run.result.requests)
-    return {"requests": requests, "steps": run.summary.steps, "seconds": seconds, "per_second": requests / seconds}
+    return {
+        "requests": requests,
+        "steps": run.summary.steps,
+        "seconds": seconds,
+        "per_second": requests / seconds,
+    }
 
 
 def loop_seconds() -> float:
-    """How fast this core runs Python: seconds that it computes for ``LOOP`` additions, the best of three."""
+    """How fast this core runs Python: seconds that it computes for ``LOOP`` additions, the best of
+    three.
+    """
     found = []
     for _ in range(3):
         began, total = time.process_time(), 0
@@ -71,7 +85,9 @@ def main(output: Path | None) -> None:
     results: dict[str, Any] = {}
     loop = loop_seconds()
     print(f"{LOOP:,} additions in a loop: {loop:.2f} s")
-    print(f"{'workload':42} {'steps':>8} {'stepping':>12} {'jumping':>12}  (requests/s of CPU time)")
+    print(
+        f"{'workload':42} {'steps':>8} {'stepping':>12} {'jumping':>12}  (requests/s of CPU time)"
+    )
     for name, scenario in scenarios().items():
         stepping, jumping = measure(scenario, False), measure(scenario, True)
         results[name] = {"stepping": stepping, "jumping": jumping}
@@ -80,7 +96,8 @@ def main(output: Path | None) -> None:
     if output is not None:
         machine = {"machine": platform.platform(), "python": platform.python_version()}
         output.write_text(
-            json.dumps({**machine, "loop_seconds": loop, "results": results}, indent=1) + "\n", encoding="utf-8"
+            json.dumps({**machine, "loop_seconds": loop, "results": results}, indent=1) + "\n",
+            encoding="utf-8",
         )
 
 

@@ -1,7 +1,8 @@
-"""The report on the simulator itself: requests per second beside the targets, and that reports repeat byte for byte.
+"""The report on the simulator itself: requests per second beside the targets, and that reports
+repeat byte for byte.
 
-Measured by ``speed``, kept in ``benchmarks/results`` (of a machine without AVX-512 in ``avx2`` there), written to
-``docs/validation/speed.md``.
+Measured by ``speed``, kept in ``benchmarks/results`` (of a machine without AVX-512 in ``avx2``
+there), written to ``docs/validation/speed.md``.
 """
 
 from __future__ import annotations
@@ -23,11 +24,21 @@ RESULTS = ROOT / "benchmarks" / "results"
 NAME = "simulator_speed.json"
 REPORT = ROOT / "docs" / "validation"
 STEPPING, JUMPING, MOONCAKE_SECONDS = 1_000, 10_000, 60
-# One of each kind of randomness: drawn lengths and gaps, sessions, tenants and drafts, several replicas.
+# One of each kind of randomness: drawn lengths and gaps, sessions, tenants and drafts, several
+# replicas.
 REPEATED: Mapping[str, Sequence[str]] = {
     "chats, Poisson, interval": ("--rate", "8", "--interval"),
     "sessions on three replicas": ("--workload", "sessions", "--rate", "20", "--replicas", "3"),
-    "static batches, gamma": ("--batching", "static", "--rate", "8", "--arrivals", "gamma", "--burstiness", "0.5"),
+    "static batches, gamma": (
+        "--batching",
+        "static",
+        "--rate",
+        "8",
+        "--arrivals",
+        "gamma",
+        "--burstiness",
+        "0.5",
+    ),
     "fair, four tenants": ("--policy", "fair", "--tenants", "4", "--rate", "8"),
     "speculation": ("--speculative-tokens", "4", "--rate", "8"),
 }
@@ -54,12 +65,16 @@ def measure() -> dict[str, Any]:
 
 
 def digests(flags: Sequence[str], requests: int = 200) -> list[str]:
-    """SHA-256 of all files of a report, from processes that hash differently; the last takes every step singly."""
+    """SHA-256 of all files of a report, from processes that hash differently; the last takes every
+    step singly.
+    """
     found = []
     with TemporaryDirectory() as folder:
         for number, mode in enumerate(("--jump", "--jump", "--no-jump")):
             paths = [Path(folder) / f"{number}.{kind}" for kind in ("json", "csv", "html")]
-            outputs = [text for path in paths for text in (f"--output-{path.suffix[1:]}", str(path))]
+            outputs = [
+                text for path in paths for text in (f"--output-{path.suffix[1:]}", str(path))
+            ]
             subprocess.run(
                 [
                     sys.executable,
@@ -81,7 +96,9 @@ def digests(flags: Sequence[str], requests: int = 200) -> list[str]:
 
 
 def update(folder: Path | None, environment: str) -> Path | None:
-    """Write the report of what was measured last, after measuring if there is a folder for it; ``None``: no report."""
+    """Write the report of what was measured last, after measuring if there is a folder for it;
+    ``None``: no report.
+    """
     folders = [RESULTS, *sorted(path.parent for path in RESULTS.glob(f"*/{NAME}"))]
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +107,11 @@ def update(folder: Path | None, environment: str) -> Path | None:
         if folder.resolve() not in [each.resolve() for each in folders]:
             folders.append(folder)
     files = {each.name: each / NAME for each in folders}
-    kept = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.is_file()}
+    kept = {
+        name: json.loads(file.read_text(encoding="utf-8"))
+        for name, file in files.items()
+        if file.is_file()
+    }
     if not kept:
         return None
     path = REPORT / "speed.md"
@@ -112,12 +133,22 @@ def report(records: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _speed(folder: str, kept: Mapping[str, Any]) -> list[str]:
     loop = kept.get("loop_seconds")
-    pace = "" if loop is None else f" {speed.LOOP:,} additions in a loop of Python's take this core {loop:.2f} s."
+    pace = (
+        ""
+        if loop is None
+        else f" {speed.LOOP:,} additions in a loop of Python's take this core {loop:.2f} s."
+    )
     lines = ["", f"## Speed, {folder}/{NAME}", "", f"{kept['environment']}.{pace}", ""]
-    lines += [f"| workload | steps | stepping | {STEPPING:,} | jumping | {JUMPING:,} |", "|---|---|---|---|---|---|"]
+    lines += [
+        f"| workload | steps | stepping | {STEPPING:,} | jumping | {JUMPING:,} |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, found in kept["speed"].items():
         rates = found["stepping"]["per_second"], found["jumping"]["per_second"]
-        cells = (f"{rate:,.0f} | {_verdict(rate >= goal)}" for rate, goal in zip(rates, (STEPPING, JUMPING)))
+        cells = (
+            f"{rate:,.0f} | {_verdict(rate >= goal)}"
+            for rate, goal in zip(rates, (STEPPING, JUMPING))
+        )
         lines.append(f"| {name} | {found['jumping']['steps']:,} | {' | '.join(cells)} |")
     for name, found in kept["speed"].items():
         if name.startswith("mooncake"):
@@ -125,7 +156,10 @@ def _speed(folder: str, kept: Mapping[str, Any]) -> list[str]:
             verdict = _verdict(seconds <= MOONCAKE_SECONDS)
             lines += [
                 "",
-                f"The Mooncake conversation trace takes {seconds:.0f} s; asked were {MOONCAKE_SECONDS}: {verdict}.",
+                (
+                    f"The Mooncake conversation trace takes {seconds:.0f} s; asked were"
+                    f" {MOONCAKE_SECONDS}: {verdict}."
+                ),
             ]
     return lines
 
@@ -135,8 +169,15 @@ def _repeated(folder: str, kept: Mapping[str, Any]) -> list[str]:
     lines += ["| setting | JSON, CSV and HTML of three processes | |", "|---|---|---|"]
     for name, found in kept["repeated"].items():
         same = len(set(found)) == 1
-        lines.append(f"| {name} | {', '.join(dict.fromkeys(digest[:16] for digest in found))} | {_verdict(same)} |")
-    return [*lines, "", "The third takes every step singly. Each has another seed for Python's own hashes."]
+        lines.append(
+            f"| {name} | {', '.join(dict.fromkeys(digest[:16] for digest in found))} |"
+            f" {_verdict(same)} |"
+        )
+    return [
+        *lines,
+        "",
+        "The third takes every step singly. Each has another seed for Python's own hashes.",
+    ]
 
 
 def _verdict(met: bool) -> str:
@@ -144,21 +185,28 @@ def _verdict(met: bool) -> str:
 
 
 def draw(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """What a request costs depends on how many steps there are for each. By machine, the first as dots."""
+    """What a request costs depends on how many steps there are for each. By machine, the first as
+    dots.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(4.6, 4.2), dpi=90)
-    for mode, goal, colour in (("stepping", STEPPING, "tab:blue"), ("jumping", JUMPING, "tab:orange")):
+    for mode, goal, colour in (
+        ("stepping", STEPPING, "tab:blue"),
+        ("jumping", JUMPING, "tab:orange"),
+    ):
         for number, (name, found) in enumerate(records.items()):
             each = [one[mode] for one in found.values()]
             steps = [one["steps"] / one["requests"] for one in each]
             rates, label = [one["per_second"] for one in each], f"{mode}, {name}"
             axes.plot(steps, rates, "ox+v"[number % 4], color=colour, label=label)
         axes.axhline(goal, color=colour, lw=0.7, ls="--")
-    axes.set(xscale="log", yscale="log", xlabel="steps per request", ylabel="requests/s", title="speed")
+    axes.set(
+        xscale="log", yscale="log", xlabel="steps per request", ylabel="requests/s", title="speed"
+    )
     axes.legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(path, metadata={"Software": None})

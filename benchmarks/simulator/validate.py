@@ -1,10 +1,12 @@
-"""Judges the cost model on public measurements, and the simulator on the live engine: writes docs/validation.
+"""Judges the cost model on public measurements, and the simulator on the live engine: writes
+docs/validation.
 
     python -m benchmarks.simulator.validate [--live pilot --live /path/to/350m] [--speed [FOLDER]]
 
-Single-threaded, some minutes. Skips, and says so, where the public measurements are absent. ``--live`` measures the
-engine anew (see ``benchmarks/simulator/live.py``: ten minutes of a quiet machine), ``--speed`` the simulator itself
-(``speed_report.py``: minutes of a quiet core); without them, those reports are written again from the last measurement.
+Single-threaded, some minutes. Skips, and says so, where the public measurements are absent.
+``--live`` measures the engine anew (see ``benchmarks/simulator/live.py``: ten minutes of a quiet
+machine), ``--speed`` the simulator itself (``speed_report.py``: minutes of a quiet core); without
+them, those reports are written again from the last measurement.
 """
 
 from __future__ import annotations
@@ -59,15 +61,22 @@ NOTES = """## How to read it
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--live", action="append", default=[], metavar="MODEL", help="measure the live engine anew")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--live", action="append", default=[], metavar="MODEL", help="measure the live engine anew"
+    )
     parser.add_argument(
         "--speed",
         nargs="?",
         type=Path,
         const=speed_report.RESULTS,
         metavar="FOLDER",
-        help="measure the simulator's own speed anew, and keep it here; by default in benchmarks/results",
+        help=(
+            "measure the simulator's own speed anew, and keep it here; by default in"
+            " benchmarks/results"
+        ),
     )
     options = parser.parse_args()
     if present():
@@ -85,7 +94,9 @@ def write_kernels() -> Path:
     REPORT.mkdir(parents=True, exist_ok=True)
     results = []
     for result in judged():
-        print(f"{result.name}, {result.split}: {result.statistic} {result.value:.1%}", file=sys.stderr)
+        print(
+            f"{result.name}, {result.split}: {result.statistic} {result.value:.1%}", file=sys.stderr
+        )
         results.append(result)
     plots = draw(results)
     (REPORT / "kernels.md").write_text(report(results, plots), encoding="utf-8")
@@ -108,17 +119,40 @@ def judged() -> Iterator[Result]:
 
 def report(results: Sequence[Result], plots: dict[str, str]) -> str:
     lines = [INTRODUCTION.format(environment=environment()), "## Results", ""]
-    lines += ["| what | kept out | rows | mean | median | P90 | target | |", "|---|---|---|---|---|---|---|---|"]
+    lines += [
+        "| what | kept out | rows | mean | median | P90 | target | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for result in results:
         goal = f"{result.statistic} {result.target:.0%}" if result.target is not None else ""
-        verdict = "" if result.target is None else "met" if result.value <= result.target else "**missed**"
-        lines.append(f"| {result.name} | {result.split} | {_figures(result.pairs)} | {goal} | {verdict} |")
-    lines += ["", NOTES, "## By model", "", "| what | model | rows | mean | median | P90 | estimated / measured |"]
+        verdict = (
+            ""
+            if result.target is None
+            else "met"
+            if result.value <= result.target
+            else "**missed**"
+        )
+        lines.append(
+            f"| {result.name} | {result.split} | {_figures(result.pairs)} | {goal} | {verdict} |"
+        )
+    lines += [
+        "",
+        NOTES,
+        "## By model",
+        "",
+        "| what | model | rows | mean | median | P90 | estimated / measured |",
+    ]
     lines.append("|---|---|---|---|---|---|---|")
     for result in results:
         for name, pairs in result.parts:
             lines.append(f"| {result.name} | {name} | {_figures(pairs)} | {_bias(pairs):.2f} |")
-    lines += ["", "The last column is the median of the ratio: above 1, the estimate is too slow.", "", "## Plots", ""]
+    lines += [
+        "",
+        "The last column is the median of the ratio: above 1, the estimate is too slow.",
+        "",
+        "## Plots",
+        "",
+    ]
     lines += [f"![{name}]({file})" for name, file in plots.items()]
     return "\n".join(lines) + "\n"
 
@@ -150,10 +184,22 @@ def draw(results: Sequence[Result]) -> dict[str, str]:
         for result in members:
             pairs = result.pairs[:: max(1, len(result.pairs) // 600)]
             label = result.name.split(", ", 1)[1]
-            axes.plot([p.measured for p in pairs], [p.estimated for p in pairs], ".", ms=2, alpha=0.5, label=label)
-        ends = [min(p.measured for r in members for p in r.pairs), max(p.measured for r in members for p in r.pairs)]
+            axes.plot(
+                [p.measured for p in pairs],
+                [p.estimated for p in pairs],
+                ".",
+                ms=2,
+                alpha=0.5,
+                label=label,
+            )
+        ends = [
+            min(p.measured for r in members for p in r.pairs),
+            max(p.measured for r in members for p in r.pairs),
+        ]
         axes.plot(ends, ends, "k-", lw=0.7)
-        axes.set(xscale="log", yscale="log", xlabel="measured, s", ylabel="estimated, s", title=group)
+        axes.set(
+            xscale="log", yscale="log", xlabel="measured, s", ylabel="estimated, s", title=group
+        )
         axes.legend(fontsize=6, markerscale=4)
         figure.tight_layout()
         file = group.lower().replace(" ", "-").replace(",", "") + ".png"
@@ -170,20 +216,31 @@ def _group(result: Result) -> str:
 
 def environment() -> str:
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     ).stdout.strip()
     when = datetime.now(UTC).strftime("%Y-%m-%d")
     return (
-        f"{when}, commit {commit or 'unknown'}, Python {platform.python_version()}, NumPy {version('numpy')}, {cpu()}"
+        f"{when}, commit {commit or 'unknown'}, Python {platform.python_version()}, NumPy"
+        f" {version('numpy')}, {cpu()}"
     )
 
 
 def cpu() -> str:
-    """The processor's name: estimates depend on no clock, so it matters for nothing but the date of the run."""
+    """The processor's name: estimates depend on no clock, so it matters for nothing but the date of
+    the run.
+    """
     path = Path("/proc/cpuinfo")
     if not path.is_file():
         return platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in path.read_text().splitlines() if line.startswith("model name")]
+    names = [
+        line.split(":", 1)[1].strip()
+        for line in path.read_text().splitlines()
+        if line.startswith("model name")
+    ]
     return f"{len(names)} x {names[0]}" if names else platform.machine()
 
 

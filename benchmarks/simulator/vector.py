@@ -1,4 +1,6 @@
-"""``twostroke.simulator.gemm`` over many shapes at once, since fits ask for millions. A test holds the two equal."""
+"""``twostroke.simulator.cost.gemm`` over many shapes at once, since fits ask for millions. A test
+holds the two equal.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.simulator.data import GemmRow
-from twostroke.simulator.gemm import PARTIAL_BYTES, SPLITS, TILES
-from twostroke.simulator.hardware_sheet import HardwareSheet
-from twostroke.simulator.tables import ELEMENT_BYTES
+from twostroke.simulator.cost.gemm import PARTIAL_BYTES, SPLITS, TILES
+from twostroke.simulator.cost.hardware_sheet import HardwareSheet
+from twostroke.simulator.cost.tables import ELEMENT_BYTES
 
 Array = NDArray[np.floating[Any]]
 
 
 class GemmBatch:
-    """Products, each on its device, in the form that ``seconds`` takes them: arrays of ``[products]``."""
+    """Products, each on its device, in the form that ``seconds`` takes them: arrays of
+    ``[products]``.
+    """
 
     def __init__(self, rows: Sequence[tuple[GemmRow, HardwareSheet]]) -> None:
         self.measured = np.array([row.seconds for row, _ in rows])
@@ -28,9 +32,14 @@ class GemmBatch:
         self.bandwidth = np.array([hardware.memory_bandwidth for _, hardware in rows])
         self.units = np.array([hardware.compute_units for _, hardware in rows], float)
         weight = np.array([ELEMENT_BYTES[row.format] for row, _ in rows])
-        self.moved = weight * self.outputs * self.inputs + 2.0 * self.rows * (self.inputs + self.outputs)
+        self.moved = weight * self.outputs * self.inputs + 2.0 * self.rows * (
+            self.inputs + self.outputs
+        )
         self.tiles = [
-            (height * width, np.ceil(self.rows / height) * np.ceil(self.outputs / width) / self.units)
+            (
+                height * width,
+                np.ceil(self.rows / height) * np.ceil(self.outputs / width) / self.units,
+            )
             for height, width in TILES
         ]
 
@@ -43,7 +52,9 @@ class GemmBatch:
         for area, tiles in self.tiles:
             step = (area + e["half_tile"]) * rate
             for split in SPLITS:
-                waves = e["waves"] * np.ceil(tiles * split) + (1 - e["waves"]) * np.maximum(tiles * split, 1.0)
+                waves = e["waves"] * np.ceil(tiles * split) + (1 - e["waves"]) * np.maximum(
+                    tiles * split, 1.0
+                )
                 time = waves * step * (self.inputs / split + e["prologue"])
                 if split > 1:
                     time = time + e["split"] + partial * split

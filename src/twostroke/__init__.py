@@ -5,19 +5,26 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from twostroke.sampling_params import SamplingParams
+from twostroke.core.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from twostroke.config import EngineConfig
-    from twostroke.engine.client import GenerationRequest
+    from twostroke.core.config import EngineConfig
+    from twostroke.engine.clients.base import GenerationRequest
     from twostroke.llm import LLM
     from twostroke.startup import load_engine, start_async_engine
 
-__all__ = ["LLM", "EngineConfig", "GenerationRequest", "SamplingParams", "load_engine", "start_async_engine"]
+__all__ = [
+    "LLM",
+    "EngineConfig",
+    "GenerationRequest",
+    "SamplingParams",
+    "load_engine",
+    "start_async_engine",
+]
 
 _HOME = {
-    "EngineConfig": "twostroke.config",
-    "GenerationRequest": "twostroke.engine.client",
+    "EngineConfig": "twostroke.core.config",
+    "GenerationRequest": "twostroke.engine.clients.base",
     "LLM": "twostroke.llm",
     "load_engine": "twostroke.startup",
     "start_async_engine": "twostroke.startup",

@@ -11,13 +11,15 @@ from typing import Any, cast
 from rich.console import Console
 from rich.progress import Progress
 
-from twostroke.config import EngineConfig
-from twostroke.engine.client import GenerationRequest
-from twostroke.errors import InvalidRequestError, TwostrokeError
-from twostroke.sampling_params import SamplingParams
+from twostroke.core.config import EngineConfig
+from twostroke.core.errors import InvalidRequestError, TwostrokeError
+from twostroke.core.logprobs import PositionLogprobs
+from twostroke.core.output import RequestOutput
+from twostroke.core.request import FinishReason
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.clients.base import GenerationRequest
 from twostroke.startup import load_engine
 from twostroke.text.chat_template import ChatTemplate
-from twostroke.types import FinishReason, PositionLogprobs, RequestOutput
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int]
@@ -45,7 +47,8 @@ class GenerationResult:
     """All samples for one prompt, in order of ``index``.
 
     Attributes:
-        error: Why the request failed while it ran, if it did; its outputs then hold what there was before.
+        error: Why the request failed while it ran, if it did; its outputs then hold what there was
+            before.
     """
 
     request_id: str
@@ -58,7 +61,9 @@ class GenerationResult:
 
     @property
     def text(self) -> str:
-        """The first sample's text; raises ``error`` if there is one, so that half an answer is not taken for whole."""
+        """The first sample's text; raises ``error`` if there is one, so that half an answer is not
+        taken for whole.
+        """
         if self.error is not None:
             raise self.error
         return self.outputs[0].text
@@ -126,9 +131,13 @@ class LLM:
         else:
             each = list(params)
             if not all(isinstance(own, SamplingParams) for own in each):
-                raise InvalidRequestError("params must be SamplingParams, or one for each prompt", param="params")
+                raise InvalidRequestError(
+                    "params must be SamplingParams, or one for each prompt", param="params"
+                )
         if len(each) != len(listed):
-            raise InvalidRequestError(f"{len(listed)} prompts but {len(each)} sampling parameters", param="params")
+            raise InvalidRequestError(
+                f"{len(listed)} prompts but {len(each)} sampling parameters", param="params"
+            )
         results = [self._result(prompt, own) for prompt, own in zip(listed, each, strict=True)]
         for _ in self._run(results, each, progress):
             pass
@@ -150,14 +159,20 @@ class LLM:
         one = isinstance(messages[0], Mapping)
         conversations = cast(Sequence[Sequence[Message]], [messages] if one else messages)
         params = params or self.default_params(max_tokens=None)
-        return self.generate([self.chat_prompt(c) for c in conversations], params, progress=progress)
+        return self.generate(
+            [self.chat_prompt(c) for c in conversations], params, progress=progress
+        )
 
     def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
-        """The token ids that the model's chat template makes of a conversation, ready for its answer."""
+        """The token ids that the model's chat template makes of a conversation, ready for its
+        answer.
+        """
         text = self._template.render(messages, add_generation_prompt=True)
         return self.tokenizer.encode(text, add_special_tokens=False)
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None
+    ) -> Iterator[RequestOutput]:
         """Complete one prompt and yield each step's output as it comes."""
         params = params or self.default_params()
         yield from self._run([self._result(prompt, params)], [params], progress=False)
@@ -168,26 +183,44 @@ class LLM:
     def __enter__(self) -> LLM:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _result(self, prompt: Prompt, params: SamplingParams) -> GenerationResult:
         self._num_calls += 1
         text = prompt if isinstance(prompt, str) else None
-        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else [int(token) for token in prompt]
-        return GenerationResult(f"llm-{self._num_calls}", text, tokens, [Completion(i) for i in range(params.n)])
+        tokens = (
+            self.tokenizer.encode(prompt)
+            if isinstance(prompt, str)
+            else [int(token) for token in prompt]
+        )
+        return GenerationResult(
+            f"llm-{self._num_calls}", text, tokens, [Completion(i) for i in range(params.n)]
+        )
 
     def _run(
         self, results: list[GenerationResult], params: Sequence[SamplingParams], progress: bool
     ) -> Iterator[RequestOutput]:
-        """Validate all, queue all, step until all have ended; whatever happens, leave nothing running."""
+        """Validate all, queue all, step until all have ended; whatever happens, leave nothing
+        running.
+        """
         if self._running:
-            hint = "read that stream to its end or close it first; for several at once, use start_async_engine"
+            hint = (
+                "read that stream to its end or close it first; for several at once, use"
+                " start_async_engine"
+            )
             raise InvalidRequestError("this LLM is in the middle of another call", hint=hint)
         by_id = {result.request_id: result for result in results}
         calls = [
             self.engine.prepare(
-                GenerationRequest(request_id=r.request_id, prompt_token_ids=r.prompt_token_ids, params=own)
+                GenerationRequest(
+                    request_id=r.request_id, prompt_token_ids=r.prompt_token_ids, params=own
+                )
             )
             for r, own in zip(results, params, strict=True)
         ]
@@ -195,7 +228,9 @@ class LLM:
         try:
             for samples in calls:
                 self.engine.add(samples)
-            with Progress(console=Console(stderr=True), transient=True, disable=not progress) as bar:
+            with Progress(
+                console=Console(stderr=True), transient=True, disable=not progress
+            ) as bar:
                 answers = bar.add_task("generating", total=sum(p.n for p in params))
                 while self.engine.has_work():
                     for output in self.engine.step():
@@ -213,7 +248,9 @@ def _as_list(prompts: object) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
     if not isinstance(prompts, Iterable):
-        message = f"prompts must be a text, token ids, or a list of either, got {type(prompts).__name__}"
+        message = (
+            f"prompts must be a text, token ids, or a list of either, got {type(prompts).__name__}"
+        )
         raise InvalidRequestError(message, param="prompts")
     items = list(prompts)
     if items and all(isinstance(item, Integral) for item in items):

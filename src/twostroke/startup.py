@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from twostroke.config import EngineConfig
-from twostroke.engine.async_engine import STALL_SECONDS, AsyncEngine
+from twostroke.core.config import EngineConfig
+from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
 from twostroke.engine.engine import Engine
-from twostroke.model_files import resolve_model
+from twostroke.model_spec.model_files import resolve_model
 from twostroke.observability.process import age_of_process
 from twostroke.text.tokenizer import Tokenizer
 
@@ -37,7 +37,9 @@ def load_engine(config: EngineConfig, *, served_model_name: str | None = None) -
         from twostroke.runtime.torch_executor import TorchExecutor
 
         seconds["import"] = time.perf_counter() - began
-        loaded_tokenizer = tokenizer.result()  # before the weights: what is wrong with it should be said in seconds
+        loaded_tokenizer = (
+            tokenizer.result()
+        )  # before the weights: what is wrong with it should be said in seconds
         executor = TorchExecutor.load(config, folder)
         seconds["ready"] = age_of_process()
         executor.info.load_seconds.update(seconds)
@@ -45,7 +47,9 @@ def load_engine(config: EngineConfig, *, served_model_name: str | None = None) -
 
 
 def make_speed_probe(device: str) -> SpeedProbe:
-    """A probe of how fast ``--device`` is just now. It computes with the threads of this process's engine."""
+    """A probe of how fast ``--device`` is just now. It computes with the threads of this process's
+    engine.
+    """
     _let_idle_threads_sleep()
     from twostroke.runtime.device import resolve_device
     from twostroke.runtime.speed_probe import SpeedProbe
@@ -62,10 +66,11 @@ def _load_tokenizer(folder: Path, seconds: dict[str, float]) -> Tokenizer:
 
 
 def _let_idle_threads_sleep() -> None:
-    """Set before torch loads OpenMP, unless the user has: its threads spin between operators by default.
+    """Set before torch loads OpenMP, unless the user has: its threads spin between operators by
+    default.
 
-    Where anything else wants the core of a spinning thread (here: the event loop, and the client), every operator then
-    waits for the operating system to give it back. Figures in docs/log.md.
+    Where anything else wants the core of a spinning thread (here: the event loop, and the client),
+    every operator then waits for the operating system to give it back. Figures in docs/log.md.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

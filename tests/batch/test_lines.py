@@ -9,8 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from twostroke.batch.lines import BadLine, BatchError, BatchOutput, BatchResponse, Call, index_lines, parse_line
-from twostroke.errors import ConfigError
+from twostroke.batch.lines import (
+    BadLine,
+    BatchError,
+    BatchOutput,
+    BatchResponse,
+    Call,
+    index_lines,
+    parse_line,
+)
+from twostroke.core.errors import ConfigError
 
 GOOD: dict[str, Any] = {
     "custom_id": "a",
@@ -28,7 +36,9 @@ def call(**changes: Any) -> Call:
 
 def test_the_body_goes_out_as_it_was_written() -> None:
     line = parse_line(
-        b'{"custom_id":"a","method":"POST","url":"/v1/completions","body":{ "seed": 1e0,"prompt":"x"}}', 3
+        b'{"custom_id":"a","method":"POST","url":"/v1/completions","body":{ "seed":'
+        b' 1e0,"prompt":"x"}}',
+        3,
     )
     assert isinstance(line, Call)
     assert (line.number, line.custom_id, line.url) == (3, "a", "/v1/completions")
@@ -51,15 +61,25 @@ def test_equal_requests_have_equal_ids() -> None:
         ("[" * 100_000, None, "line 7 is no JSON object"),
         ({**GOOD, "custom_id": 3}, None, "line 7: custom_id must be a string"),
         ({**GOOD, "custom_id": ""}, None, "line 7: custom_id must be a string"),
-        ({"custom_id": "a", "method": "POST", "url": "/v1/completions"}, "a", "line 7: body is missing"),
+        (
+            {"custom_id": "a", "method": "POST", "url": "/v1/completions"},
+            "a",
+            "line 7: body is missing",
+        ),
         ({**GOOD, "priority": 1}, "a", "line 7: unknown field 'priority'"),
         ({**GOOD, "method": "GET"}, "a", "line 7: method must be POST, got 'GET'"),
-        ({**GOOD, "url": "/v1/embeddings"}, "a", "line 7: url must be /v1/chat/completions or /v1/completions, got"),
+        (
+            {**GOOD, "url": "/v1/embeddings"},
+            "a",
+            "line 7: url must be /v1/chat/completions or /v1/completions, got",
+        ),
         ({**GOOD, "body": []}, "a", "line 7: body must be an object"),
         ({**GOOD, "body": {"stream": True}}, "a", "line 7: body.stream must be left out"),
     ],
 )
-def test_what_cannot_be_sent(raw: str | dict[str, Any], custom_id: str | None, message: str) -> None:
+def test_what_cannot_be_sent(
+    raw: str | dict[str, Any], custom_id: str | None, message: str
+) -> None:
     text = raw if isinstance(raw, str) else json.dumps(raw)
     line = parse_line(text.encode("utf-8", "surrogatepass"), 7)
     assert isinstance(line, BadLine)
@@ -83,7 +103,9 @@ def test_index(tmp_path: Path) -> None:
 
 
 def test_output_is_openais() -> None:
-    answered = BatchOutput("batch_req_1", "a", BatchResponse(200, "r", msgspec.Raw(b'{"x": 1}')), None)
+    answered = BatchOutput(
+        "batch_req_1", "a", BatchResponse(200, "r", msgspec.Raw(b'{"x": 1}')), None
+    )
     assert json.loads(msgspec.json.encode(answered)) == {
         "id": "batch_req_1",
         "custom_id": "a",

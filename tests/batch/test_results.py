@@ -10,11 +10,13 @@ import pytest
 
 from twostroke.batch.lines import BatchError, BatchOutput, BatchResponse, Key
 from twostroke.batch.results import ResultsFile
-from twostroke.errors import ConfigError, EngineError
+from twostroke.core.errors import ConfigError, EngineError
 
 
 def answer(name: str, status: int = 200, request: str = "1") -> BatchOutput:
-    return BatchOutput(f"batch_req_{request}", name, BatchResponse(status, "r", msgspec.Raw(b'{"text":"x"}')), None)
+    return BatchOutput(
+        f"batch_req_{request}", name, BatchResponse(status, "r", msgspec.Raw(b'{"text":"x"}')), None
+    )
 
 
 def written(path: Path) -> list[str | int]:
@@ -36,7 +38,11 @@ def test_what_is_there_is_known(tmp_path: Path) -> None:
     bad = BatchOutput("batch_req_9", None, None, BatchError("invalid_line", "line 3", 3))
     write(path, answer("a"), answer("b", 400), bad)
     results = ResultsFile(path)
-    assert {key: f.succeeded for key, f in results.finished.items()} == {"a": True, "b": False, 3: False}
+    assert {key: f.succeeded for key, f in results.finished.items()} == {
+        "a": True,
+        "b": False,
+        3: False,
+    }
     results.append(answer("c"))
     results.close()
     assert written(path) == ["a", "b", 3, "c"]
@@ -50,13 +56,17 @@ def test_half_a_line_is_taken_off(tmp_path: Path, missing: int) -> None:
     write(path, answer("a"), answer("b"))
     path.write_bytes(path.read_bytes()[:-missing])
     results = ResultsFile(path)
-    assert list(results.finished) == (["a", "b"] if missing == 1 else ["a"])  # without its newline it is whole
+    assert list(results.finished) == (
+        ["a", "b"] if missing == 1 else ["a"]
+    )  # without its newline it is whole
     results.append(answer("c"))
     results.close()
     assert written(path) == [*results.finished]
 
 
-@pytest.mark.parametrize("foreign", ["my notes", '{"id": "x"}\n', "{}\n", '{"id":"batch_req_1"}\n', "[]", "\x00\x00"])
+@pytest.mark.parametrize(
+    "foreign", ["my notes", '{"id": "x"}\n', "{}\n", '{"id":"batch_req_1"}\n', "[]", "\x00\x00"]
+)
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, foreign: str) -> None:
     path = tmp_path / "notes.txt"
     path.write_text(foreign)
@@ -87,7 +97,13 @@ def test_two_runs_do_not_share_a_file(tmp_path: Path) -> None:
 def test_what_is_sent_again(tmp_path: Path) -> None:
     """Failures whose request was changed; all of them if asked for; never what was answered."""
     path = tmp_path / "out.jsonl"
-    write(path, answer("good"), answer("failed", 400), answer("mended", 400, "old"), answer("stranger", 400))
+    write(
+        path,
+        answer("good"),
+        answer("failed", 400),
+        answer("mended", 400, "old"),
+        answer("stranger", 400),
+    )
     wanted: dict[Key, str] = {
         "good": "batch_req_1",
         "failed": "batch_req_1",

@@ -15,14 +15,17 @@ from twostroke.batch import runner as module
 from twostroke.batch.lines import Line, parse_line
 from twostroke.batch.results import ResultsFile
 from twostroke.batch.runner import BatchRunner, Totals, check_server, remote_client, seconds_asked
-from twostroke.errors import ConfigError, EngineError
+from twostroke.core.errors import ConfigError, EngineError
 
 Handler = Callable[[httpx.Request], Any]
 
 
 def lines(count: int) -> list[Line]:
     fields = {"method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
-    return [parse_line(json.dumps({"custom_id": f"c{i}", **fields}).encode(), i + 1) for i in range(count)]
+    return [
+        parse_line(json.dumps({"custom_id": f"c{i}", **fields}).encode(), i + 1)
+        for i in range(count)
+    ]
 
 
 async def run(
@@ -30,7 +33,9 @@ async def run(
 ) -> tuple[list[dict[str, Any]], Totals]:
     """The output, in order of the input, and the totals."""
     results, done = ResultsFile(path), []
-    async with httpx.AsyncClient(transport=httpx.MockTransport(handler), base_url="http://test") as http:
+    async with httpx.AsyncClient(
+        transport=httpx.MockTransport(handler), base_url="http://test"
+    ) as http:
         runner = BatchRunner(http, results, patience=patience, done=lambda: done.append(1))
         try:
             await runner.run(batch, concurrency)
@@ -43,7 +48,9 @@ async def run(
 
 def completion(**fields: Any) -> httpx.Response:
     usage = {"prompt_tokens": 2, "completion_tokens": 3}
-    return httpx.Response(200, json={"id": "cmpl-1", "usage": usage, **fields}, headers={"x-request-id": "r1"})
+    return httpx.Response(
+        200, json={"id": "cmpl-1", "usage": usage, **fields}, headers={"x-request-id": "r1"}
+    )
 
 
 async def test_every_line_has_its_answer(tmp_path: Path) -> None:
@@ -55,7 +62,10 @@ async def test_every_line_has_its_answer(tmp_path: Path) -> None:
 
     outputs, totals = await run(tmp_path / "out", handler, lines(5))
     assert [output["custom_id"] for output in outputs] == [f"c{i}" for i in range(5)]
-    assert outputs[0]["response"]["status_code"] == 200 and outputs[0]["response"]["request_id"] == "r1"
+    assert (
+        outputs[0]["response"]["status_code"] == 200
+        and outputs[0]["response"]["request_id"] == "r1"
+    )
     assert outputs[0]["response"]["body"]["id"] == "cmpl-1" and outputs[0]["error"] is None
     assert totals == Totals(succeeded=5, prompt_tokens=10, completion_tokens=15)
     assert seen == [("/v1/completions", b'{"prompt": "x"}')] * 5
@@ -83,11 +93,20 @@ async def test_failures_are_lines_and_end_nothing(tmp_path: Path) -> None:
         completion(),
     ]
     bad = parse_line(b"{", 4)
-    outputs, totals = await run(tmp_path / "out", lambda _: answers.pop(0), [*lines(3), bad], concurrency=1)
+    outputs, totals = await run(
+        tmp_path / "out", lambda _: answers.pop(0), [*lines(3), bad], concurrency=1
+    )
     by_id = {output["custom_id"]: output for output in outputs}
-    assert by_id["c0"]["response"]["body"] == {"error": {"message": "bad"}} and by_id["c0"]["error"] is None
+    assert (
+        by_id["c0"]["response"]["body"] == {"error": {"message": "bad"}}
+        and by_id["c0"]["error"] is None
+    )
     assert by_id["c1"]["response"] == {"status_code": 500, "request_id": "", "body": None}
-    assert by_id["c1"]["error"] == {"code": "invalid_response", "message": "no JSON: <html>", "line": 2}
+    assert by_id["c1"]["error"] == {
+        "code": "invalid_response",
+        "message": "no JSON: <html>",
+        "line": 2,
+    }
     assert by_id["c2"]["response"]["status_code"] == 200
     assert by_id[None]["error"]["code"] == "invalid_line" and by_id[None]["error"]["line"] == 4
     assert (totals.succeeded, totals.failed) == (1, 3)
@@ -99,7 +118,9 @@ async def test_an_answer_of_several_lines_becomes_one(tmp_path: Path) -> None:
     assert outputs[0]["response"]["body"] == {"text": "a\nb", "usage": None}
 
 
-async def test_a_busy_server_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_busy_server_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "FIRST_WAIT", 0.001)
     tries: list[Any] = [
         httpx.Response(429, headers={"retry-after": "0"}),
@@ -191,8 +212,12 @@ class Clock:
         self.now += seconds
 
 
-async def test_a_rate_limited_server_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Minute after minute, as long as each of them answers something: patience begins anew with every answer."""
+async def test_a_rate_limited_server_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Minute after minute, as long as each of them answers something: patience begins anew with
+    every answer.
+    """
     clock = Clock(monkeypatch)
     windows: list[int] = []
 

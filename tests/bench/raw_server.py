@@ -40,7 +40,11 @@ class RawServer:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = [int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+                length = [
+                    int(line[15:])
+                    for line in head.lower().split(b"\r\n")
+                    if line.startswith(b"content-length:")
+                ]
                 self.requests.append(head + await reader.readexactly(length[0] if length else 0))
                 for piece in self.answers.pop(0):
                     if piece is None:

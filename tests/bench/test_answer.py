@@ -1,4 +1,6 @@
-"""Protects: events are read with the time of the piece that ended them, wherever the pieces of a body are cut."""
+"""Protects: events are read with the time of the piece that ended them, wherever the pieces of a
+body are cut.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,18 @@ def read(*arrivals: tuple[float, bytes]) -> RequestRecord:
 
 
 def test_pieces_cut_anywhere() -> None:
-    """In an event, a character of several bytes, a line's end: the time is that of the piece with the line's end."""
+    """In an event, a character of several bytes, a line's end: the time is that of the piece with
+    the line's end.
+    """
     ends = [BODY.index(b"\n", BODY.index(event)) for event in (FIRST, SECOND)]
     for cut in range(len(BODY) + 1):
         record = read((101.0, BODY[:cut]), (103.0, BODY[cut:]))
-        assert (record.error, record.input_len, record.output_len, record.counted) == (None, 3, 2, True), cut
+        assert (record.error, record.input_len, record.output_len, record.counted) == (
+            None,
+            3,
+            2,
+            True,
+        ), cut
         first, second = (1.0 if cut > end else 3.0 for end in ends)
         assert (record.ttft, record.itls, record.e2el) == (first, [second - first], second), cut
 
@@ -56,7 +65,10 @@ def test_a_last_line_that_is_not_ended_is_no_event() -> None:
 
 
 def test_nothing_counts_after_an_error() -> None:
-    record = read((101.0, FIRST + b'data: {"error": {"message": "boom"}}\n\n' + SECOND + DONE), (102.0, SECOND))
+    record = read(
+        (101.0, FIRST + b'data: {"error": {"message": "boom"}}\n\n' + SECOND + DONE),
+        (102.0, SECOND),
+    )
     assert (record.error, record.itls) == ("in mid-stream: boom", [])
     with pytest.raises(msgspec.DecodeError):
         read((101.0, FIRST + b"data: {oops}\n\n"))

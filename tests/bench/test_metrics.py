@@ -7,9 +7,13 @@ import pytest
 from twostroke.bench.metrics import Distribution, RequestRecord, percentile, summarize
 
 
-def record(ttft: float, gaps: list[float], *, input_len: int = 10, output_len: int | None = None) -> RequestRecord:
+def record(
+    ttft: float, gaps: list[float], *, input_len: int = 10, output_len: int | None = None
+) -> RequestRecord:
     length = len(gaps) + 1 if output_len is None else output_len
-    return RequestRecord(input_len=input_len, output_len=length, ttft=ttft, itls=gaps, e2el=ttft + sum(gaps))
+    return RequestRecord(
+        input_len=input_len, output_len=length, ttft=ttft, itls=gaps, e2el=ttft + sum(gaps)
+    )
 
 
 def test_percentiles_are_interpolated() -> None:
@@ -59,4 +63,9 @@ def test_goodput_needs_every_target() -> None:
 
 def test_nothing_succeeded() -> None:
     metrics = summarize([RequestRecord(error="x")], 1.0, {"ttft": 1.0})
-    assert (metrics.completed, metrics.goodput, metrics.ttft.mean, metrics.itl.percentiles[99]) == (0, 0, 0, 0)
+    assert (metrics.completed, metrics.goodput, metrics.ttft.mean, metrics.itl.percentiles[99]) == (
+        0,
+        0,
+        0,
+        0,
+    )

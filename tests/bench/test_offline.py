@@ -1,4 +1,6 @@
-"""`twostroke bench offline`: counts are exact, whatever the batch size, and steps are told apart."""
+"""`twostroke bench offline`: counts are exact, whatever the batch size, and steps are told
+apart.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from tests.text.tiny_tokenizers import byte_level
 from twostroke.bench.offline import run_offline
 from twostroke.bench.options import OfflineBenchOptions
 from twostroke.cli.main import run
+from twostroke.core.errors import ConfigError, RequestFailedError, RequestTooLargeError
+from twostroke.core.output import RequestOutput
 from twostroke.engine.engine import Engine
-from twostroke.errors import ConfigError, RequestFailedError, RequestTooLargeError
 from twostroke.observability.profile import COMPONENTS
 from twostroke.text.tokenizer import Tokenizer
-from twostroke.types import RequestOutput
 
 
 def options(**fields: Any) -> OfflineBenchOptions:
@@ -33,8 +35,14 @@ def test_counts(batch_size: int | None, prefills: int) -> None:
     ended: list[None] = []
     engine = make_engine()
     result = run_offline(engine, options(batch_size=batch_size), 0, lambda: ended.append(None))
-    assert (result.num_requests, result.input_tokens, result.output_tokens, len(ended)) == (6, 48, 30, 6)
-    # Equal lengths: batches begin and end together, with one step for all prompts and four to decode.
+    assert (result.num_requests, result.input_tokens, result.output_tokens, len(ended)) == (
+        6,
+        48,
+        30,
+        6,
+    )
+    # Equal lengths: batches begin and end together, with one step for all prompts and four to
+    # decode.
     assert (len(result.prefill_steps), len(result.decode_steps)) == (prefills, 4 * prefills)
     assert 0 < sum(result.prefill_steps + result.decode_steps) <= result.duration
     assert not engine.has_work()

@@ -19,10 +19,10 @@ from twostroke.bench.metrics import RequestRecord
 from twostroke.bench.options import ServeBenchOptions
 from twostroke.bench.workload import WorkItem
 from twostroke.cli.main import run
-from twostroke.errors import ConfigError, EngineError
+from twostroke.core.errors import ConfigError, EngineError
+from twostroke.core.request import FinishReason
 from twostroke.gateway.gateway import Gateway
 from twostroke.gateway.options import GatewayOptions
-from twostroke.types import FinishReason
 
 FLAGS = ["--num-prompts", "6", "--random-input-len", "12", "--random-output-len", "4"]
 
@@ -38,7 +38,15 @@ def test_a_run_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         targets = ["--goodput", "ttft:5000", "tpot:5000", "--output-json", str(path)]
         assert bench(url, "--max-concurrency", "2", "--ignore-eos", *targets) == 0
     captured = capsys.readouterr()
-    for expected in ("Successful requests", "Request goodput (req/s)", "TTFT", "TPOT", "ITL", "E2EL", "p99"):
+    for expected in (
+        "Successful requests",
+        "Request goodput (req/s)",
+        "TTFT",
+        "TPOT",
+        "ITL",
+        "E2EL",
+        "p99",
+    ):
         assert expected in captured.out
     assert captured.err == ""
     report = json.loads(path.read_text())
@@ -50,7 +58,11 @@ def test_a_run_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert report["median_tpot_ms"] >= 5
     # Three rounds of two requests, of four steps each.
     assert report["duration"] >= 3 * 4 * 0.015
-    assert report["request_goodput"] == report["request_throughput"] == pytest.approx(6 / report["duration"])
+    assert (
+        report["request_goodput"]
+        == report["request_throughput"]
+        == pytest.approx(6 / report["duration"])
+    )
     # One request to warm up, then ours.
     assert len(engine.submitted) == 7
     assert {len(call.prompt_token_ids) for call in engine.submitted} == {12}
@@ -58,11 +70,15 @@ def test_a_run_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_chats(tmp_path: Path) -> None:
-    """`--backend openai-chat`: the event that says who speaks is no token; lengths are the server's."""
+    """`--backend openai-chat`: the event that says who speaks is no token; lengths are the
+    server's.
+    """
     engine = ScriptedEngine(Script(seconds_per_step=0.01, finish_reason=FinishReason.LENGTH))
     path = tmp_path / "result.json"
     with running_server(engine) as url:
-        assert bench(url, "--backend", "openai-chat", "--ignore-eos", "--output-json", str(path)) == 0
+        assert (
+            bench(url, "--backend", "openai-chat", "--ignore-eos", "--output-json", str(path)) == 0
+        )
     report = json.loads(path.read_text())
     assert (report["completed"], report["backend"]) == (6, "openai-chat")
     assert all(len(gaps) == 3 for gaps in report["itls"])
@@ -142,7 +158,12 @@ def test_any_failure_shows_in_the_exit_code(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_server_without_usage_is_measured_by_its_events() -> None:
     record = ask(TOKEN + TOKEN + TOKEN + b"data: [DONE]\n\n")
-    assert (record.error, record.counted, record.input_len, record.output_len) == (None, False, 3, 3)
+    assert (record.error, record.counted, record.input_len, record.output_len) == (
+        None,
+        False,
+        3,
+        3,
+    )
 
 
 def test_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +179,9 @@ def test_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_server_that_does_not_tell_its_models() -> None:
-    transport = httpx.MockTransport(lambda _: httpx.Response(401, json={"error": {"message": "no key"}}))
+    transport = httpx.MockTransport(
+        lambda _: httpx.Response(401, json={"error": {"message": "no key"}})
+    )
 
     async def model() -> str:
         async with Bench(ServeBenchOptions(), transport) as client:
@@ -179,7 +202,10 @@ def ask(body: bytes, status: int = 200) -> RequestRecord:
     return asyncio.run(send())
 
 
-ROLE = b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": null}]}\n\n'
+ROLE = (
+    b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason":'
+    b" null}]}\n\n"
+)
 SAID = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
 LAST = b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n'
 TOKEN = b'data: {"choices": [{"text": "a"}], "extra": 1}\r\n\r\n'
@@ -213,7 +239,9 @@ def test_what_is_no_complete_answer_is_a_failure(answer: Any, error: str) -> Non
     assert error in (ask(*answer).error or "")
 
 
-async def test_an_error_shows_though_the_server_then_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_shows_though_the_server_then_stalls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(transport, "PATIENCE_SECONDS", 0.02)
     server = RawServer([HEAD, chunk(TOKEN), chunk(b'data: {"error": "gone"}\n\n'), asyncio.Event()])
     async with server.listen() as url, Bench(ServeBenchOptions(base_url=url, model="m")) as client:
@@ -224,7 +252,9 @@ async def test_an_error_shows_though_the_server_then_stalls(monkeypatch: pytest.
 async def test_proxies_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    proxy = RawServer([HEAD, chunk(TOKEN), chunk(TOKEN + USAGE), chunk(b"data: [DONE]\n\n"), chunk(b"")])
+    proxy = RawServer(
+        [HEAD, chunk(TOKEN), chunk(TOKEN + USAGE), chunk(b"data: [DONE]\n\n"), chunk(b"")]
+    )
     async with proxy.listen() as url:
         monkeypatch.setenv("http_proxy", url)
         async with Bench(ServeBenchOptions(base_url="http://served.test", model="m")) as client:
@@ -235,7 +265,10 @@ async def test_proxies_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     ("url", "authorization"),
-    [("http://served.test/v1/", "Bearer secret"), ("http://me:a%20word@served.test", "Basic bWU6YSB3b3Jk")],
+    [
+        ("http://served.test/v1/", "Bearer secret"),
+        ("http://me:a%20word@served.test", "Basic bWU6YSB3b3Jk"),
+    ],
 )
 async def test_who_asks(url: str, authorization: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The key of the environment, unless the URL says whose request it is."""
@@ -246,7 +279,9 @@ async def test_who_asks(url: str, authorization: str, monkeypatch: pytest.Monkey
         requests.append(request)
         return httpx.Response(200, content=TOKEN + b"data: [DONE]\n\n")
 
-    async with Bench(ServeBenchOptions(base_url=url, model="m"), httpx.MockTransport(answer)) as client:
+    async with Bench(
+        ServeBenchOptions(base_url=url, model="m"), httpx.MockTransport(answer)
+    ) as client:
         assert (await client.send(WorkItem(0.0, [1], 2), 0.0)).error is None
     headers = requests[0].headers
     assert (headers["authorization"], headers["accept-encoding"]) == (authorization, "identity")

@@ -1,5 +1,6 @@
-"""Protects: httpx on the lean transport sees what it would see on its own, whole answers and broken ones; and readers
-who ask for arrivals wake seldom, get all of them, and the times are those at which the pieces came.
+"""Protects: httpx on the lean transport sees what it would see on its own, whole answers and broken
+ones; and readers who ask for arrivals wake seldom, get all of them, and the times are those at
+which the pieces came.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from twostroke.bench.transport import Arrival, LeanTransport, arrivals
 
 @asynccontextmanager
 async def client_of(server: RawServer) -> AsyncIterator[httpx.AsyncClient]:
-    async with server.listen() as url, httpx.AsyncClient(transport=LeanTransport(5.0), base_url=url) as client:
+    async with (
+        server.listen() as url,
+        httpx.AsyncClient(transport=LeanTransport(5.0), base_url=url) as client,
+    ):
         yield client
 
 
@@ -40,7 +44,9 @@ async def test_pieces_come_as_they_are_sent_and_connections_are_used_again() -> 
             assert (response.status_code, response.text) == (404, "sorry")
     assert server.num_connections == 1
     assert server.requests[0].startswith(b"POST /v1/x?a=b HTTP/1.1\r\n")
-    assert b"\r\nHost: 127.0.0.1:" in server.requests[0] and server.requests[0].endswith(b'\r\n\r\n{"n": 1}')
+    assert b"\r\nHost: 127.0.0.1:" in server.requests[0] and server.requests[0].endswith(
+        b'\r\n\r\n{"n": 1}'
+    )
 
 
 async def test_answers_that_end_with_the_connection() -> None:
@@ -90,7 +96,9 @@ async def test_nobody_listens() -> None:
 
 
 async def test_times_are_those_of_arrival_though_reading_is_late() -> None:
-    server = RawServer([HEAD, chunk(b"one"), chunk(b"two"), chunk(b"three")[:4], b"hree\r\n0\r\n\r\n"])
+    server = RawServer(
+        [HEAD, chunk(b"one"), chunk(b"two"), chunk(b"three")[:4], b"hree\r\n0\r\n\r\n"]
+    )
     async with client_of(server) as client, client.stream("GET", "/") as response:
         while len(server.written) < 5:
             await asyncio.sleep(0.001)
@@ -101,7 +109,10 @@ async def test_times_are_those_of_arrival_though_reading_is_late() -> None:
     times = [at for at, _ in read[0]]
     _, *written = server.written
     # Each came after it was written and before the next one was.
-    assert all(before <= at <= after for before, at, after in zip(written, times, [*written[1:], late - 0.01]))
+    assert all(
+        before <= at <= after
+        for before, at, after in zip(written, times, [*written[1:], late - 0.01])
+    )
 
 
 async def test_readers_of_arrivals_wake_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,19 +129,29 @@ async def test_readers_of_arrivals_wake_seldom(monkeypatch: pytest.MonkeyPatch) 
     assert sizes == [transport.ENOUGH_BYTES, transport.ENOUGH_BYTES // 2]
 
 
-async def test_what_came_before_a_stall_is_not_kept_from_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_came_before_a_stall_is_not_kept_from_the_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(transport, "PATIENCE_SECONDS", 0.02)
     seen = asyncio.Event()
     server = RawServer([HEAD, chunk(b"one"), seen, chunk(b"two"), chunk(b"")])
-    async with asyncio.timeout(10), client_of(server) as client, client.stream("GET", "/") as response:
+    async with (
+        asyncio.timeout(10),
+        client_of(server) as client,
+        client.stream("GET", "/") as response,
+    ):
         read = []
         async for some in arrivals(response):
             read += [piece for _, piece in some]
-            asyncio.get_running_loop().call_later(0.1, seen.set)  # beyond the reader's patience once more
+            asyncio.get_running_loop().call_later(
+                0.1, seen.set
+            )  # beyond the reader's patience once more
     assert read == [b"one", b"two"]
 
 
-@pytest.mark.parametrize(("end", "error"), [(None, "before its answer ended"), (b"zz\r\n", "no HTTP")])
+@pytest.mark.parametrize(
+    ("end", "error"), [(None, "before its answer ended"), (b"zz\r\n", "no HTTP")]
+)
 async def test_arrivals_of_an_answer_that_breaks_off(end: bytes | None, error: str) -> None:
     """What came is read first, whether the reader was there in time or came when all was over."""
     for late in (0.0, 0.05):

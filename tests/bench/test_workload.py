@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 
 from twostroke.bench.options import ServeBenchOptions, WorkloadOptions
-from twostroke.bench.workload import SHAREGPT_INPUT, SHAREGPT_OUTPUT, make_warmups, make_workload, words
-from twostroke.errors import ConfigError
+from twostroke.bench.workload import (
+    SHAREGPT_INPUT,
+    SHAREGPT_OUTPUT,
+    make_warmups,
+    make_workload,
+    words,
+)
+from twostroke.core.errors import ConfigError
 
 
 def options(**fields: Any) -> WorkloadOptions:
@@ -27,7 +33,9 @@ def test_the_same_seed_is_the_same_workload() -> None:
 
 
 def test_another_rate_sends_the_same_prompts() -> None:
-    slow, fast = (make_workload(options(request_rate=rate, random_range_ratio=0.5)) for rate in (1.0, 9.0))
+    slow, fast = (
+        make_workload(options(request_rate=rate, random_range_ratio=0.5)) for rate in (1.0, 9.0)
+    )
     assert [item.prompt for item in slow] == [item.prompt for item in fast]
     assert slow[-1].arrival == pytest.approx(9 * fast[-1].arrival)
 
@@ -60,7 +68,9 @@ def test_gaps_have_the_asked_mean_and_spread(burstiness: float) -> None:
 
 
 def test_sharegpt_like_lengths_have_the_published_means() -> None:
-    """Those of figure 11a of the PagedAttention paper (arXiv:2309.06180): 161.31 tokens in, 337.99 out."""
+    """Those of figure 11a of the PagedAttention paper (arXiv:2309.06180): 161.31 tokens in, 337.99
+    out.
+    """
     random = Random(0)
     for length, mean in ((SHAREGPT_INPUT, 161.31), (SHAREGPT_OUTPUT, 337.99)):
         drawn = sorted(length.draw(random) for _ in range(40_000))
@@ -77,9 +87,15 @@ def test_sharegpt_like_workload() -> None:
 
 def test_a_trace_gives_times_and_lengths(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
-    path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n10.5,4,2\n10.0,6,1\n12.0,5,9\n")
+    path.write_text(
+        "arrived_at,num_prefill_tokens,num_decode_tokens\n10.5,4,2\n10.0,6,1\n12.0,5,9\n"
+    )
     items = make_workload(options(dataset_name="trace", trace_path=path))
-    assert [(item.arrival, len(item.prompt), item.output_len) for item in items] == [(0, 6, 1), (0.5, 4, 2), (2, 5, 9)]
+    assert [(item.arrival, len(item.prompt), item.output_len) for item in items] == [
+        (0, 6, 1),
+        (0.5, 4, 2),
+        (2, 5, 9),
+    ]
     assert len(make_workload(options(dataset_name="trace", trace_path=path, num_prompts=2))) == 2
 
 
@@ -127,7 +143,10 @@ def test_flags_that_would_mean_nothing_are_refused(fields: dict[str, Any]) -> No
 
 
 def test_goodput_targets() -> None:
-    assert ServeBenchOptions(goodput=("ttft:500", "e2el:2000")).goodput_targets() == {"ttft": 0.5, "e2el": 2.0}
+    assert ServeBenchOptions(goodput=("ttft:500", "e2el:2000")).goodput_targets() == {
+        "ttft": 0.5,
+        "e2el": 2.0,
+    }
     for bad in ("ttft", "itl:5", "tpot:fast", "tpot:-1", "tpot:nan"):
         with pytest.raises(ConfigError, match="--goodput"):
             ServeBenchOptions(goodput=(bad,))

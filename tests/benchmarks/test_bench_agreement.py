@@ -1,4 +1,6 @@
-"""What is read from the two clients' reports, and how they are compared; the clients themselves run by hand."""
+"""What is read from the two clients' reports, and how they are compared; the clients themselves run
+by hand.
+"""
 
 from __future__ import annotations
 

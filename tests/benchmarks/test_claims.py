@@ -1,4 +1,6 @@
-"""The claims benchmark runs: on a tiny model and workloads of seconds, so that its numbers mean nothing."""
+"""The claims benchmark runs: on a tiny model and workloads of seconds, so that its numbers mean
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,21 @@ from pathlib import Path
 import pytest
 
 from benchmarks import make_checkpoint
-from benchmarks.claims import chunked_prefill, continuous_batching, kv_cache, kv_waste, prefix_caching
+from benchmarks.claims import (
+    chunked_prefill,
+    continuous_batching,
+    kv_cache,
+    kv_waste,
+    prefix_caching,
+)
 from benchmarks.claims.report import Claim, Others, environment, keep_recorded, shown, write_claims
-from benchmarks.claims.workbench import Workbench, default_model, memory_bound_model, weights_megabytes
-from twostroke.errors import ModelLoadError
+from benchmarks.claims.workbench import (
+    Workbench,
+    default_model,
+    memory_bound_model,
+    weights_megabytes,
+)
+from twostroke.core.errors import ModelLoadError
 
 TINY = {
     "hidden_size": 64,
@@ -25,11 +38,18 @@ TINY = {
 FEW = continuous_batching.Workload(num_requests=6, max_num_seqs=2, prompt=(3, 5), output=(2, 9))
 CLAIMS: dict[str, Callable[[Workbench], Claim]] = {
     "continuous_batching": lambda bench: continuous_batching.measure(bench, FEW),
-    "continuous_batching_same_model": lambda bench: continuous_batching.measure_same_model(bench, FEW),
-    "kv_cache": lambda bench: kv_cache.measure(bench, kv_cache.Workload(context=40, cached=3, recomputed=1)),
-    "prefix_caching": lambda bench: prefix_caching.measure(bench, prefix_caching.Workload(shared=64, requests=2)),
+    "continuous_batching_same_model": lambda bench: continuous_batching.measure_same_model(
+        bench, FEW
+    ),
+    "kv_cache": lambda bench: kv_cache.measure(
+        bench, kv_cache.Workload(context=40, cached=3, recomputed=1)
+    ),
+    "prefix_caching": lambda bench: prefix_caching.measure(
+        bench, prefix_caching.Workload(shared=64, requests=2)
+    ),
     "chunked_prefill": lambda bench: chunked_prefill.measure(
-        bench, chunked_prefill.Workload(long_prompt=150, running=2, prompt=24, lead=3, chunks=(16, 64))
+        bench,
+        chunked_prefill.Workload(long_prompt=150, running=2, prompt=24, lead=3, chunks=(16, 64)),
     ),
 }
 
@@ -49,12 +69,16 @@ def test_a_claim_is_one_line_of_claim_measured_and_conditions(name: str, bench: 
     assert claim.name == name
     assert "\n" not in claim.line() and claim.line().count(" | ") == 2
     assert bench.checkpoint is not None
-    assert (shown(bench.checkpoint) if name == "continuous_batching" else bench.name) in claim.conditions
+    assert (
+        shown(bench.checkpoint) if name == "continuous_batching" else bench.name
+    ) in claim.conditions
     assert len(next(value for key, value in claim.figures.items() if key.startswith("ratio"))) == 2
 
 
 def steps_needed(lengths: Sequence[int], slots: int) -> dict[str, int]:
-    """What each way of batching must take, from the lengths alone: one token per request and step."""
+    """What each way of batching must take, from the lengths alone: one token per request and
+    step.
+    """
     ends = [0] * slots
     for length in lengths:
         ends[ends.index(min(ends))] += length
@@ -63,17 +87,23 @@ def steps_needed(lengths: Sequence[int], slots: int) -> dict[str, int]:
 
 
 def test_neither_way_of_batching_takes_a_step_more_than_it_must(bench: Workbench) -> None:
-    """A static batching that dawdled would flatter the other; on both models the steps are the same."""
+    """A static batching that dawdled would flatter the other; on both models the steps are the
+    same.
+    """
     steps = continuous_batching.measure(bench, FEW).figures["steps"]
     assert steps == continuous_batching.measure_same_model(bench, FEW).figures["steps"]
     with bench.engines({"any": {}}) as engines:
         for number in range(bench.rounds):
             lengths = [call.params.max_tokens or 0 for call in FEW.draw(number, engines["any"])]
-            assert {name: counts[number] for name, counts in steps.items()} == steps_needed(lengths, FEW.max_num_seqs)
+            assert {name: counts[number] for name, counts in steps.items()} == steps_needed(
+                lengths, FEW.max_num_seqs
+            )
 
 
 def test_the_last_stragglers_do_not_decide(bench: Workbench) -> None:
-    """Of the workload that is recorded: what runs while slots stand empty at its end is a small part of a round."""
+    """Of the workload that is recorded: what runs while slots stand empty at its end is a small
+    part of a round.
+    """
     load = continuous_batching.Workload()
     with bench.engines({"any": {}}) as engines:
         for number in range(3):
@@ -86,7 +116,9 @@ def test_the_last_stragglers_do_not_decide(bench: Workbench) -> None:
 def test_the_claim_on_batching_is_about_a_model_that_no_cache_holds(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a checkpoint one is made by the project's own script, and removed; its size is in the record."""
+    """Without a checkpoint one is made by the project's own script, and removed; its size is in the
+    record.
+    """
     assert make_checkpoint.SIZES["350m"]["hidden_size"] == 1024
     monkeypatch.setitem(make_checkpoint.SIZES, "350m", {**make_checkpoint.SIZES["350m"], **TINY})
     with memory_bound_model(None) as (model, name):
@@ -117,26 +149,52 @@ def test_absent_traces_are_skipped_and_named(bench: Workbench) -> None:
 
 
 def test_the_record_says_where_and_with_what(tmp_path: Path) -> None:
-    claim = Claim(name="x", claim="X", measured="2x", conditions="none", target="2x or more", met=True)
+    claim = Claim(
+        name="x", claim="X", measured="2x", conditions="none", target="2x or more", met=True
+    )
     where = environment("python -m benchmarks.claims", Others().share())
     write_claims([claim], where, tmp_path)
     record = json.loads((tmp_path / "claims.json").read_text())
     assert record["claims"][0]["met"] is True
-    assert {"cpu", "cores", "commit", "torch", "date", "command", "others_cpu_share"} <= record.keys()
+    assert {
+        "cpu",
+        "cores",
+        "commit",
+        "torch",
+        "date",
+        "command",
+        "others_cpu_share",
+    } <= record.keys()
     text = (tmp_path / "claims.md").read_text()
     assert "| X | 2x; target 2x or more: met | none |" in text and record["commit"] in text
 
 
-def test_a_run_without_the_traces_keeps_what_was_recorded_with_them(bench: Workbench, tmp_path: Path) -> None:
-    """And says from when it is, as often as that happens; before there is a record, that it was not measured."""
-    measured = Claim(name="kv_waste", claim=kv_waste.CLAIM, measured="1 %", conditions="x", target="under 4%", met=True)
+def test_a_run_without_the_traces_keeps_what_was_recorded_with_them(
+    bench: Workbench, tmp_path: Path
+) -> None:
+    """And says from when it is, as often as that happens; before there is a record, that it was not
+    measured.
+    """
+    measured = Claim(
+        name="kv_waste",
+        claim=kv_waste.CLAIM,
+        measured="1 %",
+        conditions="x",
+        target="under 4%",
+        met=True,
+    )
     skipped = kv_waste.measure(bench)
     assert keep_recorded([skipped], tmp_path) == [skipped]
-    write_claims([measured], {**environment("", None), "commit": "abc", "date": "yesterday"}, tmp_path)
+    write_claims(
+        [measured], {**environment("", None), "commit": "abc", "date": "yesterday"}, tmp_path
+    )
     for _ in range(2):
         (kept,) = keep_recorded([skipped], tmp_path)
         write_claims([kept], environment("", None), tmp_path)
-    assert kept.line() == f"{kv_waste.CLAIM} | 1 %; target under 4%: met; measured at commit abc on yesterday | x"
+    assert (
+        kept.line()
+        == f"{kv_waste.CLAIM} | 1 %; target under 4%: met; measured at commit abc on yesterday | x"
+    )
     assert kept.line().split(" | ")[1] in (tmp_path / "claims.md").read_text()
     assert keep_recorded([measured], tmp_path) == [measured]
 

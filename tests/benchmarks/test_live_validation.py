@@ -1,4 +1,6 @@
-"""The live validation plays the requests that the simulator runs: same lengths, same sharing, same order."""
+"""The live validation plays the requests that the simulator runs: same lengths, same sharing, same
+order.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from benchmarks.simulator.live_workloads import Pace, workloads
 from tests.fakes import FakeExecutor
 from twostroke.engine.engine import Engine
 from twostroke.runtime.speed_probe import SpeedProbe
-from twostroke.simulator.fleet import RequestResult
-from twostroke.simulator.machine_speed import Speed
+from twostroke.simulator.calibration.machine_speed import Speed
+from twostroke.simulator.fleet.fleet import RequestResult
 from twostroke.simulator.workloads.make import make_workload
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
@@ -29,13 +31,20 @@ def play(options: SimulatedWorkloadOptions) -> tuple[Engine, list[RequestResult]
 
 def test_sessions_find_what_their_turns_share() -> None:
     options = SimulatedWorkloadOptions(
-        workload="sessions", num_requests=6, turns=3, input_len=20, output_len=15, prefix_len=64, rate=1000.0
+        workload="sessions",
+        num_requests=6,
+        turns=3,
+        input_len=20,
+        output_len=15,
+        prefix_len=64,
+        rate=1000.0,
     )
     engine, found = play(options)
     engine.close()
     assert [result.number for result in found] == list(range(6))
     assert found[0].cached_tokens == 0
-    # A later turn finds the system prompt and the turns before it, the last answer's last token aside.
+    # A later turn finds the system prompt and the turns before it, the last answer's last token
+    # aside.
     for number in (1, 2, 4, 5):
         known = found[number].prompt_tokens - 20
         assert (known - 1) // 16 * 16 <= found[number].cached_tokens <= known
@@ -44,12 +53,19 @@ def test_sessions_find_what_their_turns_share() -> None:
 
 def test_a_closed_loop_keeps_its_clients_busy() -> None:
     options = SimulatedWorkloadOptions(
-        workload="random", num_requests=9, arrivals="closed", concurrency=3, input_len=10, output_len=4
+        workload="random",
+        num_requests=9,
+        arrivals="closed",
+        concurrency=3,
+        input_len=10,
+        output_len=4,
     )
     engine, found = play(options)
     steps = engine.recorder.events()
     engine.close()
-    assert len(found) == 9 and all(result.arrival <= result.first_token <= result.finish for result in found)
+    assert len(found) == 9 and all(
+        result.arrival <= result.first_token <= result.finish for result in found
+    )
     assert max(event.num_running for event in steps) <= 3
 
 
@@ -63,13 +79,17 @@ def test_looks_cost_no_request_anything() -> None:
         time.sleep(1.0)
         return 1.0
 
-    options = SimulatedWorkloadOptions(workload="random", num_requests=4, rate=4.0, input_len=10, output_len=4)
+    options = SimulatedWorkloadOptions(
+        workload="random", num_requests=4, rate=4.0, input_len=10, output_len=4
+    )
     began = time.perf_counter()
     player = LivePlayer(engine, make_workload(options).workload, "test", look)
     found = player.run()
     engine.close()
     assert len(steps_at_looks) == len(player.seen) >= 1
-    assert max(result.finish for result in found) < time.perf_counter() - began - 0.9 * len(player.seen)
+    assert max(result.finish for result in found) < time.perf_counter() - began - 0.9 * len(
+        player.seen
+    )
     assert all(result.ttft < 0.9 for result in found)
 
 
@@ -89,7 +109,9 @@ def test_which_runs_count_depends_on_the_machine_alone() -> None:
     ]  # beside an average, all that are like it
     runs = [made(1.5), made(0.95), made(1.5), made(1.4), made(1.3), made(1.2)]
     found = counted_runs(lambda attempt: runs[attempt], held=True, wanted=2)
-    assert [(run.slower, run.attempts) for run in found] == [(0.95, 6)]  # disturbed ones do not outvote it
+    assert [(run.slower, run.attempts) for run in found] == [
+        (0.95, 6)
+    ]  # disturbed ones do not outvote it
     runs = [made(1.5), made(1.2), made(1.0, others=0.5)]
     found = counted_runs(lambda attempt: runs[attempt], held=True)
     assert [(run.slower, run.attempts) for run in found] == [(1.5, 3), (1.2, 3), (1.0, 3)]
@@ -97,7 +119,9 @@ def test_which_runs_count_depends_on_the_machine_alone() -> None:
 
 def test_the_machine_is_watched_while_a_workload_runs() -> None:
     engine = Engine(FakeExecutor(num_blocks=600, block_size=16, max_model_len=4096))
-    options = SimulatedWorkloadOptions(workload="random", num_requests=3, rate=10.0, input_len=10, output_len=4)
+    options = SimulatedWorkloadOptions(
+        workload="random", num_requests=3, rate=10.0, input_len=10, output_len=4
+    )
     probe = SpeedProbe()
     found = watched_run(engine, make_workload(options).workload, "test", probe, Speed(*probe()))
     engine.close()
@@ -121,7 +145,9 @@ def test_figures() -> None:
     assert live_report.throughput(results) == pytest.approx(10.0)
     assert live_report.ttfts(results) == pytest.approx([0.5, 0.2])
     assert live_report.tpots(results) == pytest.approx([0.1, 0.1])
-    case = live_report.Case("m", "w", [results, results], live.results_of([[0, 0.0, 0.6, 1.6, 10, 11]]))
+    case = live_report.Case(
+        "m", "w", [results, results], live.results_of([[0, 0.0, 0.6, 1.6, 10, 11]])
+    )
     assert case.pair(lambda found: found[0].ttft).error == pytest.approx(0.2)
     assert case.apart(live_report.throughput) == 0
     assert live_report.percentile([3.0, 1.0, 2.0], 0.5) == 2.0
@@ -129,7 +155,9 @@ def test_figures() -> None:
 
 
 def test_a_kept_calibration_can_be_fitted_again(tmp_path: Path) -> None:
-    """Nothing is measured for it: the steps that were kept, and what the cost model says of them today."""
+    """Nothing is measured for it: the steps that were kept, and what the cost model says of them
+    today.
+    """
     kept = json.loads(live.RESULTS.read_text(encoding="utf-8"))["models"]["pilot"]
     before = kept["steps"].splitlines()
     efficiencies = tomllib.loads(live.refit(kept, tmp_path, starts=1))

@@ -1,4 +1,6 @@
-"""Protects: what the benchmarks of growth, memory, quantisation and of two trees compute from what they measure."""
+"""Protects: what the benchmarks of growth, memory, quantisation and of two trees compute from what
+they measure.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,26 @@ import torch
 from benchmarks import growth, make_checkpoint, memory, quantization, steps_in_turn
 from tests.benchmarks.test_claims import TINY
 from training.bank import load_bank
-from twostroke.config import EngineConfig
-from twostroke.model_config import ModelConfig
-from twostroke.model_files import resolve_model
+from twostroke.core.config import EngineConfig
+from twostroke.model_spec.model_config import ModelConfig
+from twostroke.model_spec.model_files import resolve_model
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.text.tokenizer import Tokenizer
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(make_checkpoint.SIZES, "10m", {**make_checkpoint.SIZES["10m"], **TINY, "vocab_size": 512})
+    monkeypatch.setitem(
+        make_checkpoint.SIZES, "10m", {**make_checkpoint.SIZES["10m"], **TINY, "vocab_size": 512}
+    )
     make_checkpoint.main("10m", str(tmp_path / "model"))
     return tmp_path / "model"
 
 
 def test_a_step_is_judged_by_what_it_must_move_and_multiply(checkpoint: Path) -> None:
-    config = EngineConfig.from_flat({"model": str(checkpoint), "kv_cache_memory": 2**24, "block_size": growth.BLOCK})
+    config = EngineConfig.from_flat(
+        {"model": str(checkpoint), "kv_cache_memory": 2**24, "block_size": growth.BLOCK}
+    )
     executor, sheet = TorchExecutor.load(config), ModelConfig.from_folder(checkpoint)
     slow_memory, slow_products = growth.Machine(1e6, 1e15), growth.Machine(1e15, 1e6)
     kept = sheet.num_parameters - sheet.vocab_size * sheet.hidden_size
@@ -43,7 +49,9 @@ def test_a_step_is_judged_by_what_it_must_move_and_multiply(checkpoint: Path) ->
 
 def test_points_are_drawn(tmp_path: Path) -> None:
     machine = growth.Machine(1e9, 1e12)
-    points = [growth.Point(b, c, b + c / 100, b, "memory", machine) for b in (1, 2) for c in (128, 512)]
+    points = [
+        growth.Point(b, c, b + c / 100, b, "memory", machine) for b in (1, 2) for c in (128, 512)
+    ]
     growth.draw(points, tmp_path / "growth.png")
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
 
@@ -64,7 +72,9 @@ def test_coarser_weights_diverge_more(checkpoint: Path) -> None:
     assert 0 < found["int8"].divergence < found["int4"].divergence <= found["int4"].worst
     judged = quantization.errors(checkpoint, [quantization.Passage(passage.ids, 5)], True)
     vocabulary = ModelConfig.from_folder(checkpoint).vocab_size
-    assert judged["int8"].perplexity == pytest.approx(vocabulary, rel=0.5)  # random weights know nothing
+    assert judged["int8"].perplexity == pytest.approx(
+        vocabulary, rel=0.5
+    )  # random weights know nothing
 
 
 def test_held_out_passages_are_judged_on_their_answers() -> None:
@@ -75,8 +85,12 @@ def test_held_out_passages_are_judged_on_their_answers() -> None:
     assert any(item.answer in answer for item in load_bank().items)
 
 
-def test_two_trees_take_the_same_steps_in_turn(checkpoint: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    steps_in_turn.main(str(checkpoint), steps_in_turn.THIS, batches=(2,), input_len=5, output_len=4, rounds=3)
+def test_two_trees_take_the_same_steps_in_turn(
+    checkpoint: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    steps_in_turn.main(
+        str(checkpoint), steps_in_turn.THIS, batches=(2,), input_len=5, output_len=4, rounds=3
+    )
     lines = capfd.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [["2", "prefill"], ["2", "decode"]]
     assert [line.split()[-2:] for line in lines[1:]] == [["2", "100%"], ["6", "100%"]]

@@ -9,8 +9,15 @@ from benchmarks import make_checkpoint
 from tests.steps import StepDriver
 
 
-def test_a_written_checkpoint_loads_and_its_tokenizer_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = {**make_checkpoint.SIZES["10m"], "hidden_size": 64, "num_hidden_layers": 1, "vocab_size": 300}
+def test_a_written_checkpoint_loads_and_its_tokenizer_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {
+        **make_checkpoint.SIZES["10m"],
+        "hidden_size": 64,
+        "num_hidden_layers": 1,
+        "vocab_size": 300,
+    }
     monkeypatch.setitem(make_checkpoint.SIZES, "10m", small)
     make_checkpoint.main("10m", str(tmp_path))
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))

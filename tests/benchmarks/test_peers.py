@@ -1,4 +1,6 @@
-"""Protects: rounds with peers become the right medians and verdicts, and a worker does what the driver asks of it."""
+"""Protects: rounds with peers become the right medians and verdicts, and a worker does what the
+driver asks of it.
+"""
 
 from __future__ import annotations
 
@@ -33,49 +35,79 @@ def test_verdicts_compare_with_the_best_peer() -> None:
     def of(tpot: float) -> Figures:
         return Figures(1.0, tpot, tpot, 100 / tpot, None, (tpot,))
 
-    text = tables("350m", {1: {"twostroke bf16": of(10), "llama.cpp bf16": of(12), "transformers bf16": of(50)}})
+    text = tables(
+        "350m",
+        {1: {"twostroke bf16": of(10), "llama.cpp bf16": of(12), "transformers bf16": of(50)}},
+    )
     assert "| TPOT, 1 request, bf16, ms | 10.0 | llama.cpp bf16: 12.0 | 0.83 | <= 1 | met |" in text
     assert "8 bits" not in text  # not measured, so not judged
     text = tables("350m", {16: {"twostroke bf16": of(10), "vLLM bf16": of(10)}})
-    assert "| output tokens/s, 16 requests, bf16 | 10.0 | vLLM bf16: 10.0 | 1.00 | >= 1.1 | MISSED |" in text
+    assert (
+        "| output tokens/s, 16 requests, bf16 | 10.0 | vLLM bf16: 10.0 | 1.00 | >= 1.1 | MISSED |"
+        in text
+    )
     text = tables("10m", {1: {"twostroke bf16": of(1.3), "llama.cpp bf16": of(2)}})
-    assert "| step, 1 request, bf16, ms | 1.30 | llama.cpp bf16: 2.00 | 0.65 | <= 1.2 ms | MISSED |" in text
+    assert (
+        "| step, 1 request, bf16, ms | 1.30 | llama.cpp bf16: 2.00 | 0.65 | <= 1.2 ms | MISSED |"
+        in text
+    )
 
 
 def test_the_overview_shows_the_hardest_comparison_and_what_is_missing(tmp_path: Path) -> None:
     def record(name: str, **systems: float) -> None:
         figures = {
-            name.replace("_", " "): asdict(Figures(1, tpot, tpot, 1, None, ())) for name, tpot in systems.items()
+            name.replace("_", " "): asdict(Figures(1, tpot, tpot, 1, None, ()))
+            for name, tpot in systems.items()
         }
-        (tmp_path / f"peers-{name}.json").write_text(json.dumps({"model": "350m", "figures": {"1": figures}}))
+        (tmp_path / f"peers-{name}.json").write_text(
+            json.dumps({"model": "350m", "figures": {"1": figures}})
+        )
 
     record("one", twostroke_bf16=10, transformers_bf16=50)
     overview.main(tmp_path)
     text = (tmp_path / "peers.md").read_text()
-    wanted = "twostroke bf16: 50.0 | 0.20 | <= 1 | met; llama.cpp bf16 not measured | [peers-one](peers-one.md) |"
+    wanted = (
+        "twostroke bf16: 50.0 | 0.20 | <= 1 | met; llama.cpp bf16 not measured |"
+        " [peers-one](peers-one.md) |"
+    )
     assert wanted.replace("twostroke", "transformers") in text
     record("two", twostroke_bf16=11, **{"llama.cpp_bf16": 10})
     overview.main(tmp_path)
     text = (tmp_path / "peers.md").read_text()
-    assert "| 11.0 | llama.cpp bf16: 10.0 | 1.10 | <= 1 | MISSED | [peers-two](peers-two.md) |" in text
-    assert text.count("not measured") == len(TARGETS) - 2 + 3  # two clients over HTTP and the memory
+    assert (
+        "| 11.0 | llama.cpp bf16: 10.0 | 1.10 | <= 1 | MISSED | [peers-two](peers-two.md) |" in text
+    )
+    assert (
+        text.count("not measured") == len(TARGETS) - 2 + 3
+    )  # two clients over HTTP and the memory
 
 
 def test_the_overview_reads_what_the_other_benchmarks_record() -> None:
-    record = {"runs": {"16": [{"output_throughput": 1400.0}], "64": [{"output_throughput": 3483.0}]}}
+    record = {
+        "runs": {"16": [{"output_throughput": 1400.0}], "64": [{"output_throughput": 3483.0}]}
+    }
     few, many = overview.over_http(record)
     assert "| 1400 | vLLM, another machine's: 700 | 2.00 | >= 2.5 | MISSED |" in few
     assert "| 3.00 | >= 2.5 | met |" in many
-    peer = {"name": "vLLM 0.33", "runs": {at: [{"output_throughput": 1000.0}] for at in ("16", "64")}}
+    peer = {
+        "name": "vLLM 0.33",
+        "runs": {at: [{"output_throughput": 1000.0}] for at in ("16", "64")},
+    }
     few, _ = overview.over_http({**record, "peer": peer})
     assert "| 1400 | vLLM 0.33: 1000 | 1.40 | >= 2.5 | MISSED |" in few
-    resident = asdict(memory.Resident(weights=700_000_000, kv=2**30, healthy=1, loaded=2_150_000_000, peak=1))
+    resident = asdict(
+        memory.Resident(weights=700_000_000, kv=2**30, healthy=1, loaded=2_150_000_000, peak=1)
+    )
     assert "| 376 | | | <= 400 MB | met |" in overview.memory_row({"resident": {"none": resident}})
 
 
-def test_a_peer_over_http_gets_the_same_load_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_over_http_gets_the_same_load_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """twostroke stands in for the peer: any OpenAI server does."""
-    monkeypatch.setitem(make_checkpoint.SIZES, "10m", {**make_checkpoint.SIZES["10m"], **TINY, "vocab_size": 512})
+    monkeypatch.setitem(
+        make_checkpoint.SIZES, "10m", {**make_checkpoint.SIZES["10m"], **TINY, "vocab_size": 512}
+    )
     with running_server("pilot", tmp_path / "peer.log", "--max-model-len", "64") as peer:
         http_throughput.main(
             peer_url=peer.url,
@@ -89,12 +121,16 @@ def test_a_peer_over_http_gets_the_same_load_in_turn(tmp_path: Path, monkeypatch
         )
     record = json.loads((tmp_path / "http_throughput_10m.json").read_text())
     assert set(record["runs"]) == set(record["peer"]["runs"]) == {"2"}
-    own, theirs = (runs["2"][0]["output_throughput"] for runs in (record["runs"], record["peer"]["runs"]))
+    own, theirs = (
+        runs["2"][0]["output_throughput"] for runs in (record["runs"], record["peer"]["runs"])
+    )
     text = (tmp_path / "http_throughput_10m.md").read_text()
     assert "against it, in turn" in text and f"| {own / theirs:.2f}x of {theirs:g} |" in text
 
 
-def test_a_worker_answers_with_the_tokens_of_every_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_answers_with_the_tokens_of_every_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(make_checkpoint.SIZES, "10m", {**make_checkpoint.SIZES["10m"], **TINY})
     make_checkpoint.main("10m", str(tmp_path / "model"))
     folder = tmp_path / "model"
@@ -102,12 +138,22 @@ def test_a_worker_answers_with_the_tokens_of_every_request(tmp_path: Path, monke
         assert worker.about["name"] == "twostroke"
         prompts = [[5, 9, 70], [3, 11, 42, 8]]
         found = worker.run(prompts, 6)
-        assert [len(times) for times in found.times] == [len(tokens) for tokens in found.tokens] == [6, 6]
+        assert (
+            [len(times) for times in found.times]
+            == [len(tokens) for tokens in found.tokens]
+            == [6, 6]
+        )
         assert all(0 < a <= b for times in found.times for a, b in pairwise(times))
         assert worker.run(prompts[1:], 6).tokens == found.tokens[1:]
 
 
 def test_a_worker_that_ends_is_an_error_with_its_log(tmp_path: Path) -> None:
-    absent = System("twostroke absent", "bf16", own_systems(tmp_path, 1, ["bf16"])[0].python, "absent_worker", ())
+    absent = System(
+        "twostroke absent",
+        "bf16",
+        own_systems(tmp_path, 1, ["bf16"])[0].python,
+        "absent_worker",
+        (),
+    )
     with pytest.raises(PeerFailedError, match="No module named"), running([absent], tmp_path):
         pass

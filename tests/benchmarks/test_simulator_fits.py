@@ -1,4 +1,6 @@
-"""Fits and validation of the cost model: fast forms equal the real ones, and what ships holds on the measurements."""
+"""Fits and validation of the cost model: fast forms equal the real ones, and what ships holds on
+the measurements.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from benchmarks.simulator import data, kernels, make_tables
 from benchmarks.simulator.search import search
 from benchmarks.simulator.serving import Closed, Stack, waiting
 from benchmarks.simulator.vector import GemmBatch
-from twostroke.simulator.efficiencies import HostEfficiency, load_efficiencies
-from twostroke.simulator.hardware_sheet import load_hardware
+from twostroke.simulator.cost.efficiencies import HostEfficiency, load_efficiencies
+from twostroke.simulator.cost.hardware_sheet import load_hardware
 
 H100 = load_hardware("h100")
 needs_data = pytest.mark.skipif(not data.present(), reason=f"no measurements at {data.DATA}")
@@ -43,7 +45,14 @@ def test_the_search_finds_what_made_the_data_and_repeats_itself() -> None:
 
 def test_shapes_of_a_model() -> None:
     shapes = kernels.model_shapes("Llama-3.1-8B")
-    assert {(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (4096, 7168), (768, 4096)} <= shapes
+    assert {
+        (6144, 4096),
+        (4096, 4096),
+        (28672, 4096),
+        (4096, 14336),
+        (4096, 7168),
+        (768, 4096),
+    } <= shapes
 
 
 def row(**more: object) -> data.ServingRow:
@@ -62,7 +71,12 @@ def row(**more: object) -> data.ServingRow:
 
 
 def test_a_row_waits_if_its_output_length_delays_its_first_token() -> None:
-    rows = [row(), row(output=512, ttft=0.12), row(output=1024, ttft=0.2), row(concurrency=16, ttft=0.5)]
+    rows = [
+        row(),
+        row(output=512, ttft=0.12),
+        row(output=1024, ttft=0.2),
+        row(concurrency=16, ttft=0.5),
+    ]
     assert waiting(rows) == [False, False, True, False]
 
 

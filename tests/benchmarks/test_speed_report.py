@@ -1,4 +1,6 @@
-"""The report on the simulator's own speed: verdicts as measured, digests of what was really written."""
+"""The report on the simulator's own speed: verdicts as measured, digests of what was really
+written.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,17 @@ def test_verdicts_follow_from_the_figures() -> None:
         "repeated": {"there too": ["c" * 64] * 3},
     }
     text = report({"results": here, "avx2": there})
-    rows = {line.split(" | ")[0].strip("| "): line for line in text.splitlines() if line.startswith("| ")}
+    rows = {
+        line.split(" | ")[0].strip("| "): line
+        for line in text.splitlines()
+        if line.startswith("| ")
+    }
     assert rows["fast"] == "| fast | 20 | 1,500 | met | 12,000 | met |"
     assert rows["mooncake, slow"].count("**missed**") == 2
     assert "takes 61 s; asked were 60: **missed**" in text
-    assert rows["there"] == "| there | 20 | 999 | **missed** | 10,000 | met |" and rows["there too"].endswith("| met |")
+    assert rows["there"] == "| there | 20 | 999 | **missed** | 10,000 | met |" and rows[
+        "there too"
+    ].endswith("| met |")
     assert text.count("additions") == 1 and "## Speed, avx2/simulator_speed.json" in text
     assert "elsewhere. 10,000,000 additions in a loop of Python's take this core 1.50 s." in text
     assert rows["equal"].endswith("| met |") and rows["unequal"].endswith("| **missed** |")

@@ -9,7 +9,9 @@ from benchmarks.server import DEADLINE, ServerFailedError
 from tests.benchmarks.test_claims import TINY
 
 
-def test_a_server_is_started_timed_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_started_timed_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(make_checkpoint.SIZES, "10m", {**make_checkpoint.SIZES["10m"], **TINY})
     make_checkpoint.main("10m", str(tmp_path / "model"))
     start = startup.start_once(str(tmp_path / "model"), tmp_path / "log")

@@ -1,4 +1,6 @@
-"""``twostroke batch``: with the embedded model, interrupted, killed and resumed; with a server; and what it refuses."""
+"""``twostroke batch``: with the embedded model, interrupted, killed and resumed; with a server; and
+what it refuses.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ import pytest
 from tests.server.running import running_server, wait_until
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.cli.main import run
-from twostroke.errors import EngineDeadError
+from twostroke.core.errors import EngineDeadError
 
 ROOT = Path(__file__).parents[2]
 TEXT = "the quick brown fox"
@@ -28,11 +30,18 @@ def chat_line(name: str, content: str = "the dog", **fields: Any) -> dict[str, A
 
 
 def text_line(name: str, **fields: Any) -> dict[str, Any]:
-    return {"custom_id": name, "method": "POST", "url": "/v1/completions", "body": {"prompt": "the dog", **fields}}
+    return {
+        "custom_id": name,
+        "method": "POST",
+        "url": "/v1/completions",
+        "body": {"prompt": "the dog", **fields},
+    }
 
 
 def write(path: Path, lines: Sequence[dict[str, Any] | str]) -> str:
-    path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+    path.write_text(
+        "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines)
+    )
     return str(path)
 
 
@@ -56,7 +65,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     return scripted
 
 
-def test_good_and_bad_lines(tmp_path: Path, engine: ScriptedEngine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_good_and_bad_lines(
+    tmp_path: Path, engine: ScriptedEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines: list[dict[str, Any] | str] = [
         chat_line("chat", model="pilot"), text_line("text", n=2), "{", chat_line("field", foo=1),
         chat_line("long", "x " * 99), chat_line("model", model="gpt"), chat_line("stream", stream=True),
@@ -66,24 +77,39 @@ def test_good_and_bad_lines(tmp_path: Path, engine: ScriptedEngine, capsys: pyte
     assert run(["batch", source, "-o", str(out)]) == 1
     captured = capsys.readouterr()
     assert captured.out.strip() == ""
-    assert "8 requests: 2 answered, 6 failed; " in captured.err and captured.err.strip().endswith(f"written to {out}")
+    assert "8 requests: 2 answered, 6 failed; " in captured.err and captured.err.strip().endswith(
+        f"written to {out}"
+    )
     assert engine.closed
     outputs = read(out)
-    assert text_in(outputs["chat"]) == TEXT and len(outputs["text"]["response"]["body"]["choices"]) == 2
+    assert (
+        text_in(outputs["chat"]) == TEXT
+        and len(outputs["text"]["response"]["body"]["choices"]) == 2
+    )
     assert outputs["chat"]["response"]["request_id"] == outputs["chat"]["response"]["body"]["id"]
-    for name, status, param in (("field", 400, "foo"), ("long", 400, "messages"), ("model", 404, "model")):
+    for name, status, param in (
+        ("field", 400, "foo"),
+        ("long", 400, "messages"),
+        ("model", 404, "model"),
+    ):
         response = outputs[name]["response"]
         assert (response["status_code"], response["body"]["error"]["param"]) == (status, param)
         assert outputs[name]["error"] is None
     for key, number in ((None, 3), ("stream", 7), ("url", 8)):
         assert outputs[key]["response"] is None
-        assert (outputs[key]["error"]["code"], outputs[key]["error"]["line"]) == ("invalid_line", number)
+        assert (outputs[key]["error"]["code"], outputs[key]["error"]["line"]) == (
+            "invalid_line",
+            number,
+        )
 
 
 def test_again_does_nothing_and_retry_failed_does_the_failed(
     tmp_path: Path, engine: ScriptedEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source, out = write(tmp_path / "in.jsonl", [text_line("a"), text_line("b", foo=1), "{"]), tmp_path / "out.jsonl"
+    source, out = (
+        write(tmp_path / "in.jsonl", [text_line("a"), text_line("b", foo=1), "{"]),
+        tmp_path / "out.jsonl",
+    )
     arguments = ["batch", source, "-o", str(out)]
     assert run(arguments) == 1
     before = out.read_bytes()
@@ -103,17 +129,33 @@ def test_again_does_nothing_and_retry_failed_does_the_failed(
 @pytest.mark.parametrize(
     ("lines", "flags", "message"),
     [
-        ([text_line("a"), text_line("b"), text_line("a")], [], "lines 1 and 3 have the same custom_id, 'a'"),
+        (
+            [text_line("a"), text_line("b"), text_line("a")],
+            [],
+            "lines 1 and 3 have the same custom_id, 'a'",
+        ),
         ([], [], "holds no requests"),
         ([text_line("a")], ["--max-concurrency", "0"], "--max-concurrency must be at least 1"),
         ([text_line("a")], ["--url", "http://127.0.0.1:9"], "cannot reach http://127.0.0.1:9"),
         ([text_line("a")], ["--url", "nowhere"], "nowhere is no URL"),
-        ([text_line("a")], ["--url", "http://127.0.0.1:9", "--dtype", "float32"], "mean nothing with --url"),
-        ([text_line("a")], ["--url", "http://127.0.0.1:9", "--served-model-name", "x"], "mean nothing with --url"),
+        (
+            [text_line("a")],
+            ["--url", "http://127.0.0.1:9", "--dtype", "float32"],
+            "mean nothing with --url",
+        ),
+        (
+            [text_line("a")],
+            ["--url", "http://127.0.0.1:9", "--served-model-name", "x"],
+            "mean nothing with --url",
+        ),
     ],
 )
 def test_what_is_refused_before_it_begins(
-    tmp_path: Path, lines: list[Any], flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    lines: list[Any],
+    flags: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     source = write(tmp_path / "in.jsonl", lines)
     assert run(["batch", source, "-o", str(tmp_path / "out.jsonl"), *flags]) in (1, 2)
@@ -121,13 +163,17 @@ def test_what_is_refused_before_it_begins(
     assert message in errors and "\n\nhint: " in errors and "stopped" not in errors
 
 
-def test_files_that_cannot_be(tmp_path: Path, engine: ScriptedEngine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_that_cannot_be(
+    tmp_path: Path, engine: ScriptedEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
     source, out = write(tmp_path / "in.jsonl", [text_line("a")]), tmp_path / "out.jsonl"
     assert run(["batch", source, "-o", source]) == 1
     assert run(["batch", str(tmp_path / "none"), "-o", str(out)]) == 1
     assert run(["batch", source, "-o", str(tmp_path / "none" / "out")]) == 1
     errors = capsys.readouterr().err
-    assert all(message in errors for message in ("is input and output", "cannot read", "cannot write"))
+    assert all(
+        message in errors for message in ("is input and output", "cannot read", "cannot write")
+    )
     assert run(["batch", source, "-o", str(out)]) == 0
     write(tmp_path / "in.jsonl", [text_line("a", seed=3)])
     assert run(["batch", source, "-o", str(out)]) == 1
@@ -141,13 +187,18 @@ def test_an_engine_that_dies_ends_the_run(
     source = write(tmp_path / "in.jsonl", [text_line("a"), text_line("b")])
     assert run(["batch", source, "-o", str(tmp_path / "out.jsonl")]) == 1
     errors = capsys.readouterr().err
-    assert errors.startswith("stopped: 0 of 2 requests are done; run the same command again to go on\n")
+    assert errors.startswith(
+        "stopped: 0 of 2 requests are done; run the same command again to go on\n"
+    )
     assert "the server answers 503: no more" in errors
     assert engine.closed and read(tmp_path / "out.jsonl") == {}
 
 
 def test_with_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, out = write(tmp_path / "in.jsonl", [chat_line("a"), text_line("b", foo=1)]), tmp_path / "out.jsonl"
+    source, out = (
+        write(tmp_path / "in.jsonl", [chat_line("a"), text_line("b", foo=1)]),
+        tmp_path / "out.jsonl",
+    )
     with running_server(ScriptedEngine()) as url:
         assert run(["run-batch", "-i", source, "-o", str(out), "--url", url + "/v1"]) == 1
     outputs = read(out)
@@ -160,18 +211,33 @@ class Batch:
     """The command in a process of its own, with the embedded model."""
 
     def __init__(self, source: str, out: Path, *flags: str) -> None:
-        command = [sys.executable, "-m", "twostroke", "batch", source, "-o", str(out), "--kv-cache-memory", "64MiB"]
+        command = [
+            sys.executable,
+            "-m",
+            "twostroke",
+            "batch",
+            source,
+            "-o",
+            str(out),
+            "--kv-cache-memory",
+            "64MiB",
+        ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
         # float32, so that an answer does not depend on what shares its steps.
         self.process = subprocess.Popen(
-            [*command, "--dtype", "float32", *flags], env=environment, stderr=subprocess.PIPE, text=True
+            [*command, "--dtype", "float32", *flags],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self._out = out
 
     def signal_after(self, lines: int, number: signal.Signals) -> tuple[int, str]:
         """Its exit code and what it said, once it was signalled behind so many answers."""
         try:
-            wait_until(lambda: self._out.exists() and self._out.read_bytes().count(b"\n") >= lines, 60)
+            wait_until(
+                lambda: self._out.exists() and self._out.read_bytes().count(b"\n") >= lines, 60
+            )
             self.process.send_signal(number)
             return self.wait()
         finally:
@@ -186,20 +252,29 @@ def test_interrupted_killed_and_resumed(tmp_path: Path) -> None:
     """Every request is answered once, whole, and as it would have been in one run."""
     fields: dict[str, Any] = {"temperature": 0, "max_tokens": 60, "ignore_eos": True}
     lines = [
-        chat_line(f"r{i:02}", "What is a KV cache?" if i in (0, 39) else f"Count to {i}.", **fields) for i in range(40)
+        chat_line(f"r{i:02}", "What is a KV cache?" if i in (0, 39) else f"Count to {i}.", **fields)
+        for i in range(40)
     ]
     source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
     code, errors = Batch(source, out, "--max-concurrency", "1").signal_after(2, signal.SIGINT)
     assert code == 130
     interrupted = read(out)
-    assert errors == f"stopped: {len(interrupted)} of 40 requests are done; run the same command again to go on\n"
+    assert (
+        errors
+        == f"stopped: {len(interrupted)} of 40 requests are done; run the same command again to go"
+        " on\n"
+    )
     assert 2 <= len(interrupted) < 40
 
-    code, _ = Batch(source, out, "--max-concurrency", "1").signal_after(len(interrupted) + 2, signal.SIGKILL)
+    code, _ = Batch(source, out, "--max-concurrency", "1").signal_after(
+        len(interrupted) + 2, signal.SIGKILL
+    )
     assert code == -signal.SIGKILL
     whole = out.read_bytes()[: out.read_bytes().rindex(b"\n") + 1]
     killed = [json.loads(line)["custom_id"] for line in whole.splitlines()]
-    out.write_bytes(whole + whole[: whole.index(b"\n") // 2])  # the half line that a crash can leave
+    out.write_bytes(
+        whole + whole[: whole.index(b"\n") // 2]
+    )  # the half line that a crash can leave
 
     code, errors = Batch(source, out).wait()
     assert code == 0
@@ -207,6 +282,9 @@ def test_interrupted_killed_and_resumed(tmp_path: Path) -> None:
     assert out.read_bytes().startswith(whole)
     outputs = read(out)
     assert sorted(map(str, outputs)) == [line["custom_id"] for line in lines]
-    assert all(output["response"]["body"]["usage"]["completion_tokens"] == 60 for output in outputs.values())
+    assert all(
+        output["response"]["body"]["usage"]["completion_tokens"] == 60
+        for output in outputs.values()
+    )
     assert text_in(outputs["r00"]) == text_in(outputs["r39"])
     assert "r00" in interrupted and "r39" not in killed

@@ -1,4 +1,6 @@
-"""``twostroke calibrate``: measures the live engine and writes what ``twostroke simulate`` takes."""
+"""``twostroke calibrate``: measures the live engine and writes what ``twostroke simulate``
+takes.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from twostroke.cli.main import EXIT_ERROR, run
-from twostroke.simulator.efficiencies import load_efficiencies
+from twostroke.simulator.cost.efficiencies import load_efficiencies
 
 
-def test_from_the_live_engine_to_a_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_the_live_engine_to_a_simulation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "own.toml"
     assert run(["calibrate", "pilot-draft", "--rounds", "1", "--output", str(file)]) == 0
     captured = capsys.readouterr()
@@ -18,8 +22,22 @@ def test_from_the_live_engine_to_a_simulation(tmp_path: Path, capsys: pytest.Cap
     read = load_efficiencies("cpu", file)
     assert "pilot-draft" in read.source and read.measured
     assert (read.measured.device, read.measured.model) == ("cpu", "pilot-draft")
-    assert read.measured.machine and read.measured.threads and read.measured.torch and read.measured.date
-    simulate = ["simulate", "pilot-draft", "--gpu", "cpu", "--efficiencies", str(file), "--num-requests", "4"]
+    assert (
+        read.measured.machine
+        and read.measured.threads
+        and read.measured.torch
+        and read.measured.date
+    )
+    simulate = [
+        "simulate",
+        "pilot-draft",
+        "--gpu",
+        "cpu",
+        "--efficiencies",
+        str(file),
+        "--num-requests",
+        "4",
+    ]
     assert run([*simulate, "--input-len", "32", "--output-len", "8"]) == 0
     captured = capsys.readouterr()
     assert "ttft" in captured.out.lower()
@@ -27,6 +45,8 @@ def test_from_the_live_engine_to_a_simulation(tmp_path: Path, capsys: pytest.Cap
     assert "another machine" not in captured.err
 
 
-def test_a_folder_that_is_missing_is_found_before_measuring(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_missing_is_found_before_measuring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["calibrate", "--output", str(tmp_path / "no" / "own.toml")]) == EXIT_ERROR
     assert "is no folder" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""Conversations: what is remembered, what /reset and failures take back; against a scripted engine and server."""
+"""Conversations: what is remembered, what /reset and failures take back; against a scripted engine
+and server.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,25 @@ from twostroke.cli.chat import Conversation, _prompt
 from twostroke.cli.flags import SamplingOptions
 from twostroke.cli.generate import print_answer
 from twostroke.cli.session import LocalSession, RemoteSession, Session
-from twostroke.errors import ConfigError, EngineError, RequestFailedError
+from twostroke.core.errors import ConfigError, EngineError, RequestFailedError
 from twostroke.server.app import create_app
 
 TEXT = "the quick brown fox"
 
 
 class EchoSession:
-    """Answers with the number of messages it was sent; ``interrupt`` gets a Ctrl-C in the middle."""
+    """Answers with the number of messages it was sent; ``interrupt`` gets a Ctrl-C in the
+    middle.
+    """
 
     chats = True
 
     def __init__(self) -> None:
         self.seen: list[list[Mapping[str, str]]] = []
 
-    async def chat(self, messages: Sequence[Mapping[str, str]], fields: Mapping[str, Any]) -> AsyncIterator[str]:
+    async def chat(
+        self, messages: Sequence[Mapping[str, str]], fields: Mapping[str, Any]
+    ) -> AsyncIterator[str]:
         self.seen.append(list(messages))
         yield f"{len(messages)} messages"
         if messages[-1]["content"] == "interrupt":
@@ -62,23 +68,36 @@ def converse(
         Conversation(session, system, {}, interactive=interactive).run(runner)
 
 
-def test_turns_are_remembered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_turns_are_remembered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     session = EchoSession()
-    converse(session, "hello\n\nand now\n/reset\nafresh\n/exit\nnever\n", monkeypatch, system="be brief")
+    converse(
+        session, "hello\n\nand now\n/reset\nafresh\n/exit\nnever\n", monkeypatch, system="be brief"
+    )
     assert capsys.readouterr().out == "2 messages\n4 messages\n2 messages\n"
-    assert [message["role"] for message in session.seen[1]] == ["system", "user", "assistant", "user"]
+    assert [message["role"] for message in session.seen[1]] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+    ]
     assert session.seen[1][2]["content"] == "2 messages"
     assert session.seen[2][0]["content"] == "be brief"
 
 
-def test_interrupt_stops_the_answer_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupt_stops_the_answer_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     session = EchoSession()
     converse(session, "interrupt\nand now\n", monkeypatch, interactive=True)
     assert "(stopped)" in capsys.readouterr().err
     assert session.seen[1][1] == {"role": "assistant", "content": "1 messages"}
 
 
-def test_a_failed_turn_is_taken_back(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_turn_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     session = EchoSession()
     converse(session, "fail\nagain\n", monkeypatch, interactive=True)
     assert "error: failed" in capsys.readouterr().err
@@ -109,7 +128,10 @@ async def collect(pieces: AsyncIterator[str]) -> str:
 async def test_local_session() -> None:
     engine = ScriptedEngine()
     session = LocalSession(engine)
-    assert await collect(session.chat([{"role": "user", "content": "the dog"}], {"temperature": 0})) == TEXT
+    assert (
+        await collect(session.chat([{"role": "user", "content": "the dog"}], {"temperature": 0}))
+        == TEXT
+    )
     assert await collect(session.complete("the dog", {})) == TEXT
     prompts = [engine.tokenizer.decode(request.prompt_token_ids) for request in engine.submitted]
     assert prompts == ["user: the dog\nassistant: ", "the dog"]
@@ -129,7 +151,10 @@ async def test_local_session_aborts_an_answer_that_is_left() -> None:
 async def test_remote_session(url: str) -> None:
     engine = ScriptedEngine()
     session = RemoteSession(url, transport=httpx.ASGITransport(create_app(engine)))
-    assert await collect(session.chat([{"role": "user", "content": "the dog"}], {"max_tokens": 3})) == TEXT[:-3]
+    assert (
+        await collect(session.chat([{"role": "user", "content": "the dog"}], {"max_tokens": 3}))
+        == TEXT[:-3]
+    )
     assert await collect(session.complete("the dog", {})) == TEXT
 
 
@@ -139,7 +164,11 @@ async def test_remote_errors() -> None:
         await collect(RemoteSession("http://test", "gpt", transport).complete("x", {}))
     failing = ScriptedEngine(Script(error=RequestFailedError("pass failed"), error_at=2))
     with pytest.raises(EngineError, match="pass failed"):
-        await collect(RemoteSession("http://test", None, httpx.ASGITransport(create_app(failing))).complete("x", {}))
+        await collect(
+            RemoteSession("http://test", None, httpx.ASGITransport(create_app(failing))).complete(
+                "x", {}
+            )
+        )
     with pytest.raises(ConfigError, match=r"cannot reach http://127\.0\.0\.1:9/v1"):
         await collect(RemoteSession("http://127.0.0.1:9").complete("x", {}))
 
@@ -160,7 +189,9 @@ async def test_what_is_no_openai_server(models: str, answer: str) -> None:
     transport = httpx.MockTransport(
         lambda request: httpx.Response(200, text=models if request.method == "GET" else answer)
     )
-    with pytest.raises(EngineError, match="http://test/v1 did not answer like an OpenAI server") as caught:
+    with pytest.raises(
+        EngineError, match="http://test/v1 did not answer like an OpenAI server"
+    ) as caught:
         await collect(RemoteSession("http://test", None, transport).complete("x", {}))
     assert caught.value.hint
 
@@ -186,17 +217,25 @@ async def test_generate_prints_text_and_nothing_else(capsys: pytest.CaptureFixtu
 def test_a_full_context_forgets_the_oldest_turns(
     remote: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The scripted model has 100 tokens; in this process a quarter of them stays free for the answer."""
+    """The scripted model has 100 tokens; in this process a quarter of them stays free for the
+    answer.
+    """
     engine = ScriptedEngine()
     transport = httpx.ASGITransport(create_app(engine))
-    session: Session = RemoteSession("http://test", transport=transport) if remote else LocalSession(engine)
+    session: Session = (
+        RemoteSession("http://test", transport=transport) if remote else LocalSession(engine)
+    )
     lines = "the first dog\n" + "the lazy dog jumps over it\n" * 4
     converse(session, lines, monkeypatch, "be brief", interactive=True)
     captured = capsys.readouterr()
     assert captured.out.count(TEXT) == 5
     assert "forgotten" in captured.err
     last = engine.tokenizer.decode(engine.submitted[-1].prompt_token_ids, skip_special_tokens=False)
-    assert "be brief" in last and "the first dog" not in last and last.count("lazy") >= (2 if remote else 1)
+    assert (
+        "be brief" in last
+        and "the first dog" not in last
+        and last.count("lazy") >= (2 if remote else 1)
+    )
     assert len(engine.submitted[-1].prompt_token_ids) <= (99 if remote else 75)
 
 
@@ -204,7 +243,9 @@ def test_a_message_too_long_for_the_context_is_taken_back(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = ScriptedEngine()
-    converse(LocalSession(engine), "hello\n" + "x " * 200 + "\nagain\n", monkeypatch, interactive=True)
+    converse(
+        LocalSession(engine), "hello\n" + "x " * 200 + "\nagain\n", monkeypatch, interactive=True
+    )
     captured = capsys.readouterr()
     assert "but 99 are available" in captured.err and "forgotten" not in captured.err
     assert captured.out.count(TEXT) == 2

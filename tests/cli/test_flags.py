@@ -8,13 +8,20 @@ import pytest
 
 from twostroke.cli.flags import SamplingOptions, engine_config
 from twostroke.cli.main import build_app
-from twostroke.config import EngineConfig, ModelOptions, parse_size
-from twostroke.sampling_params import SamplingParams
+from twostroke.core.config import EngineConfig, ModelOptions, parse_size
+from twostroke.core.sampling_params import SamplingParams
 
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("1024", 1024), ("512MiB", 2**29), ("2GiB", 2**31), ("2GB", 2**31), ("1.5g", 3 * 2**29), ("64 kib", 2**16)],
+    [
+        ("1024", 1024),
+        ("512MiB", 2**29),
+        ("2GiB", 2**31),
+        ("2GB", 2**31),
+        ("1.5g", 3 * 2**29),
+        ("64 kib", 2**16),
+    ],
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
@@ -27,7 +34,9 @@ def test_what_is_no_size(text: str) -> None:
 
 
 def serve_arguments(*arguments: str) -> dict[str, Any]:
-    command, bound, _ = build_app().parse_args(["serve", *arguments], exit_on_error=False, print_error=False)
+    command, bound, _ = build_app().parse_args(
+        ["serve", *arguments], exit_on_error=False, print_error=False
+    )
     assert command.__name__ == "serve"
     return dict(bound.arguments)
 
@@ -38,18 +47,26 @@ def test_serve_flags() -> None:
         "--served-model-name", "a", "--served-model-name", "b", "--dtype", "bfloat16", "--shutdown-timeout", "3",
         "--policy", "priority", "--max-body-size", "1MiB",
     )  # fmt: skip
-    config = engine_config(bound["model"], bound["model_options"], bound["cache"], bound["scheduler"])
+    config = engine_config(
+        bound["model"], bound["model_options"], bound["cache"], bound["scheduler"]
+    )
     assert (config.model.model, config.model.dtype) == ("folder", "bfloat16")
     assert (config.cache.kv_cache_memory, config.cache.enable_prefix_caching) == (2**29, False)
     assert (config.scheduler.max_num_seqs, config.scheduler.policy) == (8, "priority")
     server = bound["server"]
-    assert (server.served_model_name, server.shutdown_timeout, server.max_body_size) == (("a", "b"), 3.0, 2**20)
+    assert (server.served_model_name, server.shutdown_timeout, server.max_body_size) == (
+        ("a", "b"),
+        3.0,
+        2**20,
+    )
 
 
 def test_model_by_flag_or_position() -> None:
     assert engine_config(None, None) == EngineConfig()
     assert engine_config(None, ModelOptions(model="x")).model.model == "x"
-    assert engine_config("x", ModelOptions(dtype="float32")).model == ModelOptions(model="x", dtype="float32")
+    assert engine_config("x", ModelOptions(dtype="float32")).model == ModelOptions(
+        model="x", dtype="float32"
+    )
 
 
 def test_sampling_options_are_sampling_params() -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.server.running import running_server
 from tests.server.scripted import ScriptedEngine
 from twostroke.cli.main import run
-from twostroke.errors import ModelLoadError
+from twostroke.core.errors import ModelLoadError
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,15 +22,16 @@ ROOT = Path(__file__).parents[2]
 def twostroke(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-m", "twostroke", *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=60)
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, env=environment, timeout=60
+    )
 
 
 def test_help_is_fast_and_loads_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom twostroke.cli.main import run\n"
-        "try: run(['--help'])\nexcept SystemExit: pass\n"
-        "heavy = {'torch', 'fastapi', 'uvicorn', 'transformers', 'tokenizers', 'httpx'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
+        "import sys\nfrom twostroke.cli.main import run\ntry: run(['--help'])\nexcept SystemExit:"
+        " pass\nheavy = {'torch', 'fastapi', 'uvicorn', 'transformers', 'tokenizers', 'httpx'} &"
+        " set(sys.modules)\nassert not heavy, heavy"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     started = time.monotonic()
@@ -40,7 +41,12 @@ def test_help_is_fast_and_loads_nothing_heavy() -> None:
 
 def test_help_texts_are_the_docstrings_of_the_configuration() -> None:
     output = " ".join(twostroke("serve", "--help").stdout.replace("│", " ").split())
-    for expected in ("--max-num-seqs", "Most requests that run at once.", "--kv-cache-memory", "--shutdown-timeout"):
+    for expected in (
+        "--max-num-seqs",
+        "Most requests that run at once.",
+        "--kv-cache-memory",
+        "--shutdown-timeout",
+    ):
         assert expected in output
     assert "[MODEL]" in output
     assert "--kv-cache-memory SIZE" in output
@@ -58,7 +64,11 @@ def test_usage_error() -> None:
 
 
 def test_the_hint_names_the_whole_command(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, command in ((["bench", "serve", "--x"], "bench serve"), (["bench", "x"], "bench"), (["x"], "")):
+    for arguments, command in (
+        (["bench", "serve", "--x"], "bench serve"),
+        (["bench", "x"], "bench"),
+        (["x"], ""),
+    ):
         assert run(arguments) == 2
         words = f"twostroke {command}".split()
         assert f"hint: {' '.join(words)} --help shows" in capsys.readouterr().err
@@ -74,13 +84,27 @@ def test_the_hint_names_the_whole_command(capsys: pytest.CaptureFixture[str]) ->
         (["sreve"], 2, 'Did you mean "serve"?'),
         (["serve", "one", "--model", "two"], 1, "MODEL is one, but --model is two"),
         (["chat", "--url", "http://127.0.0.1:9", "x", "y"], 2, "y"),
-        (["chat", "--url", "http://127.0.0.1:9", "--dtype", "float32"], 1, "mean nothing with --url"),
-        (["generate", "--url", "http://127.0.0.1:9", "--dtype", "float32", "x"], 1, "mean nothing with --url"),
+        (
+            ["chat", "--url", "http://127.0.0.1:9", "--dtype", "float32"],
+            1,
+            "mean nothing with --url",
+        ),
+        (
+            ["generate", "--url", "http://127.0.0.1:9", "--dtype", "float32", "x"],
+            1,
+            "mean nothing with --url",
+        ),
         (["generate", "h\udcff"], 1, "the input is not valid UTF-8"),
-        (["chat", "--url", "http://127.0.0.1:9", "--block-size", "8"], 1, "mean nothing with --url"),
+        (
+            ["chat", "--url", "http://127.0.0.1:9", "--block-size", "8"],
+            1,
+            "mean nothing with --url",
+        ),
     ],
 )
-def test_exit_codes(arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_codes(
+    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(arguments) == code
     captured = capsys.readouterr()
     assert message in captured.err
@@ -89,7 +113,9 @@ def test_exit_codes(arguments: list[str], code: int, message: str, capsys: pytes
     assert "Traceback" not in captured.err
 
 
-def test_our_errors_have_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_our_errors_have_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail(*_: object) -> None:
         raise ModelLoadError("no weights", hint="bring some")
 
@@ -99,9 +125,20 @@ def test_our_errors_have_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_interrupt_ends_generate_cleanly() -> None:
-    command = [sys.executable, "-m", "twostroke", "generate", "hello", "--ignore-eos", "--kv-cache-memory", "64MiB"]
+    command = [
+        sys.executable,
+        "-m",
+        "twostroke",
+        "generate",
+        "hello",
+        "--ignore-eos",
+        "--kv-cache-memory",
+        "64MiB",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert process.stdout is not None
     assert process.stdout.read(1)  # the engine's thread is inside torch from here on
     process.send_signal(signal.SIGINT)
@@ -113,9 +150,18 @@ def test_interrupt_ends_generate_cleanly() -> None:
 @pytest.mark.parametrize("command", [["chat"], ["generate", "-"]])
 def test_failures_without_a_person_have_an_exit_code(command: list[str]) -> None:
     full = [sys.executable, "-m", "twostroke", *command, "--url", "http://127.0.0.1:1"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8:strict"}
-    for given, message in ((b"hi\n", b"error: cannot reach"), (b"h\xff\n", b"error: the input is not valid UTF-8")):
-        result = subprocess.run(full, check=False, input=given, capture_output=True, env=environment, timeout=60)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONIOENCODING": "utf-8:strict",
+    }
+    for given, message in (
+        (b"hi\n", b"error: cannot reach"),
+        (b"h\xff\n", b"error: the input is not valid UTF-8"),
+    ):
+        result = subprocess.run(
+            full, check=False, input=given, capture_output=True, env=environment, timeout=60
+        )
         assert (result.returncode, result.stdout) == (1, b"")
         assert result.stderr.startswith(message)
 
@@ -123,7 +169,10 @@ def test_failures_without_a_person_have_an_exit_code(command: list[str]) -> None
 def test_generate_asks_a_server(capsys: pytest.CaptureFixture[str]) -> None:
     with running_server(ScriptedEngine()) as url:
         capsys.readouterr()
-        assert run(["generate", "--url", url, "--temperature", "0", "--max-tokens", "3", "the dog"]) == 0
+        assert (
+            run(["generate", "--url", url, "--temperature", "0", "--max-tokens", "3", "the dog"])
+            == 0
+        )
     assert capsys.readouterr() == ("the quick brown \n", "")
 
 

@@ -1,4 +1,6 @@
-"""``twostroke simulate``: reports on stdout, all else on stderr, mistakes in one line with a hint."""
+"""``twostroke simulate``: reports on stdout, all else on stderr, mistakes in one line with a
+hint.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import pytest
 
 from twostroke.cli.main import run
 from twostroke.observability.recorder import read_jsonl
-from twostroke.simulator.fleet import Fleet, FleetResult
+from twostroke.simulator.fleet.fleet import Fleet, FleetResult
 
 FEW = ["--num-requests", "20", "--rate", "10"]
 
@@ -21,17 +23,31 @@ def test_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags += ["--metrics", str(tmp_path / "metrics"), "--slo", "ttft=0.5,tpot=0.05"]
     assert run(["simulate", "llama-3.1-8b", "--gpu", "h100", *FEW, *flags]) == 0
     captured = capsys.readouterr()
-    for words in ("Completed requests", "goodput", "TTFT", "TPOT", "ITL", "MFU", "Cost per million tokens"):
+    for words in (
+        "Completed requests",
+        "goodput",
+        "TTFT",
+        "TPOT",
+        "ITL",
+        "MFU",
+        "Cost per million tokens",
+    ):
         assert words in captured.out
     assert captured.err == ""
     (report,) = json.loads(files["json"].read_text())["runs"]
-    assert (report["completed"], report["setting"]["tp"], report["hardware"]["name"]) == (20, 1, "h100-sxm")
+    assert (report["completed"], report["setting"]["tp"], report["hardware"]["name"]) == (
+        20,
+        1,
+        "h100-sxm",
+    )
     assert "<svg" in files["html"].read_text()
     assert len(files["csv"].read_text().splitlines()) == 21
     assert "vllm:time_to_first_token_seconds_count" in (tmp_path / "metrics").read_text()
 
 
-def test_a_sweep_beside_an_earlier_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_beside_an_earlier_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "before.json"
     assert run(["simulate", *FEW, "--output-json", str(path)]) == 0
     capsys.readouterr()
@@ -49,14 +65,18 @@ def test_earlier_reports_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str
     reports = [text for path in paths for text in ("--compare", str(path))]
     assert run(["simulate", "--compare-only", *reports, "--output-html", str(page)]) == 0
     out = capsys.readouterr().out
-    assert "one" in out and "two" in out and "this run" not in out and "Completed requests" not in out
+    assert (
+        "one" in out and "two" in out and "this run" not in out and "Completed requests" not in out
+    )
     assert "<svg" in page.read_text()
 
 
 def test_two_invocations_write_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         jump = "--jump" if name == "a" else "--no-jump"
-        assert run(["simulate", *FEW, "--interval", jump, "--output-json", str(tmp_path / name)]) == 0
+        assert (
+            run(["simulate", *FEW, "--interval", jump, "--output-json", str(tmp_path / name)]) == 0
+        )
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
@@ -65,7 +85,9 @@ def test_notes_of_a_sweep_name_their_runs(capsys: pytest.CaptureFixture[str]) ->
     assert run(["simulate", "llama-3.1-8b", "--num-requests", "9", *flags]) == 0
     full, idle = sorted(capsys.readouterr().err.splitlines())
     assert full.startswith("note: gpu=l4, rate=5 and 1 more: the KV cache holds")
-    assert idle == "note: nothing depends on --input-len with --workload sharegpt-like --arrivals auto"
+    assert (
+        idle == "note: nothing depends on --input-len with --workload sharegpt-like --arrivals auto"
+    )
 
 
 def test_nobody_waits(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +95,9 @@ def test_nobody_waits(capsys: pytest.CaptureFixture[str]) -> None:
     assert "none waits" in capsys.readouterr().out
 
 
-def test_step_events_are_recorded_and_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_step_events_are_recorded_and_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "steps.jsonl"
     assert run(["simulate", *FEW, "--record", str(path)]) == 0
     events = list(read_jsonl(path))
@@ -89,16 +113,24 @@ def test_a_recording_does_not_take_the_place_of_what_is_replayed(
     path = tmp_path / "steps.jsonl"
     assert run(["simulate", *FEW, "--record", str(path)]) == 0
     before = path.read_bytes()
-    assert run(["simulate", "--workload", "trace", "--trace-path", str(path), "--record", str(path)]) == 1
+    assert (
+        run(["simulate", "--workload", "trace", "--trace-path", str(path), "--record", str(path)])
+        == 1
+    )
     assert "--record would overwrite --trace-path" in capsys.readouterr().err
     assert path.read_bytes() == before
 
 
-def test_every_replica_is_recorded_in_a_file_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_replica_is_recorded_in_a_file_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Their steps have the same numbers; a second simulation takes the place of the first."""
     paths = [tmp_path / f"steps.{number}.jsonl" for number in range(3)]
     for _ in range(2):
-        assert run(["simulate", *FEW, "--replicas", "3", "--record", str(tmp_path / "steps.jsonl")]) == 0
+        assert (
+            run(["simulate", *FEW, "--replicas", "3", "--record", str(tmp_path / "steps.jsonl")])
+            == 0
+        )
     events = [list(read_jsonl(path)) for path in paths]
     finished = [{done.request_id for event in of for done in event.finished} for of in events]
     assert all(finished) and len(set().union(*finished)) == sum(map(len, finished)) == 20
@@ -107,19 +139,26 @@ def test_every_replica_is_recorded_in_a_file_of_its_own(tmp_path: Path, capsys: 
     assert "note" not in capsys.readouterr().err
 
 
-def test_times_of_another_processor_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_of_another_processor_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """On stderr, not in the report, which is the same wherever it is made."""
     file = tmp_path / "own.toml"
     file.write_text('[measured]\nmachine = "an abacus"\ndevice = "cpu"\n')
     flags = ["simulate", "pilot", "--gpu", "cpu", *FEW, "--efficiencies", str(file)]
     assert run([*flags, "--output-json", str(tmp_path / "out.json")]) == 0
-    assert "note: these times are of another machine, an abacus; this one is" in capsys.readouterr().err
+    assert (
+        "note: these times are of another machine, an abacus; this one is"
+        in capsys.readouterr().err
+    )
     (report,) = json.loads((tmp_path / "out.json").read_text())["runs"]
     assert any("measured on an abacus" in note for note in report["notes"])
     assert not any("this one is" in note for note in report["notes"])
 
 
-def test_ctrl_c_prints_what_there_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_prints_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     turn = Fleet._turn
     turns: list[Fleet] = []
     most = 10**9
@@ -179,22 +218,50 @@ def test_a_sweep_goes_on_without_what_does_not_fit(capsys: pytest.CaptureFixture
         (["--output-json", "/nowhere/x.json"], "/nowhere", "--output-json"),
         (["--sweep", "tp=1,2", "--metrics", "x"], "--metrics is of one run", "leave out"),
         (["--sweep", "workload=random,mooncake-conv"], "mooncake-conv", "--trace-path"),
-        (["--compare-only", "--compare", "x", "y"], "simulates nothing, and so not y", "--compare before each"),
-        (["--model", "/nowhere/config.json"], "no file or folder '/nowhere/config.json'", "checkpoint"),
-        (["--model", "tests"], "cannot read tests/config.json: No such file or directory", "checkpoint"),
+        (
+            ["--compare-only", "--compare", "x", "y"],
+            "simulates nothing, and so not y",
+            "--compare before each",
+        ),
+        (
+            ["--model", "/nowhere/config.json"],
+            "no file or folder '/nowhere/config.json'",
+            "checkpoint",
+        ),
+        (
+            ["--model", "tests"],
+            "cannot read tests/config.json: No such file or directory",
+            "checkpoint",
+        ),
         (["--gpu", "zzz"], "unknown device 'zzz'", "rtx-pro-6000. A path"),
         (["--output-json", "tests"], "tests is a folder", "--output-json a file"),
         (["--record", "tests"], "tests is a folder", "--record a file"),
         (["--max-model-len", "99999999999"], "--max-model-len must be from 2", "16,777,216"),
-        (["--efficiencies", "no.toml"], "cannot read no.toml: No such file or directory", "calibrate"),
-        (["--model", "granite-4.0-h-small", "--max-num-seqs", "256"], "the states of 256 requests", "--max-num-seqs"),
+        (
+            ["--efficiencies", "no.toml"],
+            "cannot read no.toml: No such file or directory",
+            "calibrate",
+        ),
+        (
+            ["--model", "granite-4.0-h-small", "--max-num-seqs", "256"],
+            "the states of 256 requests",
+            "--max-num-seqs",
+        ),
         (["--model", "falcon-h1-7b", "--tp", "8"], "12 attention heads", "divisor"),
         (["--compare-only"], "--compare-only needs --compare", "a.json"),
-        (["--compare-only", "--compare", "x", "--record", "y"], "--record needs a simulation", "leave out"),
+        (
+            ["--compare-only", "--compare", "x", "--record", "y"],
+            "--record needs a simulation",
+            "leave out",
+        ),
     ],
 )
 def test_mistakes_are_one_line_and_a_hint(
-    flags: list[str], message: str, hint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    flags: list[str],
+    message: str,
+    hint: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("TWOSTROKE_TRACES", raising=False)
     assert run(["simulate", *flags]) in (1, 2)

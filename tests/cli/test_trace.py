@@ -23,6 +23,8 @@ def test_recording_becomes_a_trace(tmp_path: Path) -> None:
     assert any("step" in name for name in names)
 
 
-def test_missing_recording_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_recording_is_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["trace", str(tmp_path / "none.jsonl")]) == 1
     assert "cannot read" in capsys.readouterr().err

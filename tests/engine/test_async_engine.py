@@ -12,13 +12,20 @@ import pytest
 import pytest_asyncio
 
 from tests.fakes import FakeExecutor, next_token
-from twostroke.config import EngineConfig, SchedulerConfig
-from twostroke.engine.async_engine import AsyncEngine
-from twostroke.engine.client import GenerationRequest
+from twostroke.core.config import EngineConfig, SchedulerConfig
+from twostroke.core.errors import (
+    EngineDeadError,
+    InvalidRequestError,
+    QueueFullError,
+    ShuttingDownError,
+)
+from twostroke.core.output import RequestOutput
+from twostroke.core.request import FinishReason
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.step import StepPlan, StepResult
+from twostroke.engine.clients.base import GenerationRequest
+from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.engine.engine import Engine
-from twostroke.errors import EngineDeadError, InvalidRequestError, QueueFullError, ShuttingDownError
-from twostroke.sampling_params import SamplingParams
-from twostroke.types import FinishReason, RequestOutput, StepPlan, StepResult
 
 
 class SlowExecutor(FakeExecutor):
@@ -37,7 +44,9 @@ class Panic(BaseException):
 
 def call(request_id: str, **params: Any) -> GenerationRequest:
     fields = {"max_tokens": 5, "ignore_eos": True, "detokenize": False, "seed": 0, **params}
-    return GenerationRequest(request_id=request_id, prompt_token_ids=[1, 2, 3], params=SamplingParams(**fields))
+    return GenerationRequest(
+        request_id=request_id, prompt_token_ids=[1, 2, 3], params=SamplingParams(**fields)
+    )
 
 
 @pytest_asyncio.fixture
@@ -55,7 +64,11 @@ async def until(condition: Any, timeout: float = 5.0) -> None:
 
 async def test_many_streams_at_once_each_get_their_own_tokens(engine: AsyncEngine) -> None:
     async def collect(request_id: str, seed: int) -> list[int]:
-        return [t async for output in engine.submit(call(request_id, seed=seed)) for t in output.token_ids]
+        return [
+            t
+            async for output in engine.submit(call(request_id, seed=seed))
+            for t in output.token_ids
+        ]
 
     results = await asyncio.wait_for(asyncio.gather(*(collect(str(i), i) for i in range(20))), 10)
     for seed, tokens in enumerate(results):
@@ -94,7 +107,9 @@ async def test_who_listens_late_gets_all_and_in_order(engine: AsyncEngine) -> No
         while stream.usage.output_tokens < come:
             await asyncio.sleep(0.001)
         stream.listen(heard.append)
-        assert sum(len(output.token_ids) for output in heard) == stream.usage.output_tokens, "handed over at once"
+        assert sum(len(output.token_ids) for output in heard) == stream.usage.output_tokens, (
+            "handed over at once"
+        )
         await until(lambda: not engine._streams)
         assert [output.token_ids for output in heard] == expected
         assert heard[-1].finish_reason is FinishReason.LENGTH
@@ -223,7 +238,9 @@ async def test_a_stalled_step_shows_in_health(engine: AsyncEngine) -> None:
     await until(lambda: engine.unhealthy_reason() is None)
 
 
-async def test_a_bug_in_the_engine_reaches_every_client(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_in_the_engine_reaches_every_client(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Even if the scheduler itself raises, no stream is left waiting."""
 
     submitted = threading.Event()
@@ -244,7 +261,9 @@ async def test_a_bug_in_the_engine_reaches_every_client(engine: AsyncEngine, mon
 
 
 def test_streams_of_a_closed_event_loop_leave() -> None:
-    """Whoever calls ``asyncio.run`` twice: their ids are free again, and a drain does not wait for them."""
+    """Whoever calls ``asyncio.run`` twice: their ids are free again, and a drain does not wait for
+    them.
+    """
     engine = AsyncEngine(Engine(SlowExecutor()))
 
     async def leave() -> None:

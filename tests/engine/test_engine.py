@@ -1,4 +1,6 @@
-"""The loop around the scheduler: text, stop strings, and failures that end what they must and nothing else."""
+"""The loop around the scheduler: text, stop strings, and failures that end what they must and
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,8 @@ import pytest
 
 from tests.fakes import VOCAB, FakeExecutor, next_token
 from tests.text.tiny_tokenizers import byte_level
-from twostroke.config import EngineConfig
-from twostroke.engine.client import GenerationRequest
-from twostroke.engine.engine import MAX_CONSECUTIVE_FAILURES, Engine
-from twostroke.errors import (
+from twostroke.core.config import EngineConfig
+from twostroke.core.errors import (
     EngineDeadError,
     InsufficientMemoryError,
     InvalidRequestError,
@@ -21,9 +21,13 @@ from twostroke.errors import (
     RequestFailedError,
     RequestTooLargeError,
 )
-from twostroke.sampling_params import SamplingParams
+from twostroke.core.output import RequestOutput
+from twostroke.core.request import FinishReason
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.step import StepPlan, StepResult
+from twostroke.engine.clients.base import GenerationRequest
+from twostroke.engine.engine import MAX_CONSECUTIVE_FAILURES, Engine
 from twostroke.text.tokenizer import Tokenizer
-from twostroke.types import FinishReason, RequestOutput, StepPlan, StepResult
 
 TOKENIZER = Tokenizer(byte_level())
 
@@ -39,7 +43,9 @@ class TextExecutor(FakeExecutor):
     def execute(self, plan: StepPlan) -> StepResult:
         result = super().execute(plan)
         for request_id in result.token_ids:
-            result.token_ids[request_id] = [self.says[request_id][plan.scheduled[request_id].request.num_output_tokens]]
+            result.token_ids[request_id] = [
+                self.says[request_id][plan.scheduled[request_id].request.num_output_tokens]
+            ]
         return result
 
 
@@ -156,7 +162,12 @@ def test_engine_that_keeps_failing_says_so_and_ends_everything() -> None:
     for _ in range(MAX_CONSECUTIVE_FAILURES):
         executor.raise_next = RuntimeError("device lost")
         outputs += engine.step()
-    assert {o.request_id for o in outputs if o.finish_reason is FinishReason.ERROR} == {"0", "1", "2", "3"}
+    assert {o.request_id for o in outputs if o.finish_reason is FinishReason.ERROR} == {
+        "0",
+        "1",
+        "2",
+        "3",
+    }
     assert isinstance(outputs[-1].error, EngineDeadError)
     assert not engine.has_work()
     with pytest.raises(EngineDeadError):
@@ -183,11 +194,25 @@ def test_every_end_is_counted_once_and_stands_in_an_event() -> None:
     }
     assert all(line in text for line in counts.values()), text
     finished = [f.request_id for event in engine.recorder.events() for f in event.finished]
-    assert sorted(finished) == ["aborted", "done", "failed0", "failed1", "failed2", "failed3", "waiting"]
+    assert sorted(finished) == [
+        "aborted",
+        "done",
+        "failed0",
+        "failed1",
+        "failed2",
+        "failed3",
+        "waiting",
+    ]
     executor.raise_next = RuntimeError("device lost")
     engine.step()
-    assert 'engine="0",finished_reason="error",model_name="pilot"} 5.0' in engine.metrics.render()[0].decode()
-    assert 'vllm:num_requests_running{engine="0",model_name="pilot"} 0.0' in engine.metrics.render()[0].decode()
+    assert (
+        'engine="0",finished_reason="error",model_name="pilot"} 5.0'
+        in engine.metrics.render()[0].decode()
+    )
+    assert (
+        'vllm:num_requests_running{engine="0",model_name="pilot"} 0.0'
+        in engine.metrics.render()[0].decode()
+    )
 
 
 def test_stop_string_on_the_last_allowed_token_counts_as_stop() -> None:
@@ -195,7 +220,9 @@ def test_stop_string_on_the_last_allowed_token_counts_as_stop() -> None:
     engine = Engine(TextExecutor({"a": tokens}), TOKENIZER)
     engine.submit(call("a", detokenize=True, max_tokens=len(tokens), stop="three"))
     assert finish(engine)["a"][-1].finish_reason is FinishReason.STOP
-    assert [f.reason for event in engine.recorder.events() for f in event.finished] == [FinishReason.STOP]
+    assert [f.reason for event in engine.recorder.events() for f in event.finished] == [
+        FinishReason.STOP
+    ]
 
 
 def test_a_closed_engine_says_so() -> None:
@@ -212,7 +239,9 @@ def test_abort_ends_all_samples_and_frees_their_blocks() -> None:
     for _ in range(3):
         engine.step()
     outputs = engine.abort("a")
-    assert [(o.index, o.finish_reason) for o in outputs] == [(i, FinishReason.ABORT) for i in range(3)]
+    assert [(o.index, o.finish_reason) for o in outputs] == [
+        (i, FinishReason.ABORT) for i in range(3)
+    ]
     engine.kv.check_integrity()
     assert engine.kv.pool.num_free == engine.kv.pool.num_blocks
     assert engine.abort("a") == []
@@ -299,7 +328,10 @@ def test_labels_stand_in_the_event_of_the_first_step() -> None:
     engine.submit(replace(call("a"), labels={"user": "joe"}))
     engine.submit(call("b"))
     finish(engine)
-    labelled = [[(item.request_id, item.labels) for item in event.labelled] for event in engine.recorder.events()]
+    labelled = [
+        [(item.request_id, item.labels) for item in event.labelled]
+        for event in engine.recorder.events()
+    ]
     assert labelled[0] == [("a", {"user": "joe"})]
     assert not any(labelled[1:])
 
@@ -307,14 +339,20 @@ def test_labels_stand_in_the_event_of_the_first_step() -> None:
 def test_bad_words_are_banned_as_they_are_written() -> None:
     engine = Engine(TextExecutor({}), TOKENIZER)
     request = engine.prepare(call("a", detokenize=True, bad_words=["\n", " "]))[0]
-    newline, space = (tuple(TOKENIZER.encode(word, add_special_tokens=False)) for word in ("\n", " "))
+    newline, space = (
+        tuple(TOKENIZER.encode(word, add_special_tokens=False)) for word in ("\n", " ")
+    )
     assert set(request.bad_words_token_ids) >= {newline, space}
     only_newline = engine.prepare(call("b", detokenize=True, bad_words=["\n"]))[0]
     assert space not in only_newline.bad_words_token_ids
 
 
-def test_parameters_are_checked_once_for_all_samples_and_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the event loop's thread: 256 bad words, or 262,144 token ids, took seconds for 256 prompts or samples."""
+def test_parameters_are_checked_once_for_all_samples_and_prompts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the event loop's thread: 256 bad words, or 262,144 token ids, took seconds for 256 prompts
+    or samples.
+    """
     engine = Engine(FakeExecutor(), TOKENIZER)
     encoded: list[str] = []
     made: list[SamplingParams] = []

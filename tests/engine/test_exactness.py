@@ -1,6 +1,8 @@
-"""The promise of the project: whatever else runs, each request's output is what a loop without a cache gives it.
+"""The promise of the project: whatever else runs, each request's output is what a loop without a
+cache gives it.
 
-A real model in float32 (random weights, tiny), the real engine, and ``generate_naive`` as the reference.
+A real model in float32 (random weights, tiny), the real engine, and ``generate_naive`` as the
+reference.
 """
 
 from __future__ import annotations
@@ -18,19 +20,22 @@ from hypothesis import strategies as st
 
 from tests.checkpoints import LLAMA3_ROPE, tiny_config, write_checkpoint
 from tests.instruction_sets import INSTRUCTION_SETS, selected
-from twostroke.config import EngineConfig
-from twostroke.engine.client import GenerationRequest
+from twostroke.core.config import EngineConfig
+from twostroke.core.request import FinishReason
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.clients.base import GenerationRequest
 from twostroke.engine.engine import Engine
 from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.sampling.random import derive_seed
-from twostroke.sampling_params import SamplingParams
-from twostroke.types import FinishReason
 
 VOCAB = 96
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"rope_scaling": LLAMA3_ROPE},
-    "mistral": {"sliding_window": 9, "head_dim": 16},  # 16 and up: the compiled attention takes part
+    "mistral": {
+        "sliding_window": 9,
+        "head_dim": 16,
+    },  # 16 and up: the compiled attention takes part
     "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
 }
 
@@ -43,7 +48,9 @@ def checkpoint(family: str) -> Path:
 
 @dataclass
 class Call:
-    """One client's request and when it comes (before which step), and when it is aborted, if it is."""
+    """One client's request and when it comes (before which step), and when it is aborted, if it
+    is.
+    """
 
     step: int
     request: GenerationRequest
@@ -79,7 +86,9 @@ def calls(draw: st.DrawFn) -> list[Call]:
     shared = [random.randrange(VOCAB) for _ in range(24)]
     made = []
     for number in range(draw(st.integers(1, 7))):
-        prompt = shared[: random.choice([0, 8, 24])] + [random.randrange(VOCAB) for _ in range(random.randrange(1, 20))]
+        prompt = shared[: random.choice([0, 8, 24])] + [
+            random.randrange(VOCAB) for _ in range(random.randrange(1, 20))
+        ]
         request = GenerationRequest(
             request_id=str(number),
             prompt_token_ids=prompt,
@@ -93,7 +102,9 @@ def calls(draw: st.DrawFn) -> list[Call]:
     return made
 
 
-def run(engine: Engine, calls: list[Call]) -> dict[tuple[str, int], tuple[list[int], FinishReason | None]]:
+def run(
+    engine: Engine, calls: list[Call]
+) -> dict[tuple[str, int], tuple[list[int], FinishReason | None]]:
     """Drive the engine through the calls; its block tables are checked after every step."""
     got: dict[tuple[str, int], tuple[list[int], FinishReason | None]] = {}
     for step in range(2000):
@@ -108,7 +119,9 @@ def run(engine: Engine, calls: list[Call]) -> dict[tuple[str, int], tuple[list[i
             assert output.error is None
             tokens, _ = got.get((output.request_id, output.index), ([], None))
             if output.logprobs is not None:
-                assert [position.chosen.token_id for position in output.logprobs] == output.token_ids
+                assert [
+                    position.chosen.token_id for position in output.logprobs
+                ] == output.token_ids
             got[output.request_id, output.index] = (tokens + output.token_ids, output.finish_reason)
         engine.kv.check_integrity()
         if step > 10 and not engine.has_work():
@@ -143,7 +156,9 @@ def test_every_output_equals_the_reference_without_a_cache(
     batching: str,
     instruction_set: str,
 ) -> None:
-    """Random mixes of prompts, parameters, budgets, chunks, policies, prefixes, samples, scarce blocks, aborts."""
+    """Random mixes of prompts, parameters, budgets, chunks, policies, prefixes, samples, scarce
+    blocks, aborts.
+    """
     block_size = 8
     config = EngineConfig.from_flat(
         {
@@ -154,7 +169,13 @@ def test_every_output_equals_the_reference_without_a_cache(
             "max_prefill_chunk": chunk,
             "max_num_seqs": max_num_seqs,
             "block_size": block_size,
-            "kv_cache_memory": num_blocks * block_size * 2 * 2 * 2 * FAMILIES[family].get("head_dim", 8) * 4,
+            "kv_cache_memory": num_blocks
+            * block_size
+            * 2
+            * 2
+            * 2
+            * FAMILIES[family].get("head_dim", 8)
+            * 4,
             "enable_prefix_caching": caching,
             "policy": policy,
             "batching": batching,
@@ -179,24 +200,38 @@ def test_every_output_equals_the_reference_without_a_cache(
             )
             if reason is FinishReason.ABORT:
                 expected, expected_reason = expected[: len(tokens)], FinishReason.ABORT
-            assert (tokens, reason) == (expected, expected_reason), f"{family}, request {request.request_id}#{index}"
+            assert (tokens, reason) == (expected, expected_reason), (
+                f"{family}, request {request.request_id}#{index}"
+            )
 
 
 @pytest.mark.parametrize("model", ["pilot"])
 def test_the_embedded_model_answers_the_same_in_any_company(model: str) -> None:
-    """pilot in float32: greedy answers to chats run together, in chunks, equal each one alone without a cache."""
+    """pilot in float32: greedy answers to chats run together, in chunks, equal each one alone
+    without a cache.
+    """
     from twostroke import LLM
 
     questions = ["What is prefill?", "what is a kv cache", "Hello!", "Why is decode slow?"]
     with LLM(
-        model, dtype="float32", device="cpu", max_num_batched_tokens=16, kv_cache_memory=2**24, max_model_len=512
+        model,
+        dtype="float32",
+        device="cpu",
+        max_num_batched_tokens=16,
+        kv_cache_memory=2**24,
+        max_model_len=512,
     ) as llm:
-        prompts = [llm.chat_prompt([{"role": "user", "content": question}]) for question in questions]
+        prompts = [
+            llm.chat_prompt([{"role": "user", "content": question}]) for question in questions
+        ]
         wanted = SamplingParams(temperature=0, max_tokens=24)
         results = llm.generate(prompts, wanted)
         assert isinstance(llm.engine.executor, TorchExecutor)
         for prompt, result in zip(prompts, results, strict=True):
             expected, _ = generate_naive(
-                llm.engine.executor.model, prompt, wanted, eos_token_ids=llm.engine.info.eos_token_ids
+                llm.engine.executor.model,
+                prompt,
+                wanted,
+                eos_token_ids=llm.engine.info.eos_token_ids,
             )
             assert result.outputs[0].token_ids == expected

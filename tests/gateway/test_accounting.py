@@ -1,4 +1,6 @@
-"""What keys are billed, and what they share: a real engine behind a real server, on an executor without a model."""
+"""What keys are billed, and what they share: a real engine behind a real server, on an executor
+without a model.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ import pytest
 from tests.fakes import FakeExecutor
 from tests.server.running import running_server, wait_until
 from tests.text.tiny_tokenizers import byte_level
-from twostroke.config import EngineConfig, PolicyName, SchedulerConfig
-from twostroke.engine.async_engine import AsyncEngine
+from twostroke.core.config import EngineConfig, PolicyName, SchedulerConfig
+from twostroke.core.step import StepPlan, StepResult
+from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.engine.engine import Engine
 from twostroke.gateway.gateway import Gateway
 from twostroke.gateway.keys import given_keys
 from twostroke.gateway.options import GatewayOptions
 from twostroke.text.tokenizer import Tokenizer
-from twostroke.types import StepPlan, StepResult
 
 LIMIT = 100_000
 ALICE, BOB = "sk-alice", "sk-bob"
@@ -52,7 +54,9 @@ class Bench:
     def billed(self, key: str = ALICE) -> int:
         """Read from the headers of a request that uses no tokens."""
         response = httpx.post(
-            self.url + "/detokenize", json={"tokens": [1]}, headers={"authorization": f"Bearer {key}"}
+            self.url + "/detokenize",
+            json={"tokens": [1]},
+            headers={"authorization": f"Bearer {key}"},
         )
         return LIMIT - int(response.headers["x-ratelimit-remaining-tokens"])
 
@@ -173,7 +177,9 @@ def test_running_requests_count_towards_the_limit() -> None:
 
 def cached_tokens(api: openai.OpenAI, salt: str | None = None) -> int:
     body = {"ignore_eos": True} | ({} if salt is None else {"cache_salt": salt})
-    usage: Any = api.completions.create(model="fake", prompt=PROMPT, max_tokens=1, extra_body=body).usage
+    usage: Any = api.completions.create(
+        model="fake", prompt=PROMPT, max_tokens=1, extra_body=body
+    ).usage
     return int(usage.prompt_tokens_details.cached_tokens)
 
 
@@ -181,7 +187,10 @@ def test_keys_do_not_see_each_others_prefixes() -> None:
     """Neither in usage nor in time: the second key's prompt is computed from its first token on."""
     with serve() as bench, bench.client(ALICE) as alice, bench.client(BOB) as bob:
         assert (cached_tokens(alice), cached_tokens(alice)) == (0, 28)
-        hits, computed = bench.metric("vllm:prefix_cache_hits_total"), bench.metric("vllm:iteration_tokens_total_sum")
+        hits, computed = (
+            bench.metric("vllm:prefix_cache_hits_total"),
+            bench.metric("vllm:iteration_tokens_total_sum"),
+        )
         assert cached_tokens(bob) == 0
         assert bench.metric("vllm:prefix_cache_hits_total") == hits
         assert bench.metric("vllm:iteration_tokens_total_sum") == computed + len(PROMPT)
@@ -189,11 +198,19 @@ def test_keys_do_not_see_each_others_prefixes() -> None:
         name = given_keys([ALICE])[0].name
         assert cached_tokens(bob, f"{len(name)}:{name}") == 0
         # A client's own salt still divides further.
-        assert (cached_tokens(alice, "x"), cached_tokens(bob, "x"), cached_tokens(alice, "x")) == (0, 0, 28)
+        assert (cached_tokens(alice, "x"), cached_tokens(bob, "x"), cached_tokens(alice, "x")) == (
+            0,
+            0,
+            28,
+        )
 
 
 def test_keys_may_be_made_to_share() -> None:
-    with serve(share_prefix_cache=True) as bench, bench.client(ALICE) as alice, bench.client(BOB) as bob:
+    with (
+        serve(share_prefix_cache=True) as bench,
+        bench.client(ALICE) as alice,
+        bench.client(BOB) as bob,
+    ):
         assert (cached_tokens(alice), cached_tokens(bob)) == (0, 28)
         assert (cached_tokens(alice, "x"), cached_tokens(bob, "x")) == (0, 28)
 

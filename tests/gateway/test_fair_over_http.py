@@ -1,4 +1,6 @@
-"""Two keys at one server under `--policy fair`: what a flood of one does to the other, on the wire."""
+"""Two keys at one server under `--policy fair`: what a flood of one does to the other, on the
+wire.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ import httpx
 from tests.fakes import FakeExecutor
 from tests.server.running import running_server, wait_until
 from tests.text.tiny_tokenizers import byte_level
-from twostroke.config import EngineConfig, PolicyName, SchedulerConfig
-from twostroke.engine.async_engine import AsyncEngine
+from twostroke.core.config import EngineConfig, PolicyName, SchedulerConfig
+from twostroke.core.step import StepPlan, StepResult
+from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.engine.engine import Engine
 from twostroke.gateway.gateway import Gateway
 from twostroke.gateway.options import GatewayOptions
 from twostroke.text.tokenizer import Tokenizer
-from twostroke.types import StepPlan, StepResult
 
 NUM_SEATS, NUM_QUIET = 8, 5
 STEP_SECONDS, TOKEN_SECONDS = 0.02, 0.002
@@ -37,7 +39,11 @@ class TimedExecutor(FakeExecutor):
 @contextmanager
 def two_keys(policy: PolicyName) -> Iterator[tuple[str, AsyncEngine]]:
     config = SchedulerConfig(policy=policy, max_num_seqs=NUM_SEATS, max_num_batched_tokens=64)
-    engine = Engine(TimedExecutor(2000, max_model_len=400), Tokenizer(byte_level()), EngineConfig(scheduler=config))
+    engine = Engine(
+        TimedExecutor(2000, max_model_len=400),
+        Tokenizer(byte_level()),
+        EngineConfig(scheduler=config),
+    )
     client = AsyncEngine(engine)
     gateway = Gateway(GatewayOptions(api_key=("sk-quiet", "sk-flood")))
     with running_server(client, gateway=gateway) as url:
@@ -49,10 +55,18 @@ def two_keys(policy: PolicyName) -> Iterator[tuple[str, AsyncEngine]]:
 
 def time_to_first_token(url: str, number: int) -> float:
     """Seconds until the quiet key's request has its first event; its prompt is of 64 tokens."""
-    body = {"prompt": [number + 1] * 64, "max_tokens": 2, "ignore_eos": True, "stream": True, "return_token_ids": True}
+    body = {
+        "prompt": [number + 1] * 64,
+        "max_tokens": 2,
+        "ignore_eos": True,
+        "stream": True,
+        "return_token_ids": True,
+    }
     headers = {"authorization": "Bearer sk-quiet"}
     began = time.monotonic()
-    with httpx.stream("POST", f"{url}/v1/completions", json=body, headers=headers, timeout=30) as response:
+    with httpx.stream(
+        "POST", f"{url}/v1/completions", json=body, headers=headers, timeout=30
+    ) as response:
         assert response.status_code == 200, response.read()
         lines = response.iter_lines()
         next(lines)
@@ -69,12 +83,17 @@ def median_ttft(policy: PolicyName, *, flood: int) -> float:
 
         def send() -> None:
             with contextlib.suppress(httpx.HTTPError):  # it is cut off when enough has been seen
-                other.post(f"{url}/v1/completions", json=body, headers={"authorization": "Bearer sk-flood"})
+                other.post(
+                    f"{url}/v1/completions", json=body, headers={"authorization": "Bearer sk-flood"}
+                )
 
         thread = threading.Thread(target=send)
         if flood:
             thread.start()
-            wait_until(lambda: client.stats().num_running == NUM_SEATS and client.stats().num_waiting > 0, 10)
+            wait_until(
+                lambda: client.stats().num_running == NUM_SEATS and client.stats().num_waiting > 0,
+                10,
+            )
         seconds = []
         for number in range(NUM_QUIET):
             seconds.append(time_to_first_token(url, number))
@@ -86,6 +105,8 @@ def median_ttft(policy: PolicyName, *, flood: int) -> float:
 
 
 def test_a_flooding_key_does_not_drown_another() -> None:
-    """Its answers of 200 tokens hold every seat for seconds; the quiet key's requests do not wait for that."""
+    """Its answers of 200 tokens hold every seat for seconds; the quiet key's requests do not wait
+    for that.
+    """
     alone = median_ttft("fair", flood=0)
     assert median_ttft("fair", flood=4 * NUM_SEATS) <= 2 * alone

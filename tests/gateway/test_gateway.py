@@ -15,7 +15,7 @@ import pytest
 from tests.server.http import USER
 from tests.server.running import running_server, wait_until
 from tests.server.scripted import Script, ScriptedEngine
-from twostroke.errors import ConfigError
+from twostroke.core.errors import ConfigError
 from twostroke.gateway.gateway import Gateway, GatewayMiddleware
 from twostroke.gateway.keys import key_line, new_key
 from twostroke.gateway.options import GatewayOptions
@@ -132,7 +132,10 @@ async def test_websockets_are_not_an_open_door() -> None:
 
 def test_without_keys_and_limits_nothing_stands_in_between() -> None:
     engine = ScriptedEngine()
-    with running_server(engine, gateway=Gateway(GatewayOptions())) as url, client(url, "any") as api:
+    with (
+        running_server(engine, gateway=Gateway(GatewayOptions())) as url,
+        client(url, "any") as api,
+    ):
         response = api.completions.with_raw_response.create(
             model="scripted", prompt="x", extra_body={"cache_salt": "mine"}
         )
@@ -145,7 +148,14 @@ def test_requests_carry_their_tenant_and_its_salt(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(f"{key_line('alice', alice)}\n{key_line('bob', bob)}\n")
     engine = ScriptedEngine()
     with guarded(engine, api_key=(), api_key_file=str(tmp_path / "keys")) as url:
-        for key, salt in ((alice, None), (alice, None), (bob, None), (alice, "x"), (bob, "x"), (bob, "5:alice")):
+        for key, salt in (
+            (alice, None),
+            (alice, None),
+            (bob, None),
+            (alice, "x"),
+            (bob, "x"),
+            (bob, "5:alice"),
+        ):
             with client(url, key) as api:
                 body = {} if salt is None else {"cache_salt": salt}
                 api.completions.create(model="scripted", prompt="x", extra_body=body)
@@ -205,10 +215,14 @@ def test_too_many_tokens_are_a_429_of_their_own_type() -> None:
 
 
 def test_an_answer_is_reserved_before_it_runs() -> None:
-    """Short prompts with long answers do not slip through together; what they leave unused is given back."""
+    """Short prompts with long answers do not slip through together; what they leave unused is given
+    back.
+    """
     engine = ScriptedEngine(Script(endless=True, seconds_per_step=0.01))
     with guarded(engine, tokens_per_minute=100) as url, client(url) as api:
-        running = api.completions.create(model="scripted", prompt=[1], max_tokens=30, n=2, stream=True)
+        running = api.completions.create(
+            model="scripted", prompt=[1], max_tokens=30, n=2, stream=True
+        )
         next(iter(running))
         with pytest.raises(openai.RateLimitError, match="61 used or reserved, 41 more requested"):
             api.completions.create(model="scripted", prompt=[1], max_tokens=40)
@@ -233,7 +247,9 @@ def test_prompts_of_one_call_meet_the_limit_together() -> None:
     engine = ScriptedEngine()
     with guarded(engine, tokens_per_minute=30) as url, client(url) as api:
         prompts = [list(range(1, 11)), list(range(1, 26))]
-        with pytest.raises(openai.RateLimitError, match=r"0 used or reserved, 37 more.*ask for at most 30") as caught:
+        with pytest.raises(
+            openai.RateLimitError, match=r"0 used or reserved, 37 more.*ask for at most 30"
+        ) as caught:
             api.completions.create(model="scripted", prompt=prompts, max_tokens=1)
         assert caught.value.response.headers["x-ratelimit-remaining-tokens"] == "30"
         assert not engine.submitted
@@ -245,12 +261,22 @@ def test_limits_without_keys_hold_for_everybody_together() -> None:
     gateway = Gateway(GatewayOptions(requests_per_minute=1))
     with running_server(ScriptedEngine(), gateway=gateway) as url:
         assert httpx.post(url + "/v1/completions", json={"prompt": "x"}).status_code == 200
-        assert httpx.post(url + "/v1/completions", json={"prompt": "x"}, headers=bearer()).status_code == 429
+        assert (
+            httpx.post(url + "/v1/completions", json={"prompt": "x"}, headers=bearer()).status_code
+            == 429
+        )
 
 
 def test_a_storage_that_is_gone_is_a_503() -> None:
-    options: dict[str, Any] = {"requests_per_minute": 1, "rate_limit_storage": "redis://127.0.0.1:9"}
-    with guarded(**options) as url, client(url) as api, pytest.raises(openai.InternalServerError) as caught:
+    options: dict[str, Any] = {
+        "requests_per_minute": 1,
+        "rate_limit_storage": "redis://127.0.0.1:9",
+    }
+    with (
+        guarded(**options) as url,
+        client(url) as api,
+        pytest.raises(openai.InternalServerError) as caught,
+    ):
         api.completions.create(model="scripted", prompt="x")
     assert (caught.value.status_code, caught.value.code) == (503, "rate_limit_storage")
     assert "retry-after" in caught.value.response.headers

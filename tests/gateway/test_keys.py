@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from twostroke.cli.main import run
-from twostroke.errors import ConfigError, InvalidKeyError, MissingKeyError, RevokedKeyError, TwostrokeError
+from twostroke.core.errors import (
+    ConfigError,
+    InvalidKeyError,
+    MissingKeyError,
+    RevokedKeyError,
+    TwostrokeError,
+)
 from twostroke.gateway.keys import KeyRing, given_keys, key_line, new_key, read_key_file
 from twostroke.gateway.options import GatewayOptions
 
@@ -57,13 +63,18 @@ def test_what_does_not_open(header: str | None, error: type[TwostrokeError]) -> 
 
 def test_a_revoked_key_says_so(tmp_path: Path) -> None:
     key = new_key()
-    for lines in ([key_line("alice", key) + ":revoked"], [key_line("alice", key), key_line("alice", key) + ":revoked"]):
+    for lines in (
+        [key_line("alice", key) + ":revoked"],
+        [key_line("alice", key), key_line("alice", key) + ":revoked"],
+    ):
         with pytest.raises(RevokedKeyError, match="alice"):
             ring(tmp_path, *lines).holder_of(f"Bearer {key}")
 
 
 def test_every_key_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time of an answer must not tell how far down the list a key stands, or how much of it was right."""
+    """The time of an answer must not tell how far down the list a key stands, or how much of it was
+    right.
+    """
     compared: list[bool] = []
     original = hmac.compare_digest
 
@@ -88,7 +99,9 @@ def test_one_key_cannot_have_two_names(tmp_path: Path) -> None:
         ring(tmp_path, key_line("alice", key), key_line("bob", key))
 
 
-@pytest.mark.parametrize("line", ["alice", "alice:1234", "a b:" + "0" * 64, "alice:" + "0" * 64 + ":gone", "x" * 70])
+@pytest.mark.parametrize(
+    "line", ["alice", "alice:1234", "a b:" + "0" * 64, "alice:" + "0" * 64 + ":gone", "x" * 70]
+)
 def test_a_malformed_line_is_named_but_not_shown(tmp_path: Path, line: str) -> None:
     """Somebody may have put the key itself there."""
     with pytest.raises(ConfigError, match=r"^line 2 of .*keys is not NAME:SHA256$") as caught:
@@ -107,7 +120,9 @@ def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:
         read_key_file(tmp_path / "binary")
 
 
-def test_the_command_makes_a_key_and_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_makes_a_key_and_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["key", "alice"]) == 0
     key, line = capsys.readouterr().out.splitlines()
     assert ring(tmp_path, line).holder_of(f"Bearer {key}") == "alice"
@@ -136,7 +151,9 @@ def test_a_bad_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_options_do_not_show_keys() -> None:
     """They end up in logs and tracebacks."""
-    options = GatewayOptions(api_key=("sk-secret",), rate_limit_storage="redis://:pass@h", tokens_per_minute=1)
+    options = GatewayOptions(
+        api_key=("sk-secret",), rate_limit_storage="redis://:pass@h", tokens_per_minute=1
+    )
     assert "secret" not in repr(options) and "pass" not in repr(options)
     with pytest.raises(ConfigError) as caught:
         GatewayOptions(api_key=("two words",))

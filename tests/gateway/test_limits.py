@@ -1,4 +1,6 @@
-"""Rate limits: counted in memory and in a (fake) Redis alike, released in time, refused when nobody can count."""
+"""Rate limits: counted in memory and in a (fake) Redis alike, released in time, refused when nobody
+can count.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ import redis
 from fakeredis import TcpFakeServer
 from limits.aio.storage.redis.bridge import RedisBridge
 
-from twostroke.engine.client import TokenUsage
-from twostroke.errors import LimitStorageError, RequestRateError, TokenRateError
+from twostroke.core.errors import LimitStorageError, RequestRateError, TokenRateError
+from twostroke.core.output import RequestOutput
+from twostroke.engine.clients.base import TokenUsage
 from twostroke.gateway.limits import Limits, format_duration
 from twostroke.gateway.options import GatewayOptions
-from twostroke.types import RequestOutput
 
 MakeLimits = Callable[..., Limits]
 
@@ -54,7 +56,9 @@ def redis_url() -> Iterator[str]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     url = f"redis://127.0.0.1:{server.server_address[1]}/0"
-    with redis.Redis.from_url(url) as client:  # it hangs up on a script that it does not know, instead of saying so
+    with redis.Redis.from_url(
+        url
+    ) as client:  # it hangs up on a script that it does not know, instead of saying so
         client.script_load(RedisBridge.SCRIPT_INCR_EXPIRE)
     yield url
     server.shutdown()
@@ -72,7 +76,9 @@ async def limits() -> AsyncIterator[MakeLimits]:
     made = []
 
     def make(storage: str, *, seconds: int = 60, **options: Any) -> Limits:
-        made.append(Limits(GatewayOptions(rate_limit_storage=storage, **options), window_seconds=seconds))
+        made.append(
+            Limits(GatewayOptions(rate_limit_storage=storage, **options), window_seconds=seconds)
+        )
         return made[-1]
 
     yield make
@@ -139,7 +145,9 @@ async def test_a_prompt_that_never_ran_is_given_back(limits: MakeLimits, storage
 
 
 async def test_what_goes_beyond_the_limit_is_counted_too(limits: MakeLimits, storage: str) -> None:
-    """Of several servers, each knows what runs on it alone; whoever has overdrawn waits for the next minute."""
+    """Of several servers, each knows what runs on it alone; whoever has overdrawn waits for the
+    next minute.
+    """
     counting = limits(storage, tokens_per_minute=100)
     stream = Stream()
     counting.tally("overdrawn").watch(stream, 10)
@@ -158,8 +166,12 @@ async def test_a_prompt_above_the_limit_says_that_waiting_will_not_help(limits: 
     assert caught.value.hint == "ask for at most 100 tokens, prompts and max_tokens together"
 
 
-async def test_servers_that_share_a_redis_count_together(limits: MakeLimits, redis_url: str) -> None:
-    first, second = (limits(redis_url, requests_per_minute=2, tokens_per_minute=100) for _ in range(2))
+async def test_servers_that_share_a_redis_count_together(
+    limits: MakeLimits, redis_url: str
+) -> None:
+    first, second = (
+        limits(redis_url, requests_per_minute=2, tokens_per_minute=100) for _ in range(2)
+    )
     stream = Stream()
     (await first.arrive("shared")).check()
     first.tally("shared").watch(stream, 60)
@@ -202,7 +214,15 @@ async def test_tokens_that_cannot_be_written_do_not_run_for_ever(
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0ms"), (0.0201, "21ms"), (0.9999, "1s"), (1, "1s"), (11.2, "12s"), (59.5, "1m0s"), (61, "1m1s")],
+    [
+        (0, "0ms"),
+        (0.0201, "21ms"),
+        (0.9999, "1s"),
+        (1, "1s"),
+        (11.2, "12s"),
+        (59.5, "1m0s"),
+        (61, "1m1s"),
+    ],
 )
 def test_durations_are_written_as_openai_does(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

@@ -1,4 +1,6 @@
-"""`twostroke serve` with keys: its flags, its banner, and what it refuses before it loads anything."""
+"""`twostroke serve` with keys: its flags, its banner, and what it refuses before it loads
+anything.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,10 @@ def test_help_describes_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_what_cannot_work_is_said_at_once(
-    flags: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    flags: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def load(*_: object) -> None:
         raise AssertionError("began to load")
@@ -75,9 +80,16 @@ def test_the_banners_command_works_with_a_key() -> None:
         server.url()
         command = next(line for line in server.stderr.splitlines() if line.startswith("curl"))
         assert "sk-secret" not in server.stderr
-        for key, expected in (("sk-secret", "data: [DONE]"), ("sk-wrong", '"code":"invalid_api_key"}}')):
+        for key, expected in (
+            ("sk-secret", "data: [DONE]"),
+            ("sk-wrong", '"code":"invalid_api_key"}}'),
+        ):
             environment = {**os.environ, "OPENAI_API_KEY": key}
             done = subprocess.run(
-                ["sh", "-c", command + " -s"], check=True, capture_output=True, text=True, env=environment
+                ["sh", "-c", command + " -s"],
+                check=True,
+                capture_output=True,
+                text=True,
+                env=environment,
             )
             assert done.stdout.rstrip().endswith(expected)

@@ -1,4 +1,5 @@
-"""The kernels' builds for AVX-512 and AVX-VNNI on a processor that has neither: their instructions in plain C++.
+"""The kernels' builds for AVX-512 and AVX-VNNI on a processor that has neither: their instructions
+in plain C++.
 
 So that whoever changes a kernel sees what becomes of all of them.
 """
@@ -28,7 +29,8 @@ BUILDS = {
 
 
 def library_in_software() -> Path | None:
-    """The library, which needs AVX2; compiled unless that has been done from the same sources. ``None``: no compiler.
+    """The library, which needs AVX2; compiled unless that has been done from the same sources.
+    ``None``: no compiler.
 
     Raises:
         RuntimeError: It does not compile.
@@ -52,14 +54,20 @@ def _library() -> Path | RuntimeError | None:
         FOLDER.mkdir(parents=True, exist_ok=True)
         for earlier in FOLDER.glob("*.so"):
             earlier.unlink(missing_ok=True)
-        unfinished = library.with_suffix(f".{os.getpid()}")  # whoever else tests here must not load half of it
-        hatch_build.compile_library(compiler, ROOT / hatch_build.SOURCES, unfinished, BUILDS, complete=True)
+        unfinished = library.with_suffix(
+            f".{os.getpid()}"
+        )  # whoever else tests here must not load half of it
+        hatch_build.compile_library(
+            compiler, ROOT / hatch_build.SOURCES, unfinished, BUILDS, complete=True
+        )
         unfinished.replace(library)
         return library
     except OSError:  # no such compiler, or nowhere to write
         return None
     except subprocess.CalledProcessError as error:
-        return RuntimeError(f"the kernels do not compile with {HEADER.name}; what it lacks?\n{error.stderr}")
+        return RuntimeError(
+            f"the kernels do not compile with {HEADER.name}; what it lacks?\n{error.stderr}"
+        )
 
 
 def _digest(compiler: list[str]) -> str:

@@ -1,4 +1,6 @@
-"""Protects: every instruction set's kernels compute what plain PyTorch computes, at sizes that fill no block evenly."""
+"""Protects: every instruction set's kernels compute what plain PyTorch computes, at sizes that fill
+no block evenly.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from twostroke.layers.linear import PackedLinear
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.packing import pack, quantize_int4, quantize_int8, rows_of, unpack
 from twostroke.layers.rotary import CompiledRotation, RotaryTable
-from twostroke.model_config import RopeConfig
+from twostroke.model_spec.model_config import RopeConfig
 
 
 def _load() -> Library:
@@ -58,16 +60,21 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(
-    ("rows", "outputs", "inputs"), [*SHAPES, (5, 17, 50), (24, 33, 40), (40, 50, 30), (50, 40, 4096)]
+    ("rows", "outputs", "inputs"),
+    [*SHAPES, (5, 17, 50), (24, 33, 40), (40, 50, 30), (50, 40, 4096)],
 )
-def test_linear_equals_pytorch_up_to_rounding(library: Library, rows: int, outputs: int, inputs: int) -> None:
+def test_linear_equals_pytorch_up_to_rounding(
+    library: Library, rows: int, outputs: int, inputs: int
+) -> None:
     weight, x = _random(outputs, inputs, scale=inputs**-0.5), _random(rows, inputs)
     bias, residual = _random(outputs), _random(rows, outputs)
     layer = PackedLinear(pack(weight, "bfloat16"), bias, library)
     exact = x.double() @ weight.double().T + bias.double()
     torch.testing.assert_close(layer.wide(x).double(), exact, atol=1e-5, rtol=1e-5)
     rounded = exact.bfloat16()
-    torch.testing.assert_close(layer(x), rounded, atol=1e-2, rtol=8e-3)  # one unit in the last place of bfloat16
+    torch.testing.assert_close(
+        layer(x), rounded, atol=1e-2, rtol=8e-3
+    )  # one unit in the last place of bfloat16
     torch.testing.assert_close(layer(x, residual), residual + rounded, atol=2e-2, rtol=1.6e-2)
 
 
@@ -83,7 +90,8 @@ def test_quantized_linear_is_exact_for_rounded_operands(
     rounded = torch.where(scaled < 0, (scaled - 0.5).ceil(), (scaled + 0.5).floor())
     wanted = (rounded.double() * scale.double()) @ unpack(packed).double().T
     found = PackedLinear(packed, None, library).wide(x).double()
-    # A product on the edge between two integers may round either way, by one unit of the activation's scale.
+    # A product on the edge between two integers may round either way, by one unit of the
+    # activation's scale.
     slack = float(scale.max()) * float(unpack(packed).abs().max()) * 1.01
     torch.testing.assert_close(found, wanted, atol=slack, rtol=1e-4)
     assert (found - wanted).abs().mean() < slack / 20
@@ -91,8 +99,12 @@ def test_quantized_linear_is_exact_for_rounded_operands(
 
 @pytest.mark.parametrize(("format", "largest"), [("int8", 127), ("int4", 8)])
 @pytest.mark.parametrize("rows", [1, 4, 6, 12, 13, 40])
-def test_integers_are_multiplied_exactly(library: Library, format: str, largest: int, rows: int) -> None:
-    """Scales are 1 here. The largest products come together in the last rows: nothing may saturate."""
+def test_integers_are_multiplied_exactly(
+    library: Library, format: str, largest: int, rows: int
+) -> None:
+    """Scales are 1 here. The largest products come together in the last rows: nothing may
+    saturate.
+    """
     generator = torch.Generator().manual_seed(rows)
     weight = torch.randint(1 - largest, largest, (50, 64), generator=generator)
     weight[:, ::32] = -largest  # for int8 the largest in size, for int4 one in every group
@@ -136,7 +148,10 @@ def test_no_rows_are_no_work(library: Library) -> None:
     """Rows divide the work: none used to divide by zero, which ends the process."""
     nothing = _random(0, 64)
     for format in ("bfloat16", "int8", "int4"):
-        assert PackedLinear(pack(_random(48, 64), format), None, library).wide(nothing).shape == (0, 48)
+        assert PackedLinear(pack(_random(48, 64), format), None, library).wide(nothing).shape == (
+            0,
+            48,
+        )
     assert RMSNorm(_random(64), 1e-5, library)(nothing).shape == (0, 64)
     assert silu_mul(nothing, library).shape == (0, 32)
 
@@ -153,9 +168,13 @@ def test_nan_comes_out_again(library: Library) -> None:
 
 def test_norm_rotation_and_activation_equal_pytorch(library: Library) -> None:
     x, weight = _random(7, 330), _random(330)
-    torch.testing.assert_close(RMSNorm(weight, 1e-5, library)(x), RMSNorm(weight, 1e-5)(x), atol=0, rtol=8e-3)
+    torch.testing.assert_close(
+        RMSNorm(weight, 1e-5, library)(x), RMSNorm(weight, 1e-5)(x), atol=0, rtol=8e-3
+    )
     gate_up = _random(5, 2 * 100, scale=4.0)
-    torch.testing.assert_close(silu_mul(gate_up, library), silu_mul(gate_up, None), atol=0, rtol=8e-3)
+    torch.testing.assert_close(
+        silu_mul(gate_up, library), silu_mul(gate_up, None), atol=0, rtol=8e-3
+    )
     positions = torch.tensor([0, 3, 40])
     heads = _random(3, 5, 32)
     table = RotaryTable(RopeConfig(), 32, 64, torch.device("cpu"))
@@ -163,7 +182,9 @@ def test_norm_rotation_and_activation_equal_pytorch(library: Library) -> None:
     assert isinstance(compiled, CompiledRotation)
     wanted = table.rotation(positions).apply(heads)
     torch.testing.assert_close(compiled.apply(heads[:, :4]), wanted[:, :4], atol=1e-2, rtol=8e-3)
-    assert torch.equal(heads[:, 4], _random(3, 5, 32)[:, 4])  # what is beside the rotated heads stays
+    assert torch.equal(
+        heads[:, 4], _random(3, 5, 32)[:, 4]
+    )  # what is beside the rotated heads stays
 
 
 def test_peaks_equal_pytorch_and_are_the_first_of_equals(library: Library) -> None:
@@ -178,7 +199,9 @@ def test_peaks_equal_pytorch_and_are_the_first_of_equals(library: Library) -> No
             x[rows // 2] = 0.0
             x[rows // 2, column] = torch.nan
             highest, _ = compiled_peaks(library)(x)
-            torch.testing.assert_close(highest, x.max(dim=-1).values, atol=0, rtol=0, equal_nan=True)
+            torch.testing.assert_close(
+                highest, x.max(dim=-1).values, atol=0, rtol=0, equal_nan=True
+            )
     highest, index = compiled_peaks(library)(torch.full((2, 40), -torch.inf))
     assert highest.tolist() == [-torch.inf] * 2 and index.tolist() == [0, 0]
 
@@ -190,7 +213,9 @@ def test_rounding_keeps_within_half_a_step() -> None:
     q, scales = quantize_int4(weight)
     steps = scales.abs().repeat_interleave(32, dim=1)
     error = (q * scales.repeat_interleave(32, dim=1) - weight.float()).abs()
-    assert (error <= steps * 1.001).all()  # a value of the other sign and nearly the same size is cut from 8 to 7
+    assert (
+        error <= steps * 1.001
+    ).all()  # a value of the other sign and nearly the same size is cut from 8 to 7
     assert error.square().mean() < steps.square().mean() / 8
 
 
@@ -246,7 +271,10 @@ def test_two_engines_may_compute_at_once() -> None:
     """Each on a thread of its own, while somebody changes the number of workers."""
     library = _load()
     library.set_num_threads(3)
-    layers = [PackedLinear(pack(_random(outputs, 128), "bfloat16"), None, library) for outputs in (700, 900)]
+    layers = [
+        PackedLinear(pack(_random(outputs, 128), "bfloat16"), None, library)
+        for outputs in (700, 900)
+    ]
     inputs = [_random(rows, 128) for rows in (40, 60)]
     wanted = [layer.wide(x) for layer, x in zip(layers, inputs)]
     right: list[bool] = []
@@ -254,7 +282,9 @@ def test_two_engines_may_compute_at_once() -> None:
     def compute(layer: PackedLinear, x: Tensor, result: Tensor) -> None:
         right.append(all(torch.equal(layer.wide(x), result) for _ in range(600)))
 
-    threads = [Thread(target=compute, args=each, daemon=True) for each in zip(layers, inputs, wanted)]
+    threads = [
+        Thread(target=compute, args=each, daemon=True) for each in zip(layers, inputs, wanted)
+    ]
     for thread in threads:
         thread.start()
     for count in (2, 2, 4, 1, 2):

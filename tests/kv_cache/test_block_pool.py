@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kv_cache.test_manager import BLOCK, compute, make_request
+from twostroke.core.request import BlockKey
 from twostroke.kv_cache.block_pool import BlockPool
 from twostroke.kv_cache.manager import KVCacheManager
-from twostroke.types import BlockKey
 
 
 def take(pool: BlockPool, count: int, together: bool) -> list[int]:
@@ -19,7 +19,9 @@ def take(pool: BlockPool, count: int, together: bool) -> list[int]:
 
 
 def drive(together: bool) -> list[list[int]]:
-    """Allocations and releases at random, half of the blocks with content; what was allocated each time."""
+    """Allocations and releases at random, half of the blocks with content; what was allocated each
+    time.
+    """
     random, pool = Random(1), BlockPool(24)
     held: list[tuple[list[int], list[BlockKey]]] = []
     taken = []
@@ -89,9 +91,13 @@ def test_a_pool_is_as_if_each_block_were_looked_at(random: Random) -> None:
             for block in reversed(blocks):
                 reference.release(block)
         else:
-            keys: list[BlockKey] = [b"%d %d" % (random.randrange(4), at) for at in range(random.randrange(1, 4))]
+            keys: list[BlockKey] = [
+                b"%d %d" % (random.randrange(4), at) for at in range(random.randrange(1, 4))
+            ]
             found = pool.find_first(keys, len(keys))
-            assert found == list(takewhile(lambda block: block is not None, map(reference.find, map(bytes, keys))))
+            assert found == list(
+                takewhile(lambda block: block is not None, map(reference.find, map(bytes, keys)))
+            )
             pool.share_found(keys[: len(found)])
             new = pool.allocate_many(len(keys) + 1 - len(found))
             for block in found:
@@ -102,13 +108,19 @@ def test_a_pool_is_as_if_each_block_were_looked_at(random: Random) -> None:
                 if reference.find(bytes(key)) is None:
                     reference.content[block] = bytes(key)
             tables.append((found + new, keys))
-        assert len(pool._queue) <= 6 * pool.num_blocks, "what was revived and freed again is kept for ever"
+        assert len(pool._queue) <= 6 * pool.num_blocks, (
+            "what was revived and freed again is kept for ever"
+        )
         assert pool.free_in_order() == reference.blank[::-1] + reference.kept
-        pool.check_integrity({block: count for block, count in enumerate(reference.holders) if count})
+        pool.check_integrity(
+            {block: count for block, count in enumerate(reference.holders) if count}
+        )
 
 
 def test_blocks_have_room_only_if_nothing_has_to_be_done() -> None:
-    """A full last block, one that another sample holds too, one the executor has not seen: each takes an allocation."""
+    """A full last block, one that another sample holds too, one the executor has not seen: each
+    takes an allocation.
+    """
     kv = KVCacheManager(10, BLOCK)
     leader = make_request("s#0", 6)
     compute(kv, leader)

@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twostroke.core.request import Request, RequestStatus
+from twostroke.core.sampling_params import SamplingParams
 from twostroke.kv_cache.block_hash import root_hash
 from twostroke.kv_cache.manager import KVCacheManager
-from twostroke.sampling_params import SamplingParams
-from twostroke.types import Request, RequestStatus
 
 BLOCK = 4
 
 
-def make_request(request_id: str, num_tokens: int, *, first: int = 0, leader: Request | None = None) -> Request:
+def make_request(
+    request_id: str, num_tokens: int, *, first: int = 0, leader: Request | None = None
+) -> Request:
     return Request(
         request_id=request_id,
         token_ids=list(range(first, first + num_tokens)),
@@ -38,7 +40,9 @@ def compute(kv: KVCacheManager, request: Request) -> None:
 
 
 def test_the_leader_too_copies_a_shared_block_before_it_writes() -> None:
-    """Whoever writes first into a shared block gets its own copy, and the executor is told where the table changed."""
+    """Whoever writes first into a shared block gets its own copy, and the executor is told where
+    the table changed.
+    """
     kv = KVCacheManager(10, BLOCK)
     leader = make_request("s#0", 6)
     compute(kv, leader)
@@ -70,7 +74,9 @@ def test_tails_are_evicted_before_beginnings_and_old_before_new() -> None:
         compute(kv, request)
         kv.free(request)
     compute(kv, make_request("other", 4, first=80))
-    kept = [kv.find_prefix(make_request(f"{first}", 9, first=first)).num_tokens for first in (0, 50)]
+    kept = [
+        kv.find_prefix(make_request(f"{first}", 9, first=first)).num_tokens for first in (0, 50)
+    ]
     assert kept == [4, 8]
 
 
@@ -114,7 +120,9 @@ def test_what_others_hold_stays_when_one_of_them_fails() -> None:
 
 
 def test_what_failed_takes_nothing_from_an_equal_one_that_ended() -> None:
-    """Two compute the same in one step: what is found is the first one's, whatever becomes of the other."""
+    """Two compute the same in one step: what is found is the first one's, whatever becomes of the
+    other.
+    """
     kv = KVCacheManager(8, BLOCK)
     first, second = make_request("a", 9), make_request("b", 9)
     for request in (first, second):
@@ -131,8 +139,12 @@ def test_what_failed_takes_nothing_from_an_equal_one_that_ended() -> None:
     assert kv.pool.num_free == 8
 
 
-@pytest.mark.parametrize("one, other", [(("m", ""), ("n", "")), (("m", "a"), ("m", "b")), (("m", "n"), ("mn", ""))])
-def test_content_keys_differ_between_models_and_salts(one: tuple[str, str], other: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "one, other", [(("m", ""), ("n", "")), (("m", "a"), ("m", "b")), (("m", "n"), ("mn", ""))]
+)
+def test_content_keys_differ_between_models_and_salts(
+    one: tuple[str, str], other: tuple[str, str]
+) -> None:
     """Even where model and salt spell the same string together."""
     assert root_hash(*one) != root_hash(*other)
 
@@ -165,7 +177,9 @@ def test_only_the_beginnings_of_what_is_evicted_are_forgotten(count: int) -> Non
 
 @given(st.randoms(use_true_random=False))
 def test_without_an_index_all_is_as_with_one(random: Random) -> None:
-    """Whenever it is first needed: for a lookup, for equal blocks, or because content is not to be trusted."""
+    """Whenever it is first needed: for a lookup, for equal blocks, or because content is not to be
+    trusted.
+    """
     late, early = kvs = KVCacheManager(12, BLOCK), KVCacheManager(12, BLOCK)
     early.pool.index({})
     running: list[tuple[Request, Request]] = []

@@ -1,4 +1,6 @@
-"""Protects: the compiled attention equals the plain reference, for every instruction set, mix of lengths and window."""
+"""Protects: the compiled attention equals the plain reference, for every instruction set, mix of
+lengths and window.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,14 @@ def _metadata(query_lens: list[int], context_lens: list[int], num_blocks: int) -
         table[row, :count] = order[taken : taken + count]
         taken += count
         positions = np.arange(context - new, context)
-        slots.append(table[row, positions // BLOCK_SIZE].astype(np.int64) * BLOCK_SIZE + positions % BLOCK_SIZE)
+        slots.append(
+            table[row, positions // BLOCK_SIZE].astype(np.int64) * BLOCK_SIZE
+            + positions % BLOCK_SIZE
+        )
     starts = np.concatenate(([0], np.cumsum(query_lens)))
-    return AttentionMetadata(starts, np.array(context_lens), table, torch.from_numpy(np.concatenate(slots)))
+    return AttentionMetadata(
+        starts, np.array(context_lens), table, torch.from_numpy(np.concatenate(slots))
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -59,7 +66,12 @@ def _metadata(query_lens: list[int], context_lens: list[int], num_blocks: int) -
     ],
 )
 def test_equals_sdpa_on_any_mix(
-    library: Library, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, window: int | None
+    library: Library,
+    dtype: torch.dtype,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    window: int | None,
 ) -> None:
     generator = torch.Generator().manual_seed(heads)
 
@@ -68,10 +80,17 @@ def test_equals_sdpa_on_any_mix(
 
     num_blocks = 60
     # Alone, few, and more than one task of rows; from an empty cache and on top of a context.
-    query_lens, context_lens = [1, 3, 1, 8, 20, 1, 30, 130, 60], [1, 50, 200, 130, 20, 16, 77, 150, 60]
+    query_lens, context_lens = (
+        [1, 3, 1, 8, 20, 1, 30, 130, 60],
+        [1, 50, 200, 130, 20, 16, 77, 150, 60],
+    )
     tokens = sum(query_lens)
     caches = [random(num_blocks, BLOCK_SIZE, kv_heads, head_dim) for _ in range(2)]
-    inputs = [random(tokens, heads, head_dim), random(tokens, kv_heads, head_dim), random(tokens, kv_heads, head_dim)]
+    inputs = [
+        random(tokens, heads, head_dim),
+        random(tokens, kv_heads, head_dim),
+        random(tokens, kv_heads, head_dim),
+    ]
     found = []
     for make in (CompiledBackend, SdpaBackend):
         keys, values = caches[0].clone(), caches[1].clone()
@@ -113,15 +132,28 @@ def test_a_request_does_not_depend_on_its_company(library: Library) -> None:
     ],
 )
 def test_chunks_change_no_bit(
-    library: Library, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, window: int | None
+    library: Library,
+    dtype: torch.dtype,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    window: int | None,
 ) -> None:
-    """One row at a time, and tiles of many, add in the same order; what else is in a block is not looked at."""
+    """One row at a time, and tiles of many, add in the same order; what else is in a block is not
+    looked at.
+    """
     generator = torch.Generator().manual_seed(2)
     length = 150
-    q, k, v = (torch.randn(length, h, head_dim, generator=generator).to(dtype) for h in (heads, kv_heads, kv_heads))
+    q, k, v = (
+        torch.randn(length, h, head_dim, generator=generator).to(dtype)
+        for h in (heads, kv_heads, kv_heads)
+    )
     found = []
     for chunks in ([150], [1] * 150, [70, 1, 2, 50, 27]):
-        caches = [torch.full((60, BLOCK_SIZE, kv_heads, head_dim), torch.nan, dtype=dtype) for _ in range(2)]
+        caches = [
+            torch.full((60, BLOCK_SIZE, kv_heads, head_dim), torch.nan, dtype=dtype)
+            for _ in range(2)
+        ]
         backend = CompiledBackend([caches[0]], [caches[1]], heads, [window], library)
         parts, done = [], 0
         for count in chunks:

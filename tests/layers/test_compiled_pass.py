@@ -1,4 +1,6 @@
-"""Protects: all layers in one call compute what the layers called one by one compute, for every kind of layer."""
+"""Protects: all layers in one call compute what the layers called one by one compute, for every
+kind of layer.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from tests.steps import StepDriver
-from twostroke.errors import InsufficientMemoryError
+from twostroke.core.errors import InsufficientMemoryError
 from twostroke.kernels.library import load_library
 from twostroke.layers import compiled_pass
 from twostroke.layers.attention.sdpa import SdpaBackend
@@ -60,7 +62,9 @@ def test_one_call_equals_layer_by_layer(
     keys = [cache.clone() for cache in driver.executor.kv.keys]
     model.compiled_pass = None
     one_by_one = logits(driver)
-    if family == "qwen3":  # queries and keys are normed by PyTorch there, which adds in another order
+    if (
+        family == "qwen3"
+    ):  # queries and keys are normed by PyTorch there, which adds in another order
         assert (together - one_by_one).abs().mean() < 0.02 * one_by_one.abs().mean()
         return
     assert torch.equal(together, one_by_one)
@@ -68,7 +72,9 @@ def test_one_call_equals_layer_by_layer(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_rows_alone_are_what_they_are_among_all(instruction_set: str, family: str, tmp_path: Path) -> None:
+def test_rows_alone_are_what_they_are_among_all(
+    instruction_set: str, family: str, tmp_path: Path
+) -> None:
     driver = load(tmp_path, family)
     counts, rows = {"a": 70, "b": 1, "c": 45}, torch.tensor([3, 69, 70, 115])
 
@@ -77,7 +83,9 @@ def test_rows_alone_are_what_they_are_among_all(instruction_set: str, family: st
         for name, count in counts.items():
             driver.add(name, TOKENS[:count])
         found = driver.forward(counts, rows)
-        return found, [cache.clone() for cache in (*driver.executor.kv.keys, *driver.executor.kv.values)]
+        return found, [
+            cache.clone() for cache in (*driver.executor.kv.keys, *driver.executor.kv.values)
+        ]
 
     for one_by_one in (False, True):
         if one_by_one:
@@ -90,7 +98,9 @@ def test_rows_alone_are_what_they_are_among_all(instruction_set: str, family: st
 
 
 def test_the_last_layer_ends_early_where_nobody_draws(tmp_path: Path) -> None:
-    """A chunk before the last: only what some row's way goes on for differs from what came into the layer."""
+    """A chunk before the last: only what some row's way goes on for differs from what came into the
+    layer.
+    """
     driver = load(tmp_path, "llama")
     model = driver.executor.model
     assert model.compiled_pass is not None
@@ -103,17 +113,27 @@ def test_the_last_layer_ends_early_where_nobody_draws(tmp_path: Path) -> None:
 
     model._embed = embed  # type: ignore[method-assign]
     states = {}
-    for name, rows in (("none", torch.empty(0, dtype=torch.int64)), ("last", torch.tensor([69])), ("all", None)):
+    for name, rows in (
+        ("none", torch.empty(0, dtype=torch.int64)),
+        ("last", torch.tensor([69])),
+        ("all", None),
+    ):
         driver.requests["a"].num_computed_tokens = 0
         driver.forward({"a": 70}, rows)
         states[name] = seen[-1]
-    assert torch.equal(states["none"][1:], states["last"][1:])  # the row that goes on takes the first place
+    assert torch.equal(
+        states["none"][1:], states["last"][1:]
+    )  # the row that goes on takes the first place
     assert not (states["none"] == states["all"]).all(-1).any()
 
 
 @pytest.mark.parametrize("family", ["llama-biases-one-kv-head", "qwen3"])
-def test_without_the_kernels_logits_stay_near(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """bfloat16 by PyTorch's operators alone, as where no compiler was: they round in the same places."""
+def test_without_the_kernels_logits_stay_near(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bfloat16 by PyTorch's operators alone, as where no compiler was: they round in the same
+    places.
+    """
     compiled = logits(load(tmp_path, family))
     for module in (decoder, torch_executor):
         monkeypatch.setattr(module, "load_library", lambda: None)
@@ -132,8 +152,12 @@ def test_room_grows_with_the_step(instruction_set: str, tmp_path: Path) -> None:
     assert torch.equal(whole, few)
 
 
-def test_a_step_after_one_that_got_no_room_asks_for_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With too little memory the request ends; the next one must not be computed in room that is not there."""
+def test_a_step_after_one_that_got_no_room_asks_for_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With too little memory the request ends; the next one must not be computed in room that is
+    not there.
+    """
     expected = logits(load(tmp_path / "fine", "llama"))
     driver = load(tmp_path / "short", "llama")
     failures: list[Exception] = [OSError(errno.ENOMEM, "Cannot allocate memory"), MemoryError()]
@@ -157,7 +181,9 @@ def test_a_step_after_one_that_got_no_room_asks_for_it_again(tmp_path: Path, mon
 
 def test_an_mlp_takes_tokens_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = logits(load(tmp_path / "whole", "llama-biases-one-kv-head"))
-    monkeypatch.setattr(compiled_pass, "MLP_TOKENS", 16)  # steps of 70 and 45 tokens then go in five parts and three
+    monkeypatch.setattr(
+        compiled_pass, "MLP_TOKENS", 16
+    )  # steps of 70 and 45 tokens then go in five parts and three
     assert torch.equal(logits(load(tmp_path / "parts", "llama-biases-one-kv-head")), whole)
 
 
@@ -165,7 +191,9 @@ def test_an_mlp_takes_tokens_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_many_tokens_go_from_one_attention_to_the_next_in_parts(
     instruction_set: str, quantization: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On three threads, parts of at most 4 of 70 and 45 tokens; the others of 1 and 3 tokens are shared as before."""
+    """On three threads, parts of at most 4 of 70 and 45 tokens; the others of 1 and 3 tokens are
+    shared as before.
+    """
     whole = logits(load(tmp_path / "whole", "mistral-window", quantization=quantization))
     monkeypatch.setattr(compiled_pass, "PART_TOKENS", 4)
     driver = load(tmp_path / "parts", "mistral-window", quantization=quantization)
@@ -175,7 +203,9 @@ def test_many_tokens_go_from_one_attention_to_the_next_in_parts(
     assert torch.equal(logits(driver), whole)
 
 
-def test_a_profile_of_parts_adds_up_to_the_time_that_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_of_parts_adds_up_to_the_time_that_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compiled_pass, "PART_TOKENS", 8)
     driver = load(tmp_path, "llama")
     library = load_library()

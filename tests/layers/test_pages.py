@@ -14,7 +14,11 @@ from twostroke.layers.pages import fresh_tensor
 
 
 def _resident() -> int:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS:"))
+    line = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmRSS:")
+    )
     return int(line.split()[1]) * 1024
 
 

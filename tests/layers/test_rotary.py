@@ -9,9 +9,14 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 
 from tests.checkpoints import LLAMA3_ROPE, tiny_config
 from twostroke.layers.rotary import RotaryTable, rope_frequencies
-from twostroke.model_config import ModelConfig, RopeConfig
+from twostroke.model_spec.model_config import ModelConfig, RopeConfig
 
-YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 8.0, "original_max_position_embeddings": 1024}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 8.0,
+    "original_max_position_embeddings": 1024,
+}
 SCALINGS: list[dict[str, Any]] = [
     {"rope_type": "default", "rope_theta": 500000.0},
     {"rope_type": "linear", "rope_theta": 10000.0, "factor": 3.0},
@@ -25,11 +30,15 @@ SCALINGS: list[dict[str, Any]] = [
 def test_rotations_equal_those_of_transformers(scaling: dict[str, Any]) -> None:
     raw = tiny_config("llama", head_dim=64, rope_parameters=scaling, max_position_embeddings=8192)
     config = ModelConfig.from_dict(raw)
-    settings = {name: value for name, value in raw.items() if name not in ("model_type", "torch_dtype")}
+    settings = {
+        name: value for name, value in raw.items() if name not in ("model_type", "torch_dtype")
+    }
     positions = torch.tensor([0, 1, 77, 1023, 4000])
     heads = torch.randn(5, 3, 64, generator=torch.Generator().manual_seed(0))
     cos, sin = LlamaRotaryEmbedding(LlamaConfig(**settings))(heads, positions[None])
-    expected, _ = apply_rotary_pos_emb(heads.transpose(0, 1)[None], heads.transpose(0, 1)[None], cos, sin)
+    expected, _ = apply_rotary_pos_emb(
+        heads.transpose(0, 1)[None], heads.transpose(0, 1)[None], cos, sin
+    )
     table = RotaryTable(config.rope, 64, 8192, torch.device("cpu"))
     found = table.rotation(positions).apply(heads)
     torch.testing.assert_close(found, expected[0].transpose(0, 1), atol=2e-4, rtol=1e-4)
@@ -42,5 +51,7 @@ def test_position_zero_is_no_rotation_and_the_dtype_is_kept() -> None:
 
 
 def test_a_yarn_ramp_of_no_width_is_finite() -> None:
-    frequencies, _ = rope_frequencies(RopeConfig(kind="yarn", factor=2.0, original_length=6, theta=1e6), 64)
+    frequencies, _ = rope_frequencies(
+        RopeConfig(kind="yarn", factor=2.0, original_length=6, theta=1e6), 64
+    )
     assert bool(torch.isfinite(frequencies).all())

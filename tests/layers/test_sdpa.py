@@ -17,13 +17,20 @@ WINDOWS: list[list[int | None]] = [[None, None], [5, 5], [None, 3], [1, 40]]
 
 
 class Requests:
-    """Sequences of random queries, keys and values, attended in arbitrary chunks through one paged cache."""
+    """Sequences of random queries, keys and values, attended in arbitrary chunks through one paged
+    cache.
+    """
 
-    def __init__(self, lengths: list[int], heads: int, kv_heads: int, windows: list[int | None], seed: int) -> None:
+    def __init__(
+        self, lengths: list[int], heads: int, kv_heads: int, windows: list[int | None], seed: int
+    ) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.lengths, self.windows = lengths, windows
         self.qkv = [
-            [torch.randn(length, count, HEAD_DIM, generator=generator) for count in (heads, kv_heads, kv_heads)]
+            [
+                torch.randn(length, count, HEAD_DIM, generator=generator)
+                for count in (heads, kv_heads, kv_heads)
+            ]
             for length in lengths
         ]
         per_request = [-(-length // BLOCK_SIZE) for length in lengths]
@@ -38,7 +45,9 @@ class Requests:
         self.done = [0] * len(lengths)
 
     def step(self, counts: dict[int, int], layer: int) -> dict[int, torch.Tensor]:
-        """Attend the next ``counts[r]`` tokens of each request r in both layers; returns those of ``layer``."""
+        """Attend the next ``counts[r]`` tokens of each request r in both layers; returns those of
+        ``layer``.
+        """
         rows = list(counts)
         spans = [(r, self.done[r], self.done[r] + counts[r]) for r in rows]
         positions = [np.arange(first, last) for _, first, last in spans]
@@ -50,7 +59,9 @@ class Requests:
             self.table[rows],
             torch.from_numpy(np.concatenate(slots)),
         )
-        q, k, v = (torch.cat([self.qkv[r][i][first:last] for r, first, last in spans]) for i in range(3))
+        q, k, v = (
+            torch.cat([self.qkv[r][i][first:last] for r, first, last in spans]) for i in range(3)
+        )
         attention = self.backend.prepare(metadata)
         found = [attention(index, q, k, v) for index in range(LAYERS)][layer]
         for r, _, last in spans:
@@ -74,11 +85,15 @@ def test_any_chunking_in_any_company_gives_the_formula(data: st.DataObject) -> N
     while missing := [r for r in outputs if requests.done[r] < lengths[r]]:
         chosen = data.draw(st.lists(st.sampled_from(missing), unique=True, min_size=1))
         size = st.sampled_from([1, 1, 2, 5, 20, 60])
-        found = requests.step({r: min(data.draw(size), lengths[r] - requests.done[r]) for r in chosen}, layer)
+        found = requests.step(
+            {r: min(data.draw(size), lengths[r] - requests.done[r]) for r in chosen}, layer
+        )
         for r, out in found.items():
             outputs[r].append(out)
     for r, parts in outputs.items():
-        torch.testing.assert_close(torch.cat(parts), requests.expected(r, layer), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            torch.cat(parts), requests.expected(r, layer), atol=1e-5, rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize("window", [None, 6])

@@ -1,4 +1,6 @@
-"""Logits against transformers, on tiny random checkpoints: whole sequences and chunks through the paged cache."""
+"""Logits against transformers, on tiny random checkpoints: whole sequences and chunks through the
+paged cache.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +16,36 @@ from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.reference import ReferenceAttention
 from twostroke.runtime.torch_executor import TorchExecutor
 
-YARN_ROPE = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": tiny_config("llama"),
-    "llama-tied-llama3-rope": tiny_config("llama", rope_parameters=LLAMA3_ROPE, tie_word_embeddings=True),
+    "llama-tied-llama3-rope": tiny_config(
+        "llama", rope_parameters=LLAMA3_ROPE, tie_word_embeddings=True
+    ),
     "llama-linear-rope-biases": tiny_config(
-        "llama", rope_scaling={"type": "linear", "factor": 2.0}, attention_bias=True, mlp_bias=True, head_dim=16
+        "llama",
+        rope_scaling={"type": "linear", "factor": 2.0},
+        attention_bias=True,
+        mlp_bias=True,
+        head_dim=16,
     ),
     "llama-one-kv-head": tiny_config("llama", num_key_value_heads=1),
     "llama-all-kv-heads": tiny_config("llama", num_key_value_heads=4),
     "mistral-window": tiny_config("mistral", sliding_window=7),
     "mistral-no-window": tiny_config("mistral", sliding_window=None),
     "qwen2-tied-yarn": tiny_config("qwen2", rope_parameters=YARN_ROPE, tie_word_embeddings=True),
-    "qwen2-window-above": tiny_config("qwen2", use_sliding_window=True, sliding_window=5, max_window_layers=1),
+    "qwen2-window-above": tiny_config(
+        "qwen2", use_sliding_window=True, sliding_window=5, max_window_layers=1
+    ),
     "qwen3": tiny_config("qwen3", head_dim=12),
 }
-# In bfloat16 on a CPU all layers go in one compiled call if heads are multiples of 16, as every real model's are.
+# In bfloat16 on a CPU all layers go in one compiled call if heads are multiples of 16, as every
+# real model's are.
 WIDE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
 COMPILED: dict[str, dict[str, Any]] = {
     "compiled-llama": tiny_config("llama", rope_parameters=LLAMA3_ROPE, **WIDE),
@@ -39,11 +55,15 @@ COMPILED: dict[str, dict[str, Any]] = {
 TOKENS = torch.randint(0, 96, (45,), generator=torch.Generator().manual_seed(1)).tolist()
 
 
-def transformers_logits(raw: dict[str, Any], tensors: dict[str, torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+def transformers_logits(
+    raw: dict[str, Any], tensors: dict[str, torch.Tensor], dtype: torch.dtype
+) -> torch.Tensor:
     """What transformers computes for ``TOKENS`` in one pass: ``[tokens, vocab]``."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    settings = {name: value for name, value in raw.items() if name not in ("model_type", "torch_dtype")}
+    settings = {
+        name: value for name, value in raw.items() if name not in ("model_type", "torch_dtype")
+    }
     config = AutoConfig.for_model(raw["model_type"], **settings)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype).eval()
     missing = model.load_state_dict(tensors, strict=False)
@@ -53,7 +73,9 @@ def transformers_logits(raw: dict[str, Any], tensors: dict[str, torch.Tensor], d
     return logits
 
 
-def load(folder: Path, raw: dict[str, Any], tensors: dict[str, torch.Tensor], **options: Any) -> StepDriver:
+def load(
+    folder: Path, raw: dict[str, Any], tensors: dict[str, torch.Tensor], **options: Any
+) -> StepDriver:
     return StepDriver.load(write_checkpoint(folder, raw, tensors), block_size=4, **options)
 
 
@@ -61,7 +83,9 @@ def whole_logits(executor: TorchExecutor) -> torch.Tensor:
     model = executor.model
     with torch.inference_mode():
         attention = ReferenceAttention(model.config.sliding_windows)
-        return model.logits(model.forward(torch.tensor(TOKENS), torch.arange(len(TOKENS)), attention))
+        return model.logits(
+            model.forward(torch.tensor(TOKENS), torch.arange(len(TOKENS)), attention)
+        )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -77,8 +101,11 @@ def test_float32_logits_equal_those_of_transformers(family: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("family", ["llama-tied-llama3-rope", "mistral-window", "qwen3", *COMPILED])
-def test_bfloat16_logits_are_as_near_to_float32_as_those_of_transformers(family: str, tmp_path: Path) -> None:
-    # Random bfloat16 rounding differs between any two correct implementations; allow twice transformers' own error.
+def test_bfloat16_logits_are_as_near_to_float32_as_those_of_transformers(
+    family: str, tmp_path: Path
+) -> None:
+    # Random bfloat16 rounding differs between any two correct implementations; allow twice
+    # transformers' own error.
     raw = {**FAMILIES, **COMPILED}[family]
     tensors = {name: tensor.bfloat16() for name, tensor in random_tensors(raw).items()}
     exact = transformers_logits(raw, {n: t.float() for n, t in tensors.items()}, torch.float32)

@@ -1,16 +1,21 @@
-"""Plans and results of a made-up engine run, for the tests of everything that consumes step events."""
+"""Plans and results of a made-up engine run, for the tests of everything that consumes step
+events.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from twostroke.errors import TwostrokeError
+from twostroke.core.errors import TwostrokeError
+from twostroke.core.request import FinishReason, Request
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.step import Decision, Reason, ScheduledRequest, StepPlan, StepResult
 from twostroke.observability.events import SchedulerStats, StepEvent, build_step_event
-from twostroke.sampling_params import SamplingParams
-from twostroke.types import Decision, FinishReason, Reason, Request, ScheduledRequest, StepPlan, StepResult
 
 
-def make_request(request_id: str = "a", num_prompt_tokens: int = 6, arrival_time: float = 0.0) -> Request:
+def make_request(
+    request_id: str = "a", num_prompt_tokens: int = 6, arrival_time: float = 0.0
+) -> Request:
     return Request(
         request_id=request_id,
         token_ids=list(range(num_prompt_tokens)),
@@ -32,7 +37,9 @@ def make_step(
     error: TwostrokeError | None = None,
     stats: SchedulerStats | None = None,
 ) -> StepEvent:
-    """One step. Each share is a request, the first position, the number of tokens and how many new ones it got."""
+    """One step. Each share is a request, the first position, the number of tokens and how many new
+    ones it got.
+    """
     plan = StepPlan(step=step, time=time, decisions=list(decisions))
     for request, start, num_tokens, _ in shares:
         plan.add(ScheduledRequest(request, start, num_tokens, [0, 1], 0))
@@ -45,7 +52,9 @@ def make_step(
             result.failure = error.message
         elif num_new:
             result.token_ids[request.request_id] = [7] * num_new
-            request.token_ids.extend([7] * num_new)  # as Scheduler.update does before the event is built
+            request.token_ids.extend(
+                [7] * num_new
+            )  # as Scheduler.update does before the event is built
     stats = stats or SchedulerStats(num_running=len(shares), total_blocks=10, free_blocks=6)
     return build_step_event(
         plan,
@@ -60,7 +69,9 @@ def make_step(
 
 
 def make_run() -> list[StepEvent]:
-    """Two requests: `a` is prefilled in two chunks and decodes; `b` waits, runs, is preempted, and comes back."""
+    """Two requests: `a` is prefilled in two chunks and decodes; `b` waits, runs, is preempted, and
+    comes back.
+    """
     a, b = make_request("a", 6, 0.5), make_request("b", 2, 0.6)
     preempted = Decision("b", Reason.PREEMPTED, by="a")
     waits = Decision("b", Reason.TOKEN_BUDGET, behind=0)

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from tests.observability.runs import make_request, make_run, make_step
 from tests.observability.test_events import step_events
-from twostroke.errors import RequestFailedError
+from twostroke.core.errors import RequestFailedError
 from twostroke.observability.chrome_trace import chrome_trace, write_chrome_trace
 from twostroke.observability.events import StepEvent
 
@@ -42,7 +42,11 @@ def check(trace: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def track(records: list[dict[str, Any]], name: str) -> list[tuple[str, float, float]]:
-    (place,) = [(r["pid"], r["tid"]) for r in records if r["name"] == "thread_name" and r["args"]["name"] == name]
+    (place,) = [
+        (r["pid"], r["tid"])
+        for r in records
+        if r["name"] == "thread_name" and r["args"]["name"] == name
+    ]
     slices = [r for r in records if r["ph"] == "X" and (r["pid"], r["tid"]) == place]
     for before, after in pairwise(slices):
         assert before["ts"] + before["dur"] <= after["ts"] + 1e-6
@@ -71,8 +75,17 @@ def test_the_run_as_tracks() -> None:
 
 def test_instants_and_counters() -> None:
     records = check(chrome_trace(make_run()))
-    assert [r["name"] for r in records if r["ph"] == "i"] == ["preempted", "finished: stop", "finished: length"]
-    assert {r["name"] for r in records if r["ph"] == "C"} == {"KV blocks", "requests", "tokens per step", "KV waste"}
+    assert [r["name"] for r in records if r["ph"] == "i"] == [
+        "preempted",
+        "finished: stop",
+        "finished: length",
+    ]
+    assert {r["name"] for r in records if r["ph"] == "C"} == {
+        "KV blocks",
+        "requests",
+        "tokens per step",
+        "KV waste",
+    }
     tokens = [r["args"] for r in records if r["name"] == "tokens per step"]
     assert tokens[0] == {"prefill": 4, "decode": 0}
     assert tokens[3] == {"prefill": 2, "decode": 2}
@@ -81,7 +94,9 @@ def test_instants_and_counters() -> None:
 def test_step_arguments() -> None:
     records = check(chrome_trace(make_run()))
     args = [r["args"] for r in records if r["name"].startswith("step ")]
-    assert args[0]["held_back"] == [{"request_id": "b", "reason": "token_budget", "by": None, "behind": 0}]
+    assert args[0]["held_back"] == [
+        {"request_id": "b", "reason": "token_budget", "by": None, "behind": 0}
+    ]
     assert args[2]["preempted"] == [{"request_id": "b", "by": "a"}]
     assert "preempted" not in args[0]
     assert args[0]["seconds.forward"] == 0.05

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.observability.runs import make_request, make_run, make_step
-from twostroke.errors import RequestFailedError
+from twostroke.core.errors import RequestFailedError
+from twostroke.core.request import FinishReason
+from twostroke.core.step import Decision, Reason, StepPlan, StepResult
 from twostroke.observability.events import (
     FinishedRequest,
     HeldBackRequest,
@@ -20,17 +22,25 @@ from twostroke.observability.events import (
     StepEvent,
     build_step_event,
 )
-from twostroke.types import Decision, FinishReason, Reason, StepPlan, StepResult
 
 
 def test_shares_are_split_into_prompt_and_output() -> None:
     first, second, *_ = make_run()
     (chunk,) = first.scheduled
-    assert (chunk.start, chunk.num_tokens, chunk.num_prompt_tokens, chunk.sampled) == (0, 4, 4, False)
+    assert (chunk.start, chunk.num_tokens, chunk.num_prompt_tokens, chunk.sampled) == (
+        0,
+        4,
+        4,
+        False,
+    )
     assert chunk.queued_since == 0.5
     assert chunk.num_blocks == 2
     last_chunk, other = second.scheduled
-    assert (last_chunk.num_prompt_tokens, last_chunk.sampled, last_chunk.queued_since) == (2, True, None)
+    assert (last_chunk.num_prompt_tokens, last_chunk.sampled, last_chunk.queued_since) == (
+        2,
+        True,
+        None,
+    )
     assert (other.num_prompt_tokens, other.queued_since) == (2, 0.6)
     recomputed = make_run()[3].scheduled[1]
     assert (recomputed.num_tokens, recomputed.num_prompt_tokens) == (3, 2)
@@ -56,23 +66,35 @@ def test_times_budget_and_timings() -> None:
 def test_cache_numbers() -> None:
     before = SchedulerStats(prefix_queries=100, prefix_hits=40)
     after = SchedulerStats(
-        total_blocks=8, free_blocks=6, allocated_slots=32, used_slots=24, prefix_queries=130, prefix_hits=56
+        total_blocks=8,
+        free_blocks=6,
+        allocated_slots=32,
+        used_slots=24,
+        prefix_queries=130,
+        prefix_hits=56,
     )
     event = build_step_event(
-        StepPlan(step=3, time=0.0), StepResult(), started=0.0, finished=0.0, stats=after, previous=before
+        StepPlan(step=3, time=0.0),
+        StepResult(),
+        started=0.0,
+        finished=0.0,
+        stats=after,
+        previous=before,
     )
     assert (event.prefix_queries, event.prefix_hits) == (30, 16)
     assert event.kv_waste == 0.25
     assert event.kv_usage == 0.25
-    empty = build_step_event(StepPlan(step=0, time=0.0), StepResult(), started=0, finished=0, stats=SchedulerStats())
+    empty = build_step_event(
+        StepPlan(step=0, time=0.0), StepResult(), started=0, finished=0, stats=SchedulerStats()
+    )
     assert (empty.kv_waste, empty.kv_usage, empty.error) == (0.0, 0.0, None)
 
 
 def test_only_a_failed_pass_has_an_error() -> None:
     error = RequestFailedError("the forward pass failed: boom")
-    assert make_step(0, 0.0, [(make_request("a"), 0, 6, 0), (make_request("b"), 0, 6, 0)], error=error).error == str(
-        error
-    )
+    assert make_step(
+        0, 0.0, [(make_request("a"), 0, 6, 0), (make_request("b"), 0, 6, 0)], error=error
+    ).error == str(error)
     plan_of_two = make_step(0, 0.0, [(make_request("a"), 0, 6, 1)])
     assert plan_of_two.error is None
 
@@ -95,11 +117,17 @@ step_events = st.builds(
     duration=st.floats(0, 1e3),
     scheduled=st.lists(tokens, max_size=3),
     held_back=st.lists(
-        st.builds(HeldBackRequest, request_id=st.just("x"), reason=st.sampled_from(Reason), behind=st.integers(0, 9)),
+        st.builds(
+            HeldBackRequest,
+            request_id=st.just("x"),
+            reason=st.sampled_from(Reason),
+            behind=st.integers(0, 9),
+        ),
         max_size=2,
     ),
     finished=st.lists(
-        st.builds(FinishedRequest, request_id=st.just("x"), reason=st.sampled_from(FinishReason)), max_size=2
+        st.builds(FinishedRequest, request_id=st.just("x"), reason=st.sampled_from(FinishReason)),
+        max_size=2,
     ),
     timings=st.dictionaries(st.text(max_size=5), st.floats(0, 10), max_size=3),
     error=st.none() | st.text(max_size=9),
@@ -122,6 +150,8 @@ def test_reading_ignores_new_fields_and_refuses_wrong_ones() -> None:
 
 def test_decisions_about_unscheduled_requests_need_no_request() -> None:
     plan = StepPlan(step=1, time=2.0, decisions=[Decision("q", Reason.NO_FREE_BLOCK, behind=4)])
-    event = build_step_event(plan, StepResult(), started=2.0, finished=2.0, stats=SchedulerStats(num_waiting=5))
+    event = build_step_event(
+        plan, StepResult(), started=2.0, finished=2.0, stats=SchedulerStats(num_waiting=5)
+    )
     assert event.held_back[0].behind == 4
     assert event.num_waiting == 5

@@ -6,9 +6,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.observability.runs import make_request, make_run, make_step
+from twostroke.core.request import FinishReason, Request
 from twostroke.observability.events import SchedulerStats
 from twostroke.observability.metrics import EngineMetrics
-from twostroke.types import FinishReason, Request
 
 NAMES = """
 vllm:num_requests_running vllm:num_requests_waiting vllm:kv_cache_usage_perc vllm:prefix_cache_queries_total
@@ -24,7 +24,9 @@ twostroke:kv_cache_waste_ratio twostroke:step_duration_seconds_bucket
 
 
 def value(metrics: EngineMetrics, sample: str, **labels: str) -> float | None:
-    return metrics.registry.get_sample_value(sample, {"model_name": "pilot", "engine": "0", **labels})
+    return metrics.registry.get_sample_value(
+        sample, {"model_name": "pilot", "engine": "0", **labels}
+    )
 
 
 def mean(metrics: EngineMetrics, name: str) -> tuple[float | None, float | None]:
@@ -130,12 +132,18 @@ def test_aborted_and_failed_requests_are_counted_but_not_timed(reason: FinishRea
 
 def test_the_samples_of_a_request() -> None:
     metrics = EngineMetrics("pilot")
-    samples = [finish(make_request(), FinishReason.LENGTH), finish(make_request(), FinishReason.STOP)]
+    samples = [
+        finish(make_request(), FinishReason.LENGTH),
+        finish(make_request(), FinishReason.STOP),
+    ]
     samples[1].token_ids.extend([7, 7])
     metrics.observe_samples(samples)
     metrics.observe_samples([finish(make_request(), FinishReason.ABORT)])
     assert mean(metrics, "vllm:request_params_n") == (1, 2)
-    assert mean(metrics, "vllm:request_max_num_generation_tokens") == (1, samples[1].num_output_tokens)
+    assert mean(metrics, "vllm:request_max_num_generation_tokens") == (
+        1,
+        samples[1].num_output_tokens,
+    )
 
 
 def test_the_size_of_the_cache() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.observability.runs import make_run
-from twostroke.errors import ConfigError
+from twostroke.core.errors import ConfigError
 from twostroke.observability.events import StepEvent
 from twostroke.observability.recorder import Recorder, read_jsonl
 

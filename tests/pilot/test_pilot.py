@@ -1,4 +1,6 @@
-"""The embedded models: what other software reads in them, how large they are, and what was measured of them."""
+"""The embedded models: what other software reads in them, how large they are, and what was measured
+of them.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ import pytest
 import torch
 
 from training.bank import load_bank
-from twostroke.config import EngineConfig
-from twostroke.model_files import resolve_model
+from twostroke.core.config import EngineConfig
+from twostroke.model_spec.model_files import resolve_model
 from twostroke.runtime.reference import naive_logits
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.text.chat_template import ChatTemplate
@@ -38,7 +40,13 @@ def test_transformers_loads_the_same_folder_and_gives_the_same_logits(name: str)
     tokens = tokenizer.encode(text, add_special_tokens=False)
     assert tokens == theirs(text, add_special_tokens=False)["input_ids"]
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    options = {"model": name, "dtype": "float32", "device": "cpu", "max_model_len": 512, "kv_cache_memory": 2**23}
+    options = {
+        "model": name,
+        "dtype": "float32",
+        "device": "cpu",
+        "max_model_len": 512,
+        "kv_cache_memory": 2**23,
+    }
     executor = TorchExecutor.load(EngineConfig.from_flat(options))
     with torch.inference_mode():
         expected = model(torch.tensor([tokens])).logits[0]
@@ -56,13 +64,19 @@ def test_both_share_a_tokenizer_and_together_are_small() -> None:
 
 
 def test_every_record_is_of_the_weights_that_are_shipped() -> None:
-    """Two exports of one training share a training.json; only the weights' own digest tells them apart."""
+    """Two exports of one training share a training.json; only the weights' own digest tells them
+    apart.
+    """
     recorded = {path.stem for path in RESULTS.glob("*.json")}
     assert "pilot" in recorded
     for name in recorded:
-        shipped = hashlib.sha256((resolve_model(name) / "model.safetensors").read_bytes()).hexdigest()
+        shipped = hashlib.sha256(
+            (resolve_model(name) / "model.safetensors").read_bytes()
+        ).hexdigest()
         report = json.loads((RESULTS / f"{name}.json").read_text())
-        assert report.get("weights_sha256") == shipped, f"run python -m training.evaluate for {name}"
+        assert report.get("weights_sha256") == shipped, (
+            f"run python -m training.evaluate for {name}"
+        )
         assert shipped in (RESULTS / f"{name}.md").read_text()
 
 
@@ -74,7 +88,9 @@ def test_the_weights_are_of_the_bank_that_is_here(name: str) -> None:
 
 
 def test_the_recorded_quality_is_of_these_weights() -> None:
-    """What training/results says was measured of what is shipped, on phrasings held out of training, all of them."""
+    """What training/results says was measured of what is shipped, on phrasings held out of
+    training, all of them.
+    """
     report = json.loads((RESULTS / "pilot.json").read_text())
     record = json.loads((resolve_model("pilot") / "training.json").read_text())
     assert report["training"] == record

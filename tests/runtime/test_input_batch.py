@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import torch
 
+from twostroke.core.request import Request
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.step import ScheduledRequest, StepPlan
 from twostroke.runtime.input_batch import InputBatch
-from twostroke.sampling_params import SamplingParams
-from twostroke.types import Request, ScheduledRequest, StepPlan
 
 
 def request(name: str, tokens: list[int]) -> Request:
@@ -25,7 +26,9 @@ def batch_maker(max_num_seqs: int = 2, max_blocks: int = 4) -> InputBatch:
 def test_tokens_positions_and_slots() -> None:
     a, b = request("a", [10, 11, 12, 13, 14, 15, 16]), request("b", [20, 21])
     inputs = batch_maker()
-    batch = inputs.build(plan(ScheduledRequest(a, 2, 4, [7, 3], 0), ScheduledRequest(b, 0, 2, [5], 0)))
+    batch = inputs.build(
+        plan(ScheduledRequest(a, 2, 4, [7, 3], 0), ScheduledRequest(b, 0, 2, [5], 0))
+    )
     assert batch.token_ids.tolist() == [12, 13, 14, 15, 20, 21]
     assert batch.positions.tolist() == [2, 3, 4, 5, 0, 1]
     assert batch.query_start == [0, 4, 6]
@@ -50,7 +53,10 @@ def test_only_the_changed_part_of_a_table_is_read() -> None:
 def test_rows_are_reused_and_tables_grow() -> None:
     inputs = batch_maker(max_num_seqs=1, max_blocks=1)
     names = ["a", "b", "c"]
-    items = [ScheduledRequest(request(name, [1] * 9), 8, 1, [i, i + 1, i + 2], 0) for i, name in enumerate(names)]
+    items = [
+        ScheduledRequest(request(name, [1] * 9), 8, 1, [i, i + 1, i + 2], 0)
+        for i, name in enumerate(names)
+    ]
     batch = inputs.build(plan(*items))
     assert batch.attention.block_table[:, :3].tolist() == [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
     assert inputs.num_live == 3

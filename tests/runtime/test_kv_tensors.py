@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from tests.checkpoints import tiny_config
-from twostroke.config import CacheConfig
-from twostroke.errors import InsufficientMemoryError
-from twostroke.model_config import ModelConfig
+from twostroke.core.config import CacheConfig
+from twostroke.core.errors import InsufficientMemoryError
+from twostroke.model_spec.model_config import ModelConfig
 from twostroke.runtime import kv_tensors
 from twostroke.runtime.kv_tensors import KVTensors, plan_num_blocks
 
@@ -14,18 +14,24 @@ CPU = torch.device("cpu")
 
 
 def num_blocks(config: CacheConfig, max_num_seqs: int = 4) -> int:
-    return plan_num_blocks(config, bytes_per_token=100, max_model_len=30, max_num_seqs=max_num_seqs, device=CPU)
+    return plan_num_blocks(
+        config, bytes_per_token=100, max_model_len=30, max_num_seqs=max_num_seqs, device=CPU
+    )
 
 
 def test_number_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_tensors, "free_memory", lambda device: 100_000)
     assert num_blocks(CacheConfig(block_size=8)) == 16  # four requests of four blocks
-    assert num_blocks(CacheConfig(block_size=8), max_num_seqs=1000) == 31  # a quarter of 100,000 bytes
+    assert (
+        num_blocks(CacheConfig(block_size=8), max_num_seqs=1000) == 31
+    )  # a quarter of 100,000 bytes
     assert num_blocks(CacheConfig(block_size=8, cpu_memory_utilization=0.1), 1000) == 12
     assert num_blocks(CacheConfig(block_size=8, kv_cache_memory=4000)) == 5
     with pytest.raises(InsufficientMemoryError, match="enough for 24 tokens"):
         num_blocks(CacheConfig(block_size=8, kv_cache_memory=3000))
-    with pytest.raises(InsufficientMemoryError, match=r"asks for 195 KiB, but cpu has 97\.7 KiB free"):
+    with pytest.raises(
+        InsufficientMemoryError, match=r"asks for 195 KiB, but cpu has 97\.7 KiB free"
+    ):
         num_blocks(CacheConfig(block_size=8, kv_cache_memory=200_000))
 
 

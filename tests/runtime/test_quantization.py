@@ -1,4 +1,6 @@
-"""Protects: rounded weights run end to end and stay near what they round; where they cannot work, one clear error."""
+"""Protects: rounded weights run end to end and stay near what they round; where they cannot work,
+one clear error.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ import pytest
 import torch
 
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
-from twostroke.errors import ConfigError
+from twostroke.core.errors import ConfigError
+from twostroke.core.sampling_params import SamplingParams
 from twostroke.llm import LLM
-from twostroke.model_config import ModelConfig
+from twostroke.model_spec.model_config import ModelConfig
 from twostroke.models.decoder import Decoder
 from twostroke.runtime.reference import naive_logits
 from twostroke.runtime.weights import load_model
-from twostroke.sampling_params import SamplingParams
 
 RAW = tiny_config("llama", hidden_size=64, intermediate_size=96, torch_dtype="bfloat16")
 TOKENS = [5, 9, 70, 3, 11, 42]
@@ -25,8 +27,12 @@ def load(folder: Path, quantization: str | None, dtype: str = "auto") -> Decoder
     return load_model(folder, config, dtype, torch.device("cpu"), 64, quantization)
 
 
-@pytest.mark.parametrize(("quantization", "most", "tied"), [("int8", 0.01, False), ("int4", 0.3, True)])
-def test_probabilities_stay_near(tmp_path: Path, quantization: str, most: float, tied: bool) -> None:
+@pytest.mark.parametrize(
+    ("quantization", "most", "tied"), [("int8", 0.01, False), ("int4", 0.3, True)]
+)
+def test_probabilities_stay_near(
+    tmp_path: Path, quantization: str, most: float, tied: bool
+) -> None:
     raw = {**RAW, "tie_word_embeddings": tied}
     folder = write_checkpoint(tmp_path, raw, random_tensors(raw, std=0.1))
     exact = naive_logits(load(folder, None), TOKENS).log_softmax(-1)
@@ -72,9 +78,17 @@ def test_pilot_answers_with_int8_weights() -> None:
 
 
 def test_an_answer_does_not_depend_on_its_company(instruction_set: str) -> None:
-    """Also in bfloat16: the kernels add in one order for any number of rows, and any cut of a prompt."""
+    """Also in bfloat16: the kernels add in one order for any number of rows, and any cut of a
+    prompt.
+    """
     llm = LLM("pilot")
-    questions = ["What is a KV cache?", "why is decode slow", "Define TTFT", "tell me a joke", "What is paging?"]
+    questions = [
+        "What is a KV cache?",
+        "why is decode slow",
+        "Define TTFT",
+        "tell me a joke",
+        "What is paging?",
+    ]
     chats = [[{"role": "user", "content": question}] for question in questions]
     params = SamplingParams(temperature=0.0, max_tokens=80)
     together = [result.outputs[0].token_ids for result in llm.chat(chats, params)]

@@ -1,4 +1,6 @@
-"""The executor against the naive reference, and its promises: copies, errors, log-probabilities, released state."""
+"""The executor against the naive reference, and its promises: copies, errors, log-probabilities,
+released state.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,17 @@ import torch
 
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from tests.steps import StepDriver
-from twostroke.config import EngineConfig
-from twostroke.errors import ConfigError, InsufficientMemoryError, ModelLoadError, NonFiniteLogitsError
+from twostroke.core.config import EngineConfig
+from twostroke.core.errors import (
+    ConfigError,
+    InsufficientMemoryError,
+    ModelLoadError,
+    NonFiniteLogitsError,
+)
+from twostroke.core.request import FinishReason
+from twostroke.core.sampling_params import SamplingParams
 from twostroke.runtime.reference import generate_naive, naive_logits
 from twostroke.runtime.torch_executor import TorchExecutor
-from twostroke.sampling_params import SamplingParams
-from twostroke.types import FinishReason
 
 RAW = tiny_config("llama")
 PROMPTS = {
@@ -46,7 +53,9 @@ def driver(folder: Path) -> StepDriver:
 
 def expected_tokens(driver: StepDriver, name: str, count: int, **params: object) -> list[int]:
     sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": count, **params})  # type: ignore[arg-type]
-    tokens, _ = generate_naive(driver.executor.model, PROMPTS[name], sampling, seed=driver.requests[name].seed)
+    tokens, _ = generate_naive(
+        driver.executor.model, PROMPTS[name], sampling, seed=driver.requests[name].seed
+    )
     return tokens
 
 
@@ -61,7 +70,9 @@ def test_a_mixed_batch_generates_what_the_naive_reference_does(driver: StepDrive
         driver.step({"c": 1, "a": 1, "b": 1})
     for name in PROMPTS:
         output = driver.requests[name].output_token_ids
-        assert output == expected_tokens(driver, name, len(output), temperature=0.9 if name == "b" else 0.0)
+        assert output == expected_tokens(
+            driver, name, len(output), temperature=0.9 if name == "b" else 0.0
+        )
 
 
 def test_a_preempted_request_starts_again_in_other_blocks(driver: StepDriver) -> None:
@@ -95,7 +106,9 @@ def test_prompt_logprobs_cover_every_prompt_token_but_the_first_once(driver: Ste
     logprobs = torch.log_softmax(naive_logits(driver.executor.model, request.token_ids), -1)
     assert [entry.chosen.token_id for entry in found] == PROMPTS["a"][1:]
     for position, entry in enumerate(found):
-        assert entry.chosen.logprob == pytest.approx(float(logprobs[position, PROMPTS["a"][position + 1]]), abs=1e-4)
+        assert entry.chosen.logprob == pytest.approx(
+            float(logprobs[position, PROMPTS["a"][position + 1]]), abs=1e-4
+        )
         assert len(entry.top) == 2
     last = parts[3].logprobs["a"][0]
     assert last.chosen.token_id == request.token_ids[23]
@@ -109,12 +122,17 @@ def test_a_failing_request_fails_alone_and_its_slots_are_zeroed(broken_folder: P
     driver.add("chunk", [1, BROKEN_TOKEN, 3, 4, 5])
     result = driver.step({"a": 5, "b": 3, "chunk": 2})
     assert set(result.errors) == {"a", "chunk"}
-    assert isinstance(result.errors["a"], NonFiniteLogitsError) and "request a" in result.errors["a"].message
+    assert (
+        isinstance(result.errors["a"], NonFiniteLogitsError)
+        and "request a" in result.errors["a"].message
+    )
     assert set(result.token_ids) == {"b"}
     for cache in (*driver.executor.kv.keys, *driver.executor.kv.values):
         assert bool(torch.isfinite(cache).all())
         assert not bool(cache[driver.blocks["a"]].any())
-    tokens, _ = generate_naive(driver.executor.model, [11, 12, 13], SamplingParams(temperature=0, max_tokens=1))
+    tokens, _ = generate_naive(
+        driver.executor.model, [11, 12, 13], SamplingParams(temperature=0, max_tokens=1)
+    )
     assert result.token_ids["b"] == tokens
 
 
@@ -123,16 +141,23 @@ def test_what_lies_beyond_the_window_fails_its_request_too(tmp_path: Path) -> No
     raw = tiny_config("mistral", sliding_window=3, hidden_size=64, torch_dtype="bfloat16")
     tensors = {name: tensor.bfloat16() for name, tensor in random_tensors(raw, std=0.1).items()}
     tensors["model.embed_tokens.weight"][BROKEN_TOKEN] = torch.nan
-    driver = StepDriver.load(write_checkpoint(tmp_path, raw, tensors), block_size=4, max_model_len=256)
+    driver = StepDriver.load(
+        write_checkpoint(tmp_path, raw, tensors), block_size=4, max_model_len=256
+    )
     prompt = [5, BROKEN_TOKEN, *[6] * 240]
     driver.add("a", prompt)
     driver.add("b", PROMPTS["b"])
-    assert bool(torch.isfinite(driver.forward({"a": len(prompt)})[-1]).all())  # its last token sees none of it
+    assert bool(
+        torch.isfinite(driver.forward({"a": len(prompt)})[-1]).all()
+    )  # its last token sees none of it
     driver.requests["a"].num_computed_tokens = 0
     result = driver.step({"a": len(prompt), "b": 9})
     assert isinstance(result.errors["a"], NonFiniteLogitsError)
     assert set(result.token_ids) == {"b"}
-    assert all(bool(torch.isfinite(cache).all()) for cache in (*driver.executor.kv.keys, *driver.executor.kv.values))
+    assert all(
+        bool(torch.isfinite(cache).all())
+        for cache in (*driver.executor.kv.keys, *driver.executor.kv.values)
+    )
 
 
 def test_scores_that_are_not_finite_fail_their_request(tmp_path: Path) -> None:
@@ -176,7 +201,11 @@ def test_a_forked_request_goes_on_from_a_copied_block(driver: StepDriver) -> Non
     fork.num_computed_tokens = 22
     driver.step({"a": 1, "fork": 1}, copies=[(last, own)])
     driver.step({"a": 1, "fork": 1})
-    assert fork.output_token_ids == driver.requests["a"].output_token_ids == expected_tokens(driver, "a", 2)
+    assert (
+        fork.output_token_ids
+        == driver.requests["a"].output_token_ids
+        == expected_tokens(driver, "a", 2)
+    )
 
 
 def test_naive_generation_stops_at_stop_tokens_and_limits(driver: StepDriver) -> None:
@@ -191,7 +220,12 @@ def test_naive_generation_stops_at_stop_tokens_and_limits(driver: StepDriver) ->
 
 def test_info_describes_what_was_loaded(driver: StepDriver) -> None:
     info = driver.executor.info
-    assert (info.vocab_size, info.max_model_len, info.block_size, info.device) == (96, 128, 4, "cpu")
+    assert (info.vocab_size, info.max_model_len, info.block_size, info.device) == (
+        96,
+        128,
+        4,
+        "cpu",
+    )
     assert info.num_blocks == 4 * 128 // 4
     assert info.kv_bytes_per_token == 2 * 2 * 2 * 8 * 4
     assert info.eos_token_ids == {2}
@@ -206,15 +240,21 @@ def test_closing_frees_the_tensors_and_may_be_repeated(driver: StepDriver) -> No
     assert kept() is None and driver.executor.info.vocab_size == 96
 
 
-def test_unusable_configurations_are_refused_with_a_hint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_configurations_are_refused_with_a_hint(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def load(**options: object) -> TorchExecutor:
-        return TorchExecutor.load(EngineConfig.from_flat({"model": str(folder), "device": "cpu", **options}))
+        return TorchExecutor.load(
+            EngineConfig.from_flat({"model": str(folder), "device": "cpu", **options})
+        )
 
     with pytest.raises(ConfigError, match="context length of 256"):
         load(max_model_len=257)
     with pytest.raises(ConfigError, match="unknown device"):
         load(device="gpu")
-    with pytest.raises(InsufficientMemoryError, match="one request of 256 tokens needs 64 KiB") as failure:
+    with pytest.raises(
+        InsufficientMemoryError, match="one request of 256 tokens needs 64 KiB"
+    ) as failure:
         load(kv_cache_memory=32 * 1024)
     assert "--max-model-len" in str(failure.value.hint)
     assert load(kv_cache_memory=100 * 1024).info.num_blocks == 25

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
-from twostroke.errors import InsufficientMemoryError, ModelLoadError
-from twostroke.model_config import ModelConfig
+from twostroke.core.errors import InsufficientMemoryError, ModelLoadError
+from twostroke.model_spec.model_config import ModelConfig
 from twostroke.models.decoder import Decoder
 from twostroke.runtime import weights
 from twostroke.runtime.reference import naive_logits
@@ -18,10 +18,14 @@ RAW = tiny_config("llama")
 
 
 def load(folder: Path, dtype: str = "auto") -> Decoder:
-    return weights.load_model(folder, ModelConfig.from_folder(folder), dtype, torch.device("cpu"), 64)
+    return weights.load_model(
+        folder, ModelConfig.from_folder(folder), dtype, torch.device("cpu"), 64
+    )
 
 
-def refused(folder: Path, tensors: dict[str, torch.Tensor], raw: dict[str, Any] = RAW) -> ModelLoadError:
+def refused(
+    folder: Path, tensors: dict[str, torch.Tensor], raw: dict[str, Any] = RAW
+) -> ModelLoadError:
     write_checkpoint(folder, raw, tensors)
     with pytest.raises(ModelLoadError) as failure:
         load(folder)
@@ -55,7 +59,10 @@ def test_dtypes_are_converted(tmp_path: Path) -> None:
     assert load(folder).dtype == torch.float32  # config.json says so
     assert load(folder, "bfloat16").dtype == torch.bfloat16
     silent = {name: value for name, value in RAW.items() if name != "torch_dtype"}
-    assert load(write_checkpoint(tmp_path, silent, random_tensors(RAW, dtype=torch.float16))).dtype == torch.float16
+    assert (
+        load(write_checkpoint(tmp_path, silent, random_tensors(RAW, dtype=torch.float16))).dtype
+        == torch.float16
+    )
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
@@ -66,12 +73,17 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
 
 def test_an_unexpected_tensor_is_named(tmp_path: Path) -> None:
     tensors = {**random_tensors(RAW), "model.layers.0.self_attn.q_proj.bias": torch.zeros(32)}
-    assert "does not have: model.layers.0.self_attn.q_proj.bias" in refused(tmp_path, tensors).message
+    assert (
+        "does not have: model.layers.0.self_attn.q_proj.bias" in refused(tmp_path, tensors).message
+    )
 
 
 def test_harmless_extra_tensors_are_ignored(tmp_path: Path) -> None:
     raw = tiny_config("llama", tie_word_embeddings=True)
-    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4), "lm_head.weight": torch.ones(96, 32)}
+    extra = {
+        "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
+        "lm_head.weight": torch.ones(96, 32),
+    }
     load(write_checkpoint(tmp_path, raw, {**random_tensors(raw), **extra}))
 
 
@@ -96,9 +108,13 @@ def test_a_broken_file_is_refused(tmp_path: Path) -> None:
     assert failure.value.hint
 
 
-def test_too_little_memory_is_noticed_before_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_noticed_before_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = write_checkpoint(tmp_path, RAW)
     monkeypatch.setattr(weights, "free_memory", lambda device: 50_000)
     monkeypatch.setattr(weights._Parameters, "pop", lambda *args: pytest.fail("read weights"))
-    with pytest.raises(InsufficientMemoryError, match=r"the weights need .* KiB, but cpu has 48\.8 KiB free"):
+    with pytest.raises(
+        InsufficientMemoryError, match=r"the weights need .* KiB, but cpu has 48\.8 KiB free"
+    ):
         load(folder)

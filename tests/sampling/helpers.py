@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from twostroke.core.request import Request
+from twostroke.core.sampling_params import SamplingParams
 from twostroke.sampling.sampler import Sampler, SamplerOutput
-from twostroke.sampling_params import SamplingParams
-from twostroke.types import Request
 
 
 def make_request(
@@ -43,4 +43,6 @@ def sample(logits: Tensor, requests: Sequence[Request]) -> SamplerOutput:
 def support(logits: Sequence[float], draws: int = 400, **request: Any) -> set[int]:
     """Tokens that come up in ``draws`` draws with different seeds."""
     rows = torch.tensor([logits] * draws)
-    return set(sample(rows, [make_request(seed=seed, **request) for seed in range(draws)]).token_ids)
+    return set(
+        sample(rows, [make_request(seed=seed, **request) for seed in range(draws)]).token_ids
+    )

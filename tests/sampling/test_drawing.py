@@ -7,7 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twostroke.sampling.drawing import WEIGHT_UNIT, Truncation, draw, draw_truncated, first_width, pick, ranked
+from twostroke.sampling.drawing import (
+    WEIGHT_UNIT,
+    Truncation,
+    draw,
+    draw_truncated,
+    first_width,
+    pick,
+    ranked,
+)
 
 LAST_UNIFORM = 1 - 2.0**-53  # the largest that can come
 
@@ -20,14 +28,18 @@ def test_pick_by_hand() -> None:
 
 def test_pick_at_the_ends_never_takes_a_weight_of_zero() -> None:
     weights = torch.zeros(2, 70_000, dtype=torch.int64)
-    weights[:, 5:-5] = int(WEIGHT_UNIT)  # the total exceeds 2**53, so that the product with the uniform is rounded
+    weights[:, 5:-5] = int(
+        WEIGHT_UNIT
+    )  # the total exceeds 2**53, so that the product with the uniform is rounded
     shares = torch.tensor([0.0, LAST_UNIFORM], dtype=torch.float64)
     assert int(weights[0].sum()) > 2**53
     assert pick(weights, shares).tolist() == [5, 70_000 - 6]
 
 
 def test_pick_stays_inside_a_row_without_weight() -> None:
-    assert pick(torch.zeros(1, 3, dtype=torch.int64), torch.tensor([0.9], dtype=torch.float64)).tolist() == [0]
+    assert pick(
+        torch.zeros(1, 3, dtype=torch.int64), torch.tensor([0.9], dtype=torch.float64)
+    ).tolist() == [0]
 
 
 @pytest.mark.parametrize("width", [1, 3, 5, 7])
@@ -56,7 +68,9 @@ def test_the_first_width_cannot_be_seen(data: st.DataObject) -> None:
     scaled = logits - logits.amax(dim=-1, keepdim=True)
     shares = torch.rand(rows, dtype=torch.float64, generator=generator)
     top_k = data.draw(st.lists(st.sampled_from([1, 2, 40, 200, 300]), min_size=rows, max_size=rows))
-    top_p = data.draw(st.lists(st.sampled_from([1e-9, 0.3, 0.9, 0.999999, 1.0]), min_size=rows, max_size=rows))
+    top_p = data.draw(
+        st.lists(st.sampled_from([1e-9, 0.3, 0.9, 0.999999, 1.0]), min_size=rows, max_size=rows)
+    )
     truncation = Truncation(
         torch.tensor(top_k),
         torch.tensor(top_p, dtype=torch.float64),
@@ -74,7 +88,10 @@ def test_without_filters_both_ways_draw_the_same() -> None:
     scaled = logits - logits.amax(dim=-1, keepdim=True)
     shares = torch.rand(200, dtype=torch.float64, generator=generator)
     everything = Truncation(
-        torch.full((200,), 300), torch.ones(200, dtype=torch.float64), torch.zeros(200, dtype=torch.int64), False
+        torch.full((200,), 300),
+        torch.ones(200, dtype=torch.float64),
+        torch.zeros(200, dtype=torch.int64),
+        False,
     )
     assert torch.equal(draw(scaled, shares, None), draw_truncated(scaled, shares, everything, 64))
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.sampling.helpers import make_request, sample
+from twostroke.core.logprobs import PositionLogprobs
 from twostroke.sampling import logprobs as logprobs_module
 from twostroke.sampling.logprobs import prompt_logprobs
-from twostroke.types import PositionLogprobs
 
 # Probabilities 1/2, 1/8, 1/4, 1/8, 0.
 PROBABILITIES = [4.0, 1.0, 2.0, 1.0, 0.0]
@@ -16,7 +16,9 @@ PROBABILITIES = [4.0, 1.0, 2.0, 1.0, 0.0]
 
 def rounded(entry: PositionLogprobs) -> tuple[tuple[int, float, int], list[tuple[int, float, int]]]:
     """With probabilities in place of their logarithms."""
-    chosen, *top = [(t.token_id, round(math.exp(t.logprob), 5), t.rank) for t in (entry.chosen, *entry.top)]
+    chosen, *top = [
+        (t.token_id, round(math.exp(t.logprob), 5), t.rank) for t in (entry.chosen, *entry.top)
+    ]
     return chosen, top
 
 
@@ -59,7 +61,13 @@ def test_log_probabilities_match_log_softmax() -> None:
 def test_sampled_rows_report_raw_logits_whatever_the_filters_do() -> None:
     logits = torch.tensor([PROBABILITIES] * 3).log()
     requests = [
-        make_request(temperature=0, logprobs=2, banned_token_ids=[0], repetition_penalty=3.0, logit_bias={3: 9.0}),
+        make_request(
+            temperature=0,
+            logprobs=2,
+            banned_token_ids=[0],
+            repetition_penalty=3.0,
+            logit_bias={3: 9.0},
+        ),
         make_request(temperature=0),
         make_request(temperature=50.0, top_k=1, logprobs=0),
     ]

@@ -12,11 +12,15 @@ def grid(num_seeds: int, num_positions: int, first_seed: int = 0) -> np.ndarray:
     """Uniforms of consecutive seeds and positions, [seeds, positions]."""
     seeds = np.arange(first_seed, first_seed + num_seeds, dtype=np.uint64)
     positions = np.arange(num_positions, dtype=np.int64)
-    return uniforms(np.repeat(seeds, num_positions), np.tile(positions, num_seeds)).reshape(num_seeds, num_positions)
+    return uniforms(np.repeat(seeds, num_positions), np.tile(positions, num_seeds)).reshape(
+        num_seeds, num_positions
+    )
 
 
 def test_a_uniform_depends_on_its_own_seed_and_position_only() -> None:
-    together = uniforms(np.array([7, 2**64 - 1, 7], dtype=np.uint64), np.array([0, 2**40, 5], dtype=np.int64))
+    together = uniforms(
+        np.array([7, 2**64 - 1, 7], dtype=np.uint64), np.array([0, 2**40, 5], dtype=np.int64)
+    )
     alone = [
         uniforms(np.array([s], dtype=np.uint64), np.array([p], dtype=np.int64))[0]
         for s, p in ((7, 0), (2**64 - 1, 2**40), (7, 5))
@@ -27,7 +31,9 @@ def test_a_uniform_depends_on_its_own_seed_and_position_only() -> None:
 
 def test_values_are_pinned() -> None:
     """A change here changes every seeded answer: it needs a line in the release notes."""
-    values = uniforms(np.array([0, 1, 2**63], dtype=np.uint64), np.array([0, 1, 1000], dtype=np.int64))
+    values = uniforms(
+        np.array([0, 1, 2**63], dtype=np.uint64), np.array([0, 1, 1000], dtype=np.int64)
+    )
     assert values.tolist() == [0.6524484863740322, 0.9435642308648544, 0.2820675446317753]
     assert derive_seed(0, 1) == 4723828388691666090
 
@@ -45,11 +51,16 @@ def splitmix64_first_output(state: int) -> int:
 def test_it_is_splitmix64_at_a_counter(seed: int, position: int) -> None:
     state = splitmix64_first_output(seed) + position * 0x9E3779B97F4A7C15
     expected = (splitmix64_first_output(state) >> 11) / 2**53
-    assert uniforms(np.array([seed], dtype=np.uint64), np.array([position], dtype=np.int64))[0] == expected
+    assert (
+        uniforms(np.array([seed], dtype=np.uint64), np.array([position], dtype=np.int64))[0]
+        == expected
+    )
 
 
 def test_splitmix64_known_answer() -> None:
-    """The first output for seed 0 of the reference implementation (prng.di.unimi.it/splitmix64.c)."""
+    """The first output for seed 0 of the reference implementation
+    (prng.di.unimi.it/splitmix64.c).
+    """
     assert splitmix64_first_output(0) == 0xE220A8397B1DCDAF
 
 
@@ -70,7 +81,10 @@ def test_neighbours_are_uncorrelated() -> None:
     for a, b in (
         (values[:-1], values[1:]),  # neighbouring seeds
         (values[:, :-1], values[:, 1:]),  # neighbouring positions
-        (values[:-1, 1:], values[1:, :-1]),  # one seed up, one position back: would show streams shifted by one
+        (
+            values[:-1, 1:],
+            values[1:, :-1],
+        ),  # one seed up, one position back: would show streams shifted by one
     ):
         correlation = float((a * b).mean() * 12)
         assert abs(correlation) < 4 / math.sqrt(a.size)
@@ -78,7 +92,9 @@ def test_neighbours_are_uncorrelated() -> None:
 
 def test_pairs_of_neighbouring_positions_fill_the_square() -> None:
     values = grid(300, 400, first_seed=10**6)
-    counts = np.histogram2d(values[:, ::2].ravel(), values[:, 1::2].ravel(), bins=10, range=[[0, 1], [0, 1]])[0]
+    counts = np.histogram2d(
+        values[:, ::2].ravel(), values[:, 1::2].ravel(), bins=10, range=[[0, 1], [0, 1]]
+    )[0]
     expected = values.size / 2 / 100
     assert float(((counts - expected) ** 2 / expected).sum()) < 99 + 4 * math.sqrt(2 * 99)
 

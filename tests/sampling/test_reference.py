@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.sampling.helpers import make_request, sample
-from twostroke.errors import InvalidRequestError
+from twostroke.core.errors import InvalidRequestError
+from twostroke.core.request import Request
 from twostroke.sampling.reference import sample_reference
-from twostroke.types import Request
 
 
 def reference(logits: Tensor, request: Request) -> int:
@@ -41,14 +41,18 @@ def requests(draw: st.DrawFn, vocab: int) -> Request:
     token = st.integers(0, vocab - 1)
     # Few distinct tokens, so that counts, bad words and masks meet.
     output = draw(st.lists(st.one_of(st.integers(0, 4), token), max_size=8))
-    bad_words = draw(sometimes(st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=3), max_size=3), []))
+    bad_words = draw(
+        sometimes(st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=3), max_size=3), [])
+    )
     return make_request(
         draw(st.lists(token, min_size=1, max_size=8)),
         output,
         seed=draw(st.integers(0, 2**64 - 1)),
         eos=frozenset(draw(st.lists(token, max_size=2))),
         bad_words=tuple(tuple(word) for word in bad_words),
-        temperature=draw(st.one_of(st.sampled_from([0.0, 1e-30, 0.5, 1.0, 100.0]), st.floats(0.01, 5))),
+        temperature=draw(
+            st.one_of(st.sampled_from([0.0, 1e-30, 0.5, 1.0, 100.0]), st.floats(0.01, 5))
+        ),
         top_k=draw(sometimes(st.one_of(st.integers(1, 8), st.integers(1, 2 * vocab)), 0)),
         top_p=draw(sometimes(st.floats(0, 1, exclude_min=True), 1.0)),
         min_p=draw(sometimes(st.floats(0, 1), 0.0)),
@@ -60,7 +64,9 @@ def requests(draw: st.DrawFn, vocab: int) -> Request:
         ignore_eos=draw(st.booleans()),
         stop_token_ids=draw(sometimes(st.lists(token, max_size=3), [])),
         allowed_token_ids=draw(sometimes(st.lists(token, min_size=1, max_size=20), None)),
-        banned_token_ids=draw(sometimes(st.lists(st.one_of(st.integers(0, 4), token), max_size=9), [])),
+        banned_token_ids=draw(
+            sometimes(st.lists(st.one_of(st.integers(0, 4), token), max_size=9), [])
+        ),
         logprobs=draw(st.sampled_from([None, None, 0, 3])),
     )
 
@@ -70,9 +76,13 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, list[Request]]:
     vocab = draw(st.integers(50, 300))
     rows = draw(st.lists(requests(vocab), min_size=1, max_size=6))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
-    logits = torch.randn(len(rows), vocab, generator=generator) * draw(st.sampled_from([0.0, 0.3, 3.0, 30.0]))
+    logits = torch.randn(len(rows), vocab, generator=generator) * draw(
+        st.sampled_from([0.0, 0.3, 3.0, 30.0])
+    )
     if draw(st.booleans()):
-        logits = logits.to(torch.bfloat16).float()  # what checkpoints really give: many equal values
+        logits = logits.to(
+            torch.bfloat16
+        ).float()  # what checkpoints really give: many equal values
     if draw(st.booleans()):
         logits[torch.rand(logits.shape, generator=generator) < 0.3] = -torch.inf
     return logits, rows
@@ -101,13 +111,17 @@ def test_company_makes_no_difference(batch: tuple[Tensor, list[Request]], random
         assert alone.logprobs.get(0) == output.logprobs.get(row) == shuffled.logprobs.get(place)
 
 
-@pytest.mark.parametrize("params", [{}, {"top_p": 0.95}, {"top_k": 50, "top_p": 0.9}, {"min_p": 0.05}])
+@pytest.mark.parametrize(
+    "params", [{}, {"top_p": 0.95}, {"top_k": 50, "top_p": 0.9}, {"min_p": 0.05}]
+)
 def test_a_large_vocabulary(params: dict[str, Any]) -> None:
     """Longer than one vector register, one thread's share and the first attempt at the nucleus."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(8, 20_011, generator=generator)
     rows = [make_request((1, 2), seed=seed, **params) for seed in range(8)]
-    assert sample(logits, rows).token_ids == [reference(logits[row], request) for row, request in enumerate(rows)]
+    assert sample(logits, rows).token_ids == [
+        reference(logits[row], request) for row, request in enumerate(rows)
+    ]
 
 
 def test_reference_by_hand() -> None:
@@ -117,7 +131,8 @@ def test_reference_by_hand() -> None:
         (4,), (5,), banned_token_ids=[0], bad_words=((5, 1),), min_tokens=5, stop_token_ids=[2],
         allowed_token_ids=[0, 1, 2, 3, 4, 6], logit_bias={6: 7.0}, repetition_penalty=2.0, temperature=0,
     )  # fmt: skip
-    # 0 banned, 1 ends a bad word, 2 stops too early, 5 not allowed; 3 has 6.0, 4 has 5.0 / 2, 6 has 0.0 + 7.0.
+    # 0 banned, 1 ends a bad word, 2 stops too early, 5 not allowed; 3 has 6.0, 4 has 5.0 / 2, 6 has
+    # 0.0 + 7.0.
     assert reference(logits, request) == 6
     assert sample(logits.unsqueeze(0), [request]).token_ids == [6]
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from tests.sampling.helpers import make_request, sample, support
+from twostroke.core.sampling_params import MIN_REPETITION_PENALTY
 from twostroke.sampling.random import uniforms
 from twostroke.sampling.sampler import Sampler
-from twostroke.sampling_params import MIN_REPETITION_PENALTY
 
 # Probabilities 0.4, 0.1, 0.3, 0.2.
 LOGITS = [math.log(p) for p in (0.4, 0.1, 0.3, 0.2)]
@@ -40,7 +40,9 @@ def test_draw_by_hand() -> None:
 def test_temperature_by_hand() -> None:
     """At 0.5 the probabilities are squared: 16, 1, 9 and 4 parts of 30."""
     shares = uniforms(np.arange(50, dtype=np.uint64), np.full(50, 1, dtype=np.int64))
-    expected = [int(np.searchsorted([16 / 30, 17 / 30, 26 / 30], share, side="right")) for share in shares]
+    expected = [
+        int(np.searchsorted([16 / 30, 17 / 30, 26 / 30], share, side="right")) for share in shares
+    ]
     requests = [make_request(seed=seed, temperature=0.5) for seed in range(50)]
     assert sample(torch.tensor([LOGITS] * 50), requests).token_ids == expected
 
@@ -101,7 +103,10 @@ def test_top_k_of_one_is_greedy_even_among_equals() -> None:
     logits = torch.randn(64, 50, generator=torch.Generator().manual_seed(0)).round()
     greedy = sample(logits, [make_request(temperature=0)] * 64).token_ids
     assert (
-        sample(logits, [make_request(top_k=1, seed=seed, temperature=100.0) for seed in range(64)]).token_ids == greedy
+        sample(
+            logits, [make_request(top_k=1, seed=seed, temperature=100.0) for seed in range(64)]
+        ).token_ids
+        == greedy
     )
 
 
@@ -122,7 +127,9 @@ def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
     [({}, 20), ({"top_k": 8}, 8), ({"top_p": 0.999999}, 20), ({"temperature": 2.0}, 20)],
 )
 def test_frequencies_follow_softmax(params: dict[str, Any], kept: int) -> None:
-    """Over positions of a few seeds; the bound is the mean of chi-square plus four standard deviations."""
+    """Over positions of a few seeds; the bound is the mean of chi-square plus four standard
+    deviations.
+    """
     rows, passes = 500, 20
     logits = torch.randn(20, generator=torch.Generator().manual_seed(3))
     scaled = (logits / params.get("temperature", 1.0)).double()
@@ -132,14 +139,20 @@ def test_frequencies_follow_softmax(params: dict[str, Any], kept: int) -> None:
     expected = probabilities.softmax(dim=-1).numpy()
     counts = np.zeros(20)
     for number in range(passes):
-        requests = [make_request((0,) * (position + 1), seed=number, **params) for position in range(rows)]
+        requests = [
+            make_request((0,) * (position + 1), seed=number, **params) for position in range(rows)
+        ]
         counts += np.bincount(sample(logits.repeat(rows, 1), requests).token_ids, minlength=20)
     assert (counts[expected == 0] == 0).all()
     drawable = expected > 0
-    assert chi_square(counts[drawable], expected[drawable]) < kept - 1 + 4 * math.sqrt(2 * (kept - 1))
+    assert chi_square(counts[drawable], expected[drawable]) < kept - 1 + 4 * math.sqrt(
+        2 * (kept - 1)
+    )
 
 
-def test_a_pure_greedy_batch_neither_sorts_nor_exponentiates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pure_greedy_batch_neither_sorts_nor_exponentiates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def forbidden(*args: object) -> None:
         raise AssertionError("not on the greedy path")
 
@@ -147,7 +160,9 @@ def test_a_pure_greedy_batch_neither_sorts_nor_exponentiates(monkeypatch: pytest
         monkeypatch.setattr(f"twostroke.sampling.sampler.{name}", forbidden)
     logits = torch.randn(4, 10, generator=torch.Generator().manual_seed(0))
     before = logits.clone()
-    output = Sampler(10, "cpu").sample(logits, [make_request(temperature=0, top_k=5, top_p=0.5)] * 4)
+    output = Sampler(10, "cpu").sample(
+        logits, [make_request(temperature=0, top_k=5, top_p=0.5)] * 4
+    )
     assert output.token_ids == before.argmax(dim=-1).tolist()
     assert torch.equal(logits, before)
 
@@ -169,7 +184,9 @@ def test_without_top_k_and_top_p_nothing_is_sorted(monkeypatch: pytest.MonkeyPat
 def test_inference_tensors_are_fine() -> None:
     with torch.inference_mode():
         logits = torch.zeros(1, 4)
-    assert Sampler(4, "cpu").sample(logits, [make_request(banned_token_ids=[0], temperature=0)]).token_ids == [1]
+    assert Sampler(4, "cpu").sample(
+        logits, [make_request(banned_token_ids=[0], temperature=0)]
+    ).token_ids == [1]
 
 
 def test_a_row_without_tokens_brings_no_nan_into_the_draw(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,14 +199,24 @@ def test_a_row_without_tokens_brings_no_nan_into_the_draw(monkeypatch: pytest.Mo
     for name in ("draw", "draw_truncated"):
         monkeypatch.setattr(f"twostroke.sampling.sampler.{name}", looking)
     nothing: dict[str, Any] = {"allowed_token_ids": [0], "banned_token_ids": [0]}
-    output = sample(torch.zeros(2, 3), [make_request(**nothing), make_request(top_p=0.5, **nothing)])
+    output = sample(
+        torch.zeros(2, 3), [make_request(**nothing), make_request(top_p=0.5, **nothing)]
+    )
     assert output.token_ids == [-1, -1] and seen == [False, False]
 
 
 def test_rows_that_are_not_finite_fail_alone() -> None:
     """NaN and +inf, greedy and drawn, also where a mask hides them; -inf alone is no failure."""
-    rows = [[0.0, math.nan, 3.0], [1.0, math.inf, 0.0], [0.0, -math.inf, 2.0], [math.nan] * 3, [0.0, math.nan, 1.0]]
-    requests = [make_request(temperature=t, logprobs=2) for t in (0, 1, 0, 1)] + [make_request(banned_token_ids=[1])]
+    rows = [
+        [0.0, math.nan, 3.0],
+        [1.0, math.inf, 0.0],
+        [0.0, -math.inf, 2.0],
+        [math.nan] * 3,
+        [0.0, math.nan, 1.0],
+    ]
+    requests = [make_request(temperature=t, logprobs=2) for t in (0, 1, 0, 1)] + [
+        make_request(banned_token_ids=[1])
+    ]
     output = sample(torch.tensor(rows), requests)
     assert output.non_finite == [0, 1, 3, 4] and not output.errors
     assert output.token_ids == [-1, -1, 2, -1, -1] and list(output.logprobs) == [2]
@@ -207,9 +234,13 @@ EXTREMES: dict[str, list[Any]] = {
 
 
 def test_no_allowed_value_ends_the_step() -> None:
-    """An index out of range in one row fails the pass for all, and three such passes in a row end the engine."""
+    """An index out of range in one row fails the pass for all, and three such passes in a row end
+    the engine.
+    """
     torch.manual_seed(0)
-    rows = torch.stack([torch.randn(32), 1e4 * torch.randn(32), torch.zeros(32), torch.full((32,), -torch.inf)])
+    rows = torch.stack(
+        [torch.randn(32), 1e4 * torch.randn(32), torch.zeros(32), torch.full((32,), -torch.inf)]
+    )
     rows[3, 5] = -1e4
     for values in itertools.product(*EXTREMES.values()):
         params = dict(zip(EXTREMES, values))

@@ -1,4 +1,6 @@
-"""Fair scheduling: tenants that wait share the engine, credit is not saved up, and a flood drowns nobody."""
+"""Fair scheduling: tenants that wait share the engine, credit is not saved up, and a flood drowns
+nobody.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,12 @@ from hypothesis import strategies as st
 
 from tests.fakes import VOCAB, FakeExecutor
 from tests.scheduling.test_scheduler import BLOCK, Harness, expected_output, make_request
-from twostroke.config import PolicyName, SchedulerConfig
+from twostroke.core.config import PolicyName, SchedulerConfig
+from twostroke.core.request import FinishReason, Request
+from twostroke.core.step import Reason
 from twostroke.kv_cache.manager import KVCacheManager
-from twostroke.scheduling.policies import FairPolicy
+from twostroke.scheduling.policies.policies import FairPolicy
 from twostroke.scheduling.scheduler import Scheduler
-from twostroke.types import FinishReason, Reason, Request
 
 INPUT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0
 LONGEST_PROMPT, LONGEST_OUTPUT = 12, 8
@@ -30,7 +33,9 @@ class Meter:
         self._computed: Counter[str] = Counter()
 
     def step(self, harness: Harness) -> None:
-        before = {r.request_id: (r, r.num_output_tokens) for r in harness.scheduler.requests.values()}
+        before = {
+            r.request_id: (r, r.num_output_tokens) for r in harness.scheduler.requests.values()
+        }
         harness.step()
         for request_id, item in harness.last.scheduled.items():
             request, num_outputs = before[request_id]
@@ -42,14 +47,18 @@ class Meter:
 
 
 def waiting_tenants(scheduler: Scheduler) -> set[str]:
-    """Those with a request in the queue; samples that are held until their prompt is computed are not in it."""
+    """Those with a request in the queue; samples that are held until their prompt is computed are
+    not in it.
+    """
     waiting = (r for r in scheduler.requests.values() if r.request_id not in scheduler.running)
     return {r.tenant for r in waiting if r.leader is None}
 
 
 @st.composite
 def backlogs(draw: st.DrawFn) -> tuple[SchedulerConfig, int, bool, list[Request]]:
-    """Two or three tenants with many requests each, all there from the start; blocks are mostly scarce."""
+    """Two or three tenants with many requests each, all there from the start; blocks are mostly
+    scarce.
+    """
     config = SchedulerConfig(
         max_num_batched_tokens=draw(st.sampled_from([1, 5, 16, 40])),
         max_num_seqs=draw(st.integers(1, 5)),
@@ -66,15 +75,21 @@ def backlogs(draw: st.DrawFn) -> tuple[SchedulerConfig, int, bool, list[Request]
             leader = None
             for index in range(random.choice([1, 1, 1, 2])):
                 name = f"{tenant}{number}#{index}"
-                requests.append(make_request(name, prompt, output, leader=leader, seed=index, tenant=tenant))
+                requests.append(
+                    make_request(name, prompt, output, leader=leader, seed=index, tenant=tenant)
+                )
                 leader = leader or requests[-1]
     return config, draw(st.sampled_from([6, 8, 12, 30])), draw(st.booleans()), requests
 
 
 @settings(max_examples=150, deadline=None)
 @given(backlogs())
-def test_tenants_that_wait_get_equal_shares(backlog: tuple[SchedulerConfig, int, bool, list[Request]]) -> None:
-    """Theorem 4.8 of the paper for our charging: while both wait, they differ by no more than what can run at once."""
+def test_tenants_that_wait_get_equal_shares(
+    backlog: tuple[SchedulerConfig, int, bool, list[Request]],
+) -> None:
+    """Theorem 4.8 of the paper for our charging: while both wait, they differ by no more than what
+    can run at once.
+    """
     config, num_blocks, caching, requests = backlog
     harness, meter = Harness(config, num_blocks, caching), Meter()
     for request in requests:
@@ -108,13 +123,17 @@ class ChargesOnly(FairPolicy):
 def test_the_counters_are_what_was_served(
     backlog: tuple[SchedulerConfig, int, bool, list[Request]], data: st.DataObject
 ) -> None:
-    """Each token is charged once: not again after a preemption, not for an aborted rest, a shared prompt once."""
+    """Each token is charged once: not again after a preemption, not for an aborted rest, a shared
+    prompt once.
+    """
     config, num_blocks, caching, requests = backlog
     harness, meter = Harness(config, num_blocks, caching), Meter()
     policy = harness.scheduler.policy = ChargesOnly()
     for request in requests:
         harness.scheduler.add(request)
-    doomed = data.draw(st.lists(st.sampled_from([r.request_id for r in requests]), max_size=4, unique=True))
+    doomed = data.draw(
+        st.lists(st.sampled_from([r.request_id for r in requests]), max_size=4, unique=True)
+    )
     steps = 0
     while harness.scheduler.has_work():
         if steps % 3 == 2 and doomed:
@@ -149,7 +168,9 @@ def test_weights_are_those_of_the_configuration() -> None:
 
 
 def test_idling_saves_up_no_credit() -> None:
-    """Who comes back after a long time is served alternately with who was there, not until it has caught up."""
+    """Who comes back after a long time is served alternately with who was there, not until it has
+    caught up.
+    """
     harness, meter = Harness(SchedulerConfig(policy="fair", max_num_seqs=1)), Meter()
     for number in range(40):
         harness.scheduler.add(make_request(f"a{number}", [number + 1] * 4, 4, tenant="a"))
@@ -207,7 +228,7 @@ def test_within_a_tenant_the_order_is_that_of_arrival() -> None:
     assert orders[0] == orders[1]
 
 
-# ---- newcomers ------------------------------------------------------------------------------------------------------
+# ---- newcomers -----------------------------------------------------------------------------------
 
 
 def crowd(harness: Harness, count: int, output: int = 40) -> list[Request]:
@@ -222,14 +243,20 @@ def crowd(harness: Harness, count: int, output: int = 40) -> list[Request]:
 
 @pytest.mark.parametrize("seats, blocks", [(3, 64), (8, 10)])
 def test_a_newcomer_takes_the_place_of_the_hogs_latest(seats: int, blocks: int) -> None:
-    """Whether seats or blocks are lacking; and what is displaced goes on to give the same answer."""
-    harness = Harness(SchedulerConfig(policy="fair", max_num_seqs=seats, max_num_batched_tokens=32), blocks, False)
+    """Whether seats or blocks are lacking; and what is displaced goes on to give the same
+    answer.
+    """
+    harness = Harness(
+        SchedulerConfig(policy="fair", max_num_seqs=seats, max_num_batched_tokens=32), blocks, False
+    )
     hog = crowd(harness, 3, 20)
     newcomer = make_request("b", [9] * 7, 5, tenant="b")
     harness.scheduler.add(newcomer)
     harness.step()
     assert newcomer.num_output_tokens == 1
-    preempted = [(d.request_id, d.by) for d in harness.last.decisions if d.reason.value == "preempted"]
+    preempted = [
+        (d.request_id, d.by) for d in harness.last.decisions if d.reason.value == "preempted"
+    ]
     assert preempted == [("a2", "b")]
     harness.run()
     for request in [*hog, newcomer]:
@@ -246,7 +273,11 @@ def test_who_has_one_request_running_yields_to_nobody() -> None:
 
 
 def test_a_newcomers_prompt_goes_before_the_hogs_tokens_and_leaves_them_a_quarter() -> None:
-    harness = Harness(SchedulerConfig(policy="fair", max_num_seqs=16, max_num_batched_tokens=16, max_prefill_chunk=8))
+    harness = Harness(
+        SchedulerConfig(
+            policy="fair", max_num_seqs=16, max_num_batched_tokens=16, max_prefill_chunk=8
+        )
+    )
     crowd(harness, 8)
     harness.scheduler.add(make_request("single", [1, 2], 30, tenant="c"))
     harness.step()
@@ -257,7 +288,9 @@ def test_a_newcomers_prompt_goes_before_the_hogs_tokens_and_leaves_them_a_quarte
         harness.step()
         reasons.append({d.reason for d in harness.last.decisions if d.request_id != "b"})
         tokens = {name: item.num_tokens for name, item in harness.last.scheduled.items()}
-        shares.append((tokens["b"], tokens["single"], sum(n for name, n in tokens.items() if name[0] == "a")))
+        shares.append(
+            (tokens["b"], tokens["single"], sum(n for name, n in tokens.items() if name[0] == "a"))
+        )
     # The one with a single request goes on; what it takes comes out of the hogs' quarter.
     assert shares == [(8, 1, 1), (8, 1, 1), (4, 1, 0), (1, 1, 8)]
     # Ten tokens of sixteen were spent: it is not the budget that kept the hogs back.
@@ -265,8 +298,12 @@ def test_a_newcomers_prompt_goes_before_the_hogs_tokens_and_leaves_them_a_quarte
 
 
 def test_who_displaces_again_and_again_must_have_forgone_what_that_costs() -> None:
-    """Tiny requests without end make the engine compute no more tokens twice than their tenant let pass."""
-    harness = Harness(SchedulerConfig(policy="fair", max_num_seqs=2, max_num_batched_tokens=64), 200, False)
+    """Tiny requests without end make the engine compute no more tokens twice than their tenant let
+    pass.
+    """
+    harness = Harness(
+        SchedulerConfig(policy="fair", max_num_seqs=2, max_num_batched_tokens=64), 200, False
+    )
     for number in range(2):
         harness.scheduler.add(make_request(f"a{number}", [number + 1] * 60, 60, tenant="a"))
     number, displaced, hog_tokens = 0, [], 0
@@ -276,13 +313,17 @@ def test_who_displaces_again_and_again_must_have_forgone_what_that_costs() -> No
             number += 1
         before = {name: r.num_computed_tokens for name, r in harness.scheduler.running.items()}
         harness.step()
-        hog_tokens += sum(i.num_tokens for name, i in harness.last.scheduled.items() if name[0] == "a")
-        displaced += [before[d.request_id] for d in harness.last.decisions if d.reason.value == "preempted"]
+        hog_tokens += sum(
+            i.num_tokens for name, i in harness.last.scheduled.items() if name[0] == "a"
+        )
+        displaced += [
+            before[d.request_id] for d in harness.last.decisions if d.reason.value == "preempted"
+        ]
     assert displaced
     assert sum(displaced) <= hog_tokens / 2 + max(displaced)
 
 
-# ---- a flood -------------------------------------------------------------------------------------------------------
+# ---- a flood -------------------------------------------------------------------------------------
 
 QUIET_GAP, NUM_QUIET = 0.137, 9
 FLOOD_PROMPT, FLOOD_BACKLOG = 24, 60
@@ -307,7 +348,9 @@ class FloodRun:
     num_flood_tokens: int = 0
 
     def __post_init__(self) -> None:
-        config = SchedulerConfig(max_num_batched_tokens=self.budget, max_num_seqs=32, policy=self.policy)
+        config = SchedulerConfig(
+            max_num_batched_tokens=self.budget, max_num_seqs=32, policy=self.policy
+        )
         self.scheduler = Scheduler(config, KVCacheManager(3000, BLOCK))
         self.executor = FakeExecutor(3000, BLOCK)
         self.quiet = [
@@ -342,7 +385,9 @@ class FloodRun:
         """A client that keeps sixty requests waiting, whatever happens."""
         while len(self.scheduler.requests) - len(self.scheduler.running) < FLOOD_BACKLOG:
             output = self.flood_output + self.num_flood % 6
-            self._arrive(self.now, self._request(f"flood{self.num_flood}", FLOOD_PROMPT, output, "flood"))
+            self._arrive(
+                self.now, self._request(f"flood{self.num_flood}", FLOOD_PROMPT, output, "flood")
+            )
             self.num_flood += 1
 
     def _step(self) -> None:
@@ -364,19 +409,26 @@ class FloodRun:
     [(32, 3, 128), (32, 3, 16), (32, 64, 16), (256, 64, 16), (256, 64, 128), (256, 200, 128)],
 )
 def test_a_flood_does_not_drown_others(budget: int, flood_output: int, quiet_prompt: int) -> None:
-    """A key that floods raises another key's median TTFT by no more than 2x, however long its answers hold seats.
+    """A key that floods raises another key's median TTFT by no more than 2x, however long its
+    answers hold seats.
 
     With 16 tokens that hangs on the moments of arrival (decision 0027); the bound below does not.
     """
     alone = FloodRun("fcfs", 0, quiet_prompt, budget).run()
     run = FloodRun("fair", flood_output, quiet_prompt, budget)
     assert run.run() <= 2 * alone
-    assert run.num_flood_tokens > 1000 * run.now  # and is itself still served: alone it would get 3200 a second
+    assert (
+        run.num_flood_tokens > 1000 * run.now
+    )  # and is itself still served: alone it would get 3200 a second
 
 
 @pytest.mark.parametrize(("budget", "quiet_prompt"), [(32, 16), (256, 16), (256, 128)])
-def test_a_newcomer_waits_for_the_step_that_runs_and_a_quarter_more(budget: int, quiet_prompt: int) -> None:
-    """At whatever moment of a step it comes. For a prompt that is short beside the step, that may be more than 2x."""
+def test_a_newcomer_waits_for_the_step_that_runs_and_a_quarter_more(
+    budget: int, quiet_prompt: int
+) -> None:
+    """At whatever moment of a step it comes. For a prompt that is short beside the step, that may
+    be more than 2x.
+    """
     alone = FloodRun("fcfs", 0, quiet_prompt, budget).run()
     for shift in range(4):
         run = FloodRun("fair", 64, quiet_prompt, budget, gap=0.130 + 0.0024 * shift)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.scheduling.test_scheduler import Harness, make_request
-from twostroke.config import SchedulerConfig
-from twostroke.types import Reason
+from twostroke.core.config import SchedulerConfig
+from twostroke.core.step import Reason
 
 
 def test_who_must_not_enter_a_step_that_preempts_is_not_told_of_blocks() -> None:

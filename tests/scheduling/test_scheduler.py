@@ -1,4 +1,6 @@
-"""The scheduler with the KV manager: exact under any mix, replayable, never stuck, and it says why."""
+"""The scheduler with the KV manager: exact under any mix, replayable, never stuck, and it says
+why.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes import VOCAB, FakeExecutor, next_token
-from twostroke.config import SchedulerConfig
-from twostroke.errors import NonFiniteLogitsError, RequestTooLargeError
+from twostroke.core.config import SchedulerConfig
+from twostroke.core.errors import NonFiniteLogitsError, RequestTooLargeError
+from twostroke.core.output import RequestOutput
+from twostroke.core.request import FinishReason, Request
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.step import Reason, StepPlan
 from twostroke.kv_cache.manager import KVCacheManager, Prefix
-from twostroke.sampling_params import SamplingParams
 from twostroke.scheduling.scheduler import Scheduler
-from twostroke.types import FinishReason, Reason, Request, RequestOutput, StepPlan
 
 BLOCK = 4
 Arrival = tuple[int, list[int], int, int, int]  # step, prompt, max_tokens, n, priority
-Trace = tuple[SchedulerConfig, int, bool, list[Arrival], dict[int, int]]  # ..., num_blocks, caching, arrivals, aborts
+Trace = tuple[
+    SchedulerConfig, int, bool, list[Arrival], dict[int, int]
+]  # ..., num_blocks, caching, arrivals, aborts
 
 
 def make_request(
@@ -68,7 +74,9 @@ class Harness:
         assert self.last.scheduled, "work waits but nothing was scheduled"
         self.plans.append(json.dumps(self.last.summary()))
         result = self.executor.execute(self.last)
-        assert set(self.executor.tables) <= set(self.scheduler.running), "a request lost its blocks unannounced"
+        assert set(self.executor.tables) <= set(self.scheduler.running), (
+            "a request lost its blocks unannounced"
+        )
         self.now += 1.0
         outputs = self.scheduler.update(self.last, result, self.now)
         self.kv.check_integrity()
@@ -108,7 +116,8 @@ def traces(draw: st.DrawFn) -> Trace:
     arrivals: list[Arrival] = [
         (
             random.randrange(8),
-            shared[: random.randrange(13)] + [random.randrange(VOCAB) for _ in range(random.randrange(1, 10))],
+            shared[: random.randrange(13)]
+            + [random.randrange(VOCAB) for _ in range(random.randrange(1, 10))],
             random.randrange(1, 13),
             random.choice([1, 1, 2, 4]),
             random.randrange(3),
@@ -116,13 +125,21 @@ def traces(draw: st.DrawFn) -> Trace:
         for _ in range(draw(st.integers(1, 10)))
     ]
     aborts = {random.randrange(10): random.randrange(20) for _ in range(draw(st.integers(0, 3)))}
-    return config, draw(st.sampled_from([9, 9, 10, 12, 16, 30])), draw(st.booleans()), arrivals, aborts
+    return (
+        config,
+        draw(st.sampled_from([9, 9, 10, 12, 16, 30])),
+        draw(st.booleans()),
+        arrivals,
+        aborts,
+    )
 
 
 def replay(
     trace: Trace,
 ) -> list[str]:
-    """Run a trace to its end, check every output against the fake model alone, and return the plans."""
+    """Run a trace to its end, check every output against the fake model alone, and return the
+    plans.
+    """
     config, num_blocks, caching, arrivals, aborts = trace
     harness = Harness(config, num_blocks, caching)
     samples: list[tuple[Request, list[int]]] = []
@@ -165,7 +182,9 @@ def replay(
 def test_every_output_is_what_the_request_alone_would_give(
     trace: Trace,
 ) -> None:
-    """Chunks, shared prefixes, samples, preemption and aborts never show in an output, and blocks never leak."""
+    """Chunks, shared prefixes, samples, preemption and aborts never show in an output, and blocks
+    never leak.
+    """
     replay(trace)
 
 
@@ -224,7 +243,9 @@ def test_salt_separates_prefixes(salts: tuple[str, str]) -> None:
 
 
 def test_samples_share_the_prompt_and_copy_on_write() -> None:
-    """Three samples of a ten-token prompt: two full blocks are held once, the half-full third is copied."""
+    """Three samples of a ten-token prompt: two full blocks are held once, the half-full third is
+    copied.
+    """
     harness = Harness(caching=False)
     leader = make_request("s#0", list(range(1, 11)), 6)
     for request in (leader, make_request("s#1", leader.token_ids, 6, leader=leader, seed=1)):
@@ -249,7 +270,9 @@ def test_preemption_names_who_caused_it_and_the_victim_still_answers_exactly() -
     preempted = []
     while harness.scheduler.has_work():
         harness.step()
-        preempted += [(d.request_id, d.by) for d in harness.last.decisions if d.reason is Reason.PREEMPTED]
+        preempted += [
+            (d.request_id, d.by) for d in harness.last.decisions if d.reason is Reason.PREEMPTED
+        ]
     assert preempted
     assert all(victim > (by or "") for victim, by in preempted), "the later arrival must yield"
     for request in requests:
@@ -268,7 +291,9 @@ def test_priority_decides_who_runs_and_who_yields() -> None:
 
 
 def test_an_id_used_again_after_an_abort_is_a_new_request() -> None:
-    """The queue forgets lazily: what was aborted while it waited must not run under the same name."""
+    """The queue forgets lazily: what was aborted while it waited must not run under the same
+    name.
+    """
     harness = Harness(SchedulerConfig(max_num_seqs=1))
     for request_id in ("first", "a"):
         harness.scheduler.add(make_request(request_id, [1, 2, 3]))
@@ -300,7 +325,9 @@ def test_request_that_can_never_fit_is_refused_with_the_numbers() -> None:
 
 
 def test_failed_request_ends_alone_and_leaves_nothing_in_the_cache() -> None:
-    """What a failed request computed may be wrong: a later request with the same prompt must not reuse it."""
+    """What a failed request computed may be wrong: a later request with the same prompt must not
+    reuse it.
+    """
     harness = Harness()
     bad, good = make_request("bad", list(range(1, 14))), make_request("good", list(range(20, 33)))
     harness.scheduler.add(bad)
@@ -331,14 +358,21 @@ def test_prompt_logprobs_compute_every_token() -> None:
 
 
 def test_a_prompt_that_is_scored_goes_in_small_chunks() -> None:
-    """Its logits over the vocabulary would hold up everybody else's step; once they are known it runs as any other."""
+    """Its logits over the vocabulary would hold up everybody else's step; once they are known it
+    runs as any other.
+    """
     harness = Harness(SchedulerConfig(max_num_batched_tokens=1000), num_blocks=400)
-    plain, scored = (make_request(name, [number] * 600) for number, name in enumerate(("plain", "scored")))
+    plain, scored = (
+        make_request(name, [number] * 600) for number, name in enumerate(("plain", "scored"))
+    )
     scored.params = replace(scored.params, prompt_logprobs=1)
     for request in (scored, plain):
         harness.scheduler.add(request)
     harness.step()
-    assert {name: item.num_tokens for name, item in harness.last.scheduled.items()} == {"scored": 256, "plain": 600}
+    assert {name: item.num_tokens for name, item in harness.last.scheduled.items()} == {
+        "scored": 256,
+        "plain": 600,
+    }
     assert harness.reasons() == {Reason.PREFILL_CHUNK}
     scored.num_scored_tokens = 599
     harness.step()
@@ -355,7 +389,9 @@ def test_waste_is_the_unused_part_of_last_blocks() -> None:
 
 
 def test_admission_leaves_the_blocks_that_running_requests_still_need() -> None:
-    """A prompt that runs in chunks has its later blocks promised: nobody is admitted only to be preempted."""
+    """A prompt that runs in chunks has its later blocks promised: nobody is admitted only to be
+    preempted.
+    """
     harness = Harness(SchedulerConfig(max_num_batched_tokens=8, max_prefill_chunk=4), num_blocks=10)
     harness.scheduler.add(make_request("long", list(range(1, 30)), 2))
     harness.scheduler.add(make_request("other", list(range(30, 42)), 2))

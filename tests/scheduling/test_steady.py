@@ -10,12 +10,13 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from tests.scheduling.test_scheduler import make_request
-from twostroke.config import SchedulerConfig
+from twostroke.core.config import SchedulerConfig
+from twostroke.core.request import FinishReason, Request
+from twostroke.core.step import StepResult
 from twostroke.kv_cache.block_hash import extend_block_hashes
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.scheduling.scheduler import Scheduler
-from twostroke.scheduling.steady import Steady
-from twostroke.types import FinishReason, Request, StepResult
+from twostroke.simulator.jumping.steady import Steady
 
 BLOCK = 4
 TOKEN = 1
@@ -44,7 +45,9 @@ class Run:
 
     def add(self, request: Request) -> None:
         # As in a simulation, what it will have written is known.
-        known = replace(request, token_ids=[*request.token_ids, *[TOKEN] * request.max_total_tokens])
+        known = replace(
+            request, token_ids=[*request.token_ids, *[TOKEN] * request.max_total_tokens]
+        )
         num_blocks = request.max_total_tokens // BLOCK
         request.block_hashes = extend_block_hashes(known, num_blocks, BLOCK, "")[:num_blocks]
         self.scheduler.add(request)
@@ -58,7 +61,9 @@ class Run:
                 finished, begun = self.steady.run(steps, float(self.step + steps))
                 self.num_jumped += steps
                 self.step += steps
-                self.free_blocks += [free - taken for taken in accumulate((begun * steps)[: steps - 1])]
+                self.free_blocks += [
+                    free - taken for taken in accumulate((begun * steps)[: steps - 1])
+                ]
                 self.free_blocks.append(self.kv.pool.num_free)
                 self.finished += [(self.step, request.request_id) for request in finished]
             else:
@@ -70,7 +75,9 @@ class Run:
         self.num_beside += self.scheduler.num_lent > 0
         self.steady.begin()
         plan = self.scheduler.schedule(float(self.step))
-        tokens = {request_id: [TOKEN] for request_id, item in plan.scheduled.items() if item.samples}
+        tokens = {
+            request_id: [TOKEN] for request_id, item in plan.scheduled.items() if item.samples
+        }
         self.step += 1
         finished = [request.request_id for request in self.steady.end(float(self.step))]
         self.scheduler.update(plan, StepResult(token_ids=tokens), float(self.step))
@@ -83,10 +90,13 @@ class Run:
         self.steady.release()
         return {
             **self.pool(),
-            "tables": {i: (t.blocks, t.num_indexed, t.num_announced) for i, t in self.kv._tables.items()},
+            "tables": {
+                i: (t.blocks, t.num_indexed, t.num_announced) for i, t in self.kv._tables.items()
+            },
             "running": sorted(self.scheduler.running),
             "requests": [
-                (r.token_ids, r.num_computed_tokens, r.status, r.finish_time, r.num_preemptions) for r in self.requests
+                (r.token_ids, r.num_computed_tokens, r.status, r.finish_time, r.num_preemptions)
+                for r in self.requests
             ],
             "step": self.scheduler._step,
         }
@@ -115,7 +125,8 @@ def runs(draw: st.DrawFn) -> tuple[SchedulerConfig, int, bool, list[Arrival], di
         (
             random.randrange(40),
             # Mostly the token that is drawn, so that prompts look for what others have generated.
-            [10 + number] * apart + [random.choice([TOKEN, TOKEN, TOKEN, 2]) for _ in range(random.randrange(1, 20))],
+            [10 + number] * apart
+            + [random.choice([TOKEN, TOKEN, TOKEN, 2]) for _ in range(random.randrange(1, 20))],
             random.randrange(1, 25),
             random.choice([1, 1, 1, 2]),
             random.randrange(3),
@@ -123,12 +134,20 @@ def runs(draw: st.DrawFn) -> tuple[SchedulerConfig, int, bool, list[Arrival], di
         for number in range(draw(st.integers(1, 10)))
     ]
     aborts = {random.randrange(10): random.randrange(60) for _ in range(draw(st.integers(0, 3)))}
-    return config, draw(st.sampled_from([11, 12, 14, 20, 40])), draw(st.booleans()), arrivals, aborts
+    return (
+        config,
+        draw(st.sampled_from([11, 12, 14, 20, 40])),
+        draw(st.booleans()),
+        arrivals,
+        aborts,
+    )
 
 
 @settings(max_examples=400, deadline=None)
 @given(runs())
-def test_jumping_is_stepping(case: tuple[SchedulerConfig, int, bool, list[Arrival], dict[int, int]]) -> None:
+def test_jumping_is_stepping(
+    case: tuple[SchedulerConfig, int, bool, list[Arrival], dict[int, int]],
+) -> None:
     config, num_blocks, caching, arrivals, aborts = case
     both = [Run(config, num_blocks, caching, jumps) for jumps in (False, True)]
     for step in sorted({arrival[0] for arrival in arrivals} | set(aborts.values())):
@@ -139,7 +158,9 @@ def test_jumping_is_stepping(case: tuple[SchedulerConfig, int, bool, list[Arriva
             for number, (at, prompt, max_tokens, n, priority) in enumerate(arrivals):
                 leader = None
                 for index in range(n if at == step else 0):
-                    request = make_request(f"{number}#{index}", prompt, max_tokens, leader=leader, priority=priority)
+                    request = make_request(
+                        f"{number}#{index}", prompt, max_tokens, leader=leader, priority=priority
+                    )
                     run.add(request)
                     leader = leader or request
                 if aborts.get(number) == step:
@@ -180,7 +201,9 @@ def test_a_run_ends_before_blocks_run_out() -> None:
 
 
 def test_a_run_ends_when_somebody_writes_the_prefix_that_is_waited_for() -> None:
-    """ "a" and "b" write the same; what "a" kept of it goes first, so "m" writes the one block that "w" lacks of it."""
+    """ "a" and "b" write the same; what "a" kept of it goes first, so "m" writes the one block that
+    "w" lacks of it.
+    """
     both = [Run(SchedulerConfig(), 12, True, jumps) for jumps in (False, True)]
     rows = ((0, "a", 12, 1), (0, "b", 20, 16), (1, "c", 16, 1), (2, "m", 10, 16), (4, "w", 22, 1))
     for run in both:
@@ -194,7 +217,9 @@ def test_a_run_ends_when_somebody_writes_the_prefix_that_is_waited_for() -> None
 
 
 def test_what_a_run_evicts_was_found_before() -> None:
-    """ "b" writes what "a" has left, which goes only afterwards: until then it is that which counts."""
+    """ "b" writes what "a" has left, which goes only afterwards: until then it is that which
+    counts.
+    """
     both = [Run(SchedulerConfig(), 6, True, jumps) for jumps in (False, True)]
     for run in both:
         run.add(make_request("a", [TOKEN] * 12, 1))
@@ -230,9 +255,14 @@ def test_a_prompt_is_planned_beside_those_that_decode() -> None:
 
 
 def test_what_cannot_be_foreseen_is_stepped_through() -> None:
-    """A fair policy's order changes with every token; samples share blocks; an end token may come at any time."""
+    """A fair policy's order changes with every token; samples share blocks; an end token may come
+    at any time.
+    """
     fair = Run(SchedulerConfig(policy="fair"), 40, True, True)
-    samples, stopping = Run(SchedulerConfig(), 40, True, True), Run(SchedulerConfig(), 40, True, True)
+    samples, stopping = (
+        Run(SchedulerConfig(), 40, True, True),
+        Run(SchedulerConfig(), 40, True, True),
+    )
     for run in (fair, samples, stopping):
         run.add(make_request("a", [3, 4, 5], 9))
     samples.add(make_request("b", [3, 4, 5], 9, leader=samples.requests[0]))

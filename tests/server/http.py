@@ -24,7 +24,9 @@ async def post(engine: ScriptedEngine, path: str, body: object, **options: Any) 
     """One request; lone surrogates and the like travel as JSON escapes."""
     async with client_for(engine, **options) as client:
         content = body if isinstance(body, (str, bytes)) else json.dumps(body)
-        return await client.post("/v1/" + path, content=content, headers={"content-type": "application/json"})
+        return await client.post(
+            "/v1/" + path, content=content, headers={"content-type": "application/json"}
+        )
 
 
 async def chat(engine: ScriptedEngine, **fields: Any) -> dict[str, Any]:

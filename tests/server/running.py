@@ -14,7 +14,7 @@ from pathlib import Path
 
 import uvicorn
 
-from twostroke.engine.client import EngineClient
+from twostroke.engine.clients.base import EngineClient
 from twostroke.gateway.gateway import Gateway
 from twostroke.server.app import create_app
 from twostroke.server.lifecycle import uvicorn_config
@@ -25,7 +25,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def running_server(client: EngineClient, *, gateway: Gateway | None = None, **options: object) -> Iterator[str]:
+def running_server(
+    client: EngineClient, *, gateway: Gateway | None = None, **options: object
+) -> Iterator[str]:
     """The base URL of a server for ``client``."""
     settings = ServerOptions(**{"port": 0, "served_model_name": ("scripted",), **options})  # type: ignore[arg-type]
     listener = listen(settings)
@@ -57,7 +59,12 @@ class ServerProcess:
         command = [sys.executable, *arguments]
         environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
         self.process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command,
+            cwd=ROOT,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         self.stderr = ""
         self._reader = threading.Thread(target=self._read)

@@ -1,4 +1,6 @@
-"""An engine that says what it is told to: for the shapes of the protocol, without torch or a scheduler."""
+"""An engine that says what it is told to: for the shapes of the protocol, without torch or a
+scheduler.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,15 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from tests.text.tiny_tokenizers import byte_level
-from twostroke.config import SchedulerConfig
-from twostroke.engine.client import GenerationRequest, TokenUsage
+from twostroke.core.config import SchedulerConfig
+from twostroke.core.errors import InvalidRequestError, RequestTooLargeError, TwostrokeError
+from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
+from twostroke.core.output import RequestOutput
+from twostroke.core.request import FinishReason
+from twostroke.engine.clients.base import GenerationRequest, TokenUsage
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.errors import InvalidRequestError, RequestTooLargeError, TwostrokeError
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.text.tokenizer import Tokenizer
-from twostroke.types import FinishReason, PositionLogprobs, RequestOutput, TokenLogprob
 
 TEMPLATE = """\
 {% for m in messages %}{{ m.role }}: {{ m.content }}
@@ -53,7 +57,9 @@ class ScriptedEngine:
 
     @property
     def info(self) -> ExecutorInfo:
-        return ExecutorInfo(model_id="scripted", vocab_size=340, max_model_len=100, num_blocks=40, block_size=4)
+        return ExecutorInfo(
+            model_id="scripted", vocab_size=340, max_model_len=100, num_blocks=40, block_size=4
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -67,12 +73,16 @@ class ScriptedEngine:
             raise InvalidRequestError("the prompt is empty", param="prompt")
         needed = len(request.prompt_token_ids) + (request.params.max_tokens or 1)
         if needed > self.info.max_model_len:
-            raise RequestTooLargeError("too long", needed=needed, available=100, param="prompt", hint="shorten it")
+            raise RequestTooLargeError(
+                "too long", needed=needed, available=100, param="prompt", hint="shorten it"
+            )
         self.submitted.append(request)
         return ScriptedStream(self, request)
 
     def stats(self) -> SchedulerStats:
-        return SchedulerStats(num_running=len(self.submitted) - len(self.finished) - len(self.aborted))
+        return SchedulerStats(
+            num_running=len(self.submitted) - len(self.finished) - len(self.aborted)
+        )
 
     def events(self, since: int = -1) -> list[StepEvent]:
         return []
@@ -120,7 +130,9 @@ class ScriptedStream:
             tell(self._usage)
 
     def listen(self, hear: Callable[[RequestOutput], None]) -> None:
-        self._telling = asyncio.ensure_future(self._tell_all(hear))  # kept: the event loop would not
+        self._telling = asyncio.ensure_future(
+            self._tell_all(hear)
+        )  # kept: the event loop would not
 
     async def _tell_all(self, hear: Callable[[RequestOutput], None]) -> None:
         async for output in self:
@@ -147,12 +159,20 @@ class ScriptedStream:
         self._end()
 
     def _reason(self, length: int) -> FinishReason:
-        return self._engine.script.finish_reason if length == len(self._engine.script.pieces) else FinishReason.LENGTH
+        return (
+            self._engine.script.finish_reason
+            if length == len(self._engine.script.pieces)
+            else FinishReason.LENGTH
+        )
 
-    def _output(self, index: int, text: str, reason: FinishReason | None, step: int) -> RequestOutput:
+    def _output(
+        self, index: int, text: str, reason: FinishReason | None, step: int
+    ) -> RequestOutput:
         script, request = self._engine.script, self._request
         tokens = self._engine.tokenizer.encode(text[:100])[:1]  # one token, however long its text
-        self._usage = TokenUsage(len(request.prompt_token_ids), self._usage.output_tokens + len(tokens))
+        self._usage = TokenUsage(
+            len(request.prompt_token_ids), self._usage.output_tokens + len(tokens)
+        )
         logprobs = request.params.logprobs
         prompt_logprobs = request.params.prompt_logprobs
         output = RequestOutput(
@@ -167,7 +187,9 @@ class ScriptedStream:
         if logprobs is not None:
             output.logprobs = [position(token, logprobs) for token in tokens]
         if prompt_logprobs is not None and step == 0 and index == 0:
-            output.prompt_logprobs = [position(token, prompt_logprobs) for token in request.prompt_token_ids[1:]]
+            output.prompt_logprobs = [
+                position(token, prompt_logprobs) for token in request.prompt_token_ids[1:]
+            ]
         if reason is FinishReason.ERROR:
             output.error = script.error
         elif reason is not None:

@@ -1,4 +1,6 @@
-"""A process for the tests: `twostroke serve` around a scripted engine. Arguments: options as JSON."""
+"""A process for the tests: `twostroke serve` around a scripted engine. Arguments: options as
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ import sys
 import time
 
 from tests.server.scripted import Script, ScriptedEngine
-from twostroke.config import EngineConfig, ModelOptions
-from twostroke.errors import ModelLoadError
+from twostroke.core.config import EngineConfig, ModelOptions
+from twostroke.core.errors import ModelLoadError
 from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
 from twostroke.server.serve import serve
@@ -26,7 +28,9 @@ def main() -> None:
             raise ModelLoadError("no weights", hint="bring some")
         return ScriptedEngine(script)
 
-    serve(EngineConfig(model=ModelOptions(model="scripted")), ServerOptions(**options), load, gateway)
+    serve(
+        EngineConfig(model=ModelOptions(model="scripted")), ServerOptions(**options), load, gateway
+    )
 
 
 if __name__ == "__main__":

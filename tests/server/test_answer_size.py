@@ -1,4 +1,6 @@
-"""Limits that multiply: what their product would take is refused, what is large is written beside the event loop."""
+"""Limits that multiply: what their product would take is refused, what is large is written beside
+the event loop.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,16 @@ import pytest
 
 from tests.server.http import USER, post
 from tests.server.scripted import ScriptedEngine
+from twostroke.core.errors import InvalidRequestError
+from twostroke.core.sampling_params import MAX_LOGPROBS, SamplingParams
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.errors import InvalidRequestError
-from twostroke.sampling_params import MAX_LOGPROBS, SamplingParams
 from twostroke.server.answer_size import check_copies, check_entries, num_entries
 from twostroke.server.chat import ChatShape
 
 CONTEXT = 8192
-INFO = ExecutorInfo(model_id="x", vocab_size=340, max_model_len=CONTEXT, num_blocks=40, block_size=4)
+INFO = ExecutorInfo(
+    model_id="x", vocab_size=340, max_model_len=CONTEXT, num_blocks=40, block_size=4
+)
 PROMPT = [1] * 192
 
 
@@ -24,12 +28,18 @@ def test_what_an_answer_may_have() -> None:
     assert num_entries(INFO, [PROMPT], SamplingParams(max_tokens=10, logprobs=4)) == 50
     assert num_entries(INFO, [PROMPT] * 2, SamplingParams(max_tokens=10, logprobs=4, n=3)) == 300
     assert num_entries(INFO, [PROMPT], SamplingParams(max_tokens=None, logprobs=0)) == CONTEXT - 192
-    assert num_entries(INFO, [PROMPT], SamplingParams(max_tokens=1, prompt_logprobs=1)) == 1 + 2 * 192
+    assert (
+        num_entries(INFO, [PROMPT], SamplingParams(max_tokens=1, prompt_logprobs=1)) == 1 + 2 * 192
+    )
 
 
 @pytest.mark.parametrize(
     ("fields", "prompts"),
-    [({"n": 128, "max_tokens": None}, 1), ({"max_tokens": 1000}, 256), ({"n": 16, "max_tokens": 8000}, 1)],
+    [
+        ({"n": 128, "max_tokens": None}, 1),
+        ({"max_tokens": 1000}, 256),
+        ({"n": 16, "max_tokens": 8000}, 1),
+    ],
 )
 def test_too_many_log_probabilities(fields: dict[str, Any], prompts: int) -> None:
     with pytest.raises(InvalidRequestError, match="at most 2097152 are kept") as caught:
@@ -39,17 +49,23 @@ def test_too_many_log_probabilities(fields: dict[str, Any], prompts: int) -> Non
 
 
 def test_one_answer_may_always_have_all_of_its() -> None:
-    long = ExecutorInfo(model_id="x", vocab_size=340, max_model_len=2**20, num_blocks=40, block_size=4)
+    long = ExecutorInfo(
+        model_id="x", vocab_size=340, max_model_len=2**20, num_blocks=40, block_size=4
+    )
     check_entries(long, [PROMPT], SamplingParams(logprobs=MAX_LOGPROBS, max_tokens=None))
 
 
 def test_too_many_copies_of_long_prompts() -> None:
     """A body of 5 MB made the server hold 800 MB, before a single token went through the model."""
-    long = ExecutorInfo(model_id="x", vocab_size=340, max_model_len=2**17, num_blocks=40, block_size=4)
+    long = ExecutorInfo(
+        model_id="x", vocab_size=340, max_model_len=2**17, num_blocks=40, block_size=4
+    )
     prompt = [1] * 100_000
     check_copies(long, [prompt], SamplingParams(n=128))
     check_copies(INFO, [[1] * 8000] * 256, SamplingParams(n=4))
-    with pytest.raises(InvalidRequestError, match="8 prompts with n=128 hold 102400000 tokens") as caught:
+    with pytest.raises(
+        InvalidRequestError, match="8 prompts with n=128 hold 102400000 tokens"
+    ) as caught:
         check_copies(long, [prompt] * 8, SamplingParams(n=128))
     assert caught.value.param == "n"
 
@@ -70,7 +86,9 @@ async def test_a_chat_hears_of_it_by_its_own_name(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(("n", "elsewhere"), [(2, False), (40, True)])
-async def test_large_answers_are_written_on_a_thread(n: int, elsewhere: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_answers_are_written_on_a_thread(
+    n: int, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """20,000 positions of 20 held up the event loop for a second."""
     threads: list[int] = []
     complete = ChatShape.complete

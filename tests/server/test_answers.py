@@ -1,4 +1,6 @@
-"""What goes wrong while an output becomes a chunk or an answer ends that call, with an error, and no other."""
+"""What goes wrong while an output becomes a chunk or an answer ends that call, with an error, and
+no other.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ import pytest_asyncio
 
 from tests.fakes import FakeExecutor
 from tests.text.tiny_tokenizers import byte_level
-from twostroke.engine.async_engine import AsyncEngine, AsyncStream
+from twostroke.core.output import RequestOutput
+from twostroke.engine.clients.thread import AsyncEngine, AsyncStream
 from twostroke.engine.engine import Engine
 from twostroke.server.answers import Sample
 from twostroke.server.app import create_app
@@ -23,9 +26,14 @@ from twostroke.server.completions import CompletionShape
 from twostroke.server.generation import Generation
 from twostroke.server.sse import EventStream
 from twostroke.text.tokenizer import Tokenizer
-from twostroke.types import RequestOutput
 
-BODY = {"prompt": [1, 2, 3], "max_tokens": 20, "ignore_eos": True, "stream": True, "return_token_ids": True}
+BODY = {
+    "prompt": [1, 2, 3],
+    "max_tokens": 20,
+    "ignore_eos": True,
+    "stream": True,
+    "return_token_ids": True,
+}
 
 
 class Panic(BaseException):
@@ -44,13 +52,20 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 @pytest.mark.parametrize("failure", [ValueError, Panic])
 @pytest.mark.parametrize("at", [0, 3])
 async def test_a_bug_amid_a_stream(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, failure: type[BaseException], at: int
+    client: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: type[BaseException],
+    at: int,
 ) -> None:
-    """Before the first event it has a status, after it the stream says so; its neighbours go on to the end."""
+    """Before the first event it has a status, after it the stream says so; its neighbours go on to
+    the end.
+    """
     chunk = CompletionShape.chunk
     calls = 0
 
-    def fail(shape: CompletionShape, index: int, output: RequestOutput, *args: Any, **kwargs: Any) -> list[object]:
+    def fail(
+        shape: CompletionShape, index: int, output: RequestOutput, *args: Any, **kwargs: Any
+    ) -> list[object]:
         nonlocal calls
         if output.request_id.endswith("bad"):
             calls += 1
@@ -60,7 +75,9 @@ async def test_a_bug_amid_a_stream(
 
     monkeypatch.setattr(CompletionShape, "chunk", fail)
     names = iter(("before", "bad", "behind"))
-    monkeypatch.setattr("twostroke.server.completions.name_request", lambda scope, prefix: next(names))
+    monkeypatch.setattr(
+        "twostroke.server.completions.name_request", lambda scope, prefix: next(names)
+    )
     posted = [client.post("/v1/completions", json=BODY) for _ in range(3)]
     before, bad, behind = await asyncio.wait_for(asyncio.gather(*posted), 10)
     for other in (before, behind):
@@ -83,7 +100,9 @@ async def test_a_bug_amid_a_whole_answer(
         raise failure("a bug")
 
     monkeypatch.setattr(Sample, "add", fail)
-    response = await asyncio.wait_for(client.post("/v1/completions", json={**BODY, "stream": False}), 5)
+    response = await asyncio.wait_for(
+        client.post("/v1/completions", json={**BODY, "stream": False}), 5
+    )
     assert (response.status_code, response.json()["error"]["type"]) == (500, "server_error")
 
 
@@ -91,7 +110,9 @@ async def test_a_bug_amid_a_whole_answer(
 async def test_nothing_of_a_request_is_left_for_the_garbage_collector(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
-    """Streams hold who listens, who listens holds the streams: prompts and answers would pile up."""
+    """Streams hold who listens, who listens holds the streams: prompts and answers would pile
+    up.
+    """
     made: list[weakref.ref[Generation]] = []
 
     class Watched(Generation):
@@ -103,7 +124,9 @@ async def test_nothing_of_a_request_is_left_for_the_garbage_collector(
     gc.disable()
     try:
         for _ in range(3):
-            assert (await client.post("/v1/completions", json={**BODY, "stream": stream})).status_code == 200
+            assert (
+                await client.post("/v1/completions", json={**BODY, "stream": stream})
+            ).status_code == 200
         await asyncio.sleep(0.05)  # the engine lets go of the last one after its last output
         assert len(made) == 3
         assert not [watched for watched in made if watched() is not None]
@@ -125,7 +148,9 @@ async def test_a_failure_ends_the_other_prompts_at_once(
     failed_at: list[list[str]] = []
     chunk = CompletionShape.chunk
 
-    def fail(shape: CompletionShape, index: int, output: RequestOutput, *args: Any, **kwargs: Any) -> list[object]:
+    def fail(
+        shape: CompletionShape, index: int, output: RequestOutput, *args: Any, **kwargs: Any
+    ) -> list[object]:
         if index == 1 and not kwargs["first"]:
             raise ValueError("a bug")
         return chunk(shape, index, output, *args, **kwargs)
@@ -142,4 +167,6 @@ async def test_a_failure_ends_the_other_prompts_at_once(
     body = {**BODY, "prompt": [[1, 2, 3], [4, 5, 6]], "max_tokens": 100}
     response = await asyncio.wait_for(client.post("/v1/completions", json=body), 10)
     assert '"error"' in response.text and response.status_code == 200, response.text
-    assert [len(before) for before in failed_at] == [2], "both are aborted when the error is on its way"
+    assert [len(before) for before in failed_at] == [2], (
+        "both are aborted when the error is on its way"
+    )

@@ -39,12 +39,17 @@ async def test_health_metrics_and_version() -> None:
 async def test_openapi_document() -> None:
     async with client_for(ScriptedEngine()) as client:
         document = (await client.get("/openapi.json")).json()
-    assert {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health"} <= document["paths"].keys()
+    assert {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health"} <= document[
+        "paths"
+    ].keys()
     request = document["components"]["schemas"]["ChatCompletionRequest"]
     assert request["additionalProperties"] is False
     assert "top_k" in request["properties"]
 
 
 def test_server_imports_no_torch() -> None:
-    code = "import sys, twostroke.server.lifecycle; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    code = (
+        "import sys, twostroke.server.lifecycle; sys.exit('torch' in sys.modules or 'transformers'"
+        " in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

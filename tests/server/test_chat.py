@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.server.http import USER, chat, post, stream
 from tests.server.scripted import Script, ScriptedEngine
-from twostroke.config import SchedulerConfig
-from twostroke.types import FinishReason
+from twostroke.core.config import SchedulerConfig
+from twostroke.core.request import FinishReason
 
 TEXT = "the quick brown fox"
 
@@ -18,7 +18,11 @@ async def test_whole_answer() -> None:
     assert answer["model"] == "scripted"
     choice = answer["choices"][0]
     assert choice["message"] == {"role": "assistant", "content": TEXT, "refusal": None}
-    assert (choice["finish_reason"], choice["stop_reason"], choice["logprobs"]) == ("stop", "END", None)
+    assert (choice["finish_reason"], choice["stop_reason"], choice["logprobs"]) == (
+        "stop",
+        "END",
+        None,
+    )
     prompt = len(engine.submitted[0].prompt_token_ids)
     assert answer["usage"] == {
         "prompt_tokens": prompt,
@@ -82,7 +86,9 @@ async def test_token_ids_and_prompt_logprobs() -> None:
     assert answer["prompt_token_ids"] == prompt
     assert len(answer["choices"][0]["token_ids"]) == 4
     assert answer["prompt_logprobs"][0] is None
-    assert [set(entry) for entry in answer["prompt_logprobs"][1:]] == [{str(token)} for token in prompt[1:]]
+    assert [set(entry) for entry in answer["prompt_logprobs"][1:]] == [
+        {str(token)} for token in prompt[1:]
+    ]
 
 
 async def test_prompt_is_the_rendered_template() -> None:
@@ -99,7 +105,10 @@ async def test_prompt_is_the_rendered_template() -> None:
     await chat(engine, messages=[*USER, echoed], continue_final_message=True)
     await chat(engine, truncate_prompt_tokens=5)
     texts = [engine.tokenizer.decode(request.prompt_token_ids) for request in engine.submitted]
-    assert texts[:2] == ["system: a\nb\nassistant: yes\nassistant: ", "user: the dog\nassistant: yes"]
+    assert texts[:2] == [
+        "system: a\nb\nassistant: yes\nassistant: ",
+        "user: the dog\nassistant: yes",
+    ]
     assert len(engine.submitted[2].prompt_token_ids) == 5
 
 
@@ -111,7 +120,9 @@ async def test_sampling_fields_reach_the_engine() -> None:
         "stop_token_ids": [5], "ignore_eos": True, "allowed_token_ids": [1, 2], "banned_token_ids": [3],
         "bad_words": ["x"], "skip_special_tokens": False, "include_stop_str_in_output": True,
     }  # fmt: skip
-    await chat(engine, **given, stop="END", logit_bias={"4": 1.5}, priority=-1, cache_salt="me", user="u")
+    await chat(
+        engine, **given, stop="END", logit_bias={"4": 1.5}, priority=-1, cache_salt="me", user="u"
+    )
     request = engine.submitted[0]
     for name, value in given.items():
         found = getattr(request.params, name)
@@ -131,6 +142,8 @@ async def test_defaults() -> None:
 
 
 async def test_an_aborted_answer_is_none() -> None:
-    """``abort`` is no finish_reason of OpenAI's, and half an answer with a 200 would be taken for a whole one."""
+    """``abort`` is no finish_reason of OpenAI's, and half an answer with a 200 would be taken for a
+    whole one.
+    """
     engine = ScriptedEngine(Script(finish_reason=FinishReason.ABORT))
     assert (await post(engine, "chat/completions", {"messages": USER})).status_code == 500

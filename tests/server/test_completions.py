@@ -42,7 +42,9 @@ async def test_forms_of_prompts(prompt: object, expected: list[object]) -> None:
 
 
 async def test_stream_of_several_prompts() -> None:
-    events = await stream(ScriptedEngine(), "completions", {"prompt": ["the", "fox"], "n": 2, "max_tokens": 2})
+    events = await stream(
+        ScriptedEngine(), "completions", {"prompt": ["the", "fox"], "n": 2, "max_tokens": 2}
+    )
     texts = ["", "", "", ""]
     for event in events:
         choice = event["choices"][0]
@@ -55,7 +57,9 @@ async def test_echo() -> None:
     events = await stream(ScriptedEngine(), "completions", {"prompt": "the dog", "echo": True})
     assert "".join(event["choices"][0]["text"] for event in events) == "the dog" + TEXT
     tokens = ScriptedEngine().tokenizer.encode("the dog")
-    assert (await complete(ScriptedEngine(), prompt=tokens, echo=True))["choices"][0]["text"] == "the dog" + TEXT
+    assert (await complete(ScriptedEngine(), prompt=tokens, echo=True))["choices"][0][
+        "text"
+    ] == "the dog" + TEXT
 
 
 @pytest.mark.parametrize("prompt", [[-1], [5, 2**70], [[5], [340]], [-1] * 200, [1] * 200])
@@ -67,7 +71,9 @@ async def test_what_cannot_be_echoed(prompt: list[Any]) -> None:
 
 
 async def test_many_prompts_let_others_have_their_turn() -> None:
-    """256 of 20,000 characters are encoded on the event loop, 10 ms each: without turns between, nobody is served."""
+    """256 of 20,000 characters are encoded on the event loop, 10 ms each: without turns between,
+    nobody is served.
+    """
     turns, done = 0, asyncio.Event()
 
     async def other() -> None:
@@ -94,11 +100,15 @@ async def test_logprobs() -> None:
     assert len(logprobs["top_logprobs"][0]) == 2
     events = await stream(ScriptedEngine(), "completions", {"prompt": "the dog", "logprobs": 2})
     streamed = [event["choices"][0]["logprobs"] for event in events]
-    assert [offset for piece in streamed for offset in piece["text_offset"]] == logprobs["text_offset"]
+    assert [offset for piece in streamed for offset in piece["text_offset"]] == logprobs[
+        "text_offset"
+    ]
 
 
 async def test_scoring_a_text() -> None:
-    """``echo`` with ``max_tokens=0`` returns the prompt's log-probabilities and generates nothing."""
+    """``echo`` with ``max_tokens=0`` returns the prompt's log-probabilities and generates
+    nothing.
+    """
     answer = await complete(ScriptedEngine(), echo=True, logprobs=1, max_tokens=0)
     choice = answer["choices"][0]
     assert (choice["text"], choice["finish_reason"]) == ("the dog", "length")

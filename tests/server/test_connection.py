@@ -31,7 +31,9 @@ def connected(url: str) -> Iterator[socket.socket]:
 
 
 def answer(opened: socket.socket) -> tuple[int, str]:
-    """Status and code of an error with an id, after which the connection must be closed by the server."""
+    """Status and code of an error with an id, after which the connection must be closed by the
+    server.
+    """
     data = b""
     try:
         while piece := opened.recv(65536):
@@ -63,7 +65,9 @@ def send_until_refused(opened: socket.socket, piece: bytes, most: int) -> int:
 @pytest.mark.parametrize("size", [60_000, 70_000, 200_000])
 def test_a_large_head_in_one_piece(size: int) -> None:
     with running_server(ScriptedEngine()) as url, connected(url) as opened:
-        opened.sendall(b"GET /health HTTP/1.1\r\nconnection: close\r\nx: " + b"a" * size + b"\r\n\r\n")
+        opened.sendall(
+            b"GET /health HTTP/1.1\r\nconnection: close\r\nx: " + b"a" * size + b"\r\n\r\n"
+        )
         if size < connection.MAX_HEAD_BYTES:
             assert opened.recv(100).startswith(b"HTTP/1.1 200")
         else:
@@ -91,7 +95,9 @@ def test_many_headers_without_end() -> None:
         assert send_until_refused(opened, b"x: a\r\n" * 2000, 20_000_000) < 20_000_000
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /health HT", HEAD, HEAD + b"content-length: 10\r\n\r\n{"])
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /health HT", HEAD, HEAD + b"content-length: 10\r\n\r\n{"]
+)
 def test_a_request_that_stops_in_the_middle(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "READ_SECONDS", 0.2)
     with running_server(ScriptedEngine()) as url, connected(url) as opened:
@@ -100,7 +106,9 @@ def test_a_request_that_stops_in_the_middle(sent: bytes, monkeypatch: pytest.Mon
         assert httpx.get(url + "/health").status_code == 200
 
 
-def test_half_a_request_behind_a_stream_does_not_write_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_request_behind_a_stream_does_not_write_into_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A whole 408 in the middle of the first answer would be read as its next chunk."""
     monkeypatch.setattr(connection, "READ_SECONDS", 0.2)
     body = json.dumps({"prompt": "the dog", "max_tokens": 20, "stream": True}).encode()
@@ -138,7 +146,10 @@ def test_what_is_no_http_gets_an_error_of_the_usual_shape() -> None:
 @pytest.mark.parametrize("chunked", [False, True])
 def test_an_offer_to_go_on_in_http2_is_ignored(cut: int | None, chunked: bool) -> None:
     """As Java's HttpClient makes it with every request to a plain URL; the bodies were lost."""
-    offer = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAB\r\n"
+    offer = (
+        b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings:"
+        b" AAEAAEAAAAIAAAAB\r\n"
+    )
     body = json.dumps({"prompt": "the dog", "max_tokens": 5}).encode()
     framed = b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
     if not chunked:
@@ -154,7 +165,9 @@ def test_an_offer_to_go_on_in_http2_is_ignored(cut: int | None, chunked: bool) -
             response.begin()
             assert response.status == 200
             assert json.loads(response.read())["choices"][0]["text"] == "the quick brown fox"
-        opened.sendall(b"GET /health HTTP/1.1\r\nconnection: close, upgrade\r\nupgrade: websocket\r\n\r\n")
+        opened.sendall(
+            b"GET /health HTTP/1.1\r\nconnection: close, upgrade\r\nupgrade: websocket\r\n\r\n"
+        )
         data = b"".join(iter(lambda: opened.recv(65536), b""))
         assert data.startswith(b"HTTP/1.1 200") and data.endswith(b'{"status":"ok"}')
     assert [request.params.max_tokens for request in engine.submitted] == [5, 5]
@@ -177,6 +190,8 @@ def test_a_client_that_takes_nothing_loses_its_request(monkeypatch: pytest.Monke
 
 
 def test_idle_connections_outlive_those_of_clients() -> None:
-    """At 5 s, the default, httpx's pool and the server close at the same moment, and a request is lost between."""
+    """At 5 s, the default, httpx's pool and the server close at the same moment, and a request is
+    lost between.
+    """
     config = uvicorn_config(ScriptedEngine, ServerOptions())  # type: ignore[arg-type]
     assert config.timeout_keep_alive == KEEP_ALIVE_SECONDS > 60

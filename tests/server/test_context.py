@@ -1,4 +1,6 @@
-"""Chats with documents and a budget: what the engine gets, what usage says of it, and which fields are refused."""
+"""Chats with documents and a budget: what the engine gets, what usage says of it, and which fields
+are refused.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ SYSTEM = {"role": "system", "content": "be brief"}
 def history(turns: int) -> list[Any]:
     messages: list[Any] = [SYSTEM]
     for i in range(turns):
-        messages += [{"role": "user", "content": f"the fox {i}"}, {"role": "assistant", "content": f"the dog {i}"}]
+        messages += [
+            {"role": "user", "content": f"the fox {i}"},
+            {"role": "assistant", "content": f"the dog {i}"},
+        ]
     return [*messages, *USER]
 
 
@@ -28,12 +33,16 @@ async def test_documents_are_written_behind_the_system_prompt() -> None:
     engine = ScriptedEngine()
     documents = ["a fox", {"text": "a dog", "id": 7, "title": "Dogs"}]
     answer = await chat(engine, messages=[SYSTEM, *USER], documents=documents, max_tokens=4)
-    assert prompt_of(engine) == (
-        "system: be brief\n\nDocuments:\n\n[1]\na fox\n\n[7] Dogs\na dog\nuser: the dog\nassistant: "
+    assert (
+        prompt_of(engine)
+        == "system: be brief\n\nDocuments:\n\n[1]\na fox\n\n[7] Dogs\na dog\nuser: the"
+        " dog\nassistant: "
     )
     context = answer["usage"]["context"]
     assert [document["id"] for document in context["documents"]] == ["1", "7"]
-    assert all(document["kept_tokens"] == document["tokens"] > 0 for document in context["documents"])
+    assert all(
+        document["kept_tokens"] == document["tokens"] > 0 for document in context["documents"]
+    )
 
 
 async def test_what_does_not_fit_goes_and_usage_says_so() -> None:
@@ -41,18 +50,31 @@ async def test_what_does_not_fit_goes_and_usage_says_so() -> None:
     engine = ScriptedEngine()
     answer = await chat(engine, messages=history(9), context={}, max_tokens=20)
     usage, context = answer["usage"], answer["usage"]["context"]
-    assert usage["prompt_tokens"] == len(engine.submitted[0].prompt_token_ids) <= 80 == context["max_tokens"]
+    assert (
+        usage["prompt_tokens"]
+        == len(engine.submitted[0].prompt_token_ids)
+        <= 80
+        == context["max_tokens"]
+    )
     assert sum(context["kept"].values()) == usage["prompt_tokens"]
     assert context["strategy"] == "drop_oldest"
     dropped = context["turns"]["dropped"]
     assert 0 < dropped < 9 == dropped + context["turns"]["kept"]
     assert context["dropped"]["history"] > 0 == context["dropped"]["documents"]
-    assert f"fox {dropped - 1}\n" not in prompt_of(engine) and f"fox {dropped}\n" in prompt_of(engine)
-    assert "be brief" in prompt_of(engine) and prompt_of(engine).endswith("user: the dog\nassistant: ")
+    assert f"fox {dropped - 1}\n" not in prompt_of(engine) and f"fox {dropped}\n" in prompt_of(
+        engine
+    )
+    assert "be brief" in prompt_of(engine) and prompt_of(engine).endswith(
+        "user: the dog\nassistant: "
+    )
 
 
 async def test_a_stream_says_the_same() -> None:
-    body = {"messages": history(9), "documents": ["a fox " * 9], "context": {"strategy": "truncate_documents"}}
+    body = {
+        "messages": history(9),
+        "documents": ["a fox " * 9],
+        "context": {"strategy": "truncate_documents"},
+    }
     whole = await chat(ScriptedEngine(), **body, max_tokens=40)
     options = {"stream_options": {"include_usage": True}, "max_tokens": 40}
     *events, last = await stream(ScriptedEngine(), "chat/completions", {**body, **options})
@@ -62,7 +84,13 @@ async def test_a_stream_says_the_same() -> None:
 
 async def test_a_stream_without_usage_reports_on_its_last_chunk() -> None:
     """What was left out is never known to nobody; the events before are as without documents."""
-    body = {"messages": history(9), "documents": ["a fox " * 9], "context": {}, "max_tokens": 40, "n": 2}
+    body = {
+        "messages": history(9),
+        "documents": ["a fox " * 9],
+        "context": {},
+        "max_tokens": 40,
+        "n": 2,
+    }
     whole = await chat(ScriptedEngine(), **body)
     *events, last = await stream(ScriptedEngine(), "chat/completions", body)
     assert last["usage"] == whole["usage"] and last["choices"][0]["finish_reason"]
@@ -80,7 +108,9 @@ async def test_no_two_documents_have_one_id() -> None:
 
 async def test_an_answer_too_long_is_named_and_not_the_messages() -> None:
     response = await post(
-        ScriptedEngine(), "chat/completions", {"messages": USER, "documents": ["x"], "max_tokens": 200}
+        ScriptedEngine(),
+        "chat/completions",
+        {"messages": USER, "documents": ["x"], "max_tokens": 200},
     )
     error = response.json()["error"]
     assert (error["param"], error["code"]) == ("max_tokens", "context_length_exceeded")
@@ -90,7 +120,11 @@ async def test_an_answer_too_long_is_named_and_not_the_messages() -> None:
 async def test_a_cut_document() -> None:
     engine = ScriptedEngine()
     long = " ".join(f"{i:02}" for i in range(40))
-    fields = {"documents": [long], "context": {"strategy": "truncate_documents", "max_tokens": 70}, "max_tokens": 9}
+    fields = {
+        "documents": [long],
+        "context": {"strategy": "truncate_documents", "max_tokens": 70},
+        "max_tokens": 9,
+    }
     context = (await chat(engine, messages=[SYSTEM, *USER], **fields))["usage"]["context"]
     document = context["documents"][0]
     assert 0 < document["kept_tokens"] < document["tokens"]
@@ -144,18 +178,33 @@ async def test_without_documents_and_context_nothing_changes() -> None:
 @pytest.mark.parametrize(
     ("fields", "numbers"),
     [
-        ({"messages": [SYSTEM, {"role": "user", "content": "x " * 60}], "context": {}}, "but 99 are available"),
+        (
+            {"messages": [SYSTEM, {"role": "user", "content": "x " * 60}], "context": {}},
+            "but 99 are available",
+        ),
         ({"context": {"max_tokens": 5}}, "but 5 are available"),
         ({"documents": ["x"], "max_tokens": 95}, "but 5 are available"),
-        ({"messages": history(9), "context": {"strategy": "error"}, "max_tokens": 9}, "but 91 are available"),
-        ({"documents": ["x " * 999], "context": {"strategy": "error"}}, "with all turns and documents, but 99"),
+        (
+            {"messages": history(9), "context": {"strategy": "error"}, "max_tokens": 9},
+            "but 91 are available",
+        ),
+        (
+            {"documents": ["x " * 999], "context": {"strategy": "error"}},
+            "with all turns and documents, but 99",
+        ),
     ],
 )
-async def test_what_cannot_fit_is_refused_with_the_numbers(fields: dict[str, Any], numbers: str) -> None:
+async def test_what_cannot_fit_is_refused_with_the_numbers(
+    fields: dict[str, Any], numbers: str
+) -> None:
     engine = ScriptedEngine()
     response = await post(engine, "chat/completions", {"messages": USER, **fields})
     error = response.json()["error"]
-    assert (response.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "messages")
+    assert (response.status_code, error["code"], error["param"]) == (
+        400,
+        "context_length_exceeded",
+        "messages",
+    )
     assert numbers in error["message"]
     assert not engine.submitted
 
@@ -190,7 +239,10 @@ async def test_what_cannot_fit_is_refused_with_the_numbers(fields: dict[str, Any
         ({"context": {"strategy": "drop"}}, "context.strategy"),
         ({"context": {"document_order": "worst"}}, "context.document_order"),
         ({"context": {}, "truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
-        ({"messages": [{"role": "user", "content": "\ud800"}], "context": {}}, "messages[0].content"),
+        (
+            {"messages": [{"role": "user", "content": "\ud800"}], "context": {}},
+            "messages[0].content",
+        ),
     ],
 )
 async def test_bad_fields_are_named(fields: dict[str, Any], param: str) -> None:

@@ -46,9 +46,13 @@ def test_models_and_health(url: str) -> None:
 def test_an_answer(url: str) -> None:
     body = {"model": "scripted", "messages": [{"role": "user", "content": "the dog"}]}
     # curl's own header, and an authorization that nobody here asks for.
-    status, answer = with_status(f"{url}/v1/chat/completions", *JSON, "-H", "Authorization: Bearer none", body=body)
+    status, answer = with_status(
+        f"{url}/v1/chat/completions", *JSON, "-H", "Authorization: Bearer none", body=body
+    )
     assert (status, answer["choices"][0]["message"]["content"]) == (200, TEXT)
-    chunked = with_status(f"{url}/v1/chat/completions", *JSON, "-H", "Transfer-Encoding: chunked", body=body)
+    chunked = with_status(
+        f"{url}/v1/chat/completions", *JSON, "-H", "Transfer-Encoding: chunked", body=body
+    )
     assert chunked[0] == 200
 
 
@@ -62,7 +66,10 @@ def test_a_stream(url: str) -> None:
 
 def test_tokens(url: str) -> None:
     tokens = with_status(f"{url}/tokenize", *JSON, body={"prompt": "the dog"})[1]["tokens"]
-    assert with_status(f"{url}/detokenize", *JSON, body={"tokens": tokens}) == (200, {"prompt": "the dog"})
+    assert with_status(f"{url}/detokenize", *JSON, body={"tokens": tokens}) == (
+        200,
+        {"prompt": "the dog"},
+    )
 
 
 def test_errors(url: str) -> None:

@@ -14,11 +14,11 @@ import pytest
 from tests.fakes import FakeExecutor
 from tests.server.running import running_server, wait_until
 from tests.text.tiny_tokenizers import byte_level
-from twostroke.engine.async_engine import AsyncEngine, AsyncStream
-from twostroke.engine.client import GenerationRequest
+from twostroke.core.step import StepPlan, StepResult
+from twostroke.engine.clients.base import GenerationRequest
+from twostroke.engine.clients.thread import AsyncEngine, AsyncStream
 from twostroke.engine.engine import Engine
 from twostroke.text.tokenizer import Tokenizer
-from twostroke.types import StepPlan, StepResult
 
 BODY = {"prompt": [1, 2, 3, 4, 5], "max_tokens": 100, "ignore_eos": True}
 
@@ -38,7 +38,9 @@ class GatedExecutor(FakeExecutor):
 
 
 class WatchedEngine(AsyncEngine):
-    """Says when the server has noticed that the client is gone: a request is aborted at that moment."""
+    """Says when the server has noticed that the client is gone: a request is aborted at that
+    moment.
+    """
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)

@@ -1,4 +1,6 @@
-"""What a draining server lets go of is an error that clients know how to repeat, not the half of an answer."""
+"""What a draining server lets go of is an error that clients know how to repeat, not the half of an
+answer.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ import pytest_asyncio
 
 from tests.fakes import FakeExecutor
 from tests.text.tiny_tokenizers import byte_level
-from twostroke.engine.async_engine import AsyncEngine
+from twostroke.core.step import StepPlan, StepResult
+from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.engine.engine import Engine
 from twostroke.server.app import create_app
 from twostroke.text.tokenizer import Tokenizer
-from twostroke.types import StepPlan, StepResult
 
 STEP_SECONDS = 0.03
 BODY = {"prompt": [1, 2, 3], "max_tokens": 100, "ignore_eos": True}
@@ -40,12 +42,16 @@ async def engine() -> AsyncIterator[AsyncEngine]:
 
 
 def client_for(engine: AsyncEngine) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(create_app(engine)), base_url="http://test/v1/")
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(create_app(engine)), base_url="http://test/v1/"
+    )
 
 
 def tokens(engine: AsyncEngine) -> float:
     lines = engine.render_metrics()[0].decode().splitlines()
-    return next(float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total"))
+    return next(
+        float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total")
+    )
 
 
 async def drain_when(engine: AsyncEngine, condition: Callable[[], bool]) -> None:
@@ -75,7 +81,9 @@ async def test_a_stream_that_is_cut_off_ends_with_an_error(engine: AsyncEngine) 
     assert not any('"finish_reason":"abort"' in chunk for chunk in chunks)
     assert json.loads(error.removeprefix("data: "))["error"]["code"] == "shutting_down"
     assert (done, end) == ("data: [DONE]", "")
-    again = httpx.MockTransport(lambda _: httpx.Response(200, headers=response.headers, text=response.text))
+    again = httpx.MockTransport(
+        lambda _: httpx.Response(200, headers=response.headers, text=response.text)
+    )
     http = httpx.AsyncClient(transport=again)
     # Newer clients are annotated with httpx2, and take both.
     client = openai.AsyncOpenAI(api_key="x", base_url="http://test/v1", http_client=http)  # type: ignore[arg-type]
@@ -84,8 +92,12 @@ async def test_a_stream_that_is_cut_off_ends_with_an_error(engine: AsyncEngine) 
             pass
 
 
-async def test_nobody_waits_for_a_long_step_to_hear_of_it(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server is gone 5 s later, and a step may take more: its clients saw the connection break."""
+async def test_nobody_waits_for_a_long_step_to_hear_of_it(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is gone 5 s later, and a step may take more: its clients saw the connection
+    break.
+    """
     monkeypatch.setattr("tests.server.test_drain.STEP_SECONDS", 1.5)
     async with client_for(engine) as client:
         answer = asyncio.create_task(client.post("completions", json=BODY))

@@ -19,7 +19,16 @@ QUESTION: list[Any] = [{"role": "user", "content": "What is the KV cache?"}]
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
     # float32, so that an answer does not depend on what shares its steps.
-    flags = ["--port", "0", "--kv-cache-memory", "64MiB", "--max-num-seqs", "8", "--dtype", "float32"]
+    flags = [
+        "--port",
+        "0",
+        "--kv-cache-memory",
+        "64MiB",
+        "--max-num-seqs",
+        "8",
+        "--dtype",
+        "float32",
+    ]
     with running_process("-m", "twostroke", "serve", *flags) as process:
         process.url()
         yield process
@@ -35,7 +44,9 @@ def api(server: ServerProcess) -> Iterator[openai.OpenAI]:
 
 def running_requests(url: str) -> float:
     lines = httpx.get(url + "/metrics").text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running"))
+    return sum(
+        float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running")
+    )
 
 
 def test_banner(server: ServerProcess) -> None:
@@ -44,19 +55,32 @@ def test_banner(server: ServerProcess) -> None:
 
 
 def test_start_up_by_phase(server: ServerProcess) -> None:
-    """Phases in the order in which they are over; they add up to what it took until the engine was ready."""
+    """Phases in the order in which they are over; they add up to what it took until the engine was
+    ready.
+    """
     lines = httpx.get(server.url() + "/metrics").text.splitlines()
     found = [line for line in lines if line.startswith("twostroke:startup_seconds{")]
     seconds = {re.findall(r'phase="(\w+)"', line)[0]: float(line.split()[-1]) for line in found}
     one_after_the_other = ("process", "import", "config", "weights", "kv_cache")
     assert seconds.keys() == {*one_after_the_other, "tokenizer", "ready"}
-    assert 0.8 * seconds["ready"] < sum(seconds[phase] for phase in one_after_the_other) < seconds["ready"] + 0.1
+    assert (
+        0.8 * seconds["ready"]
+        < sum(seconds[phase] for phase in one_after_the_other)
+        < seconds["ready"] + 0.1
+    )
 
 
 def test_streamed_text_is_the_whole_answer(api: openai.OpenAI) -> None:
-    fields: dict[str, Any] = {"model": "pilot", "messages": QUESTION, "temperature": 0, "max_tokens": 40}
+    fields: dict[str, Any] = {
+        "model": "pilot",
+        "messages": QUESTION,
+        "temperature": 0,
+        "max_tokens": 40,
+    }
     whole = api.chat.completions.create(**fields)
-    chunks = list(api.chat.completions.create(**fields, stream=True, stream_options={"include_usage": True}))
+    chunks = list(
+        api.chat.completions.create(**fields, stream=True, stream_options={"include_usage": True})
+    )
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1])
     assert text
     assert text == whole.choices[0].message.content
@@ -65,7 +89,13 @@ def test_streamed_text_is_the_whole_answer(api: openai.OpenAI) -> None:
 
 
 def test_samples_and_seeds(api: openai.OpenAI) -> None:
-    fields: dict[str, Any] = {"model": "pilot", "messages": QUESTION, "n": 3, "max_tokens": 12, "seed": 5}
+    fields: dict[str, Any] = {
+        "model": "pilot",
+        "messages": QUESTION,
+        "n": 3,
+        "max_tokens": 12,
+        "seed": 5,
+    }
     # So hot that even a model that is sure of its answer gives several.
     once, again = (api.chat.completions.create(**fields, temperature=5) for _ in range(2))
     texts = [choice.message.content for choice in once.choices]
@@ -82,7 +112,9 @@ def test_logprobs_and_echo(api: openai.OpenAI) -> None:
     for entry in content:
         assert len(entry.top_logprobs) == 3
         assert entry.logprob == pytest.approx(entry.top_logprobs[0].logprob)
-    scored: Any = api.completions.create(model="pilot", prompt="The KV cache", echo=True, logprobs=1, max_tokens=0)
+    scored: Any = api.completions.create(
+        model="pilot", prompt="The KV cache", echo=True, logprobs=1, max_tokens=0
+    )
     logprobs = scored.choices[0].logprobs
     assert "".join(logprobs.tokens) == scored.choices[0].text == "The KV cache"
     assert logprobs.token_logprobs[0] is None
@@ -90,7 +122,12 @@ def test_logprobs_and_echo(api: openai.OpenAI) -> None:
 
 
 def test_stop_string_is_not_leaked(api: openai.OpenAI) -> None:
-    fields: dict[str, Any] = {"model": "pilot", "messages": QUESTION, "temperature": 0, "max_tokens": 40}
+    fields: dict[str, Any] = {
+        "model": "pilot",
+        "messages": QUESTION,
+        "temperature": 0,
+        "max_tokens": 40,
+    }
     text = api.chat.completions.create(**fields).choices[0].message.content
     stop = text[10:14]
     answer = api.chat.completions.create(**fields, stop=stop)
@@ -98,31 +135,47 @@ def test_stop_string_is_not_leaked(api: openai.OpenAI) -> None:
     assert answer.choices[0].finish_reason == "stop"
     assert answer.choices[0].stop_reason == stop
     chunks = api.chat.completions.create(**fields, stop=[stop], stream=True)
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text[: text.index(stop)]
+    assert (
+        "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        == text[: text.index(stop)]
+    )
 
 
 def test_cached_tokens_are_reported(api: openai.OpenAI) -> None:
     prompt = "Prefill reads the whole prompt at once. " * 20
-    usages: list[Any] = [api.completions.create(model="pilot", prompt=prompt, max_tokens=1).usage for _ in range(2)]
+    usages: list[Any] = [
+        api.completions.create(model="pilot", prompt=prompt, max_tokens=1).usage for _ in range(2)
+    ]
     assert usages[0].prompt_tokens_details.cached_tokens == 0
     assert usages[1].prompt_tokens_details.cached_tokens > usages[1].prompt_tokens - 32
 
 
 def test_a_long_chat_with_documents_is_put_together(api: openai.OpenAI) -> None:
     turns: list[Any] = [
-        {"role": role, "content": f"{role} {i} speaks"} for i in range(300) for role in ("user", "assistant")
+        {"role": role, "content": f"{role} {i} speaks"}
+        for i in range(300)
+        for role in ("user", "assistant")
     ]
     documents = [
         "Decode writes one token per pass.",
         "A fox jumps over a dog. " * 200,
         "The KV cache holds keys and values.",
     ]
-    fields: dict[str, Any] = {"model": "pilot", "messages": [*turns, *QUESTION], "max_tokens": 8, "temperature": 0}
-    extra: dict[str, Any] = {"documents": documents, "context": {"max_tokens": 500, "strategy": "drop_oldest"}}
+    fields: dict[str, Any] = {
+        "model": "pilot",
+        "messages": [*turns, *QUESTION],
+        "max_tokens": 8,
+        "temperature": 0,
+    }
+    extra: dict[str, Any] = {
+        "documents": documents,
+        "context": {"max_tokens": 500, "strategy": "drop_oldest"},
+    }
     whole: Any = api.chat.completions.create(**fields, extra_body=extra)
     context = whole.usage.context
     assert sum(context["kept"].values()) == whole.usage.prompt_tokens <= 500
-    # All turns went before any document; once the one that is too long was gone, the latest of them came back.
+    # All turns went before any document; once the one that is too long was gone, the latest of them
+    # came back.
     assert sum(context["turns"].values()) == 300
     assert 0 < context["turns"]["kept"] < 40
     assert whole.usage.prompt_tokens > 450
@@ -135,7 +188,8 @@ def test_a_long_chat_with_documents_is_put_together(api: openai.OpenAI) -> None:
     assert kept.usage.context["kept"]["documents"] == 0 < kept.usage.context["turns"]["kept"] < 300
     with pytest.raises(openai.BadRequestError) as caught:
         api.chat.completions.create(
-            **{**fields, "messages": [{"role": "user", "content": "Why? " * 9000}]}, extra_body=extra
+            **{**fields, "messages": [{"role": "user", "content": "Why? " * 9000}]},
+            extra_body=extra,
         )
     assert caught.value.code == "context_length_exceeded"
 
@@ -143,7 +197,10 @@ def test_a_long_chat_with_documents_is_put_together(api: openai.OpenAI) -> None:
 def test_errors(api: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         api.chat.completions.create(model="pilot", messages=QUESTION, max_completion_tokens=100_000)
-    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "max_completion_tokens")
+    assert (caught.value.code, caught.value.param) == (
+        "context_length_exceeded",
+        "max_completion_tokens",
+    )
     with pytest.raises(openai.BadRequestError) as caught:
         api.completions.create(model="pilot", prompt=[1, 2, 10**6])
     assert caught.value.param == "prompt"

@@ -11,8 +11,8 @@ import pytest
 
 from tests.server.http import USER, client_for, post
 from tests.server.scripted import Script, ScriptedEngine
-from twostroke import errors
-from twostroke.config import SchedulerConfig
+from twostroke.core import errors
+from twostroke.core.config import SchedulerConfig
 from twostroke.server.app import create_app
 from twostroke.server.errors import ERROR_RULES, error_rule
 from twostroke.server.serving import OwnedEngine
@@ -36,16 +36,28 @@ TEXT = {"prompt": "the dog"}
             "messages[0].content[0].type",
         ),
         ("chat/completions", {**CHAT, "tools": [{"type": "function"}]}, "tools"),
-        ("chat/completions", {**CHAT, "response_format": {"type": "json_object"}}, "response_format"),
+        (
+            "chat/completions",
+            {**CHAT, "response_format": {"type": "json_object"}},
+            "response_format",
+        ),
         ("chat/completions", {**CHAT, "store": True}, "store"),
         ("chat/completions", {**CHAT, "store": 0}, "store"),
         ("chat/completions", {**CHAT, "audio": {}}, "audio"),
         ("chat/completions", {**CHAT, "top_logprobs": 2}, "top_logprobs"),
         ("chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ("chat/completions", {**CHAT, "max_completion_tokens": 0}, "max_completion_tokens"),
-        ("chat/completions", {**CHAT, "max_completion_tokens": 3, "max_tokens": 4}, "max_completion_tokens"),
+        (
+            "chat/completions",
+            {**CHAT, "max_completion_tokens": 3, "max_tokens": 4},
+            "max_completion_tokens",
+        ),
         ("chat/completions", {**CHAT, "stream_options": {"include_usage": True}}, "stream_options"),
-        ("chat/completions", {**CHAT, "stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
+        (
+            "chat/completions",
+            {**CHAT, "stream": True, "stream_options": {"x": 1}},
+            "stream_options.x",
+        ),
         ("chat/completions", {**CHAT, "temperature": "hot"}, "temperature"),
         ("chat/completions", {**CHAT, "temperature": -1}, "temperature"),
         ("chat/completions", {**CHAT, "n": 1.5}, "n"),
@@ -64,7 +76,11 @@ TEXT = {"prompt": "the dog"}
         ("chat/completions", {**CHAT, "stop": "\ud800"}, "stop"),
         ("chat/completions", {**CHAT, "bad_words": ["\ud800"]}, "bad_words"),
         ("chat/completions", {**CHAT, "cache_salt": "\ud800"}, "cache_salt"),
-        ("chat/completions", {"messages": [*USER, {"role": "user", "content": "a\ud800"}]}, "messages[1].content"),
+        (
+            "chat/completions",
+            {"messages": [*USER, {"role": "user", "content": "a\ud800"}]},
+            "messages[1].content",
+        ),
         ("completions", {"prompt": ["a", "\ud800"]}, "prompt"),
         ("completions", {"prompt": ["a"] * 250, "n": 5}, "n"),
         ("completions", {**TEXT, "suffix": "x"}, "suffix"),
@@ -87,21 +103,47 @@ async def test_bad_fields_are_named(path: str, body: dict[str, Any], param: str)
 
 
 async def test_neutral_values_of_unsupported_fields_pass() -> None:
-    neutral = {"tools": [], "tool_choice": "auto", "response_format": {"type": "text"}, "store": False, "audio": None}
-    response = await post(ScriptedEngine(), "chat/completions", {**CHAT, **neutral, "modalities": ["text"]})
+    neutral = {
+        "tools": [],
+        "tool_choice": "auto",
+        "response_format": {"type": "text"},
+        "store": False,
+        "audio": None,
+    }
+    response = await post(
+        ScriptedEngine(), "chat/completions", {**CHAT, **neutral, "modalities": ["text"]}
+    )
     assert response.status_code == 200
-    assert (await post(ScriptedEngine(), "completions", {**TEXT, "n": 2, "best_of": 2})).status_code == 200
+    assert (
+        await post(ScriptedEngine(), "completions", {**TEXT, "n": 2, "best_of": 2})
+    ).status_code == 200
 
 
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
         ("chat/completions", '{"messages": []}', "messages is empty. Hint: send at least one"),
-        ("chat/completions", '{"messages": [{"role": "tool", "content": "x"}]}', "this server takes text only"),
-        ("chat/completions", '{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "text only"),
+        (
+            "chat/completions",
+            '{"messages": [{"role": "tool", "content": "x"}]}',
+            "this server takes text only",
+        ),
+        (
+            "chat/completions",
+            '{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}',
+            "text only",
+        ),
         ("completions", '{"\\ud800": 1}', "the body holds a key that is not Unicode"),
-        ("completions", '{"prompt": "x", "n": %s}' % ("9" * 5000), "the body is not valid JSON in UTF-8"),
-        ("completions", '{"prompt": "x", "priority": 1}', "start the server with --policy priority"),
+        (
+            "completions",
+            '{"prompt": "x", "n": %s}' % ("9" * 5000),
+            "the body is not valid JSON in UTF-8",
+        ),
+        (
+            "completions",
+            '{"prompt": "x", "priority": 1}',
+            "start the server with --policy priority",
+        ),
     ],
 )
 async def test_messages_say_what_to_change(path: str, body: str, message: str) -> None:
@@ -117,7 +159,9 @@ async def test_priority_under_its_policy() -> None:
     assert (await post(ScriptedEngine(), "completions", {**TEXT, "priority": 0})).status_code == 200
 
 
-@pytest.mark.parametrize("body", ["{bad", "[]", "3", "null", "", b"\xff\xfe", '{"prompt": "\\ud800"}', "[" * 5000])
+@pytest.mark.parametrize(
+    "body", ["{bad", "[]", "3", "null", "", b"\xff\xfe", '{"prompt": "\\ud800"}', "[" * 5000]
+)
 async def test_malformed_bodies(body: str | bytes) -> None:
     response = await post(ScriptedEngine(), "completions", body)
     assert response.status_code == 400, response.text
@@ -135,7 +179,9 @@ async def test_body_limit() -> None:
     engine = ScriptedEngine()
     async with client_for(engine, max_body_size=4096) as client:
         announced = await client.post("/v1/completions", content=b" " * 5000)
-        chunked = await client.post("/v1/completions", content=pieces(), headers={"content-type": "application/json"})
+        chunked = await client.post(
+            "/v1/completions", content=pieces(), headers={"content-type": "application/json"}
+        )
         small = await client.post("/v1/completions", json=TEXT)
     for response in (announced, chunked):
         assert response.status_code == 413
@@ -155,20 +201,28 @@ async def test_unknown_model_route_and_method() -> None:
 
 
 async def test_too_long_for_the_context_names_the_chat_field() -> None:
-    response = await post(ScriptedEngine(), "chat/completions", {"messages": [{"role": "user", "content": "x" * 200}]})
+    response = await post(
+        ScriptedEngine(), "chat/completions", {"messages": [{"role": "user", "content": "x" * 200}]}
+    )
     error = response.json()["error"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
     assert "Hint: shorten it" in error["message"]
 
 
-@pytest.mark.parametrize(("path", "param"), [("completions", "prompt"), ("chat/completions", "messages")])
+@pytest.mark.parametrize(
+    ("path", "param"), [("completions", "prompt"), ("chat/completions", "messages")]
+)
 async def test_what_cannot_fit_is_refused_before_it_is_encoded(
     path: str, param: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = ScriptedEngine()
     monkeypatch.setattr(engine.tokenizer, "encode", lambda *_, **__: 1 / 0)
     text = "the dog " * 10_000
-    body = {"messages": [{"role": "user", "content": text}]} if param == "messages" else {"prompt": text}
+    body = (
+        {"messages": [{"role": "user", "content": text}]}
+        if param == "messages"
+        else {"prompt": text}
+    )
     error = (await post(engine, path, body)).json()["error"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", param)
     monkeypatch.undo()
@@ -185,7 +239,9 @@ async def test_what_cannot_fit_is_refused_before_it_is_encoded(
     ],
 )
 async def test_refusals_of_the_engine(error: errors.TwostrokeError, status: int, code: str) -> None:
-    response = await post(ScriptedEngine(Script(refuse=error)), "chat/completions", {**CHAT, "stream": True})
+    response = await post(
+        ScriptedEngine(Script(refuse=error)), "chat/completions", {**CHAT, "stream": True}
+    )
     assert (response.status_code, response.json()["error"]["code"]) == (status, code)
     assert ("retry-after" in response.headers) == (status in (429, 503))
 
@@ -239,7 +295,9 @@ def test_every_error_has_a_rule() -> None:
     for cls in vars(errors).values():
         if isinstance(cls, type) and issubclass(cls, errors.TwostrokeError):
             error = cls.__new__(cls)
-            assert error_rule(error) is next(ERROR_RULES[c] for c in cls.__mro__ if c in ERROR_RULES)
+            assert error_rule(error) is next(
+                ERROR_RULES[c] for c in cls.__mro__ if c in ERROR_RULES
+            )
 
 
 @pytest.mark.parametrize(
@@ -254,14 +312,18 @@ def test_every_error_has_a_rule() -> None:
         ("GET", "/health", None, 200),
     ],
 )
-async def test_every_answer_names_its_request(method: str, path: str, body: Any, status: int) -> None:
+async def test_every_answer_names_its_request(
+    method: str, path: str, body: Any, status: int
+) -> None:
     async with client_for(ScriptedEngine(), max_body_size=4096) as client:
         responses = [await client.request(method, path, json=body) for _ in range(2)]
     assert [response.status_code for response in responses] == [status] * 2
     assert len({response.headers["x-request-id"] for response in responses}) == 2
 
 
-async def test_a_failure_is_logged_under_the_name_that_the_client_sees(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_logged_under_the_name_that_the_client_sees(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     engine = ScriptedEngine(Script(error=errors.NonFiniteLogitsError("NaN logits")))
     failed = await post(engine, "chat/completions", CHAT)
     assert failed.headers["x-request-id"] == engine.submitted[0].request_id
@@ -285,7 +347,11 @@ async def test_paths_and_methods_are_those_of_the_document() -> None:
     ("path", "body", "param"),
     [
         ("completions", '{"prompt": "x", "max_tokens": 1, "max_tokens": 2}', "max_tokens"),
-        ("chat/completions", '{"messages": [{"role": "user", "content": "a", "content": "b"}]}', "content"),
+        (
+            "chat/completions",
+            '{"messages": [{"role": "user", "content": "a", "content": "b"}]}',
+            "content",
+        ),
     ],
 )
 async def test_a_key_that_is_there_twice_is_refused(path: str, body: str, param: str) -> None:

@@ -16,7 +16,12 @@ from tests.server.running import running_server
 from tests.server.scripted import ScriptedEngine
 
 TEXT = "the quick brown fox"
-MESSAGES = [SystemMessage("be brief"), HumanMessage("hi"), AIMessage("hello"), HumanMessage("the dog")]
+MESSAGES = [
+    SystemMessage("be brief"),
+    HumanMessage("hi"),
+    AIMessage("hello"),
+    HumanMessage("the dog"),
+]
 
 
 @pytest.fixture
@@ -26,11 +31,18 @@ def engine() -> ScriptedEngine:
 
 @pytest_asyncio.fixture
 async def server(engine: ScriptedEngine) -> AsyncIterator[dict[str, Any]]:
-    # Its own connections, since LangChain would keep those it makes for as long as the process lives.
+    # Its own connections, since LangChain would keep those it makes for as long as the process
+    # lives.
     async with httpx.AsyncClient() as asynchronous:
         with running_server(engine) as url, httpx.Client() as synchronous:
             clients = {"http_client": synchronous, "http_async_client": asynchronous}
-            yield {"base_url": url + "/v1", "api_key": "none", "model": "scripted", "max_retries": 0, **clients}
+            yield {
+                "base_url": url + "/v1",
+                "api_key": "none",
+                "model": "scripted",
+                "max_retries": 0,
+                **clients,
+            }
 
 
 def test_a_conversation(engine: ScriptedEngine, server: dict[str, Any]) -> None:
@@ -72,6 +84,8 @@ def test_text_completions(server: dict[str, Any]) -> None:
 
 
 def test_what_is_not_supported_is_said(server: dict[str, Any]) -> None:
-    tools = ChatOpenAI(**server).bind_tools([{"type": "function", "function": {"name": "f", "parameters": {}}}])
+    tools = ChatOpenAI(**server).bind_tools(
+        [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    )
     with pytest.raises(openai.BadRequestError, match="tools is not supported by this server"):
         tools.invoke(MESSAGES)

@@ -1,4 +1,6 @@
-"""A server's life as a process: ready banner, drain on SIGTERM, second signal, failed loads, taken ports."""
+"""A server's life as a process: ready banner, drain on SIGTERM, second signal, failed loads, taken
+ports.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ import httpx
 import pytest
 
 from tests.server.running import ServerProcess, running_process, wait_until
-from twostroke.errors import ConfigError
+from twostroke.core.errors import ConfigError
 from twostroke.server.options import ServerOptions
 from twostroke.server.serve import listen
 
@@ -26,7 +28,9 @@ WORK = {"prompt": "x", "max_tokens": 40, "stream": True}
 @contextmanager
 def server_process(**options: Any) -> Iterator[ServerProcess]:
     """A scripted engine behind ``serve``."""
-    with running_process("-m", "tests.server.serve_scripted", json.dumps({"port": 0, **options})) as server:
+    with running_process(
+        "-m", "tests.server.serve_scripted", json.dumps({"port": 0, **options})
+    ) as server:
         yield server
 
 
@@ -34,7 +38,9 @@ def test_banner_holds_a_command_that_works() -> None:
     with server_process() as server:
         server.url()
         command = next(line for line in server.stderr.splitlines() if line.startswith("curl"))
-        output = subprocess.run(["sh", "-c", command + " -s"], check=True, capture_output=True, text=True).stdout
+        output = subprocess.run(
+            ["sh", "-c", command + " -s"], check=True, capture_output=True, text=True
+        ).stdout
         assert output.rstrip().endswith("data: [DONE]")
         assert "40 blocks of 4, 160 tokens, 1 request of maximum length (100)" in server.stderr
 
@@ -90,7 +96,9 @@ def test_failed_load_ends_the_server() -> None:
 def test_taken_port_is_one_clear_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port}: Address already in use") as caught:
+        with pytest.raises(
+            ConfigError, match=rf"127\.0\.0\.1:{port}: Address already in use"
+        ) as caught:
             listen(ServerOptions(port=port))
     assert "another port" in (caught.value.hint or "")
     with pytest.raises(ConfigError, match=r"cannot listen on 203\.0\.113\.1"):

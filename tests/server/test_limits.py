@@ -1,4 +1,6 @@
-"""Too large is refused by name, just large enough is served; the API document has the same limits."""
+"""Too large is refused by name, just large enough is served; the API document has the same
+limits.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import pytest
 
 from tests.server.http import USER, client_for, post
 from tests.server.scripted import ScriptedEngine
-from twostroke.sampling_params import (
+from twostroke.core.sampling_params import (
     MAX_BAD_WORDS,
     MAX_LOGIT_BIAS,
     MAX_LOGPROBS,
@@ -27,7 +29,9 @@ def words(count: int) -> list[str]:
 
 
 def biases(count: int) -> dict[str, float]:
-    """More of them than there are tokens, which is refused as well, but later and by another name."""
+    """More of them than there are tokens, which is refused as well, but later and by another
+    name.
+    """
     return {str(i): 1.0 for i in range(count)}
 
 
@@ -76,7 +80,11 @@ async def test_both_sides_of_a_limit(path: str, field: str, allowed: Any, refuse
         ("completions", "prompt", {"prompt": ["x"] * (MAX_PROMPTS + 1)}),
         ("completions", "n", {"prompt": ["x"] * (MAX_CHOICES // 16 + 1), "n": 16}),
         ("completions", "logprobs", {"prompt": "x", "logprobs": MAX_LOGPROBS + 1}),
-        ("chat/completions", "top_logprobs", {"messages": USER, "logprobs": True, "top_logprobs": MAX_LOGPROBS + 1}),
+        (
+            "chat/completions",
+            "top_logprobs",
+            {"messages": USER, "logprobs": True, "top_logprobs": MAX_LOGPROBS + 1},
+        ),
         # The scripted engine's context has 100 tokens.
         ("completions", "prompt", {"prompt": [1] * 100}),
         ("chat/completions", "messages", {"messages": [{"role": "user", "content": LONG}]}),
@@ -91,15 +99,23 @@ async def test_limits_of_one_route(path: str, field: str, body: dict[str, Any]) 
 
 
 async def test_many_prompts_at_once() -> None:
-    answer = (await post(ScriptedEngine(), "completions", {"prompt": ["x"] * MAX_PROMPTS, "n": 4})).json()
+    answer = (
+        await post(ScriptedEngine(), "completions", {"prompt": ["x"] * MAX_PROMPTS, "n": 4})
+    ).json()
     assert [choice["index"] for choice in answer["choices"]] == list(range(MAX_CHOICES))
 
 
 async def test_a_body_at_the_limit() -> None:
     body = b'{"prompt": "the dog"}'
     async with client_for(ScriptedEngine(), max_body_size=2048) as client:
-        for path, size in (("/v1/completions", 2048), ("/v1/completions", 2049), ("/tokenize", 2049)):
-            response = await client.post(path, content=body.ljust(size), headers={"content-type": "application/json"})
+        for path, size in (
+            ("/v1/completions", 2048),
+            ("/v1/completions", 2049),
+            ("/tokenize", 2049),
+        ):
+            response = await client.post(
+                path, content=body.ljust(size), headers={"content-type": "application/json"}
+            )
             assert response.status_code == (200 if size == 2048 else 413), response.text
 
 

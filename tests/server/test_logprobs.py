@@ -57,7 +57,9 @@ async def test_an_echoed_answer_begins_behind_the_prompt(prompt_as_tokens: bool)
     engine = ScriptedEngine()
     tokens = engine.tokenizer.encode(PROMPT)
     prompt = tokens if prompt_as_tokens else PROMPT
-    choice = (await complete(engine, prompt=prompt, echo=True, logprobs=0, max_tokens=2))["choices"][0]
+    choice = (await complete(engine, prompt=prompt, echo=True, logprobs=0, max_tokens=2))[
+        "choices"
+    ][0]
     assert choice["text"].startswith(PROMPT)
     assert choice["logprobs"]["text_offset"][len(tokens)] == len(PROMPT)
 
@@ -65,7 +67,9 @@ async def test_an_echoed_answer_begins_behind_the_prompt(prompt_as_tokens: bool)
 async def test_streamed_offsets_are_the_same() -> None:
     """A character that two chunks share begins once."""
     engine = ScriptedEngine(Script(pieces=("👩", "世", "the", "世", " dog")))
-    whole = (await complete(engine, logprobs=0, max_tokens=5))["choices"][0]["logprobs"]["text_offset"]
+    whole = (await complete(engine, logprobs=0, max_tokens=5))["choices"][0]["logprobs"][
+        "text_offset"
+    ]
     events = await stream(engine, "completions", {"prompt": "x", "logprobs": 0, "max_tokens": 5})
     pieces = [event["choices"][0]["logprobs"] for event in events]
     assert [place for piece in pieces if piece for place in piece["text_offset"]] == whole
@@ -76,5 +80,7 @@ async def test_an_echo_of_tokens_shows_special_ones_where_asked_to(skip: bool) -
     engine = ScriptedEngine()
     end = token_id(engine.tokenizer, "<|end|>")
     prompt = [*engine.tokenizer.encode("the"), end, *engine.tokenizer.encode(" dog")]
-    answer = await complete(engine, prompt=prompt, echo=True, skip_special_tokens=skip, max_tokens=1)
+    answer = await complete(
+        engine, prompt=prompt, echo=True, skip_special_tokens=skip, max_tokens=1
+    )
     assert answer["choices"][0]["text"].startswith("the dog" if skip else "the<|end|> dog")

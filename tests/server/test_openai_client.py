@@ -12,7 +12,7 @@ import pytest
 from tests.server.http import USER
 from tests.server.running import running_server, wait_until
 from tests.server.scripted import Script, ScriptedEngine
-from twostroke.errors import QueueFullError, RequestFailedError
+from twostroke.core.errors import QueueFullError, RequestFailedError
 
 TEXT = "the quick brown fox"
 
@@ -23,11 +23,15 @@ def client(url: str) -> openai.OpenAI:
 
 def test_chat_and_text() -> None:
     with running_server(ScriptedEngine()) as url, client(url) as api:
-        answer: Any = api.chat.completions.create(model="scripted", messages=USER, n=2, logprobs=True, top_logprobs=1)
+        answer: Any = api.chat.completions.create(
+            model="scripted", messages=USER, n=2, logprobs=True, top_logprobs=1
+        )
         assert [choice.message.content for choice in answer.choices] == [TEXT, TEXT]
         assert answer.choices[0].logprobs.content[0].token == "the"
         assert answer.usage.prompt_tokens_details.cached_tokens == 0
-        text = api.completions.create(model="scripted", prompt=["the", "fox"], logprobs=1, extra_body={"top_k": 1})
+        text = api.completions.create(
+            model="scripted", prompt=["the", "fox"], logprobs=1, extra_body={"top_k": 1}
+        )
         assert [choice.text for choice in text.choices] == [TEXT, TEXT]
         assert text.choices[0].logprobs is not None
         assert api.models.list().data[0].id == "scripted"
@@ -51,7 +55,9 @@ def test_streams() -> None:
 async def test_async_client() -> None:
     with running_server(ScriptedEngine()) as url:
         async with openai.AsyncOpenAI(base_url=url + "/v1", api_key="none") as api:
-            stream: Any = await api.chat.completions.create(model="scripted", messages=USER, stream=True)
+            stream: Any = await api.chat.completions.create(
+                model="scripted", messages=USER, stream=True
+            )
             assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == TEXT
 
 
@@ -85,7 +91,9 @@ def test_leaving_a_stream_aborts_it() -> None:
 
 @pytest.mark.parametrize("seconds_per_step", [0.005, 60.0])
 def test_leaving_before_the_answer_aborts_it(seconds_per_step: float) -> None:
-    """Also while the engine computes the first step of a stream, or of an answer that is not streamed."""
+    """Also while the engine computes the first step of a stream, or of an answer that is not
+    streamed.
+    """
     engine = ScriptedEngine(Script(endless=True, seconds_per_step=seconds_per_step))
     with running_server(engine) as url:
         with pytest.raises(httpx.ReadTimeout):
@@ -93,7 +101,9 @@ def test_leaving_before_the_answer_aborts_it(seconds_per_step: float) -> None:
         wait_until(lambda: len(engine.aborted) == 1)
         if seconds_per_step > 1:
             with pytest.raises(httpx.ReadTimeout):
-                httpx.post(url + "/v1/completions", json={"prompt": "x", "stream": True}, timeout=0.2)
+                httpx.post(
+                    url + "/v1/completions", json={"prompt": "x", "stream": True}, timeout=0.2
+                )
             wait_until(lambda: len(engine.aborted) == 2)
 
 
@@ -105,7 +115,9 @@ def test_each_step_is_one_write() -> None:
         body = b'{"prompt": "x", "stream": true}'
         with socket.create_connection((host, int(port)), timeout=5) as connection:
             head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-            connection.sendall(head + b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+            connection.sendall(
+                head + b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+            )
             received = []
             while data := connection.recv(65536):
                 received.append(data)

@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from tests.server.http import USER
 from tests.server.running import running_server, wait_until
 from tests.server.tiny import CONTEXT, tiny_engine
-from twostroke.engine.async_engine import AsyncEngine
+from twostroke.engine.clients.thread import AsyncEngine
 
 MODEL: dict[str, Any] = {"model": "tiny"}
 CHAT: dict[str, Any] = {**MODEL, "messages": USER, "max_tokens": 8, "temperature": 0}
@@ -60,8 +60,13 @@ def test_a_chat_in_pieces_and_whole(api: openai.OpenAI) -> None:
     free = api.chat.completions.create(**CHAT, extra_body=ON)
     assert free.choices[0].finish_reason == "length" and free.choices[0].message.content
     assert free.usage is not None and free.usage.completion_tokens == 8
-    # The client's helper gathers the pieces; it refuses answers that were cut off, so this one is stopped.
-    fields: dict[str, Any] = {**CHAT, "extra_body": ON, "stop": free.choices[0].message.content[-2:]}
+    # The client's helper gathers the pieces; it refuses answers that were cut off, so this one is
+    # stopped.
+    fields: dict[str, Any] = {
+        **CHAT,
+        "extra_body": ON,
+        "stop": free.choices[0].message.content[-2:],
+    }
     whole = api.chat.completions.create(**fields)
     with api.chat.completions.stream(**fields, stream_options={"include_usage": True}) as stream:
         final = stream.get_final_completion()
@@ -73,8 +78,12 @@ def test_a_chat_in_pieces_and_whole(api: openai.OpenAI) -> None:
 
 async def test_the_async_client(url: str) -> None:
     async with openai.AsyncOpenAI(base_url=url + "/v1", api_key="none", max_retries=0) as api:
-        wholes = await asyncio.gather(*(api.chat.completions.create(**CHAT, seed=i) for i in range(4)))
-        assert len({whole.choices[0].message.content for whole in wholes}) == 1  # greedy: the seed does not matter
+        wholes = await asyncio.gather(
+            *(api.chat.completions.create(**CHAT, seed=i) for i in range(4))
+        )
+        assert (
+            len({whole.choices[0].message.content for whole in wholes}) == 1
+        )  # greedy: the seed does not matter
         stream: Any = await api.completions.create(**TEXT, extra_body=ON, stream=True)
         pieces = [choice.text async for chunk in stream for choice in chunk.choices]
         whole = await api.completions.create(**TEXT, extra_body=ON)
@@ -106,9 +115,17 @@ def test_logprobs(api: openai.OpenAI) -> None:
         ]
     text = api.completions.create(**TEXT, logprobs=2, echo=True)
     logprobs = text.choices[0].logprobs
-    assert logprobs is not None and logprobs.tokens and logprobs.text_offset and logprobs.token_logprobs
+    assert (
+        logprobs is not None
+        and logprobs.tokens
+        and logprobs.text_offset
+        and logprobs.token_logprobs
+    )
     assert logprobs.token_logprobs[0] is None
-    assert logprobs.text_offset[:3] == [0, *[len("".join(logprobs.tokens[: i + 1])) for i in range(2)]]
+    assert logprobs.text_offset[:3] == [
+        0,
+        *[len("".join(logprobs.tokens[: i + 1])) for i in range(2)],
+    ]
     assert "".join(logprobs.tokens).startswith("the dog")
 
 
@@ -116,8 +133,13 @@ def test_stops(api: openai.OpenAI) -> None:
     whole = api.completions.create(**TEXT, extra_body={**ON, "return_token_ids": True}).choices[0]
     tokens: list[int] = whole.token_ids
     by_text = api.completions.create(**TEXT, stop=[whole.text[2:4]], extra_body=ON).choices[0]
-    assert (by_text.finish_reason, by_text.text) == ("stop", whole.text[: whole.text.index(whole.text[2:4])])
-    by_token: Any = api.completions.create(**TEXT, extra_body={**ON, "stop_token_ids": [tokens[3]]}).choices[0]
+    assert (by_text.finish_reason, by_text.text) == (
+        "stop",
+        whole.text[: whole.text.index(whole.text[2:4])],
+    )
+    by_token: Any = api.completions.create(
+        **TEXT, extra_body={**ON, "stop_token_ids": [tokens[3]]}
+    ).choices[0]
     assert (by_token.finish_reason, by_token.stop_reason) == ("stop", tokens[3])
 
 
@@ -129,7 +151,9 @@ def test_cached_tokens(api: openai.OpenAI) -> None:
 
 def test_usage_with_every_chunk(api: openai.OpenAI) -> None:
     options: Any = {"include_usage": True, "continuous_usage_stats": True}
-    stream: Any = api.chat.completions.create(**CHAT, extra_body=ON, stream=True, stream_options=options)
+    stream: Any = api.chat.completions.create(
+        **CHAT, extra_body=ON, stream=True, stream_options=options
+    )
     counts = [chunk.usage.completion_tokens for chunk in stream]
     assert counts == sorted(counts) and counts[-1] == 8 and counts[0] <= 1
     with pytest.raises(openai.BadRequestError, match="needs include_usage"):
@@ -141,7 +165,11 @@ def test_errors(api: openai.OpenAI) -> None:
     refused: list[tuple[type[openai.APIStatusError], dict[str, Any], str | None]] = [
         (openai.BadRequestError, {"temperature": 200}, "temperature"),
         (openai.BadRequestError, {"max_tokens": CONTEXT}, "max_tokens"),
-        (openai.BadRequestError, {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        (
+            openai.BadRequestError,
+            {"tools": [{"type": "function", "function": {"name": "f"}}]},
+            "tools",
+        ),
         (openai.BadRequestError, {"extra_body": {"no_such_field": 1}}, "no_such_field"),
         (openai.NotFoundError, {"model": "gpt-5"}, "model"),
     ]

@@ -1,4 +1,6 @@
-"""Every field that OpenAI's own client knows is served or refused by name: none is ignored in silence."""
+"""Every field that OpenAI's own client knows is served or refused by name: none is ignored in
+silence.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ VALUES: dict[str, Any] = {
     "echo": True,
     "stream_options": {"include_usage": True},
 }
-BODIES: dict[str, dict[str, Any]] = {"chat/completions": {"messages": USER}, "completions": {"prompt": "the dog"}}
+BODIES: dict[str, dict[str, Any]] = {
+    "chat/completions": {"messages": USER},
+    "completions": {"prompt": "the dog"},
+}
 ROUTES = [("chat/completions", name) for name in sorted(ChatParams.__annotations__)]
 ROUTES += [("completions", name) for name in sorted(TextParams.__annotations__)]
 
@@ -45,7 +50,9 @@ def body_with(path: str, field: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("path", "field"), ROUTES)
 async def test_a_field_works_or_is_refused_by_name(path: str, field: str) -> None:
     model = ChatCompletionRequest if path == "chat/completions" else CompletionRequest
-    response = await post(ScriptedEngine(), path, body_with(path, field), served_model_name=("scripted",))
+    response = await post(
+        ScriptedEngine(), path, body_with(path, field), served_model_name=("scripted",)
+    )
     if field in model.model_fields:
         assert response.status_code == 200, response.text
     else:
@@ -59,7 +66,9 @@ LABELS = {"user": "joe", "safety_identifier": "abc123", "prompt_cache_key": "sho
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_who_asks_is_in_the_engines_request_and_in_the_log(path: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_who_asks_is_in_the_engines_request_and_in_the_log(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
     engine = ScriptedEngine()
     with caplog.at_level("INFO", logger=LOGGER):
         await post(engine, path, {**BODIES[path], **LABELS})
@@ -67,20 +76,28 @@ async def test_who_asks_is_in_the_engines_request_and_in_the_log(path: str, capl
     assert [dict(request.labels) for request in engine.submitted] == [LABELS, {}]
     first, second = [record.getMessage() for record in caplog.records if record.name == LOGGER]
     assert first.startswith(f"{engine.submitted[0].request_id} ended=stop prompt=")
-    assert first.endswith(r" user='joe' safety_identifier='abc123' prompt_cache_key='shop\nforged line'")
+    assert first.endswith(
+        r" user='joe' safety_identifier='abc123' prompt_cache_key='shop\nforged line'"
+    )
     assert "user" not in second
 
 
 async def test_a_label_has_a_length() -> None:
-    """And so has a salt, which is hashed for each sample: one of 30 MB took the engine 34 ms each time."""
+    """And so has a salt, which is hashed for each sample: one of 30 MB took the engine 34 ms each
+    time.
+    """
     for field in (*LABELS, "cache_salt"):
-        assert (await post(ScriptedEngine(), "completions", {"prompt": "x", field: "a" * 512})).status_code == 200
+        assert (
+            await post(ScriptedEngine(), "completions", {"prompt": "x", field: "a" * 512})
+        ).status_code == 200
         response = await post(ScriptedEngine(), "completions", {"prompt": "x", field: "a" * 513})
         assert (response.status_code, response.json()["error"]["param"]) == (400, field)
 
 
 @pytest.mark.parametrize("model", [ChatCompletionRequest, CompletionRequest])
-def test_every_accepted_field_is_read(model: type[ChatCompletionRequest] | type[CompletionRequest]) -> None:
+def test_every_accepted_field_is_read(
+    model: type[ChatCompletionRequest] | type[CompletionRequest],
+) -> None:
     """By name, somewhere in the server: a field that nothing reads would be ignored."""
     import inspect
 
@@ -88,4 +105,6 @@ def test_every_accepted_field_is_read(model: type[ChatCompletionRequest] | type[
 
     source = "".join(map(inspect.getsource, (chat, completions, generation, protocol)))
     for name in model.model_fields.keys() - set(SAMPLING_FIELDS):
-        assert f"body.{name}" in source or f"fields.{name}" in source or f"self.{name}" in source, name
+        assert f"body.{name}" in source or f"fields.{name}" in source or f"self.{name}" in source, (
+            name
+        )

@@ -1,4 +1,6 @@
-"""The API document of a server with keys and limits: what the gateway asks for and answers with stands in it."""
+"""The API document of a server with keys and limits: what the gateway asks for and answers with
+stands in it.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,18 @@ from twostroke.gateway.options import GatewayOptions
 KEY = {"authorization": "Bearer sk-secret"}
 # Fewer than the examples: the last ones are refused, and that must be documented too.
 REQUESTS, EXAMPLES = 12, 5
-# The former: see there. The latter tries again with the key, as it is no part of the case: we try without it ourselves.
+# The former: see there. The latter tries again with the key, as it is no part of the case: we try
+# without it ourselves.
 EXCLUDED: list[CheckFunction] = [positive_data_acceptance, ignored_auth]
 
 
 @pytest.fixture(scope="module")
 def document() -> Iterator[BaseSchema]:
-    gateway = Gateway(GatewayOptions(api_key=("sk-secret",), requests_per_minute=REQUESTS, tokens_per_minute=10**6))
+    gateway = Gateway(
+        GatewayOptions(
+            api_key=("sk-secret",), requests_per_minute=REQUESTS, tokens_per_minute=10**6
+        )
+    )
     with running_server(ScriptedEngine(), gateway=gateway) as url:
         yield schemathesis.openapi.from_url(f"{url}/openapi.json", headers=KEY)
 
@@ -65,7 +72,11 @@ def test_what_the_gateway_adds(document: BaseSchema) -> None:
         for method, operation in operations.items():
             assert ("security" in operation) == (path != "/health")
             assert path == "/health" or {"401", "403"} <= operation["responses"].keys(), path
-            counted = [name for answer in operation["responses"].values() for name in answer.get("headers", {})]
+            counted = [
+                name
+                for answer in operation["responses"].values()
+                for name in answer.get("headers", {})
+            ]
             assert ("x-ratelimit-remaining-tokens" in counted) == (method == "post")
 
 
@@ -73,4 +84,8 @@ def test_a_server_without_keys_asks_for_none() -> None:
     with running_server(ScriptedEngine()) as url:
         raw = httpx.get(f"{url}/openapi.json").json()
     assert "securitySchemes" not in raw["components"]
-    assert not any("security" in operation for operations in raw["paths"].values() for operation in operations.values())
+    assert not any(
+        "security" in operation
+        for operations in raw["paths"].values()
+        for operation in operations.values()
+    )

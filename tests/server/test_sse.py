@@ -1,4 +1,6 @@
-"""Frames arrive in order and once, whichever way each takes, and whatever the client does meanwhile."""
+"""Frames arrive in order and once, whichever way each takes, and whatever the client does
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,11 @@ async def turns(count: int) -> None:
 
 
 class Wire:
-    """Where a stream ends: by ``send``, which takes a while, and by the extension, which lets one in three wait.
+    """Where a stream ends: by ``send``, which takes a while, and by the extension, which lets one
+    in three wait.
 
-    A while is some turns of the event loop, not a time: the order of things is the same on any machine.
+    A while is some turns of the event loop, not a time: the order of things is the same on any
+    machine.
     """
 
     def __init__(self) -> None:
@@ -68,7 +72,9 @@ class Wire:
         return asyncio.ensure_future(stream({"type": "http", **scope}, self.receive, self.send))
 
 
-@pytest.mark.parametrize("extensions", [{}, {"extensions": None}, {"extensions": {}}, {"extensions": {WRITE_CHUNK}}])
+@pytest.mark.parametrize(
+    "extensions", [{}, {"extensions": None}, {"extensions": {}}, {"extensions": {WRITE_CHUNK}}]
+)
 @pytest.mark.parametrize("early", [0, 3])
 async def test_frames_keep_their_order(extensions: dict[str, Any], early: int) -> None:
     """Pushed before anybody sends, while something is sent, and while nothing is."""
@@ -87,10 +93,14 @@ async def test_frames_keep_their_order(extensions: dict[str, Any], early: int) -
     await asyncio.wait_for(answer, 5)
     assert wire.body == b"".join(frames) + DONE
     assert wire.messages[0]["type"] == "http.response.start"
-    assert [message["more_body"] for message in wire.messages[1:]] == [True] * (len(wire.messages) - 2) + [False]
+    assert [message["more_body"] for message in wire.messages[1:]] == [True] * (
+        len(wire.messages) - 2
+    ) + [False]
     assert wire.messages[-1]["body"].endswith(frames[-1] + DONE), "the end is one write"
     assert wire.aborted == 1
-    assert wire.tries > 3 if extensions.get("extensions") else wire.tries == 0, "one of three was not taken at once"
+    assert wire.tries > 3 if extensions.get("extensions") else wire.tries == 0, (
+        "one of three was not taken at once"
+    )
 
 
 async def test_a_failure_before_the_first_frame_is_raised() -> None:
@@ -104,12 +114,15 @@ async def test_a_failure_before_the_first_frame_is_raised() -> None:
     assert (wire.messages, wire.aborted) == ([], 1)
 
 
-# ---- on real connections ---------------------------------------------------------------------------------------------
+# ---- on real connections -------------------------------------------------------------------------
 
 
 def request(max_tokens: int, path: str = "/v1/completions", **fields: object) -> bytes:
     body = json.dumps({"prompt": "x", "max_tokens": max_tokens, "stream": True, **fields}).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length:"
+        f" {len(body)}\r\n\r\n"
+    )
     return head.encode() + body
 
 
@@ -125,7 +138,10 @@ def bodies(data: bytes) -> list[bytes]:
     found, at = [], 0
     while at < len(data):
         end = data.index(b"\r\n\r\n", at)
-        assert data.startswith(b"HTTP/1.1 200 OK", at) and b"transfer-encoding: chunked" in data[at:end]
+        assert (
+            data.startswith(b"HTTP/1.1 200 OK", at)
+            and b"transfer-encoding: chunked" in data[at:end]
+        )
         body, at, size = b"", end + 4, -1
         while size:
             end = data.index(b"\r\n", at)
@@ -180,7 +196,9 @@ class WatchedProtocol(BoundedProtocol):
         super().resume_writing()
 
 
-def test_a_slow_reader_gets_the_same_bytes(monkeypatch: pytest.MonkeyPatch, sends: list[str]) -> None:
+def test_a_slow_reader_gets_the_same_bytes(
+    monkeypatch: pytest.MonkeyPatch, sends: list[str]
+) -> None:
     """Its connection pauses and goes on while tokens come."""
     monkeypatch.setattr(lifecycle, "BoundedProtocol", WatchedProtocol)
     pieces = tuple(f"{i:4}" * 25_000 for i in range(90))
@@ -211,7 +229,9 @@ def test_a_slow_reader_gets_the_same_bytes(monkeypatch: pytest.MonkeyPatch, send
 
 def test_requests_on_one_connection_do_not_mix(sends: list[str]) -> None:
     """The second is there before the first is answered, and each is written past the layers."""
-    engine = ScriptedEngine(Script(pieces=tuple(f"{i} " for i in range(40)), seconds_per_step=0.002))
+    engine = ScriptedEngine(
+        Script(pieces=tuple(f"{i} " for i in range(40)), seconds_per_step=0.002)
+    )
     with running_server(engine) as url, connected(url) as opened:
         last = request(30, echo=True).replace(b"host: x", b"host: x\r\nconnection: close")
         opened.sendall(request(40) + request(20) + last)
@@ -224,7 +244,11 @@ def test_requests_on_one_connection_do_not_mix(sends: list[str]) -> None:
 
 def test_a_server_without_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle, "BoundedProtocol", "h11")
-    engine = ScriptedEngine(Script(pieces=tuple(f"{i} " for i in range(40)), seconds_per_step=0.002))
+    engine = ScriptedEngine(
+        Script(pieces=tuple(f"{i} " for i in range(40)), seconds_per_step=0.002)
+    )
     with running_server(engine) as url:
-        answer = httpx.post(url + "/v1/completions", json={"prompt": "x", "max_tokens": 40, "stream": True})
+        answer = httpx.post(
+            url + "/v1/completions", json={"prompt": "x", "max_tokens": 40, "stream": True}
+        )
     assert texts(answer.content) == [f"{i} " for i in range(40)]

@@ -1,7 +1,8 @@
-"""What a client gets in pieces is, joined, what it gets at once: text to the character, reasons, log-probabilities.
+"""What a client gets in pieces is, joined, what it gets at once: text to the character, reasons,
+log-probabilities.
 
-A real model over the HTTP layer. Its answers are random bytes, so pieces end amid characters, and stop strings are
-taken from the answers themselves, so they are met, across pieces too.
+A real model over the HTTP layer. Its answers are random bytes, so pieces end amid characters, and
+stop strings are taken from the answers themselves, so they are met, across pieces too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.server.tiny import VOCAB, tiny_engine
-from twostroke.engine.async_engine import AsyncEngine
+from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.server.app import create_app
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -57,14 +58,18 @@ def bodies(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 
 @given(bodies(), st.floats(0, 1), st.integers(1, 6))
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_streamed_equals_whole(
     engine: AsyncEngine, asked: tuple[str, dict[str, Any]], stop_at: float, stop_length: int
 ) -> None:
     asyncio.run(check(engine, *asked, stop_at, stop_length))
 
 
-async def check(engine: AsyncEngine, path: str, body: dict[str, Any], stop_at: float, stop_length: int) -> None:
+async def check(
+    engine: AsyncEngine, path: str, body: dict[str, Any], stop_at: float, stop_length: int
+) -> None:
     """Ask for an answer, then for the same answer up to a stop string that is a piece of it."""
     transport = httpx.ASGITransport(create_app(engine))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -78,17 +83,24 @@ async def check(engine: AsyncEngine, path: str, body: dict[str, Any], stop_at: f
         limited = {**body, "stop": [stop, "never written"]}
         stopped = await ask(client, path, limited)
         assert await ask_streaming(client, path, limited) == stopped
-        prompts = [len(await prompt_text(client, body)) if body.get("echo") else 0] * len(free["choices"])
+        prompts = [len(await prompt_text(client, body)) if body.get("echo") else 0] * len(
+            free["choices"]
+        )
         for choice, whole, skip in zip(stopped["choices"], free["choices"], prompts, strict=True):
             check_stopped(choice, whole, stop, skip, kept=body["include_stop_str_in_output"])
 
 
-def check_stopped(choice: dict[str, Any], whole: dict[str, Any], stop: str, skip: int, *, kept: bool) -> None:
-    """The answer ends at the first occurrence, and no part of the stop string is shown unless asked for."""
+def check_stopped(
+    choice: dict[str, Any], whole: dict[str, Any], stop: str, skip: int, *, kept: bool
+) -> None:
+    """The answer ends at the first occurrence, and no part of the stop string is shown unless asked
+    for.
+    """
     text = whole["text"]
     at = text.find(stop, skip)
     if at < 0:
-        # Not the log-probabilities: it ran on alone where another sample stopped, which can move a last bit.
+        # Not the log-probabilities: it ran on alone where another sample stopped, which can move a
+        # last bit.
         assert (text, whole["token_ids"]) == (choice["text"], choice["token_ids"])
         return
     assert choice["text"] == text[: at + len(stop) if kept else at]
@@ -111,7 +123,9 @@ async def ask(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dic
     return {"choices": choices, "usage": answer["usage"]}
 
 
-async def ask_streaming(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
+async def ask_streaming(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any]
+) -> dict[str, Any]:
     """The same, put together from events."""
     response = await client.post(path, json={**alone(body), **USAGE})
     assert response.status_code == 200, response.text
@@ -130,7 +144,9 @@ async def ask_streaming(client: httpx.AsyncClient, path: str, body: dict[str, An
 
 def merge(pieces: list[dict[str, Any]], path: str) -> dict[str, Any]:
     """One choice of either kind, from one piece or many."""
-    texts = [piece.get("text") if path == TEXT else message(piece).get("content") for piece in pieces]
+    texts = [
+        piece.get("text") if path == TEXT else message(piece).get("content") for piece in pieces
+    ]
     merged: dict[str, Any] = {
         "text": "".join(text or "" for text in texts),
         "token_ids": [token for piece in pieces for token in piece.get("token_ids", [])],
@@ -150,5 +166,7 @@ def message(piece: dict[str, Any]) -> dict[str, Any]:
 
 
 def alone(body: dict[str, Any]) -> dict[str, Any]:
-    """Without the help of earlier requests' blocks: their sums can differ from ours in the last bit of a float."""
+    """Without the help of earlier requests' blocks: their sums can differ from ours in the last bit
+    of a float.
+    """
     return {**body, "cache_salt": uuid.uuid4().hex}

@@ -16,7 +16,9 @@ from twostroke.server.generation import VERY_LONG_TEXT
 from twostroke.server.limits import MAX_CONTEXT_CHARS
 
 
-async def ask(path: str, body: dict[str, Any], engine: ScriptedEngine | None = None) -> httpx.Response:
+async def ask(
+    path: str, body: dict[str, Any], engine: ScriptedEngine | None = None
+) -> httpx.Response:
     async with client_for(engine or ScriptedEngine(), served_model_name=("scripted",)) as client:
         return await client.post(path, json=body)
 
@@ -38,9 +40,13 @@ async def test_a_prompt_there_and_back() -> None:
 async def test_messages_are_what_a_chat_would_send() -> None:
     engine = ScriptedEngine()
     answer = (await ask("/tokenize", {"messages": USER}, engine)).json()
-    closed = (await ask("/tokenize", {"messages": USER, "add_generation_prompt": False}, engine)).json()
+    closed = (
+        await ask("/tokenize", {"messages": USER, "add_generation_prompt": False}, engine)
+    ).json()
     async with client_for(engine) as client:
-        chat = await client.post("/v1/chat/completions", json={"messages": USER, "return_token_ids": True})
+        chat = await client.post(
+            "/v1/chat/completions", json={"messages": USER, "return_token_ids": True}
+        )
     assert answer["tokens"] == chat.json()["prompt_token_ids"]
     assert answer["tokens"][: closed["count"]] == closed["tokens"]
     assert closed["count"] < answer["count"]
@@ -49,7 +55,9 @@ async def test_messages_are_what_a_chat_would_send() -> None:
 async def test_token_strs_are_the_vocabularys() -> None:
     engine = ScriptedEngine()
     answer = (await ask("/tokenize", {"prompt": "a dog", "return_token_strs": True}, engine)).json()
-    assert answer["token_strs"] == [engine.tokenizer.backend.id_to_token(token) for token in answer["tokens"]]
+    assert answer["token_strs"] == [
+        engine.tokenizer.backend.id_to_token(token) for token in answer["tokens"]
+    ]
     assert "".join(answer["token_strs"]).replace("\u0120", " ") == "a dog"
 
 
@@ -86,11 +94,22 @@ async def test_bad_bodies_name_their_field(path: str, body: dict[str, Any], para
     ("path", "body", "param"),
     [
         ("/tokenize", {"prompt": "x" * (MAX_CONTEXT_CHARS + 1)}, "prompt"),
-        ("/tokenize", {"messages": [{"role": "user", "content": "x" * (MAX_CONTEXT_CHARS + 1)}]}, "messages"),
-        ("/v1/completions", {"prompt": "x" * (MAX_CONTEXT_CHARS + 1), "truncate_prompt_tokens": 5}, "prompt"),
+        (
+            "/tokenize",
+            {"messages": [{"role": "user", "content": "x" * (MAX_CONTEXT_CHARS + 1)}]},
+            "messages",
+        ),
+        (
+            "/v1/completions",
+            {"prompt": "x" * (MAX_CONTEXT_CHARS + 1), "truncate_prompt_tokens": 5},
+            "prompt",
+        ),
         (
             "/v1/chat/completions",
-            {"messages": [{"role": "user", "content": "x" * (MAX_CONTEXT_CHARS + 1)}], "truncate_prompt_tokens": 5},
+            {
+                "messages": [{"role": "user", "content": "x" * (MAX_CONTEXT_CHARS + 1)}],
+                "truncate_prompt_tokens": 5,
+            },
             "messages",
         ),
     ],
@@ -98,7 +117,9 @@ async def test_bad_bodies_name_their_field(path: str, body: dict[str, Any], para
 async def test_no_text_is_encoded_that_is_too_long_for_memory(
     path: str, body: dict[str, Any], param: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tokenizer takes 250 bytes for each character, even where all but a few tokens are cut off afterwards."""
+    """A tokenizer takes 250 bytes for each character, even where all but a few tokens are cut off
+    afterwards.
+    """
     engine = ScriptedEngine()
     monkeypatch.setattr(engine.tokenizer, "encode", lambda *_, **__: 1 / 0)
     response = await ask(path, body, engine)

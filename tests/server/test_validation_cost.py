@@ -24,7 +24,9 @@ PART = {"type": "text", "text": ""}
 
 @pytest.fixture
 def only_its_own_garbage() -> Iterator[None]:
-    """Else the collector goes through what all other tests have left, in the time that is measured."""
+    """Else the collector goes through what all other tests have left, in the time that is
+    measured.
+    """
     gc.collect()
     gc.freeze()
     yield
@@ -39,7 +41,10 @@ def only_its_own_garbage() -> Iterator[None]:
         (ChatCompletionRequest, {"messages": [{"role": "user", "content": [0] * MANY}]}),
         (ChatCompletionRequest, {**CHAT, "documents": [{}] * 1000}),
         (ChatCompletionRequest, {**CHAT, **{f"field {i}": 0 for i in range(MANY)}}),
-        (ChatCompletionRequest, {"messages": [{**USER[0], **{f"field {i}": 0 for i in range(MANY)}}]}),
+        (
+            ChatCompletionRequest,
+            {"messages": [{**USER[0], **{f"field {i}": 0 for i in range(MANY)}}]},
+        ),
         (ChatCompletionRequest, {**CHAT, "allowed_token_ids": ["x"] * MANY}),
         (ChatCompletionRequest, {**CHAT, "stop": [0] * MANY}),
         (ChatCompletionRequest, {**CHAT, "bad_words": [0] * MANY}),
@@ -64,8 +69,16 @@ def test_few_complaints_about_many_mistakes(model: type[BaseModel], body: dict[s
     [
         ("chat/completions", {"messages": [0] * 500_000}, "messages[0]"),
         ("chat/completions", {"messages": USER * (MAX_MESSAGES + 1)}, "messages"),
-        ("chat/completions", {"messages": [{"role": "user", "content": [PART] * (MAX_MESSAGE_PARTS + 1)}]}, "messages"),
-        ("chat/completions", {**CHAT, "logit_bias": {str(i): "x" for i in range(100_000)}}, "logit_bias"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": [PART] * (MAX_MESSAGE_PARTS + 1)}]},
+            "messages",
+        ),
+        (
+            "chat/completions",
+            {**CHAT, "logit_bias": {str(i): "x" for i in range(100_000)}},
+            "logit_bias",
+        ),
         ("completions", {**TEXT, **{f"field {i}": 0 for i in range(50_000)}}, "field 0"),
         ("completions", {"prompt": ["x"] * 200_000}, "prompt"),
         ("completions", {"prompt": [[]] * 1_000_000}, None),
@@ -73,7 +86,9 @@ def test_few_complaints_about_many_mistakes(model: type[BaseModel], body: dict[s
     ],
 )
 @pytest.mark.usefixtures("only_its_own_garbage")
-async def test_megabytes_of_nonsense_are_answered_at_once(path: str, body: dict[str, Any], param: str | None) -> None:
+async def test_megabytes_of_nonsense_are_answered_at_once(
+    path: str, body: dict[str, Any], param: str | None
+) -> None:
     content = json.dumps(body)
     began = time.thread_time()
     response = await post(ScriptedEngine(), path, content)
@@ -87,12 +102,17 @@ async def test_brackets_in_texts_are_no_lists() -> None:
     error = (await post(ScriptedEngine(), "completions", {"prompt": text})).json()["error"]
     assert error["code"] == "context_length_exceeded"
     for unfinished in ('{"prompt": "' + "[" * 100_000, '"[\\' * 100_000):
-        assert "not valid JSON" in (await post(ScriptedEngine(), "completions", unfinished)).json()["error"]["message"]
+        assert (
+            "not valid JSON"
+            in (await post(ScriptedEngine(), "completions", unfinished)).json()["error"]["message"]
+        )
 
 
 async def test_as_many_messages_and_parts_as_are_allowed() -> None:
     """They pass the check; the prompt is then too long for this engine."""
     parts = [{"role": "user", "content": [PART] * MAX_MESSAGE_PARTS}]
     for messages in (USER * MAX_MESSAGES, parts):
-        error = (await post(ScriptedEngine(), "chat/completions", {"messages": messages})).json()["error"]
+        error = (await post(ScriptedEngine(), "chat/completions", {"messages": messages})).json()[
+            "error"
+        ]
         assert error["code"] == "context_length_exceeded"

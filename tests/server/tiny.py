@@ -12,8 +12,8 @@ from typing import Any
 from tests.checkpoints import tiny_config, write_checkpoint
 from tests.server.scripted import TEMPLATE
 from tests.text.tiny_tokenizers import byte_level
-from twostroke.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
-from twostroke.engine.async_engine import AsyncEngine
+from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
+from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.engine.engine import Engine
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.text.tokenizer import Tokenizer

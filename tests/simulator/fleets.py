@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from twostroke.config import SchedulerConfig
+from twostroke.core.config import SchedulerConfig
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.recorder import Recorder
-from twostroke.simulator.acceptance import Acceptance
-from twostroke.simulator.clock import VirtualClock
-from twostroke.simulator.cost_model import Estimate
-from twostroke.simulator.executor import SimulatedExecutor
-from twostroke.simulator.fleet import Fleet, FleetResult
-from twostroke.simulator.options import RouterName
-from twostroke.simulator.replica import Replica
-from twostroke.simulator.router import make_router
-from twostroke.simulator.step_shape import StepShape
+from twostroke.simulator.cost.cost_model import Estimate
+from twostroke.simulator.cost.step_shape import StepShape
+from twostroke.simulator.fleet.acceptance import Acceptance
+from twostroke.simulator.fleet.clock import VirtualClock
+from twostroke.simulator.fleet.executor import SimulatedExecutor
+from twostroke.simulator.fleet.fleet import Fleet, FleetResult
+from twostroke.simulator.fleet.options import RouterName
+from twostroke.simulator.fleet.replica import Replica
+from twostroke.simulator.fleet.router import make_router
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec, Workload
 
 
@@ -32,7 +32,9 @@ class LinearCost:
     cold: float = 1.9e-3
 
     def step(self, shape: StepShape) -> Estimate:
-        seconds = self.start + self.request * shape.decode_requests + self.context * shape.decode_context
+        seconds = (
+            self.start + self.request * shape.decode_requests + self.context * shape.decode_context
+        )
         seconds += self.unsettled / shape.since_prefill if shape.since_prefill else 0.0
         seconds += self.cold if shape.after_idle else 0.0
         seconds += sum(self.token * new + 1.1e-10 * new * cached for new, cached in shape.prefill)
@@ -48,10 +50,16 @@ def make_executor(
     waking: bool = False,
 ) -> SimulatedExecutor:
     info = ExecutorInfo(
-        model_id="m", vocab_size=50, max_model_len=100_000, num_blocks=num_blocks, block_size=block_size
+        model_id="m",
+        vocab_size=50,
+        max_model_len=100_000,
+        num_blocks=num_blocks,
+        block_size=block_size,
     )
     clock = VirtualClock()
-    return SimulatedExecutor(info, LinearCost(), clock, acceptance=acceptance, settling=settling, waking=waking)
+    return SimulatedExecutor(
+        info, LinearCost(), clock, acceptance=acceptance, settling=settling, waking=waking
+    )
 
 
 def make_fleet(
@@ -79,7 +87,9 @@ def make_fleet(
     return Fleet(engines, make_router(router), workload, max_model_len), engines
 
 
-def run_fleet(workload: Workload, config: SchedulerConfig | None = None, **options: Any) -> FleetResult:
+def run_fleet(
+    workload: Workload, config: SchedulerConfig | None = None, **options: Any
+) -> FleetResult:
     return make_fleet(workload, config, **options)[0].run()
 
 

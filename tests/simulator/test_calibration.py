@@ -1,4 +1,6 @@
-"""Calibration: shapes of real steps, coefficients that made the times, a file that the simulator reads back."""
+"""Calibration: shapes of real steps, coefficients that made the times, a file that the simulator
+reads back.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +11,48 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeExecutor
-from tests.simulator import configs
+from tests.model_spec import configs
+from twostroke.core.errors import ConfigError
+from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.engine import Engine
-from twostroke.errors import ConfigError
-from twostroke.simulator.calibration import as_toml, calibrate
-from twostroke.simulator.calibration_options import CalibrationOptions
-from twostroke.simulator.calibration_steps import PAUSE, MeasuredStep, measure, measured_steps, steps_csv
-from twostroke.simulator.clock import VirtualClock
-from twostroke.simulator.cost_model import Dtypes, Parallel, RooflineCostModel
-from twostroke.simulator.efficiencies import load_efficiencies
-from twostroke.simulator.hardware_sheet import load_hardware
-from twostroke.simulator.machine_speed import Speed, usual
-from twostroke.simulator.model_reader import model_sheet
-from twostroke.simulator.step_shape import SETTLING, StepShape
-from twostroke.types import StepPlan, StepResult
+from twostroke.model_spec.model_reader import model_sheet
+from twostroke.simulator.calibration.calibrate import as_toml, calibrate
+from twostroke.simulator.calibration.calibration_options import CalibrationOptions
+from twostroke.simulator.calibration.calibration_steps import (
+    PAUSE,
+    MeasuredStep,
+    measure,
+    measured_steps,
+    steps_csv,
+)
+from twostroke.simulator.calibration.machine_speed import Speed, usual
+from twostroke.simulator.cost.cost_model import Dtypes, Parallel, RooflineCostModel
+from twostroke.simulator.cost.efficiencies import load_efficiencies
+from twostroke.simulator.cost.hardware_sheet import load_hardware
+from twostroke.simulator.cost.step_shape import SETTLING, StepShape
+from twostroke.simulator.fleet.clock import VirtualClock
 
 CPU = load_hardware("cpu")
 START = load_efficiencies("cpu")
-SMALL = {**configs.LLAMA_8B, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8, "head_dim": 64}
-MODEL = model_sheet({**SMALL, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 8192})
+SMALL = {
+    **configs.LLAMA_8B,
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 8,
+    "head_dim": 64,
+}
+MODEL = model_sheet(
+    {**SMALL, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 8192}
+)
 
 
 def shapes() -> list[StepShape]:
-    decode = [StepShape(n, n * context, (), n) for n in (1, 4, 16, 64) for context in (40, 400, 1500)]
-    prefill = [StepShape(0, 0, ((n, cached),), 1) for n in (16, 64, 256, 1024) for cached in (0, 512)]
+    decode = [
+        StepShape(n, n * context, (), n) for n in (1, 4, 16, 64) for context in (40, 400, 1500)
+    ]
+    prefill = [
+        StepShape(0, 0, ((n, cached),), 1) for n in (16, 64, 256, 1024) for cached in (0, 512)
+    ]
     return decode + prefill + [StepShape(8, 8 * 200, ((128, 0),), 9)]
 
 
@@ -57,11 +77,15 @@ def test_steps_of_the_engine_are_measured_as_what_they_computed() -> None:
     assert not any(shape.since_prefill for shape in found if shape.prefill)
     assert all(step.seconds > 0 for step in steps)
     lone = [shape for shape in found if shape.decode_requests == 1 and not shape.prefill]
-    assert 17 <= min(shape.decode_context for shape in lone) < 32  # steps of nearly the same context are one kind
+    assert (
+        17 <= min(shape.decode_context for shape in lone) < 32
+    )  # steps of nearly the same context are one kind
 
 
 def test_pauses_are_waited_for_and_not_counted() -> None:
-    """Prompts that find nobody there are steps of their own kind; the wait before them is no part of their time."""
+    """Prompts that find nobody there are steps of their own kind; the wait before them is no part
+    of their time.
+    """
     clock = VirtualClock()
     engine = Engine(FakeExecutor(num_blocks=600), clock=clock)
     waited: list[float] = []
@@ -89,7 +113,9 @@ def test_a_fit_finds_what_a_pause_costs() -> None:
 
 
 def test_the_steps_cover_what_a_server_meets() -> None:
-    """Prompts beside decoding, chunks on top of cached tokens, every size of batch: nothing is left to extrapolate."""
+    """Prompts beside decoding, chunks on top of cached tokens, every size of batch: nothing is left
+    to extrapolate.
+    """
     engine = Engine(FakeExecutor(num_blocks=4000, block_size=16, max_model_len=2600))
     steps = measure(engine, rounds=1, wait=no_wait).steps
     engine.close()
@@ -104,7 +130,9 @@ def test_the_steps_cover_what_a_server_meets() -> None:
     once = _without_last_column(text)
     assert {step.shape.after_idle for step in measured_steps(once)} == {False}
     assert {step.shape.since_prefill for step in measured_steps(_without_last_column(once))} == {0}
-    assert [step.seconds for step in read] == pytest.approx([step.seconds for step in steps], rel=1e-5)
+    assert [step.seconds for step in read] == pytest.approx(
+        [step.seconds for step in steps], rel=1e-5
+    )
 
 
 def test_runs_at_another_speed_are_made_again_and_do_not_count() -> None:
@@ -122,7 +150,9 @@ def test_runs_at_another_speed_are_made_again_and_do_not_count() -> None:
     assert found.speed == Speed(1e12, 1e10)
     assert found.left_out == 3  # two at the other speed, and the one in which it changed
     assert calls == 1 + found.runs
-    assert StepShape(0, 0, ((16, 0),), 1) in [step.shape for step in found.steps]  # of the first scene, made again
+    assert StepShape(0, 0, ((16, 0),), 1) in [
+        step.shape for step in found.steps
+    ]  # of the first scene, made again
 
 
 def test_a_scene_that_never_ran_at_the_usual_speed_still_counts() -> None:
@@ -143,7 +173,9 @@ def test_a_scene_that_never_ran_at_the_usual_speed_still_counts() -> None:
 
 
 class Unsteady(FakeExecutor):
-    """A step takes one second or three: the other one in the next scene, and in the same scene of the next round."""
+    """A step takes one second or three: the other one in the next scene, and in the same scene of
+    the next round.
+    """
 
     def __init__(self, clock: VirtualClock, scenes: int) -> None:
         super().__init__(num_blocks=600)
@@ -163,7 +195,9 @@ class Unsteady(FakeExecutor):
 
 
 def test_where_no_speed_holds_an_average_of_all_runs_counts() -> None:
-    """A median of the few runs between two equal looks would be the time of one speed or the other, by chance."""
+    """A median of the few runs between two equal looks would be the time of one speed or the other,
+    by chance.
+    """
     engine = Engine(FakeExecutor(num_blocks=600))
     scenes = measure(engine, rounds=1, wait=no_wait).runs
     engine.close()
@@ -186,7 +220,9 @@ def test_speeds() -> None:
 
 
 def test_a_fit_finds_times_that_other_coefficients_made() -> None:
-    """A machine half as fast in memory, with a slower host: not the same numbers, but the same times."""
+    """A machine half as fast in memory, with a slower host: not the same numbers, but the same
+    times.
+    """
     gemm = {name: replace(value, memory=0.3, compute=0.5) for name, value in START.gemm.items()}
     truth = replace(START, gemm=gemm, host=replace(START.host, step=0.004, request=1e-4))
     real = RooflineCostModel(CPU, MODEL, Parallel(), Dtypes(), truth)
@@ -226,7 +262,9 @@ def test_the_file_is_read_back(tmp_path: Path) -> None:
     read = load_efficiencies("cpu", file)
     assert read.source == "a test"
     assert read.host.step == pytest.approx(found.efficiencies.host.step, rel=1e-4)
-    assert read.gemm["bf16"].memory == pytest.approx(found.efficiencies.gemm["bf16"].memory, rel=1e-4)
+    assert read.gemm["bf16"].memory == pytest.approx(
+        found.efficiencies.gemm["bf16"].memory, rel=1e-4
+    )
     assert read.interval.decode_low <= 1 <= read.interval.decode_high
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from twostroke.simulator.comparison import COMPARED, notes_of, print_comparison
+from twostroke.simulator.reports.comparison import COMPARED, notes_of, print_comparison
 
 
 def run_of(label: str, **values: float | None) -> dict[str, Any]:
@@ -23,11 +23,15 @@ def printed(runs: list[dict[str, Any]], width: int, monkeypatch: pytest.MonkeyPa
 
 def test_few_runs_stand_beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = printed([run_of("tp=1"), run_of("tp=2", p99_ttft_ms=12.34)], 80, monkeypatch)
-    assert ["TTFT p99 ms", "1.0", "12.3"] in [[part.strip() for part in line.split("   ") if part] for line in lines]
+    assert ["TTFT p99 ms", "1.0", "12.3"] in [
+        [part.strip() for part in line.split("   ") if part] for line in lines
+    ]
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
-def test_many_runs_have_a_row_each_with_every_value_that_differs(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_runs_have_a_row_each_with_every_value_that_differs(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two flags with long names on 80 columns: names wrap, values do not."""
     runs = [
         run_of(f"batching={batching}, max_num_batched_tokens={tokens}", p99_ttft_ms=10.0 * tokens)
@@ -43,7 +47,9 @@ def test_many_runs_have_a_row_each_with_every_value_that_differs(width: int, mon
             assert f"{tokens}0.0" in row
     (row,) = [row for row in rows if "before" in row]
     assert "3" in row
-    assert {row.count("1.000") for row in rows if "static" in row} == {3 if width == 200 else 1}  # cost, MFU and MBU
+    assert {row.count("1.000") for row in rows if "static" in row} == {
+        3 if width == 200 else 1
+    }  # cost, MFU and MBU
 
 
 def test_a_note_of_all_runs_is_said_once_and_another_names_who_has_it() -> None:

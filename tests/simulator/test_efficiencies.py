@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from twostroke.errors import ConfigError
-from twostroke.simulator.efficiencies import SHARED, load_efficiencies
-from twostroke.simulator.hardware_sheet import hardware_names, load_hardware
+from twostroke.core.errors import ConfigError
+from twostroke.simulator.cost.efficiencies import SHARED, load_efficiencies
+from twostroke.simulator.cost.hardware_sheet import hardware_names, load_hardware
 
 
 @pytest.mark.parametrize("device", hardware_names())
@@ -28,12 +28,16 @@ def test_a_device_without_a_file_gets_the_default() -> None:
 
 def test_devices_without_links_share_the_hosts_paths() -> None:
     assert (
-        load_efficiencies("rtx-4090", link="PCIe 4 x16").all_reduce == load_efficiencies("l40s", link="PCIe").all_reduce
+        load_efficiencies("rtx-4090", link="PCIe 4 x16").all_reduce
+        == load_efficiencies("l40s", link="PCIe").all_reduce
     )
     assert (
-        load_efficiencies("rtx-4090", link="PCIe").all_reduce.crowding > load_efficiencies("b200").all_reduce.crowding
+        load_efficiencies("rtx-4090", link="PCIe").all_reduce.crowding
+        > load_efficiencies("b200").all_reduce.crowding
     )
-    assert load_efficiencies("h100-pcie", link="PCIe 5 x16").gemm == load_efficiencies("h100-sxm").gemm
+    assert (
+        load_efficiencies("h100-pcie", link="PCIe 5 x16").gemm == load_efficiencies("h100-sxm").gemm
+    )
 
 
 def test_ones_own_file_goes_before_all_others(tmp_path: Path) -> None:

@@ -7,17 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulator.fleets import LinearCost, make_executor, make_fleet, specs
-from twostroke.config import CacheConfig, SchedulerConfig
-from twostroke.sampling_params import SamplingParams
-from twostroke.simulator.acceptance import Acceptance
-from twostroke.simulator.clock import VirtualClock
-from twostroke.simulator.columns import to_columns
-from twostroke.simulator.decode_curve import Bound, DecodeCurve
-from twostroke.simulator.deployment import deploy
-from twostroke.simulator.executor import SimulatedExecutor, step_shape
-from twostroke.simulator.options import DeploymentOptions
-from twostroke.simulator.step_shape import StepShape
-from twostroke.types import Request, ScheduledRequest, StepPlan
+from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.request import Request
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.step import ScheduledRequest, StepPlan
+from twostroke.simulator.cost.decode_curve import Bound, DecodeCurve
+from twostroke.simulator.cost.step_shape import StepShape
+from twostroke.simulator.fleet.acceptance import Acceptance
+from twostroke.simulator.fleet.clock import VirtualClock
+from twostroke.simulator.fleet.deployment import deploy
+from twostroke.simulator.fleet.executor import SimulatedExecutor, step_shape
+from twostroke.simulator.fleet.options import DeploymentOptions
+from twostroke.simulator.results.columns import to_columns
 
 
 def share(known: int, start: int, num_tokens: int, prompt: int = 10) -> ScheduledRequest:
@@ -40,7 +41,8 @@ def plan_of(*shares: ScheduledRequest) -> StepPlan:
 
 def test_shape_of_a_mixed_step() -> None:
     plan = plan_of(share(13, 12, 1), share(21, 20, 1), share(10, 4, 6), share(40, 8, 16, prompt=40))
-    # Decoders see 13 and 21 tokens; the second chunk does not reach the end of its prompt, so nothing is drawn.
+    # Decoders see 13 and 21 tokens; the second chunk does not reach the end of its prompt, so
+    # nothing is drawn.
     assert step_shape(plan) == StepShape(2, 34, ((6, 4), (16, 8)), 3)
 
 
@@ -48,7 +50,10 @@ def test_who_decodes_beside_the_plan_counts_as_if_in_it() -> None:
     first, second, prompt = share(13, 12, 1), share(21, 20, 1), share(10, 4, 6)
     assert step_shape(plan_of(prompt), 0, 2, 34) == step_shape(plan_of(first, second, prompt))
     both, one = make_executor(), make_executor()
-    whole, beside = both.execute(plan_of(first, second, prompt)), one.execute(plan_of(prompt), 2, 34)
+    whole, beside = (
+        both.execute(plan_of(first, second, prompt)),
+        one.execute(plan_of(prompt), 2, 34),
+    )
     assert whole.duration == beside.duration
     assert list(beside.token_ids) == [prompt.request.request_id]
 
@@ -80,7 +85,12 @@ def test_the_clock_never_falls() -> None:
 def test_a_run_ends_with_the_step_that_reaches_the_time() -> None:
     executor = make_executor()
     one = LinearCost().step(StepShape(2, 50, (), 2)).seconds
-    for steps, until, expected in ((10, 0.0, 1), (10, 2.5 * one, 3), (10, 1e9, 10), (500, 99.5 * one, 100)):
+    for steps, until, expected in (
+        (10, 0.0, 1),
+        (10, 2.5 * one, 3),
+        (10, 1e9, 10),
+        (500, 99.5 * one, 100),
+    ):
         run = executor.decode_run(2, 50, steps, until)
         times, bindings = run.times, run.bindings
         assert len(times) == expected + 1
@@ -89,7 +99,11 @@ def test_a_run_ends_with_the_step_that_reaches_the_time() -> None:
 
 
 @given(
-    st.integers(1, 9), st.integers(0, 3000), st.integers(1, 400), st.floats(0, 2), st.sampled_from(["low", "seconds"])
+    st.integers(1, 9),
+    st.integers(0, 3000),
+    st.integers(1, 400),
+    st.floats(0, 2),
+    st.sampled_from(["low", "seconds"]),
 )
 @settings(max_examples=100, deadline=None)
 def test_a_run_has_the_time_stamps_of_its_steps(
@@ -131,7 +145,9 @@ def test_steps_after_one_that_prefills_are_told_apart_while_it_matters() -> None
 
 
 def test_a_step_before_which_nobody_was_there_is_told_apart() -> None:
-    """Whether it prefills or not, and once only: the step after it follows at once, as do those after a run."""
+    """Whether it prefills or not, and once only: the step after it follows at once, as do those
+    after a run.
+    """
     executor = make_executor(waking=True)
     found = []
     for pause, item in (
@@ -152,9 +168,13 @@ def test_a_step_before_which_nobody_was_there_is_told_apart() -> None:
 
 
 def test_the_curve_is_the_cost_model_to_a_part_in_ten_thousand() -> None:
-    """On real hardware sheets, windows included: its straight lines are close enough not to matter."""
+    """On real hardware sheets, windows included: its straight lines are close enough not to
+    matter.
+    """
     for model in ("llama-3.1-8b", "deepseek-v3"):
-        cost = deploy(DeploymentOptions(model=model, gpu="h200", tp=8), CacheConfig(), SchedulerConfig()).cost
+        cost = deploy(
+            DeploymentOptions(model=model, gpu="h200", tp=8), CacheConfig(), SchedulerConfig()
+        ).cost
         curve = DecodeCurve(cost, "seconds")
         for requests in (1, 7, 64):
             for context in range(requests, 4000 * requests, 611 * requests + 13):
@@ -165,7 +185,11 @@ def test_the_curve_is_the_cost_model_to_a_part_in_ten_thousand() -> None:
 @pytest.mark.parametrize(("rate", "tokens"), [(0.0, 4), (0.7, 4), (0.9, 2), (1.0, 3)])
 def test_accepted_drafts_have_the_expected_mean(rate: float, tokens: int) -> None:
     acceptance = Acceptance(tokens, rate, seed=1)
-    drawn = [acceptance.num_accepted(request, position) for request in range(60) for position in range(1, 51)]
+    drawn = [
+        acceptance.num_accepted(request, position)
+        for request in range(60)
+        for position in range(1, 51)
+    ]
     assert set(drawn) <= set(range(tokens + 1))
     expected = tokens if rate == 1 else (1 - rate ** (tokens + 1)) / (1 - rate) - 1
     assert sum(drawn) / len(drawn) == pytest.approx(expected, abs=0.08)

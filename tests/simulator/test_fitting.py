@@ -1,4 +1,6 @@
-"""Fits by least absolute deviations: what they find, what they leave alone, that they repeat themselves."""
+"""Fits by least absolute deviations: what they find, what they leave alone, that they repeat
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from math import log, nan
 
 import pytest
 
-from twostroke.simulator.fitting import least_deviations
+from twostroke.simulator.calibration.fitting import least_deviations
 
 SPACE = {"rate": (1.0, 1e-3, 1e3), "start": (1.0, 1e-6, 1e3), "unseen": (2.0, 1e-3, 1e3)}
 SIZES = [1.0, 2.0, 5.0, 10.0, 30.0, 100.0, 300.0]
@@ -14,18 +16,27 @@ SIZES = [1.0, 2.0, 5.0, 10.0, 30.0, 100.0, 300.0]
 
 def errors_against(measured: list[float], values: dict[str, float]) -> list[float]:
     """Of a time that is a start and a size over a rate; ``unseen`` has no part in it."""
-    return [log((values["start"] + size / values["rate"]) / seconds) for size, seconds in zip(SIZES, measured)]
+    return [
+        log((values["start"] + size / values["rate"]) / seconds)
+        for size, seconds in zip(SIZES, measured)
+    ]
 
 
 def fit(measured: list[float], starts: int = 2) -> dict[str, float]:
     return least_deviations(
-        lambda values: errors_against(measured, values), [1 / len(SIZES)] * len(SIZES), SPACE, pull=1e-4, starts=starts
+        lambda values: errors_against(measured, values),
+        [1 / len(SIZES)] * len(SIZES),
+        SPACE,
+        pull=1e-4,
+        starts=starts,
     ).values
 
 
 def test_finds_the_values_that_made_the_measurements() -> None:
     found = fit([0.05 + size / 40 for size in SIZES])
-    assert found["start"] == pytest.approx(0.05, rel=0.05) and found["rate"] == pytest.approx(40, rel=0.05)
+    assert found["start"] == pytest.approx(0.05, rel=0.05) and found["rate"] == pytest.approx(
+        40, rel=0.05
+    )
 
 
 def test_one_wild_measurement_moves_nothing() -> None:
@@ -33,7 +44,9 @@ def test_one_wild_measurement_moves_nothing() -> None:
     measured = [0.05 + size / 40 for size in SIZES]
     measured[3] *= 20
     found = fit(measured)
-    assert found["start"] == pytest.approx(0.05, rel=0.1) and found["rate"] == pytest.approx(40, rel=0.1)
+    assert found["start"] == pytest.approx(0.05, rel=0.1) and found["rate"] == pytest.approx(
+        40, rel=0.1
+    )
 
 
 def test_what_no_measurement_depends_on_stays_where_it_was() -> None:
@@ -54,9 +67,12 @@ def test_a_value_at_its_bound_does_not_hold_up_the_others() -> None:
     """``start`` would fall below its bound for ever; the rate is found all the same."""
     space = {**SPACE, "start": (0.5, 0.5, 1e3)}
     measured = [size / 40 for size in SIZES]
-    found = least_deviations(lambda values: errors_against(measured, values), [1.0] * 7, space, pull=1e-4, starts=1)
+    found = least_deviations(
+        lambda values: errors_against(measured, values), [1.0] * 7, space, pull=1e-4, starts=1
+    )
     best = min(
-        sum(map(abs, errors_against(measured, {"start": 0.5, "rate": rate / 10}))) for rate in range(10, 10_000, 7)
+        sum(map(abs, errors_against(measured, {"start": 0.5, "rate": rate / 10})))
+        for rate in range(10, 10_000, 7)
     )
     assert found.values["start"] == pytest.approx(0.5) and found.loss < best + 0.02
 
@@ -79,7 +95,9 @@ def test_a_valley_beside_is_found_by_another_start() -> None:
         return [min(abs(place) + 0.5, 3 * abs(place - 2.0))]
 
     def loss(starts: int) -> float:
-        return least_deviations(errors, [1.0], {"x": (1.0, 1e-2, 1e2)}, pull=1e-3, starts=starts).loss
+        return least_deviations(
+            errors, [1.0], {"x": (1.0, 1e-2, 1e2)}, pull=1e-3, starts=starts
+        ).loss
 
     assert loss(1) == pytest.approx(0.5, abs=0.01)
     assert loss(16) < 0.1

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from tests.simulator.fleets import make_fleet, run_fleet, specs
-from twostroke.config import SchedulerConfig
-from twostroke.simulator.options import RouterName
-from twostroke.simulator.router import MAX_IMBALANCE
+from twostroke.core.config import SchedulerConfig
+from twostroke.simulator.fleet.options import RouterName
+from twostroke.simulator.fleet.router import MAX_IMBALANCE
 from twostroke.simulator.workloads.arrivals import ClosedLoop
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
 from twostroke.simulator.workloads.sessions import Sessions, Turn
@@ -25,7 +25,10 @@ def test_routers_spread_equal_requests_evenly(router: RouterName) -> None:
 def test_least_loaded_sees_who_is_busy_at_the_moment_of_arrival() -> None:
     """A step that is under way at the arrival counts whom it ends as still there."""
     workload = specs((0.0, 8, 100), (0.001, 8, 1), (0.002, 8, 1), (5.0, 8, 1))
-    placed = [request.replica for request in run_fleet(workload, replicas=2, router="least-loaded").requests]
+    placed = [
+        request.replica
+        for request in run_fleet(workload, replicas=2, router="least-loaded").requests
+    ]
     # Replica 1 still runs request 1 when request 2 comes; all have ended before the last.
     assert placed == [0, 1, 0, 0]
 
@@ -41,14 +44,20 @@ def test_affinity_follows_the_prefix_until_its_replica_is_overloaded() -> None:
 
 def test_a_short_common_beginning_ties_nobody_to_a_replica() -> None:
     """A system prompt that all share must not gather new sessions where the last one went."""
-    requests = [RequestSpec(number, 0.0001 * number, 100, 200, ((-1, 20), (number, 300))) for number in range(12)]
+    requests = [
+        RequestSpec(number, 0.0001 * number, 100, 200, ((-1, 20), (number, 300)))
+        for number in range(12)
+    ]
     result = run_fleet(OpenLoop(requests), replicas=3, router="prefix-affinity", num_blocks=4000)
     assert Counter(request.replica for request in result.requests) == {0: 4, 1: 4, 2: 4}
 
 
 def test_a_long_common_beginning_is_followed() -> None:
     """Whatever a request's own part is, and however long its answer."""
-    requests = [RequestSpec(number, 0.01 * number, 100, 200, ((-1, 60), (number, 300))) for number in range(6)]
+    requests = [
+        RequestSpec(number, 0.01 * number, 100, 200, ((-1, 60), (number, 300)))
+        for number in range(6)
+    ]
     result = run_fleet(OpenLoop(requests), replicas=3, router="prefix-affinity", num_blocks=4000)
     assert {request.replica for request in result.requests} == {0}
 
@@ -89,7 +98,9 @@ def test_a_closed_loop_keeps_its_concurrency() -> None:
 
 
 def test_turns_of_a_session_follow_each_other_and_hit_the_cache() -> None:
-    result = run_fleet(Sessions([[Turn(20, 10)] * 3], [1.0], prefix_len=8, think_time=0.5), num_blocks=400)
+    result = run_fleet(
+        Sessions([[Turn(20, 10)] * 3], [1.0], prefix_len=8, think_time=0.5), num_blocks=400
+    )
     first, second, third = result.requests
     assert (first.prompt_tokens, second.prompt_tokens, third.prompt_tokens) == (28, 58, 88)
     assert first.arrival == 1.0

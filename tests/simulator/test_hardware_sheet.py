@@ -1,4 +1,6 @@
-"""Hardware sheets: complete, dense rates, found by any name that people use, errors that say what to do."""
+"""Hardware sheets: complete, dense rates, found by any name that people use, errors that say what
+to do.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from twostroke.errors import ConfigError
-from twostroke.simulator.hardware_sheet import SHEETS, hardware_names, load_hardware
+from twostroke.core.errors import ConfigError
+from twostroke.simulator.cost.hardware_sheet import SHEETS, hardware_names, load_hardware
 
 PROMISED = {
     "a100-40gb-sxm",
@@ -39,7 +41,9 @@ def test_every_promised_device_has_a_sheet() -> None:
 def test_a_sheet_is_complete_and_says_where_its_numbers_come_from(name: str) -> None:
     sheet = load_hardware(name)
     assert sheet.name == name and sheet.title
-    assert set(sheet.sources) >= SOURCED - ({"bandwidth"} if name == "cpu" else set())  # measured with the rates
+    assert set(sheet.sources) >= SOURCED - (
+        {"bandwidth"} if name == "cpu" else set()
+    )  # measured with the rates
     assert all(sheet.sources.values())
     assert sheet.price_per_hour > 0 and sheet.power_watts > 0 and sheet.network_bandwidth > 0
     assert sheet.dense_flops["bf16"] > sheet.memory_bandwidth
@@ -47,12 +51,16 @@ def test_a_sheet_is_complete_and_says_where_its_numbers_come_from(name: str) -> 
 
 @pytest.mark.parametrize("name", sorted(PROMISED))
 def test_rates_are_dense(name: str) -> None:
-    """Half the bits, twice the rate. A sparse figure beside a dense one would be four times as much."""
+    """Half the bits, twice the rate. A sparse figure beside a dense one would be four times as
+    much.
+    """
     rates = load_hardware(name).dense_flops
     if "fp8" in rates:
         assert rates["fp8"] == pytest.approx(2 * rates["bf16"], rel=0.02)
     if "fp4" in rates:
-        assert rates["bf16"] * 4 <= rates["fp4"] <= rates["bf16"] * 8.01  # RTX 5090: float32 sums halve only the wider
+        assert (
+            rates["bf16"] * 4 <= rates["fp4"] <= rates["bf16"] * 8.01
+        )  # RTX 5090: float32 sums halve only the wider
 
 
 def test_known_rates() -> None:
@@ -64,7 +72,9 @@ def test_known_rates() -> None:
 
 
 def test_links_are_per_direction() -> None:
-    """Data sheets add up both directions: 600, 900 and 1,800 GB/s of NVLink, 128 of PCIe 5 with 16 lanes."""
+    """Data sheets add up both directions: 600, 900 and 1,800 GB/s of NVLink, 128 of PCIe 5 with 16
+    lanes.
+    """
     per_direction = {"a100": 3e11, "h100": 4.5e11, "h200": 4.5e11, "b200": 9e11, "gb200": 9e11}
     per_direction |= {"h100-pcie": 6.4e10, "l4": 3.2e10, "mi300x": 4.48e11, "rtx-4090": 3.2e10}
     assert {name: load_hardware(name).link_bandwidth for name in per_direction} == per_direction
@@ -93,7 +103,10 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 def test_a_data_sheet_needs_no_more_than_it_says(tmp_path: Path) -> None:
     """Cache, power, price and links decide nothing on one device; several need a link."""
     own = tmp_path / "new.toml"
-    own.write_text("memory_bytes = 96e9\nmemory_bandwidth = 4e12\ncompute_units = 132\n[dense_flops]\nbf16 = 8e14\n")
+    own.write_text(
+        "memory_bytes = 96e9\nmemory_bandwidth = 4e12\ncompute_units = 132\n[dense_flops]\nbf16 ="
+        " 8e14\n"
+    )
     sheet = load_hardware(str(own))
     assert (sheet.memory_bytes, sheet.price_per_hour, sheet.link_domain) == (96_000_000_000, 0.0, 1)
     assert sheet.bandwidth_between(1) == 0.0
@@ -111,7 +124,11 @@ def test_a_data_sheet_needs_no_more_than_it_says(tmp_path: Path) -> None:
     ("old", "new", "words"),
     [
         ("memory_bandwidth = 3.35e12", "memory_bandwidth = 0", "memory_bandwidth must be a number"),
-        ("memory_bandwidth = 3.35e12", "memory_bandwidth = 3350", "memory_bandwidth must be a number"),  # in GB/s
+        (
+            "memory_bandwidth = 3.35e12",
+            "memory_bandwidth = 3350",
+            "memory_bandwidth must be a number",
+        ),  # in GB/s
         ("memory_bandwidth = 3.35e12", "memory_bandwidth = nan", "got nan"),
         ("memory_bandwidth = 3.35e12", 'memory_bandwidth = "3.35 TB/s"', "got '3.35 TB/s'"),
         ("memory_bandwidth", "memory_bandwith", "unknown memory_bandwith"),
@@ -133,7 +150,9 @@ def test_mistakes_in_a_sheet_are_named(old: str, new: str, words: str, tmp_path:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"", b"a = " + b"[" * 100_000, b"dense_flops = 5", b"link = 5"])
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b"", b"a = " + b"[" * 100_000, b"dense_flops = 5", b"link = 5"]
+)
 def test_files_that_are_no_sheet_are_one_error(content: bytes, tmp_path: Path) -> None:
     own = tmp_path / "mine.toml"
     own.write_bytes(content)
@@ -143,7 +162,9 @@ def test_files_that_are_no_sheet_are_one_error(content: bytes, tmp_path: Path) -
 
 def test_cards_that_talk_through_the_host_need_no_network() -> None:
     """Eight consumer cards stand in one machine as eight others do."""
-    assert load_hardware("rtx-4090").bandwidth_between(8) == load_hardware("l40s").bandwidth_between(8)
+    assert load_hardware("rtx-4090").bandwidth_between(8) == load_hardware(
+        "l40s"
+    ).bandwidth_between(8)
 
 
 def test_a_missing_rate_falls_back_to_a_wider_format(tmp_path: Path) -> None:

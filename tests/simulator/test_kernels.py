@@ -8,13 +8,13 @@ from math import ceil
 import pytest
 from msgspec.structs import astuple
 
-from twostroke.simulator.attention_cost import DecodeAttention, PrefillAttention
-from twostroke.simulator.communication import all_gather_time, all_reduce_time
-from twostroke.simulator.efficiencies import GemmEfficiency, load_efficiencies
-from twostroke.simulator.gemm import PARTIAL_BYTES, SPLITS, TILES, Product
-from twostroke.simulator.hardware_sheet import load_hardware
-from twostroke.simulator.kernel_time import KernelTime, combine
-from twostroke.simulator.model_sheet import Attention
+from twostroke.model_spec.model_sheet import Attention
+from twostroke.simulator.cost.attention_cost import DecodeAttention, PrefillAttention
+from twostroke.simulator.cost.communication import all_gather_time, all_reduce_time
+from twostroke.simulator.cost.efficiencies import GemmEfficiency, load_efficiencies
+from twostroke.simulator.cost.gemm import PARTIAL_BYTES, SPLITS, TILES, Product
+from twostroke.simulator.cost.hardware_sheet import load_hardware
+from twostroke.simulator.cost.kernel_time import KernelTime, combine
 
 H100 = load_hardware("h100")
 EFFICIENCIES = load_efficiencies("h100-sxm")
@@ -23,7 +23,15 @@ LAYER = Attention(32, 8, 128, 128)
 
 def product(rows: float, efficiency: GemmEfficiency) -> float:
     return (
-        Product(4096, 4096, efficiency=efficiency, flops=1e15, bandwidth=3e12, units=132, weight_bytes=2.0)
+        Product(
+            4096,
+            4096,
+            efficiency=efficiency,
+            flops=1e15,
+            bandwidth=3e12,
+            units=132,
+            weight_bytes=2.0,
+        )
         .time(rows)
         .seconds
     )
@@ -39,7 +47,14 @@ def test_overlap_lies_between_the_longer_and_the_sum() -> None:
 
 def test_a_device_without_tiles_is_a_plain_roofline() -> None:
     plain = GemmEfficiency(
-        compute=0.5, memory=0.5, half_tile=0, prologue=0, waves=0, split=0, launch=1e-6, sharpness=1.0
+        compute=0.5,
+        memory=0.5,
+        half_tile=0,
+        prologue=0,
+        waves=0,
+        split=0,
+        launch=1e-6,
+        sharpness=1.0,
     )
     moved = 2 * 4096 * 4096 + 2 * 7 * 8192
     assert product(7, plain) == pytest.approx(1e-6 + moved / 1.5e12 + 2 * 7 * 4096 * 4096 / 0.5e15)
@@ -48,7 +63,14 @@ def test_a_device_without_tiles_is_a_plain_roofline() -> None:
 def test_rows_cost_by_whole_tiles_and_waves() -> None:
     """With last waves at full price, time stands still until the tiles need another wave."""
     stepped = GemmEfficiency(
-        compute=0.9, memory=0.9, half_tile=3000, prologue=100, waves=1, split=1e-3, launch=0, sharpness=50
+        compute=0.9,
+        memory=0.9,
+        half_tile=3000,
+        prologue=100,
+        waves=1,
+        split=1e-3,
+        launch=0,
+        sharpness=50,
     )
     assert product(1025, stepped) == pytest.approx(product(1088, stepped), rel=0.02)
     assert product(8192, stepped) == pytest.approx(8 * product(1024, stepped), rel=0.25)
@@ -58,14 +80,24 @@ def test_rows_cost_by_whole_tiles_and_waves() -> None:
 
 
 def test_few_tiles_are_split_along_the_inner_dimension() -> None:
-    """64 rows of a narrow product keep few units busy; splitting helps until adding up costs more."""
+    """64 rows of a narrow product keep few units busy; splitting helps until adding up costs
+    more.
+    """
     cheap = EFFICIENCIES.gemm["bf16"]
 
     def narrow(split: float) -> float:
         values = {name: getattr(cheap, name) for name in GemmEfficiency.__slots__}
         efficiency = GemmEfficiency(**{**values, "split": split})
         return (
-            Product(512, 16384, efficiency=efficiency, flops=1e15, bandwidth=3e12, units=132, weight_bytes=2.0)
+            Product(
+                512,
+                16384,
+                efficiency=efficiency,
+                flops=1e15,
+                bandwidth=3e12,
+                units=132,
+                weight_bytes=2.0,
+            )
             .time(256)
             .seconds
         )
@@ -90,9 +122,13 @@ def fastest_tile(rows: int, e: GemmEfficiency) -> float:
 
 @pytest.mark.parametrize("waves", [0.0, 0.4, 1.0])
 def test_what_is_not_tried_would_not_have_been_faster(waves: float) -> None:
-    """Tiles and splits are ruled out at a glance, and answers kept for sixteen rows: none of it may change a time."""
+    """Tiles and splits are ruled out at a glance, and answers kept for sixteen rows: none of it may
+    change a time.
+    """
     e = replace(EFFICIENCIES.gemm["bf16"], waves=waves)
-    product = Product(6144, 4096, efficiency=e, flops=1e15, bandwidth=3e12, units=132, weight_bytes=2.0)
+    product = Product(
+        6144, 4096, efficiency=e, flops=1e15, bandwidth=3e12, units=132, weight_bytes=2.0
+    )
     for rows in [*range(1, 600, 7), *range(600, 9000, 61), *range(1000, 1040)]:
         memory = (2.0 * 6144 * 4096 + 2.0 * rows * (4096 + 6144)) / (e.memory * 3e12)
         naive = combine(fastest_tile(rows, e), memory, e.launch, e.sharpness)
@@ -125,7 +161,9 @@ def test_decoding_reads_the_cache_once() -> None:
 def test_prefill_is_quadratic_and_chunks_add_up() -> None:
     def seconds(*chunks: tuple[int, int]) -> float:
         return (
-            PrefillAttention(LAYER, efficiency=EFFICIENCIES.prefill, flops=1e15, bandwidth=3e12, units=132)
+            PrefillAttention(
+                LAYER, efficiency=EFFICIENCIES.prefill, flops=1e15, bandwidth=3e12, units=132
+            )
             .time(chunks)
             .seconds
         )

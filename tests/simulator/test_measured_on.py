@@ -1,4 +1,6 @@
-"""What a calibration was measured on: written, read back, shown, and held against what is simulated."""
+"""What a calibration was measured on: written, read back, shown, and held against what is
+simulated.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from twostroke.errors import ConfigError
-from twostroke.simulator.calibration import Calibration, as_toml
-from twostroke.simulator.deployment import deploy
-from twostroke.simulator.efficiencies import load_efficiencies
-from twostroke.simulator.measured_on import MeasuredOn, as_text, processor_name
-from twostroke.simulator.options import DeploymentOptions
-from twostroke.simulator.public_models import find_model
+from twostroke.core.errors import ConfigError
+from twostroke.model_spec.public_models import find_model
+from twostroke.simulator.calibration.calibrate import Calibration, as_toml
+from twostroke.simulator.calibration.measured_on import MeasuredOn, as_text, processor_name
+from twostroke.simulator.cost.efficiencies import load_efficiencies
+from twostroke.simulator.fleet.deployment import deploy
+from twostroke.simulator.fleet.options import DeploymentOptions
 from twostroke.simulator.scenario import Scenario
 
 ON = MeasuredOn(
@@ -36,17 +38,30 @@ def written(tmp_path: Path, on: MeasuredOn | None) -> Path:
     return file
 
 
-def notes(file: Path, *, model: str = "pilot", gpu: str = "cpu", weights: str = "fp32") -> list[str]:
+def notes(
+    file: Path, *, model: str = "pilot", gpu: str = "cpu", weights: str = "fp32"
+) -> list[str]:
     options = DeploymentOptions(model=model, gpu=gpu, efficiencies=str(file), weight_dtype=weights)
     scenario = Scenario(deployment=options)
-    return [note for note in deploy(options, scenario.cache, scenario.scheduler).notes if "own.toml" in note]
+    return [
+        note
+        for note in deploy(options, scenario.cache, scenario.scheduler).notes
+        if "own.toml" in note
+    ]
 
 
 def test_what_was_measured_is_read_back_and_shown(tmp_path: Path) -> None:
     file = written(tmp_path, ON)
     assert load_efficiencies("cpu", file).measured == ON
     (note,) = notes(file)
-    for words in (ON.machine, "2 threads", "pilot in fp32", "twostroke 1.0", "torch 2.13.0", "2026-11-21"):
+    for words in (
+        ON.machine,
+        "2 threads",
+        "pilot in fp32",
+        "twostroke 1.0",
+        "torch 2.13.0",
+        "2026-11-21",
+    ):
         assert words in note
     assert load_efficiencies("cpu", written(tmp_path, None)).measured is None
     assert notes(file) == []
@@ -60,7 +75,9 @@ def test_what_was_measured_is_read_back_and_shown(tmp_path: Path) -> None:
         ({"gpu": "h100"}, "device cpu, not h100-sxm"),
     ],
 )
-def test_another_device_model_or_format_is_one_warning(tmp_path: Path, asked: dict[str, str], found: str) -> None:
+def test_another_device_model_or_format_is_one_warning(
+    tmp_path: Path, asked: dict[str, str], found: str
+) -> None:
     shown, warned = notes(written(tmp_path, ON), **asked)
     assert ON.machine in shown and "measured on something else" in warned and found in warned
 

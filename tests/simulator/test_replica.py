@@ -1,4 +1,6 @@
-"""The simulation is the engine: the same steps as the live loop, whether taken one by one or in runs."""
+"""The simulation is the engine: the same steps as the live loop, whether taken one by one or in
+runs.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +15,20 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from tests.simulator.fleets import make_executor, make_fleet, specs
-from twostroke.config import EngineConfig, ObservabilityConfig, SchedulerConfig
+from twostroke.core.config import EngineConfig, ObservabilityConfig, SchedulerConfig
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.engine import Engine
 from twostroke.observability.events import StepEvent
 from twostroke.observability.recorder import Recorder
-from twostroke.sampling_params import SamplingParams
-from twostroke.simulator.columns import to_columns
-from twostroke.simulator.executor import SimulatedExecutor
-from twostroke.simulator.fleet import FleetResult
-from twostroke.simulator.replica import Replica
-from twostroke.simulator.step_log import StepLog
+from twostroke.simulator.fleet.executor import SimulatedExecutor
+from twostroke.simulator.fleet.fleet import FleetResult
+from twostroke.simulator.fleet.replica import Replica
+from twostroke.simulator.results.columns import to_columns
+from twostroke.simulator.results.step_log import StepLog
 from twostroke.simulator.workloads.arrivals import ClosedLoop
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec, Workload, make_request
 from twostroke.simulator.workloads.sessions import Sessions, Turn
-from twostroke.types import StepPlan, StepResult
 
 PARAMS = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True, detokenize=False)
 
@@ -53,7 +55,13 @@ def mixed_workload() -> OpenLoop:
     arrivals = sorted(random.uniform(0, 3) for _ in range(40))
     return OpenLoop(
         [
-            RequestSpec(number, arrival, random.randrange(1, 60), random.randrange(1, 40), ((random.randrange(3), 12),))
+            RequestSpec(
+                number,
+                arrival,
+                random.randrange(1, 60),
+                random.randrange(1, 40),
+                ((random.randrange(3), 12),),
+            )
             for number, arrival in enumerate(arrivals)
         ]
     )
@@ -64,7 +72,9 @@ def mixed_workload() -> OpenLoop:
     [
         SchedulerConfig(),
         SchedulerConfig(max_num_batched_tokens=24, max_num_seqs=4),
-        SchedulerConfig(max_num_batched_tokens=40, max_prefill_chunk=7, batching="static", max_num_seqs=6),
+        SchedulerConfig(
+            max_num_batched_tokens=40, max_prefill_chunk=7, batching="static", max_num_seqs=6
+        ),
     ],
 )
 @pytest.mark.parametrize("num_blocks", [30, 400])
@@ -87,14 +97,19 @@ def test_the_log_says_what_the_events_say() -> None:
     events: list[StepEvent] = recorder.events()
     for log in (to_columns([stepped.log]), to_columns([jumped.log])):
         assert log.start.tolist() == [event.time for event in events]
-        assert [end - start for start, end in zip(log.start, log.end)] == [event.duration for event in events]
+        assert [end - start for start, end in zip(log.start, log.end)] == [
+            event.duration for event in events
+        ]
         assert log.running.tolist() == [event.num_running for event in events]
         assert log.waiting.tolist() == [event.num_waiting for event in events]
         assert log.free_blocks.tolist() == [event.free_blocks for event in events]
         assert log.prefill_tokens.tolist() == [
-            sum(share.num_tokens for share in event.scheduled if share.num_tokens > 1) for event in events
+            sum(share.num_tokens for share in event.scheduled if share.num_tokens > 1)
+            for event in events
         ]
-        assert log.new_tokens.tolist() == [sum(share.num_new_tokens for share in event.scheduled) for event in events]
+        assert log.new_tokens.tolist() == [
+            sum(share.num_new_tokens for share in event.scheduled) for event in events
+        ]
 
 
 def fleet_run(make: Callable[[], Workload], **options: Any) -> tuple[FleetResult, list[Replica]]:
@@ -126,10 +141,14 @@ def cases(draw: st.DrawFn) -> tuple[Callable[[], Workload], SchedulerConfig, dic
         for _ in range(draw(st.integers(1, 12)))
     )
     requests = [
-        RequestSpec(number, *row, segments=((random.randrange(2), 8),), priority=random.randrange(2))
+        RequestSpec(
+            number, *row, segments=((random.randrange(2), 8),), priority=random.randrange(2)
+        )
         for number, row in enumerate(rows)
     ]
-    turns = [[Turn(random.randrange(1, 12), random.randrange(1, 12)) for _ in range(3)] for _ in range(3)]
+    turns = [
+        [Turn(random.randrange(1, 12), random.randrange(1, 12)) for _ in range(3)] for _ in range(3)
+    ]
     pause = random.choice([0.0, 0.1])
     kinds: dict[str, Callable[[], Workload]] = {
         "open": lambda: OpenLoop(requests),
@@ -149,7 +168,9 @@ def cases(draw: st.DrawFn) -> tuple[Callable[[], Workload], SchedulerConfig, dic
 
 @settings(max_examples=150, deadline=None)
 @given(cases())
-def test_jumping_changes_nothing(case: tuple[Callable[[], Workload], SchedulerConfig, dict[str, Any]]) -> None:
+def test_jumping_changes_nothing(
+    case: tuple[Callable[[], Workload], SchedulerConfig, dict[str, Any]],
+) -> None:
     """Every time stamp to the last digit, every count of every step, every block."""
     make, config, options = case
     stepped, engines = fleet_run(make, config=config, jump=False, **options)
@@ -197,5 +218,7 @@ def test_virtual_time_is_the_sum_of_durations_and_waits() -> None:
     result, (replica,) = fleet_run(lambda: specs((0.0, 8, 3), (100.0, 8, 2)), num_blocks=40)
     log = replica.log
     assert log.start[3] == 100.0
-    assert math.isclose(result.requests[0].finish, sum(e - s for s, e in zip(log.start[:3], log.end[:3])))
+    assert math.isclose(
+        result.requests[0].finish, sum(e - s for s, e in zip(log.start[:3], log.end[:3]))
+    )
     assert result.requests[1].ttft < 0.02

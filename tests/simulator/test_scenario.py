@@ -1,4 +1,6 @@
-"""Scenarios: sweeps, what-ifs by flag, what does not fit, and reports that are the same each time."""
+"""Scenarios: sweeps, what-ifs by flag, what does not fit, and reports that are the same each
+time.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from twostroke.config import CacheConfig, SchedulerConfig
-from twostroke.errors import ConfigError, InsufficientMemoryError, ModelLoadError
-from twostroke.simulator.deployment import deploy
-from twostroke.simulator.earlier import read_report
-from twostroke.simulator.html import report_html
-from twostroke.simulator.options import DeploymentOptions, OutputOptions
-from twostroke.simulator.public_models import find_model
-from twostroke.simulator.report import WAITS, report_json, requests_csv, run_fields
+from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.errors import ConfigError, InsufficientMemoryError, ModelLoadError
+from twostroke.core.step import Reason
+from twostroke.model_spec.public_models import find_model
+from twostroke.simulator.fleet.deployment import deploy
+from twostroke.simulator.fleet.options import DeploymentOptions, OutputOptions
+from twostroke.simulator.reports.earlier import read_report
+from twostroke.simulator.reports.html import report_html
+from twostroke.simulator.reports.report import WAITS, report_json, requests_csv, run_fields
 from twostroke.simulator.scenario import Run, Scenario, fitting, parse_axis, simulate, sweep
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
-from twostroke.types import Reason
 
 
 def scenario(**workload: Any) -> Scenario:
@@ -53,7 +55,8 @@ def test_axes(text: str, name: str, values: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["rate", "rate=", "rate=4:1", "rate=a:b", "rate=1:2:1", "=1", "rate=1:inf", "rate=1:9:1e9"]
+    "text",
+    ["rate", "rate=", "rate=4:1", "rate=a:b", "rate=1:2:1", "=1", "rate=1:inf", "rate=1:9:1e9"],
 )
 def test_broken_axes_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--sweep"):
@@ -76,7 +79,17 @@ def test_a_sweep_is_all_combinations_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["nothing=1", "tp=x", "tp=inf", "tp=nan", "replicas=1e9", "enable_prefix_caching=2", "policy=best", "tp=0"]
+    "text",
+    [
+        "nothing=1",
+        "tp=x",
+        "tp=inf",
+        "tp=nan",
+        "replicas=1e9",
+        "enable_prefix_caching=2",
+        "policy=best",
+        "tp=0",
+    ],
 )
 def test_sweeps_over_what_is_not_there_are_refused(text: str) -> None:
     with pytest.raises(ConfigError):
@@ -105,10 +118,26 @@ def mean(run: Run, name: str) -> float:
         ("weight_dtype=fp8,bf16", {}, lambda run: mean(run, "tpot")),
         ("speculative_tokens=3,0", {"rate": 2.0}, lambda run: mean(run, "tpot")),
         ("acceptance=0.9,0.1", {"rate": 2.0}, lambda run: mean(run, "tpot")),
-        ("batching=static,continuous", {"num_requests": 150, "rate": None}, lambda run: run.summary.output_throughput),
-        ("replicas=1,3", {"num_requests": 150, "rate": None}, lambda run: run.summary.output_throughput),
-        ("enable_prefix_caching=off,on", {"workload": "sessions"}, lambda run: run.summary.prefix_hit_rate),
-        ("kv_cache_memory=1GiB,4GiB", {"workload": "sessions"}, lambda run: run.summary.prefix_hit_rate),
+        (
+            "batching=static,continuous",
+            {"num_requests": 150, "rate": None},
+            lambda run: run.summary.output_throughput,
+        ),
+        (
+            "replicas=1,3",
+            {"num_requests": 150, "rate": None},
+            lambda run: run.summary.output_throughput,
+        ),
+        (
+            "enable_prefix_caching=off,on",
+            {"workload": "sessions"},
+            lambda run: run.summary.prefix_hit_rate,
+        ),
+        (
+            "kv_cache_memory=1GiB,4GiB",
+            {"workload": "sessions"},
+            lambda run: run.summary.prefix_hit_rate,
+        ),
         ("kv_cache_dtype=bf16,fp8", {}, lambda run: run.deployment.info.num_blocks),
         (
             "max_prefill_chunk=256,none",
@@ -120,11 +149,17 @@ def mean(run: Run, name: str) -> float:
             {"workload": "random", "input_len": 4000, "output_len": 50},
             lambda run: p99(run, "itl"),
         ),
-        ("router=round-robin,prefix-affinity", {"workload": "sessions"}, lambda run: run.summary.prefix_hit_rate),
+        (
+            "router=round-robin,prefix-affinity",
+            {"workload": "sessions"},
+            lambda run: run.summary.prefix_hit_rate,
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_ifs_by_flag_do_what_they_say(axis: str, workload: dict[str, Any], value: Callable[[Run], float]) -> None:
+def test_what_ifs_by_flag_do_what_they_say(
+    axis: str, workload: dict[str, Any], value: Callable[[Run], float]
+) -> None:
     """The first value of each flag makes the measure smaller than the second."""
     asked = scenario(**workload)
     if axis.startswith("acceptance"):
@@ -136,13 +171,19 @@ def test_what_ifs_by_flag_do_what_they_say(axis: str, workload: dict[str, Any], 
 
 
 def test_priority_lets_the_urgent_go_first() -> None:
-    """Policies come from the engine; a workload's priorities reach them, and the report tells them apart."""
+    """Policies come from the engine; a workload's priorities reach them, and the report tells them
+    apart.
+    """
     crowd: dict[str, Any] = {"num_requests": 150, "rate": None, "priorities": 2}
-    fcfs, priority = (simulate(each) for each in sweep(scenario(**crowd), ("policy=fcfs,priority",)))
+    fcfs, priority = (
+        simulate(each) for each in sweep(scenario(**crowd), ("policy=fcfs,priority",))
+    )
     assert priority.summary.ttft_by_priority[0].mean < 0.8 * fcfs.summary.ttft_by_priority[0].mean
     assert priority.summary.ttft_by_priority[1].mean > fcfs.summary.ttft_by_priority[1].mean
     assert set(run_fields(priority)["by_priority"]) == {"0", "1"}
-    without = [simulate(each) for each in sweep(scenario(num_requests=150), ("policy=fcfs,priority",))]
+    without = [
+        simulate(each) for each in sweep(scenario(num_requests=150), ("policy=fcfs,priority",))
+    ]
     assert without[0].summary == without[1].summary  # then both are the order of arrival
 
 
@@ -162,18 +203,34 @@ def test_fair_scheduling_is_a_what_if_between_tenants() -> None:
     [
         ({"max_num_seqs": 4}, {}, {"rate": None, "num_requests": 60}, "max_num_seqs"),
         ({}, {"kv_cache_memory": 2**28}, {"rate": None, "num_requests": 60}, "no_free_block"),
-        ({"max_num_batched_tokens": 64}, {}, {"workload": "random", "rate": None, "output_len": 2}, "token_budget"),
-        ({"batching": "static", "max_num_seqs": 4}, {}, {"rate": None, "num_requests": 60}, "batch_running"),
+        (
+            {"max_num_batched_tokens": 64},
+            {},
+            {"workload": "random", "rate": None, "output_len": 2},
+            "token_budget",
+        ),
+        (
+            {"batching": "static", "max_num_seqs": 4},
+            {},
+            {"rate": None, "num_requests": 60},
+            "batch_running",
+        ),
         ({}, {}, {"rate": 2.0}, "step"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 @pytest.mark.parametrize("jump", [True, False])
 def test_the_report_names_what_requests_wait_for(
-    scheduler: dict[str, Any], cache: dict[str, Any], workload: dict[str, Any], reason: str, jump: bool
+    scheduler: dict[str, Any],
+    cache: dict[str, Any],
+    workload: dict[str, Any],
+    reason: str,
+    jump: bool,
 ) -> None:
     """And so which flag, or how much memory, would shorten the queue."""
-    asked = replace(scenario(**workload), scheduler=SchedulerConfig(**scheduler), cache=CacheConfig(**cache))
+    asked = replace(
+        scenario(**workload), scheduler=SchedulerConfig(**scheduler), cache=CacheConfig(**cache)
+    )
     found = simulate(asked, jump=jump).summary.waiting_for
     assert max(found, key=found.__getitem__) == reason and found[reason] > 0.6
     assert sum(found.values()) == pytest.approx(1)
@@ -184,14 +241,20 @@ def test_every_reason_has_words() -> None:
 
 
 def test_what_does_not_fit_says_by_how_much() -> None:
-    with pytest.raises(InsufficientMemoryError, match=r"65\.\d GB too much.*141\.1 GB are weights") as caught:
+    with pytest.raises(
+        InsufficientMemoryError, match=r"65\.\d GB too much.*141\.1 GB are weights"
+    ) as caught:
         deploy(DeploymentOptions(model="llama-3.1-70b"), CacheConfig(), SchedulerConfig())
     assert "--tp 4" in str(caught.value.hint)
     with pytest.raises(InsufficientMemoryError, match="--kv-cache-memory") as caught:
         deploy(DeploymentOptions(), CacheConfig(kv_cache_memory=2**37), SchedulerConfig())
     assert "--kv-cache-memory 5" in str(caught.value.hint) and "MiB" in str(caught.value.hint)
     with pytest.raises(InsufficientMemoryError, match="one request") as caught:
-        deploy(DeploymentOptions(max_model_len=100_000), CacheConfig(kv_cache_memory=2**30), SchedulerConfig())
+        deploy(
+            DeploymentOptions(max_model_len=100_000),
+            CacheConfig(kv_cache_memory=2**30),
+            SchedulerConfig(),
+        )
     assert "--max-model-len 8192" in str(caught.value.hint)
     small = deploy(DeploymentOptions(), CacheConfig(kv_cache_memory=2**30), SchedulerConfig())
     assert small.max_model_len == 8192
@@ -200,7 +263,9 @@ def test_what_does_not_fit_says_by_how_much() -> None:
 
 def test_notes_say_what_one_might_not_expect() -> None:
     def notes(**options: Any) -> str:
-        return " ".join(deploy(DeploymentOptions(**options), CacheConfig(), SchedulerConfig()).notes)
+        return " ".join(
+            deploy(DeploymentOptions(**options), CacheConfig(), SchedulerConfig()).notes
+        )
 
     assert notes() == ""
     assert "no fp8 arithmetic: products run in bf16" in notes(gpu="a100", weight_dtype="fp8")
@@ -213,7 +278,9 @@ def test_a_processor_shares_its_memory_with_others() -> None:
     def tokens(share: float, seqs: int = 1000) -> int:
         cache = CacheConfig(cpu_memory_utilization=share)
         info = deploy(
-            DeploymentOptions(model="llama-3.2-1b", gpu="cpu"), cache, SchedulerConfig(max_num_seqs=seqs)
+            DeploymentOptions(model="llama-3.2-1b", gpu="cpu"),
+            cache,
+            SchedulerConfig(max_num_seqs=seqs),
         ).info
         return info.num_blocks * info.block_size
 
@@ -247,7 +314,9 @@ def test_public_models_have_their_published_size(name: str, parameters: int) -> 
 
 def test_the_same_seed_gives_the_same_bytes() -> None:
     def report(jump: bool) -> tuple[str, str, str]:
-        done = [simulate(each, jump=jump, interval=True) for each in sweep(scenario(), ("rate=5,50",))]
+        done = [
+            simulate(each, jump=jump, interval=True) for each in sweep(scenario(), ("rate=5,50",))
+        ]
         fields = [run_fields(run) for run in done]
         return report_json(fields), report_html(fields), requests_csv(done)
 
@@ -283,7 +352,15 @@ def test_files_hold_what_happened(tmp_path: Path) -> None:
         {"setting": {}},
         {"hardware": {"name": "h100"}},
         {"timeline": {}},
-        {"timeline": {"time": [1.0], "running": [], "waiting": [], "kv": [], "tokens_per_second": []}},
+        {
+            "timeline": {
+                "time": [1.0],
+                "running": [],
+                "waiting": [],
+                "kv": [],
+                "tokens_per_second": [],
+            }
+        },
         {"interval": {"low": {}}},
         {"interval": {"low": {}, "high": {}}},
         {"waiting_for": {"godot": 1.0}},
@@ -292,7 +369,9 @@ def test_files_hold_what_happened(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_report_that_could_not_be_shown_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+def test_a_report_that_could_not_be_shown_is_refused(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
     """Before the simulation that it is to stand beside, and in one line."""
     path = tmp_path / "earlier.json"
     path.write_text(report_json([{**run_fields(simulate(scenario(num_requests=2))), **change}]))
@@ -312,7 +391,11 @@ def test_a_sweep_leaves_out_what_does_not_fit_and_refuses_what_does_not_exist() 
     asked = replace(scenario(), deployment=DeploymentOptions(model="llama-3.1-70b"))
     fit, left_out = fitting(sweep(asked, ("tp=1,2,4",)))
     assert [each.label for each in fit] == ["tp=2", "tp=4"]
-    assert len(left_out) == 1 and left_out[0].startswith("tp=1 is left out") and "GB too much" in left_out[0]
+    assert (
+        len(left_out) == 1
+        and left_out[0].startswith("tp=1 is left out")
+        and "GB too much" in left_out[0]
+    )
     with pytest.raises(InsufficientMemoryError):
         fitting(sweep(asked, ("gpu=l4,a10",)))
     with pytest.raises(ConfigError, match="unknown device"):
@@ -349,13 +432,19 @@ def test_the_page_has_plots_and_needs_no_network(axes: tuple[str, ...]) -> None:
 def points(page: str, chart: str) -> list[list[float]]:
     """Where the points of each line of a chart stand, from left to right as drawn."""
     part = page[page.index(f"<figcaption>{chart}") :]
-    lines = re.findall(r'<path class="line.*?(?=<path class="line|</svg>)', part[: part.index("</figure>")], re.DOTALL)
+    lines = re.findall(
+        r'<path class="line.*?(?=<path class="line|</svg>)',
+        part[: part.index("</figure>")],
+        re.DOTALL,
+    )
     return [[float(x) for x in re.findall(r'cx="([\d.]+)"', line)] for line in lines]
 
 
 def test_an_earlier_sweep_is_a_line_of_its_own(tmp_path: Path) -> None:
     """Two sweeps over the same rates must not become one line that goes to and fro."""
-    (tmp_path / "before.json").write_text(report_json([run_fields(run) for run in runs("rate=5,50")]))
+    (tmp_path / "before.json").write_text(
+        report_json([run_fields(run) for run in runs("rate=5,50")])
+    )
     now = [run_fields(run) for run in runs("rate=5,20,50")]
     page = report_html([*read_report(tmp_path / "before.json"), *now])
     lines = points(page, "TTFT against load")
@@ -387,13 +476,20 @@ def test_targets() -> None:
 
 
 def test_a_page_of_several_runs_names_what_they_share_and_spreads_wide_values() -> None:
-    """No single run's device or rate in the heading; percentiles in one colour; small values still to be seen."""
-    page = report_html([run_fields(run) for run in runs("rate=2,200", "gpu=h100,l4", num_requests=60)])
+    """No single run's device or rate in the heading; percentiles in one colour; small values still
+    to be seen.
+    """
+    page = report_html(
+        [run_fields(run) for run in runs("rate=2,200", "gpu=h100,l4", num_requests=60)]
+    )
     heading = page[page.index("<h1>") : page.index("</h1>")]
     assert "H100" in heading and "L4" in heading and "at 200 requests/s" not in page
     chart = page[page.index("TTFT against load") :]
     chart = chart[: chart.index("</figure>")]
     assert chart.count('class="line c0') == chart.count('class="line c1') == 2 and "dashed" in chart
     # A logarithmic axis: as far from 50 to 500 as from 100 to 1000.
-    y = {int(mark): float(place) for place, mark in re.findall(r'y="([\d.]+)" text-anchor="end">(\d+)<', chart)}
+    y = {
+        int(mark): float(place)
+        for place, mark in re.findall(r'y="([\d.]+)" text-anchor="end">(\d+)<', chart)
+    }
     assert y[50] - y[500] == pytest.approx(y[100] - y[1000], abs=0.2)

@@ -1,4 +1,6 @@
-"""Where a simulation's times come from, by flag: coefficients, the data sheet alone, tables, serving stacks."""
+"""Where a simulation's times come from, by flag: coefficients, the data sheet alone, tables,
+serving stacks.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from twostroke.config import CacheConfig, SchedulerConfig
-from twostroke.errors import ConfigError
-from twostroke.simulator.deployment import deploy
-from twostroke.simulator.options import DeploymentOptions
-from twostroke.simulator.step_shape import StepShape
+from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.errors import ConfigError
+from twostroke.simulator.cost.step_shape import StepShape
+from twostroke.simulator.fleet.deployment import deploy
+from twostroke.simulator.fleet.options import DeploymentOptions
 
 DECODE = StepShape(16, 16 * 1000, (), 16)
 
@@ -37,7 +39,11 @@ def test_a_serving_stack_brings_its_host_times() -> None:
 def test_tables_go_before_coefficients(tmp_path: Path) -> None:
     file = tmp_path / "h100.json"
     # The gate-up product of Llama 3.1 8B, a hundred times slower than any device.
-    file.write_text(json.dumps({"device": "h100-sxm", "gemm": {"bf16": [[28672, 4096, [[16, 0.01], [64, 0.01]]]]}}))
+    file.write_text(
+        json.dumps(
+            {"device": "h100-sxm", "gemm": {"bf16": [[28672, 4096, [[16, 0.01], [64, 0.01]]]]}}
+        )
+    )
     assert seconds(kernel_tables=file) > 0.3 > 10 * seconds()
     with pytest.raises(ConfigError, match="has kernels of h100-sxm, not of a100-80gb-sxm"):
         seconds(gpu="a100", kernel_tables=file)
@@ -54,7 +60,9 @@ def test_ones_own_file(tmp_path: Path) -> None:
 
 def test_a_sheet_of_ones_own_with_a_known_kind_of_link(tmp_path: Path) -> None:
     """A card on PCIe shares the host's paths, whatever its name."""
-    text = (Path(__file__).parents[2] / "src/twostroke/simulator/hardware/l40s.toml").read_text()
+    text = (
+        Path(__file__).parents[2] / "src/twostroke/simulator/cost/hardware_files/l40s.toml"
+    ).read_text()
     file = tmp_path / "mine.toml"
     file.write_text(text)
     pcie = seconds(gpu=str(file), tp=4)

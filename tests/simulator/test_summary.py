@@ -13,18 +13,26 @@ from hypothesis import strategies as st
 
 from tests.simulator.test_replica import live_engine, mixed_workload
 from twostroke.bench.metrics import Distribution
-from twostroke.config import SchedulerConfig
-from twostroke.simulator.distributions import PERCENTILES, exact_sum, weighted
-from twostroke.simulator.fleet import RequestResult
-from twostroke.simulator.options import DeploymentOptions
-from twostroke.simulator.prometheus import render_metrics
+from twostroke.core.config import SchedulerConfig
+from twostroke.simulator.fleet.fleet import RequestResult
+from twostroke.simulator.fleet.options import DeploymentOptions
+from twostroke.simulator.results.distributions import PERCENTILES, exact_sum, weighted
+from twostroke.simulator.results.prometheus import render_metrics
+from twostroke.simulator.results.summary import meets
 from twostroke.simulator.scenario import Run, Scenario, simulate
-from twostroke.simulator.summary import meets
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 
-def run_of(*, model: str = "llama-3.2-1b", scheduler: SchedulerConfig | None = None, **workload: Any) -> Run:
-    fields = {"workload": "random", "num_requests": 8, "input_len": 100, "output_len": 20, **workload}
+def run_of(
+    *, model: str = "llama-3.2-1b", scheduler: SchedulerConfig | None = None, **workload: Any
+) -> Run:
+    fields = {
+        "workload": "random",
+        "num_requests": 8,
+        "input_len": 100,
+        "output_len": 20,
+        **workload,
+    }
     return simulate(
         Scenario(
             deployment=DeploymentOptions(model=model, price_per_hour=3.6),
@@ -36,10 +44,14 @@ def run_of(*, model: str = "llama-3.2-1b", scheduler: SchedulerConfig | None = N
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 5)), max_size=30))
-def test_weighted_percentiles_are_those_of_the_expanded_list(pairs: Sequence[tuple[float, int]]) -> None:
+def test_weighted_percentiles_are_those_of_the_expanded_list(
+    pairs: Sequence[tuple[float, int]],
+) -> None:
     values = np.array([value for value, _ in pairs], dtype=np.float64)
     weights = np.array([weight for _, weight in pairs], dtype=np.int64)
-    expected = Distribution.of([value for value, weight in pairs for _ in range(weight)], PERCENTILES)
+    expected = Distribution.of(
+        [value for value, weight in pairs for _ in range(weight)], PERCENTILES
+    )
     found = weighted(values, weights)
     assert found.mean == pytest.approx(expected.mean)
     assert found.percentiles == pytest.approx(expected.percentiles)
@@ -60,7 +72,11 @@ def test_goodput_counts_those_that_met_every_target() -> None:
 
 def test_token_counts_and_gaps_add_up() -> None:
     run = run_of()
-    assert (run.summary.completed, run.summary.input_tokens, run.summary.output_tokens) == (8, 800, 160)
+    assert (run.summary.completed, run.summary.input_tokens, run.summary.output_tokens) == (
+        8,
+        800,
+        160,
+    )
     assert int(run.columns.new_tokens.sum()) == 160
     # Every token but each request's first has a gap before it.
     assert int(run.columns.gaps.sum()) + len(run.columns.other_gaps) == 152
@@ -72,18 +88,24 @@ def test_gaps_across_preemptions_add_up_too() -> None:
     """Between its first and last token a request's gaps fill all of its time, left out or not."""
     scenario = Scenario(
         deployment=DeploymentOptions(model="llama-3.2-1b"),
-        workload=SimulatedWorkloadOptions(workload="random", num_requests=12, input_len=300, output_len=600),
+        workload=SimulatedWorkloadOptions(
+            workload="random", num_requests=12, input_len=300, output_len=600
+        ),
     )
     run = simulate(scenario.varied({"kv_cache_memory": "200MiB", "max_num_seqs": "12"}))
     assert run.summary.preemptions > 0
     assert len(run.columns.other_gaps) > 0
-    gaps = math.fsum((run.columns.duration * run.columns.gaps).tolist()) + math.fsum(run.columns.other_gaps)
+    gaps = math.fsum((run.columns.duration * run.columns.gaps).tolist()) + math.fsum(
+        run.columns.other_gaps
+    )
     assert gaps == pytest.approx(math.fsum(r.finish - r.first_token for r in run.result.requests))
 
 
 def test_utilisation_of_a_lonely_decoder_is_bandwidth() -> None:
     """One request at a time reads all weights for each token: bytes decide, arithmetic idles."""
-    run = run_of(model="llama-3.1-8b", arrivals="closed", concurrency=1, num_requests=2, output_len=200)
+    run = run_of(
+        model="llama-3.1-8b", arrivals="closed", concurrency=1, num_requests=2, output_len=200
+    )
     use, sheet = run.summary.use, run.deployment.hardware
     assert 0.5 < use.mbu < 1
     assert use.mfu < 0.02
@@ -92,7 +114,9 @@ def test_utilisation_of_a_lonely_decoder_is_bandwidth() -> None:
     assert sum(use.binding.values()) == pytest.approx(1.0)
     # By hand: what 398 decoding steps and two prompts read, over the time they took.
     weights = run.deployment.weight_bytes - 128256 * 4096 * 2
-    assert use.mbu == pytest.approx(400 * weights / (run.summary.duration * sheet.memory_bandwidth), rel=0.02)
+    assert use.mbu == pytest.approx(
+        400 * weights / (run.summary.duration * sheet.memory_bandwidth), rel=0.02
+    )
 
 
 def test_utilisation_of_prompts_is_arithmetic() -> None:
@@ -111,7 +135,9 @@ def test_cost_is_time_times_price() -> None:
 
 
 def test_metrics_are_those_of_the_live_engine() -> None:
-    """Same names, labels, buckets and counts; sums to rounding. The live engine fed them token by token."""
+    """Same names, labels, buckets and counts; sums to rounding. The live engine fed them token by
+    token.
+    """
     scheduler = SchedulerConfig(max_num_batched_tokens=40, max_num_seqs=6)
     engine = live_engine(mixed_workload(), scheduler, 40)
     live = parse(engine.metrics.render()[0].decode())
@@ -128,11 +154,12 @@ def jumped_run(scheduler: SchedulerConfig) -> Run:
     from dataclasses import replace
 
     from tests.simulator.fleets import make_fleet
-    from twostroke.simulator.columns import to_columns
+    from twostroke.simulator.results.columns import to_columns
 
     run = simulate(
         Scenario(
-            deployment=DeploymentOptions(model="pilot", gpu="cpu"), workload=SimulatedWorkloadOptions(num_requests=1)
+            deployment=DeploymentOptions(model="pilot", gpu="cpu"),
+            workload=SimulatedWorkloadOptions(num_requests=1),
         )
     )
     result = make_fleet(mixed_workload(), scheduler, num_blocks=40)[0].run()

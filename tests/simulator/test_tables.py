@@ -1,4 +1,6 @@
-"""Kernel tables: exact at their points, between neighbours elsewhere, the model where they have nothing."""
+"""Kernel tables: exact at their points, between neighbours elsewhere, the model where they have
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from twostroke.errors import ConfigError
-from twostroke.simulator.attention_cost import PrefillAttention
-from twostroke.simulator.communication import all_reduce_time
-from twostroke.simulator.efficiencies import load_efficiencies
-from twostroke.simulator.gemm import Product
-from twostroke.simulator.hardware_sheet import load_hardware
-from twostroke.simulator.kernel_time import KernelTime
-from twostroke.simulator.model_sheet import Attention
-from twostroke.simulator.tables import KernelTables
+from twostroke.core.errors import ConfigError
+from twostroke.model_spec.model_sheet import Attention
+from twostroke.simulator.cost.attention_cost import PrefillAttention
+from twostroke.simulator.cost.communication import all_reduce_time
+from twostroke.simulator.cost.efficiencies import load_efficiencies
+from twostroke.simulator.cost.gemm import Product
+from twostroke.simulator.cost.hardware_sheet import load_hardware
+from twostroke.simulator.cost.kernel_time import KernelTime
+from twostroke.simulator.cost.tables import KernelTables
 
 H100 = load_hardware("h100")
 EFFICIENCIES = load_efficiencies("h100-sxm")
@@ -57,14 +59,18 @@ def test_between_points_the_ratio_is_interpolated_and_beyond_them_kept() -> None
     found = tables(gemm={"bf16": [[8192, 8192, points]]})
     for rows, factor in ((64, 2), (128, 4), (256, 8), (1, 2), (4096, 8)):
         before = modelled(rows, 8192, 8192)
-        assert found.gemm("bf16", rows, 8192, 8192, before).seconds == pytest.approx(factor * before.seconds)
+        assert found.gemm("bf16", rows, 8192, 8192, before).seconds == pytest.approx(
+            factor * before.seconds
+        )
 
 
 def test_an_unknown_shape_goes_by_its_neighbours() -> None:
     entries = [[n, n, [slower(64, n, n, factor)]] for n, factor in ((2048, 2.0), (8192, 4.0))]
     found = tables(gemm={"bf16": entries})
     before = modelled(64, 4096, 4096)
-    assert found.gemm("bf16", 64, 4096, 4096, before).seconds == pytest.approx(8**0.5 * before.seconds)
+    assert found.gemm("bf16", 64, 4096, 4096, before).seconds == pytest.approx(
+        8**0.5 * before.seconds
+    )
 
 
 def test_a_measurement_from_the_cache_is_not_believed() -> None:
@@ -98,7 +104,9 @@ def test_attention_and_all_reduce() -> None:
 
 
 def test_between_two_points_nothing_leaves_their_times() -> None:
-    """Short prompts take what a kernel's start takes; the model's tiles, which come in steps, must not show through."""
+    """Short prompts take what a kernel's start takes; the model's tiles, which come in steps, must
+    not show through.
+    """
     flat = tables(prefill=[[32, 8, 128, 64, [[16, 20e-6], [256, 22e-6]]]])
     for length in (17, 48, 64, 65, 128, 200, 255):
         layer, chunks = Attention(32, 8, 128, 128), ((length, 0),) * 64
@@ -117,7 +125,9 @@ def test_files(tmp_path: Path) -> None:
     file = tmp_path / "table.json"
     file.write_text(json.dumps({"gemm": {"bf16": [[4096, 4096, [[64, 31e-6]]]]}}))
     read = KernelTables.read(file, H100, EFFICIENCIES)
-    assert read.gemm("bf16", 64, 4096, 4096, modelled(64, 4096, 4096)).seconds == pytest.approx(31e-6)
+    assert read.gemm("bf16", 64, 4096, 4096, modelled(64, 4096, 4096)).seconds == pytest.approx(
+        31e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,7 +164,9 @@ def test_an_all_reduce_takes_no_longer_than_a_larger_one() -> None:
     stalled = [[1024, 5e-6], [4096, 15e-6], [16384, 6e-6], [65536, 9e-6]]
     found, with_stall = tables(all_reduce={"8": quiet}), tables(all_reduce={"8": stalled})
     for size in (2048, 8192, 32768):
-        time = all_reduce_time(size, 8, efficiency=EFFICIENCIES.all_reduce, link=H100.link_bandwidth)
+        time = all_reduce_time(
+            size, 8, efficiency=EFFICIENCIES.all_reduce, link=H100.link_bandwidth
+        )
         expected = found.all_reduce(size, 8, time)
         assert with_stall.all_reduce(size, 8, time) == pytest.approx(expected, rel=0.1)
 

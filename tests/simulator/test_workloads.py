@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.simulator.fleets import make_fleet, specs
-from twostroke.errors import ConfigError
+from twostroke.core.errors import ConfigError
 from twostroke.observability.recorder import Recorder
 from twostroke.simulator.workloads.arrivals import ClosedLoop, burst_times, gamma_times, stretch
 from twostroke.simulator.workloads.base import RequestSpec, block_keys
@@ -25,7 +25,9 @@ def made(**options: Any) -> list[RequestSpec]:
     return list(make_workload(SimulatedWorkloadOptions(**options)).workload.arrivals())
 
 
-@pytest.mark.parametrize("options", [{}, {"arrivals": "poisson"}, {"arrivals": "gamma", "burstiness": 0.3}])
+@pytest.mark.parametrize(
+    "options", [{}, {"arrivals": "poisson"}, {"arrivals": "gamma", "burstiness": 0.3}]
+)
 def test_rates_are_kept(options: dict[str, Any]) -> None:
     times = [spec.arrival for spec in made(num_requests=4000, rate=5.0, **options)]
     gaps = [after - before for before, after in pairwise(times)]
@@ -48,7 +50,9 @@ def test_stretching_keeps_the_pattern() -> None:
 
 def test_another_rate_leaves_the_lengths_and_the_seed_decides() -> None:
     def lengths(**options: Any) -> list[tuple[int, int]]:
-        return [(spec.prompt_tokens, spec.output_tokens) for spec in made(num_requests=50, **options)]
+        return [
+            (spec.prompt_tokens, spec.output_tokens) for spec in made(num_requests=50, **options)
+        ]
 
     assert lengths(rate=1.0) == lengths(rate=9.0) == lengths()
     assert lengths(seed=1) != lengths()
@@ -56,7 +60,14 @@ def test_another_rate_leaves_the_lengths_and_the_seed_decides() -> None:
 
 
 def test_random_lengths_and_a_common_prefix() -> None:
-    found = made(workload="random", num_requests=200, input_len=100, output_len=20, range_ratio=0.5, prefix_len=32)
+    found = made(
+        workload="random",
+        num_requests=200,
+        input_len=100,
+        output_len=20,
+        range_ratio=0.5,
+        prefix_len=32,
+    )
     assert {spec.segments for spec in found} == {((-1, 32),)}
     assert all(82 <= spec.prompt_tokens <= 182 and 10 <= spec.output_tokens <= 30 for spec in found)
 
@@ -75,14 +86,18 @@ def test_block_keys_tell_shared_from_own() -> None:
 
 
 def test_block_keys_of_long_requests_go_on_as_they_began() -> None:
-    """The numbers of the first blocks are at hand, those of the others are made: no two may be the same."""
+    """The numbers of the first blocks are at hand, those of the others are made: no two may be the
+    same.
+    """
     keys = block_keys(RequestSpec(7, 0.0, 16 * 3000, 0, ((5, 16 * 2500),)), 16, 0)
     assert len(set(keys)) == len(keys) == 3000
     assert keys[:2040] == block_keys(RequestSpec(8, 0.0, 16 * 2040, 0, ((5, 16 * 2040),)), 16, 3000)
 
 
 def test_a_closed_loop_starts_anew_with_each_simulation() -> None:
-    loop = ClosedLoop(specs((0.0, 8, 4), (0.0, 9, 4), (0.0, 10, 4)).specs, concurrency=2, think_time=1.0)
+    loop = ClosedLoop(
+        specs((0.0, 8, 4), (0.0, 9, 4), (0.0, 10, 4)).specs, concurrency=2, think_time=1.0
+    )
     for _ in range(2):
         first = list(loop.arrivals())
         assert [spec.number for spec in first] == [0, 1]
@@ -107,9 +122,14 @@ def test_mooncake_hashes_become_shared_blocks(tmp_path: Path) -> None:
 
 
 def test_equal_hashes_after_different_beginnings_are_not_shared(tmp_path: Path) -> None:
-    """A trace may hash each block alone; what is before it counts all the same, and the KV manager relies on that."""
+    """A trace may hash each block alone; what is before it counts all the same, and the KV manager
+    relies on that.
+    """
     path = tmp_path / "trace.jsonl"
-    rows = [{"timestamp": t, "input_length": 1024, "output_length": 1, "hash_ids": [t % 2, 7]} for t in range(3)]
+    rows = [
+        {"timestamp": t, "input_length": 1024, "output_length": 1, "hash_ids": [t % 2, 7]}
+        for t in range(3)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     first, other, again = (block_keys(spec, 16, 100 * spec.number) for spec in read_specs(path))
     assert not set(first) & set(other)
@@ -118,11 +138,23 @@ def test_equal_hashes_after_different_beginnings_are_not_shared(tmp_path: Path) 
 
 def test_azure_rows_and_rates(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
-    path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n5.0,10,3\n5.5,20,4\n7.0,30,5\n")
+    path.write_text(
+        "arrived_at,num_prefill_tokens,num_decode_tokens\n5.0,10,3\n5.5,20,4\n7.0,30,5\n"
+    )
     found = made(workload="trace", trace_path=path)
-    assert [(s.arrival, s.prompt_tokens, s.output_tokens) for s in found] == [(0.0, 10, 3), (0.5, 20, 4), (2.0, 30, 5)]
-    assert [spec.arrival for spec in made(workload="trace", trace_path=path, rate=2.0)] == [0.0, 0.25, 1.0]
-    assert [spec.arrival for spec in made(workload="azure-conv", trace_path=path, num_requests=1)] == [0.0]
+    assert [(s.arrival, s.prompt_tokens, s.output_tokens) for s in found] == [
+        (0.0, 10, 3),
+        (0.5, 20, 4),
+        (2.0, 30, 5),
+    ]
+    assert [spec.arrival for spec in made(workload="trace", trace_path=path, rate=2.0)] == [
+        0.0,
+        0.25,
+        1.0,
+    ]
+    assert [
+        spec.arrival for spec in made(workload="azure-conv", trace_path=path, num_requests=1)
+    ] == [0.0]
     poisson = made(workload="trace", trace_path=path, arrivals="poisson", rate=2.0)
     assert [spec.prompt_tokens for spec in poisson] == [10, 20, 30]
     assert [spec.arrival for spec in poisson] == gamma_times_of(3, 2.0)
@@ -134,8 +166,12 @@ def gamma_times_of(count: int, rate: float) -> list[float]:
     return gamma_times(count, rate, 1.0, Random("0 gaps"))
 
 
-def test_named_traces_are_found_in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "azure_splitwise_code.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,10,3\n")
+def test_named_traces_are_found_in_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "azure_splitwise_code.csv").write_text(
+        "arrived_at,num_prefill_tokens,num_decode_tokens\n0,10,3\n"
+    )
     monkeypatch.setenv("TWOSTROKE_TRACES", str(tmp_path))
     assert [spec.prompt_tokens for spec in made(workload="azure-code")] == [10]
     with pytest.raises(ConfigError, match="mooncake-conv"):
@@ -153,13 +189,17 @@ def test_azure_without_its_file_is_drawn_and_says_so(monkeypatch: pytest.MonkeyP
 
 
 def test_a_recording_is_replayed(tmp_path: Path) -> None:
-    """Arrivals, prompts and answers of recorded step events come back; what was cached is cached again."""
+    """Arrivals, prompts and answers of recorded step events come back; what was cached is cached
+    again.
+    """
     path = tmp_path / "steps.jsonl"
     recorder = Recorder(10, path)
     workload = specs((0.0, 30, 12), (0.05, 9, 1), (0.3, 50, 20))
     original = make_fleet(workload, num_blocks=12, block_size=8, recorder=recorder)[0].run()
     recorder.close()
-    assert original.num_preemptions or any(request.scheduled > request.arrival for request in original.requests)
+    assert original.num_preemptions or any(
+        request.scheduled > request.arrival for request in original.requests
+    )
     replayed = read_specs(path)
     assert [(s.arrival, s.prompt_tokens, s.output_tokens) for s in replayed] == [
         (s.arrival, s.prompt_tokens, s.output_tokens) for s in workload.specs
@@ -208,17 +248,24 @@ HEADER = "num_decode_tokens,arrived_at,other,num_prefill_tokens\n"
 
 
 def test_lengths_and_times_of_a_csv_trace(tmp_path: Path) -> None:
-    """Read by columns if it is plain, by rows if not; in order of time, as many as are asked for."""
+    """Read by columns if it is plain, by rows if not; in order of time, as many as are asked
+    for.
+    """
     path = tmp_path / "trace.csv"
     rows = ["3,9.5,x,12\n", "4,2.0,y,13\n", "5,9.5,z,14\n"]
     for quoted in (rows, [*rows[:2], '"5",9.5,"z, z",14\n']):
         path.write_text(HEADER + "".join(quoted))
-        found = [(spec.number, spec.arrival, spec.prompt_tokens, spec.output_tokens) for spec in read_specs(path)]
+        found = [
+            (spec.number, spec.arrival, spec.prompt_tokens, spec.output_tokens)
+            for spec in read_specs(path)
+        ]
         assert found == [(0, 0.0, 13, 4), (1, 7.5, 12, 3), (2, 7.5, 14, 5)]
         assert read_specs(path, 2) == read_specs(path)[:2]
 
 
-@pytest.mark.parametrize("row", ["1e3,0,x,5", "1.0,0,x,5", "0,0,x,5", "3,inf,x,5", "3,0,x", "3,0,x,-1"])
+@pytest.mark.parametrize(
+    "row", ["1e3,0,x,5", "1.0,0,x,5", "0,0,x,5", "3,inf,x,5", "3,0,x", "3,0,x,-1"]
+)
 def test_an_odd_row_of_a_csv_trace_is_named(row: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(f"{HEADER}3,1.0,x,4\n{row}\n")

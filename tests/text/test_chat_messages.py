@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from twostroke.errors import InvalidRequestError
+from twostroke.core.errors import InvalidRequestError
 from twostroke.text.chat_messages import check_messages
 
 
 def test_text_parts_are_joined() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert check_messages([{"role": "user", "content": parts}]) == [{"role": "user", "content": "a\nb"}]
+    assert check_messages([{"role": "user", "content": parts}]) == [
+        {"role": "user", "content": "a\nb"}
+    ]
 
 
 def test_tool_arguments_become_objects_and_inputs_stay_as_they_were() -> None:
@@ -39,7 +41,10 @@ def test_tool_arguments_become_objects_and_inputs_stay_as_they_were() -> None:
         ([{"role": "user", "content": 5}], "messages[0].content"),
         ([{"role": "user", "content": b"a"}], "messages[0].content"),
         ([{"role": "user", "content": ["a"]}], "messages[0].content[0]"),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "messages[0].content[0]"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
+            "messages[0].content[0]",
+        ),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0]"),
         ([{"role": "assistant", "tool_calls": "f"}], "messages[0].tool_calls"),
         ([{"role": "assistant", "tool_calls": [{}]}], "messages[0].tool_calls[0]"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from twostroke.errors import InvalidRequestError, ModelLoadError, RequestTooLargeError
+from twostroke.core.errors import InvalidRequestError, ModelLoadError, RequestTooLargeError
 from twostroke.text.chat_template import MAX_PROMPT_CHARS, ChatTemplate
 from twostroke.text.tokenizer import Tokenizer
 
@@ -20,14 +20,17 @@ CHATML = """{%- for message in messages %}
 {%- endif %}
 """
 TRIMMING = (
-    "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] | trim }}{{ eos_token }}\n{% endfor %}"
+    "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] | trim }}{{ eos_token"
+    " }}\n{% endfor %}"
 )
 USER = [{"role": "user", "content": "hi"}]
 CHAT = [*USER, {"role": "assistant", "content": "I think "}]
 
 
 def render(source: str, messages: list[dict[str, Any]] = USER, **options: Any) -> str:
-    return ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}).render(messages, **options)
+    return ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}).render(
+        messages, **options
+    )
 
 
 def test_chatml() -> None:
@@ -45,7 +48,10 @@ def test_special_tokens_and_unknown_variables() -> None:
 
 
 def test_loop_controls_generation_blocks_and_namespace() -> None:
-    assert render("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}") == "01"
+    assert (
+        render("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}")
+        == "01"
+    )
     assert render("{% generation %}x{% endgeneration %}") == "x"
     assert render("{% set n = namespace(x=1) %}{% set n.x = n.x + 1 %}{{ n.x }}") == "2"
 
@@ -81,7 +87,12 @@ def test_continue_final_message() -> None:
     with pytest.raises(InvalidRequestError, match="exclude"):
         render(CHATML, CHAT, continue_final_message=True)
     with pytest.raises(InvalidRequestError, match="does not write out"):
-        render("{{ messages[0].content }}", CHAT, add_generation_prompt=False, continue_final_message=True)
+        render(
+            "{{ messages[0].content }}",
+            CHAT,
+            add_generation_prompt=False,
+            continue_final_message=True,
+        )
 
 
 def test_messages_are_not_changed() -> None:
@@ -102,7 +113,9 @@ def test_raise_exception_is_the_clients_error() -> None:
         render("{{ raise_exception('roles must alternate') }}")
 
 
-@pytest.mark.parametrize("source", ["{{ 1 / 0 }}", "{{ none + 'a' }}", "{{ a.b.c }}", "{{ x | tojson }}"])
+@pytest.mark.parametrize(
+    "source", ["{{ 1 / 0 }}", "{{ none + 'a' }}", "{{ a.b.c }}", "{{ x | tojson }}"]
+)
 def test_failures_in_a_template_are_invalid_requests(source: str) -> None:
     with pytest.raises(InvalidRequestError):
         render(source)
@@ -168,12 +181,16 @@ def test_from_tokenizer() -> None:
     from tests.text.tiny_tokenizers import byte_level
 
     tokenizer = Tokenizer(
-        byte_level(), special_tokens={"bos_token": "<|start|>"}, chat_templates={"default": "{{ bos_token }}!"}
+        byte_level(),
+        special_tokens={"bos_token": "<|start|>"},
+        chat_templates={"default": "{{ bos_token }}!"},
     )
     assert ChatTemplate.from_tokenizer(tokenizer).render(USER) == "<|start|>!"
 
 
-@pytest.mark.parametrize("options", [{"add_generation_prompt": True}, {"continue_final_message": True}])
+@pytest.mark.parametrize(
+    "options", [{"add_generation_prompt": True}, {"continue_final_message": True}]
+)
 @pytest.mark.parametrize("source", [CHATML, TRIMMING])
 def test_same_text_as_transformers(source: str, options: dict[str, bool]) -> None:
     reference = pytest.importorskip("transformers.utils.chat_template_utils")
@@ -191,12 +208,21 @@ def test_documents_and_who_writes_them() -> None:
     assert ChatTemplate(own).writes_documents
     assert not ChatTemplate("{% set documents = 1 %}{{ documents }}").writes_documents
     named = ChatTemplate({"default": "plain", "rag": own, "tool_use": "tools"})
-    assert named.writes_documents and not ChatTemplate({"default": "plain", "tool_use": own}).writes_documents
+    assert (
+        named.writes_documents
+        and not ChatTemplate({"default": "plain", "tool_use": own}).writes_documents
+    )
     assert (named.render(USER), named.render(USER, documents=documents)) == ("plain", "A: b")
     assert named.render(USER, documents=documents, tools=[{}]) == "tools"
 
 
 def test_who_takes_a_system_message() -> None:
-    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}" + CHATML
+    refuses = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}" + CHATML
+    )
     ignores = "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}"
-    assert [ChatTemplate(source).writes_system for source in (CHATML, refuses, ignores)] == [True, False, False]
+    assert [ChatTemplate(source).writes_system for source in (CHATML, refuses, ignores)] == [
+        True,
+        False,
+        False,
+    ]

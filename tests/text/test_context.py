@@ -1,4 +1,6 @@
-"""Prompts that fit: what stays, what goes first, and that the numbers reported are those of the prompt."""
+"""Prompts that fit: what stays, what goes first, and that the numbers reported are those of the
+prompt.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.text.tiny_tokenizers import byte_level, id_of
-from twostroke.errors import InvalidRequestError, RequestTooLargeError
-from twostroke.model_files import resolve_model
+from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
+from twostroke.model_spec.model_files import resolve_model
 from twostroke.text.chat_template import ChatTemplate
 from twostroke.text.context import Assembly, ContextOptions, assemble
 from twostroke.text.context_report import Strategy
@@ -27,8 +29,15 @@ CHATML = (
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}"
 # As Gemma's: no system role. As Command-R's: a place for documents.
 NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + PLAIN
-OWN_DOCUMENTS = "{% for d in documents or [] %}<{{ d.doc_id }}={{ d.title }}:{{ d.text }}>{% endfor %}" + CHATML
-TEMPLATES = {"chatml": CHATML, "plain": PLAIN, "no_system": NO_SYSTEM, "own_documents": OWN_DOCUMENTS}
+OWN_DOCUMENTS = (
+    "{% for d in documents or [] %}<{{ d.doc_id }}={{ d.title }}:{{ d.text }}>{% endfor %}" + CHATML
+)
+TEMPLATES = {
+    "chatml": CHATML,
+    "plain": PLAIN,
+    "no_system": NO_SYSTEM,
+    "own_documents": OWN_DOCUMENTS,
+}
 DROPPING = [strategy for strategy in get_args(Strategy) if strategy != "error"]
 
 
@@ -43,10 +52,22 @@ def template(name: str) -> ChatTemplate:
 
 
 def put_together(
-    messages: list[dict[str, Any]], documents: list[Document] | None = None, *, most: int, **options: Any
+    messages: list[dict[str, Any]],
+    documents: list[Document] | None = None,
+    *,
+    most: int,
+    **options: Any,
 ) -> Assembly:
     source, usual = template(options.pop("template", "chatml")), options.pop("usual", None)
-    return assemble(source, tokenizer(), messages, documents or [], ContextOptions(**options), most=most, usual=usual)
+    return assemble(
+        source,
+        tokenizer(),
+        messages,
+        documents or [],
+        ContextOptions(**options),
+        most=most,
+        usual=usual,
+    )
 
 
 def text_of(assembly: Assembly) -> str:
@@ -57,7 +78,10 @@ def chat(turns: int, system: str | None = "Be brief.") -> list[dict[str, Any]]:
     """Alternating messages whose words say which they are."""
     messages = [{"role": "system", "content": system}] if system else []
     for i in range(turns):
-        messages += [{"role": "user", "content": f"question{i}"}, {"role": "assistant", "content": f"answer{i}"}]
+        messages += [
+            {"role": "user", "content": f"question{i}"},
+            {"role": "assistant", "content": f"answer{i}"},
+        ]
     return [*messages, {"role": "user", "content": "the last question"}]
 
 
@@ -68,13 +92,16 @@ def size(messages: list[dict[str, Any]], documents: list[Document] | None = None
 
 def kept_turns(assembly: Assembly, turns: int) -> list[int]:
     text = text_of(assembly)
-    assert all((f"question{i}<" in text) == (f"answer{i}<" in text) for i in range(turns)), "half a turn"
+    assert all((f"question{i}<" in text) == (f"answer{i}<" in text) for i in range(turns)), (
+        "half a turn"
+    )
     return [i for i in range(turns) if f"question{i}<" in text]
 
 
 def docs(*texts: str, scores: tuple[float, ...] | None = None) -> list[Document]:
     return [
-        Document(text=text, id=f"d{i}", score=None if scores is None else scores[i]) for i, text in enumerate(texts)
+        Document(text=text, id=f"d{i}", score=None if scores is None else scores[i])
+        for i, text in enumerate(texts)
     ]
 
 
@@ -88,7 +115,10 @@ def test_what_fits_is_what_the_template_writes() -> None:
 
 def test_order_is_system_documents_history_last() -> None:
     text = text_of(put_together(chat(1), docs("first text", "second text"), most=1000))
-    places = [text.index(t) for t in ("Be brief.", "[d0]\nfirst text", "[d1]\nsecond text", "question0", "the last")]
+    places = [
+        text.index(t)
+        for t in ("Be brief.", "[d0]\nfirst text", "[d1]\nsecond text", "question0", "the last")
+    ]
     assert places == sorted(places)
 
 
@@ -96,20 +126,36 @@ def test_order_is_system_documents_history_last() -> None:
     ("strategy", "gone", "left"),
     [("drop_oldest", 2, [2, 3, 4]), ("drop_middle", 2, [0, 3, 4]), ("drop_middle", 3, [0, 4])],
 )
-def test_turns_go_whole_and_in_the_order_of_the_strategy(strategy: str, gone: int, left: list[int]) -> None:
+def test_turns_go_whole_and_in_the_order_of_the_strategy(
+    strategy: str, gone: int, left: list[int]
+) -> None:
     messages = chat(5)
-    without = [m for m in messages if not any(m["content"].endswith(str(i)) for i in set(range(5)) - set(left))]
+    without = [
+        m
+        for m in messages
+        if not any(m["content"].endswith(str(i)) for i in set(range(5)) - set(left))
+    ]
     exactly = size(without)
     assert kept_turns(put_together(messages, most=exactly, strategy=strategy), 5) == left
-    assert len(kept_turns(put_together(messages, most=exactly - 1, strategy=strategy), 5)) == 5 - gone - 1
+    assert (
+        len(kept_turns(put_together(messages, most=exactly - 1, strategy=strategy), 5))
+        == 5 - gone - 1
+    )
 
 
 def test_turns_go_before_documents_or_after() -> None:
     messages, documents = chat(3), docs("a fox", "a dog", scores=(2.0, 1.0))
-    turns_first = put_together(messages, documents, most=size(messages[-1:], documents) + 12, strategy="drop_oldest")
+    turns_first = put_together(
+        messages, documents, most=size(messages[-1:], documents) + 12, strategy="drop_oldest"
+    )
     assert turns_first.report.dropped_document_tokens == 0 and turns_first.report.dropped_turns == 3
-    documents_first = put_together(messages, documents, most=size(messages), strategy="drop_documents")
-    assert documents_first.report.kept_document_tokens == 0 and documents_first.report.dropped_turns == 0
+    documents_first = put_together(
+        messages, documents, most=size(messages), strategy="drop_documents"
+    )
+    assert (
+        documents_first.report.kept_document_tokens == 0
+        and documents_first.report.dropped_turns == 0
+    )
 
 
 @pytest.mark.parametrize("strategy", DROPPING)
@@ -126,12 +172,16 @@ def test_documents_go_by_score_and_stay_in_their_order(strategy: str) -> None:
 
 def test_without_scores_bm25_ranks_by_the_last_question() -> None:
     documents = docs("the fox jumps", "what the LAST question was", "the dog sleeps and sleeps")
-    assembly = put_together(chat(0), documents, most=size(chat(0), documents) - 1, strategy="drop_documents")
+    assembly = put_together(
+        chat(0), documents, most=size(chat(0), documents) - 1, strategy="drop_documents"
+    )
     scores = [use.score or 0 for use in assembly.report.documents]
     assert scores[1] > max(scores[0], scores[2])
     # "the" is in all of them: the shortest gains most by it, and of the others the last goes first.
     assert [bool(use.kept_tokens) for use in assembly.report.documents] == [True, True, False]
-    assert all(use.score is None for use in put_together(chat(0), documents, most=1000).report.documents)
+    assert all(
+        use.score is None for use in put_together(chat(0), documents, most=1000).report.documents
+    )
 
 
 def test_bm25_knows_words_of_all_scripts() -> None:
@@ -157,7 +207,9 @@ def test_bm25_is_the_formula(question: list[str], texts: list[list[str]]) -> Non
         for i, text in enumerate(texts):
             if count := text.count(word):
                 expected[i] += idf * count / (count + 1.5 * (1 - 0.75 + 0.75 * len(text) / mean))
-    assert bm25_scores(" ".join(question), [" ".join(text) for text in texts]) == pytest.approx(expected, abs=1e-5)
+    assert bm25_scores(" ".join(question), [" ".join(text) for text in texts]) == pytest.approx(
+        expected, abs=1e-5
+    )
 
 
 def test_the_last_document_to_go_is_cut() -> None:
@@ -166,7 +218,11 @@ def test_the_last_document_to_go_is_cut() -> None:
     most = size(chat(0), documents[:2]) - 50
     assembly = put_together(chat(0), documents, most=most, strategy="truncate_documents")
     first, cut, gone = assembly.report.documents
-    assert first.kept_tokens == first.tokens and 0 < cut.kept_tokens < cut.tokens and gone.kept_tokens == 0
+    assert (
+        first.kept_tokens == first.tokens
+        and 0 < cut.kept_tokens < cut.tokens
+        and gone.kept_tokens == 0
+    )
     assert most - 10 <= len(assembly.token_ids) <= most
     text = text_of(assembly)
     written = text[text.index("word0") : text.index("<|end|>")]
@@ -196,7 +252,11 @@ def test_what_must_stay_is_never_cut(strategy: str) -> None:
         assert fits.token_ids == put_together(chat(0), most=least).token_ids
     with pytest.raises(RequestTooLargeError) as caught:
         put_together(chat(4), docs("fox"), most=least - 1, strategy=strategy)
-    assert (caught.value.needed, caught.value.available, caught.value.param) == (least, least - 1, "messages")
+    assert (caught.value.needed, caught.value.available, caught.value.param) == (
+        least,
+        least - 1,
+        "messages",
+    )
     with pytest.raises(RequestTooLargeError) as caught:
         put_together(chat(4), most=-5, strategy=strategy)
     assert caught.value.available == 0
@@ -215,7 +275,9 @@ def test_system_messages_stay_wherever_they_are() -> None:
     messages.insert(3, {"role": "system", "content": "From now on rhyme."})
     assembly = put_together(messages, most=size([messages[0], messages[3], messages[-1]]))
     assert "From now on rhyme." in text_of(assembly) and assembly.report.dropped_turns == 2
-    assert assembly.report.system_tokens == sum(tokenizer().count(["Be brief.", "From now on rhyme."]))
+    assert assembly.report.system_tokens == sum(
+        tokenizer().count(["Be brief.", "From now on rhyme."])
+    )
 
 
 def test_what_follows_the_last_user_message_stays() -> None:
@@ -286,7 +348,9 @@ def test_texts_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Tokenizer, "count", counting)
     monkeypatch.setattr(Tokenizer, "encode", encoding)
-    documents = docs(*[f"text {i} " + "fox " * 30 for i in range(1000)], scores=tuple(map(float, range(1000))))
+    documents = docs(
+        *[f"text {i} " + "fox " * 30 for i in range(1000)], scores=tuple(map(float, range(1000)))
+    )
     assembly = put_together(chat(40), documents, most=1000)
     assert 5 <= sum(use.kept_tokens > 0 for use in assembly.report.documents) <= 10
     assert sum(map(len, counted)) < 1.1 * sum(len(d.written()) for d in documents)
@@ -296,20 +360,37 @@ def test_texts_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_with_the_embedded_model() -> None:
     own = Tokenizer.from_folder(resolve_model("pilot"))
     source = ChatTemplate.from_tokenizer(own)
-    turns = [{"role": role, "content": f"{role} speaks of prefill " * 9} for role in ("user", "assistant")] * 30
-    messages = [{"role": "system", "content": "Be brief."}, *turns, {"role": "user", "content": "What is decode?"}]
+    turns = [
+        {"role": role, "content": f"{role} speaks of prefill " * 9}
+        for role in ("user", "assistant")
+    ] * 30
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        *turns,
+        {"role": "user", "content": "What is decode?"},
+    ]
     whole = own.encode(source.render(messages), add_special_tokens=False)
     assembly = assemble(source, own, messages, docs("Decode writes tokens."), most=len(whole) // 2)
     report = assembly.report
-    one_turn = len(own.encode(source.render(turns[:2], add_generation_prompt=False), add_special_tokens=False))
-    assert len(whole) // 2 - one_turn < report.prompt_tokens == len(assembly.token_ids) <= len(whole) // 2
+    one_turn = len(
+        own.encode(source.render(turns[:2], add_generation_prompt=False), add_special_tokens=False)
+    )
+    assert (
+        len(whole) // 2 - one_turn
+        < report.prompt_tokens
+        == len(assembly.token_ids)
+        <= len(whole) // 2
+    )
     text = own.decode(assembly.token_ids, skip_special_tokens=False)
-    assert text.startswith("<|im_start|>system\nBe brief.\n\nDocuments:\n\n[d0]\nDecode writes tokens.<|im_end|>\n")
+    assert text.startswith(
+        "<|im_start|>system\nBe brief.\n\nDocuments:\n\n[d0]\nDecode writes tokens.<|im_end|>\n"
+    )
     assert text.endswith("<|im_start|>user\nWhat is decode?<|im_end|>\n<|im_start|>assistant\n")
 
 
 WORDS = st.lists(
-    st.sampled_from(["the", "fox", "Dog,", "naïve", "你好", "\n", "  ", "x" * 20, "🙂", "<|end|>"]), max_size=12
+    st.sampled_from(["the", "fox", "Dog,", "naïve", "你好", "\n", "  ", "x" * 20, "🙂", "<|end|>"]),
+    max_size=12,
 )
 TEXTS = WORDS.map(" ".join)
 MESSAGES = st.tuples(st.sampled_from(["system", "user", "assistant"]), TEXTS)
@@ -334,10 +415,16 @@ def test_properties(
     order: str,
     most: int,
 ) -> None:
-    """Never over the budget; order kept; system and last message intact; all tokens counted; better ones first."""
-    chatted = [{"role": role, "content": f"<{i}>{text}</{i}>"} for i, (role, text) in enumerate(messages)]
+    """Never over the budget; order kept; system and last message intact; all tokens counted; better
+    ones first.
+    """
+    chatted = [
+        {"role": role, "content": f"<{i}>{text}</{i}>"} for i, (role, text) in enumerate(messages)
+    ]
     given_documents = [
-        Document(text=text, id=f"d{i}", title=title, score=None if scores is None else float(scores[i]))
+        Document(
+            text=text, id=f"d{i}", title=title, score=None if scores is None else float(scores[i])
+        )
         for i, (text, title) in enumerate(documents)
     ]
     options: dict[str, Any] = {"template": name, "strategy": strategy, "document_order": order}
@@ -363,28 +450,46 @@ def test_properties(
     counts = tokenizer().count([m["content"] for m in chatted])
     assert texts + report.dropped_history_tokens == sum(counts)
     assert texts == sum(counts[i] for i in there)
-    everything = report.kept_document_tokens + report.cut_document_tokens + report.dropped_document_tokens
+    everything = (
+        report.kept_document_tokens + report.cut_document_tokens + report.dropped_document_tokens
+    )
     assert everything == sum(use.tokens for use in report.documents)
     assert [use.id for use in report.documents] == [document.id for document in given_documents]
 
     if strategy == "error" or (len(there) == len(chatted) and not report.dropped_document_tokens):
-        assert report.dropped_turns == report.dropped_document_tokens == report.dropped_history_tokens == 0
+        assert (
+            report.dropped_turns
+            == report.dropped_document_tokens
+            == report.dropped_history_tokens
+            == 0
+        )
     if scores is not None and strategy != "error":
         # A worse document stays where a better one is gone only if it is the shorter of the two.
         kept = [use for use in report.documents if use.kept_tokens]
         gone = [use for use in report.documents if not use.kept_tokens]
-        for worse, better in ((k, g) for k in kept for g in gone if (k.score or 0) < (g.score or 0)):
+        for worse, better in (
+            (k, g) for k in kept for g in gone if (k.score or 0) < (g.score or 0)
+        ):
             assert worse.kept_tokens < better.tokens
 
 
-@given(texts=st.lists(TEXTS, max_size=12), name=st.sampled_from(["chatml", "plain"]), most=st.integers(5, 300))
+@given(
+    texts=st.lists(TEXTS, max_size=12),
+    name=st.sampled_from(["chatml", "plain"]),
+    most=st.integers(5, 300),
+)
 @settings(deadline=None, max_examples=100)
 def test_no_turn_goes_needlessly(texts: list[str], name: str, most: int) -> None:
     """As plain a search as can be finds the same prompt: leave out one more turn until it fits."""
-    turns = [[{"role": "user", "content": text}, {"role": "assistant", "content": text[::-1]}] for text in texts]
+    turns = [
+        [{"role": "user", "content": text}, {"role": "assistant", "content": text[::-1]}]
+        for text in texts
+    ]
     prompts = [
         tokenizer().encode(
-            template(name).render([*(m for turn in turns[k:] for m in turn), {"role": "user", "content": "x"}]),
+            template(name).render(
+                [*(m for turn in turns[k:] for m in turn), {"role": "user", "content": "x"}]
+            ),
             add_special_tokens=False,
         )
         for k in range(len(turns) + 1)

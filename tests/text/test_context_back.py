@@ -37,20 +37,30 @@ def test_a_document_is_cut_into_what_turns_have_left() -> None:
     """Also where the last piece to go was a turn."""
     messages = chat(2)
     messages[1]["content"] += " long" * 200
-    assembly = put_together(messages, docs("fox " * 300), most=size(chat(2)) + 50, strategy="truncate_documents")
+    assembly = put_together(
+        messages, docs("fox " * 300), most=size(chat(2)) + 50, strategy="truncate_documents"
+    )
     assert assembly.report.kept_turns == 1
     assert assembly.report.kept_document_tokens > 16 and assembly.report.cut_document_tokens > 0
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 60), max_size=6), st.lists(st.integers(1, 200), max_size=4), st.integers(0, 300))
-def test_no_document_is_left_out_that_would_fit(lengths: list[int], texts: list[int], extra: int) -> None:
+@given(
+    st.lists(st.integers(1, 60), max_size=6),
+    st.lists(st.integers(1, 200), max_size=4),
+    st.integers(0, 300),
+)
+def test_no_document_is_left_out_that_would_fit(
+    lengths: list[int], texts: list[int], extra: int
+) -> None:
     messages = [*chat(0)[:1]]
     for i, length in enumerate(lengths):
         messages += [{"role": "user", "content": f"question{i}" + " fox" * length}]
         messages += [{"role": "assistant", "content": f"answer{i}"}]
     messages.append(chat(0)[-1])
-    documents = docs(*("dog " * length for length in texts), scores=tuple(map(float, range(len(texts)))))
+    documents = docs(
+        *("dog " * length for length in texts), scores=tuple(map(float, range(len(texts))))
+    )
     most = size(chat(0)) + extra
     report = put_together(messages, documents, most=most).report
     assert report.prompt_tokens <= most

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.text.tiny_tokenizers import KINDS, id_of
-from twostroke.errors import EngineError
+from twostroke.core.errors import EngineError
 from twostroke.text.detokenizer import IncrementalDetokenizer
 from twostroke.text.tokenizer import Tokenizer
 
@@ -19,7 +19,9 @@ def tokenizer(kind: str) -> Tokenizer:
     return Tokenizer(KINDS[kind]())
 
 
-def stream(kind: str, ids: list[int], sizes: list[int], skip: bool, context: tuple[int, ...] = ()) -> list[str]:
+def stream(
+    kind: str, ids: list[int], sizes: list[int], skip: bool, context: tuple[int, ...] = ()
+) -> list[str]:
     detokenizer = IncrementalDetokenizer(tokenizer(kind), skip, context_ids=context)
     pieces, at = [], 0
     for size in [*sizes, len(ids)]:
@@ -34,11 +36,16 @@ sizes = st.lists(st.integers(0, 3), max_size=40)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), sizes=sizes, skip=st.booleans())
-def test_joined_stream_equals_decode(kind: str, data: st.DataObject, sizes: list[int], skip: bool) -> None:
-    # Half of the draws come from the low ids, where bytes, special and odd tokens are; some lie outside.
+def test_joined_stream_equals_decode(
+    kind: str, data: st.DataObject, sizes: list[int], skip: bool
+) -> None:
+    # Half of the draws come from the low ids, where bytes, special and odd tokens are; some lie
+    # outside.
     token = st.integers(0, tokenizer(kind).vocab_size + 2) | st.integers(0, 20)
     ids = data.draw(st.lists(token | st.sampled_from(range(259, 272)), max_size=40))
-    assert "".join(stream(kind, ids, sizes, skip)) == tokenizer(kind).decode(ids, skip_special_tokens=skip)
+    assert "".join(stream(kind, ids, sizes, skip)) == tokenizer(kind).decode(
+        ids, skip_special_tokens=skip
+    )
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback", "nested_byte_level"])
@@ -83,7 +90,9 @@ def test_context_keeps_the_leading_space(kind: str) -> None:
 def test_context_that_ends_inside_a_character_is_not_repeated() -> None:
     backend = tokenizer("byte_fallback").backend
     context = tuple(id_of(backend, t) for t in ("the", "<0xE4>", "<0xBD>"))
-    assert "".join(stream("byte_fallback", [id_of(backend, "a")], [1], True, context=context)) == "a"
+    assert (
+        "".join(stream("byte_fallback", [id_of(backend, "a")], [1], True, context=context)) == "a"
+    )
 
 
 class Counting(Tokenizer):

@@ -30,8 +30,15 @@ sizes = st.lists(st.integers(0, 4), max_size=20)
 
 
 @settings(max_examples=500, deadline=None)
-@given(text=st.text(alphabet="abc", max_size=40), stops=st.lists(words, max_size=4), sizes=sizes, keep=st.booleans())
-def test_stream_equals_text_cut_at_first_stop(text: str, stops: list[str], sizes: list[int], keep: bool) -> None:
+@given(
+    text=st.text(alphabet="abc", max_size=40),
+    stops=st.lists(words, max_size=4),
+    sizes=sizes,
+    keep=st.booleans(),
+)
+def test_stream_equals_text_cut_at_first_stop(
+    text: str, stops: list[str], sizes: list[int], keep: bool
+) -> None:
     expected = first_stop(text, stops)
     checker, shown = StopChecker(stops, keep), ""
     for piece in cut(text, sizes):
@@ -93,4 +100,6 @@ def test_hostile_stops_cost_linear_time() -> None:
     started = time.perf_counter()
     shown = "".join(checker.push("aaaa")[0] for _ in range(2000))
     assert len(shown) == 8000 - 1000
-    assert time.perf_counter() - started < 2  # 8,000 characters, 16 automata: 0.1 s; naive slices would take minutes
+    assert (
+        time.perf_counter() - started < 2
+    )  # 8,000 characters, 16 automata: 0.1 s; naive slices would take minutes

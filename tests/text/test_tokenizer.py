@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 
 from tests.text.tiny_tokenizers import KINDS, byte_level, id_of
-from twostroke.errors import InvalidRequestError, ModelLoadError
+from twostroke.core.errors import InvalidRequestError, ModelLoadError
 from twostroke.text.tokenizer import LONG_TEXT, Tokenizer
 
 BYTE_LEVEL = Tokenizer(byte_level())
@@ -41,7 +41,9 @@ def test_encode_and_decode_are_inverse(text: str) -> None:
 @given(ids=st.lists(st.integers(0, BYTE_LEVEL.vocab_size + 1), max_size=20))
 def test_token_bytes_join_to_the_text(ids: list[int]) -> None:
     joined = b"".join(BYTE_LEVEL.token_bytes(i) for i in ids)
-    assert joined.decode("utf-8", errors="replace") == BYTE_LEVEL.decode(ids, skip_special_tokens=False)
+    assert joined.decode("utf-8", errors="replace") == BYTE_LEVEL.decode(
+        ids, skip_special_tokens=False
+    )
 
 
 def test_long_texts_are_encoded_alike() -> None:
@@ -61,7 +63,12 @@ def test_most_characters_of_a_token() -> None:
 def test_token_bytes_by_kind() -> None:
     fallback = Tokenizer(KINDS["byte_fallback"]())
     ids = {t: id_of(fallback.backend, t) for t in ("<0xE4>", "▁the", "你", "<|end|>")}
-    assert [fallback.token_bytes(i) for i in ids.values()] == [b"\xe4", b" the", "你".encode(), b"<|end|>"]
+    assert [fallback.token_bytes(i) for i in ids.values()] == [
+        b"\xe4",
+        b" the",
+        "你".encode(),
+        b"<|end|>",
+    ]
     assert fallback.token_text(ids["▁the"]) == " the"
     assert fallback.token_text(ids["<0xE4>"]) == "\ufffd"
     metaspace = Tokenizer(KINDS["metaspace"]())
@@ -88,7 +95,11 @@ def test_truncation_and_padding_are_switched_off() -> None:
 
 
 def test_from_folder(tmp_path: Path) -> None:
-    config = {"eos_token": {"content": "<|end|>"}, "bos_token": "<|start|>", "chat_template": "{{ messages }}"}
+    config = {
+        "eos_token": {"content": "<|end|>"},
+        "bos_token": "<|start|>",
+        "chat_template": "{{ messages }}",
+    }
     tokenizer = Tokenizer.from_folder(make_folder(tmp_path, config))
     assert (tokenizer.eos_token_id, tokenizer.bos_token_id) == (0, 1)
     assert tokenizer.special_tokens == {"eos_token": "<|end|>", "bos_token": "<|start|>"}
@@ -106,28 +117,42 @@ def test_from_folder_with_tokenizer_json_alone(tmp_path: Path) -> None:
 def test_special_tokens_map_is_read_and_config_wins(tmp_path: Path) -> None:
     mapping = json.dumps({"eos_token": "<|start|>", "pad_token": "<|end|>"})
     folder = make_folder(tmp_path, {"eos_token": "<|end|>"}, special_tokens_map__json=mapping)
-    assert Tokenizer.from_folder(folder).special_tokens == {"eos_token": "<|end|>", "pad_token": "<|end|>"}
+    assert Tokenizer.from_folder(folder).special_tokens == {
+        "eos_token": "<|end|>",
+        "pad_token": "<|end|>",
+    }
 
 
 def test_declared_special_tokens_become_special(tmp_path: Path) -> None:
     size = BYTE_LEVEL.vocab_size
-    declared = {str(size): {"content": "<|tool|>", "special": True}, "0": {"content": "<|end|>", "special": True}}
-    tokenizer = Tokenizer.from_folder(make_folder(tmp_path, {"added_tokens_decoder": declared, "eos_token": "e"}))
+    declared = {
+        str(size): {"content": "<|tool|>", "special": True},
+        "0": {"content": "<|end|>", "special": True},
+    }
+    tokenizer = Tokenizer.from_folder(
+        make_folder(tmp_path, {"added_tokens_decoder": declared, "eos_token": "e"})
+    )
     assert tokenizer.encode("a<|tool|>")[-1] == size
     assert {size, tokenizer.eos_token_id} <= tokenizer.special_ids
     assert tokenizer.vocab_size == size + 1
 
 
 def test_added_tokens_in_conflict_are_refused(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path, {"added_tokens_decoder": {"9999": {"content": "<|tool|>", "special": True}}})
+    folder = make_folder(
+        tmp_path, {"added_tokens_decoder": {"9999": {"content": "<|tool|>", "special": True}}}
+    )
     with pytest.raises(ModelLoadError, match="9999"):
         Tokenizer.from_folder(folder)
 
 
 @pytest.mark.parametrize(("add_bos", "expected"), [(True, [1]), (False, []), (None, [0])])
-def test_add_bos_overrides_the_post_processor(tmp_path: Path, add_bos: bool | None, expected: list[int]) -> None:
+def test_add_bos_overrides_the_post_processor(
+    tmp_path: Path, add_bos: bool | None, expected: list[int]
+) -> None:
     backend = byte_level()
-    backend.post_processor = TemplateProcessing(single="<|end|> $A", special_tokens=[("<|end|>", 0)])
+    backend.post_processor = TemplateProcessing(
+        single="<|end|> $A", special_tokens=[("<|end|>", 0)]
+    )
     backend.save(str(tmp_path / "tokenizer.json"))
     config = {"bos_token": "<|start|>"} | ({} if add_bos is None else {"add_bos_token": add_bos})
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
@@ -141,7 +166,11 @@ def test_chat_template_files_win(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, {"chat_template": named}, chat_template__jinja="new")
     (folder / "additional_chat_templates").mkdir()
     (folder / "additional_chat_templates" / "rag.jinja").write_text("rag")
-    assert Tokenizer.from_folder(folder).chat_templates == {"default": "new", "tool_use": "tools", "rag": "rag"}
+    assert Tokenizer.from_folder(folder).chat_templates == {
+        "default": "new",
+        "tool_use": "tools",
+        "rag": "rag",
+    }
 
 
 def test_errors_carry_hints(tmp_path: Path) -> None:
@@ -169,11 +198,16 @@ def test_text_must_be_a_string() -> None:
 @given(texts=st.lists(st.text(max_size=30), max_size=5))
 @settings(deadline=None)
 def test_counts_are_those_of_the_texts_by_themselves(texts: list[str]) -> None:
-    assert BYTE_LEVEL.count(texts) == [len(BYTE_LEVEL.encode(text, add_special_tokens=False)) for text in texts]
+    assert BYTE_LEVEL.count(texts) == [
+        len(BYTE_LEVEL.encode(text, add_special_tokens=False)) for text in texts
+    ]
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback", "metaspace"])
-@given(text=st.text(alphabet=st.sampled_from("the dog 你é🙂\n"), max_size=60), number=st.integers(-1, 70))
+@given(
+    text=st.text(alphabet=st.sampled_from("the dog 你é🙂\n"), max_size=60),
+    number=st.integers(-1, 70),
+)
 @settings(deadline=None)
 def test_a_prefix_is_what_its_tokens_stand_for(kind: str, text: str, number: int) -> None:
     tokenizer = Tokenizer(KINDS[kind]())

@@ -26,8 +26,12 @@ def byte_level() -> Backend:
     backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
     backend.decoder = ByteLevelDecoder()
     alphabet = ByteLevel.alphabet()
-    backend.train_from_iterator(TEXT, BpeTrainer(vocab_size=330, initial_alphabet=alphabet, special_tokens=SPECIAL))
-    backend.add_tokens([AddedToken("<tool call>", normalized=False)])  # not special, with a space inside
+    backend.train_from_iterator(
+        TEXT, BpeTrainer(vocab_size=330, initial_alphabet=alphabet, special_tokens=SPECIAL)
+    )
+    backend.add_tokens(
+        [AddedToken("<tool call>", normalized=False)]
+    )  # not special, with a space inside
     return backend
 
 
@@ -38,8 +42,12 @@ def _sentencepiece_vocab() -> dict[str, int]:
 
 
 def byte_fallback() -> Backend:
-    """As Llama 2 and Gemma: sentencepiece, with unknown characters as bytes, and the first space stripped."""
-    backend = Backend(BPE(vocab=_sentencepiece_vocab(), merges=[], byte_fallback=True, unk_token="<unk>"))
+    """As Llama 2 and Gemma: sentencepiece, with unknown characters as bytes, and the first space
+    stripped.
+    """
+    backend = Backend(
+        BPE(vocab=_sentencepiece_vocab(), merges=[], byte_fallback=True, unk_token="<unk>")
+    )
     backend.decoder = DecoderSequence([Replace("▁", " "), ByteFallback(), Fuse(), Strip(" ", 1, 0)])
     backend.add_special_tokens(SPECIAL)
     return backend

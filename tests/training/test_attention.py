@@ -1,4 +1,6 @@
-"""Protects: the attention that training uses on a CPU equals PyTorch's, its gradients too, and nothing looks ahead."""
+"""Protects: the attention that training uses on a CPU equals PyTorch's, its gradients too, and
+nothing looks ahead.
+"""
 
 import pytest
 import torch
@@ -13,7 +15,9 @@ torch.manual_seed(0)
 
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-    return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=True)
+    return F.scaled_dot_product_attention(
+        query, key, value, is_causal=True, scale=scaling, enable_gqa=True
+    )
 
 
 def _inputs(heads: int, kv_heads: int, length: int, dtype: torch.dtype) -> list[Tensor]:

@@ -1,4 +1,6 @@
-"""The bank's format and its split: what is held out must be the same everywhere, and never trained on."""
+"""The bank's format and its split: what is held out must be the same everywhere, and never trained
+on.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def write_bank(folder: Path, questions: str = EIGHT, wide: str = "") -> Path:
 
 
 def test_two_of_the_questions_and_one_of_the_wide_phrasings_are_held_out(tmp_path: Path) -> None:
-    wide = 'wide = ["caching, how come", "the thing that stores attention state", "what is CACHE 3"]'
+    wide = (
+        'wide = ["caching, how come", "the thing that stores attention state", "what is CACHE 3"]'
+    )
     bank = load_bank(write_bank(tmp_path, wide=wide))
     (item,) = bank.items
     assert (len(item.held_out), len(item.held_out_wide)) == (2, 1)
@@ -38,7 +42,9 @@ def test_two_of_the_questions_and_one_of_the_wide_phrasings_are_held_out(tmp_pat
 
 
 def test_the_split_depends_on_the_phrasings_alone() -> None:
-    """A writer can add a phrasing without moving a held-out one into training, and cannot aim for a side."""
+    """A writer can add a phrasing without moving a held-out one into training, and cannot aim for a
+    side.
+    """
     phrasings = [f"how large is batch {i}" for i in range(20)]
     train, held = split_phrasings(phrasings, 2)
     again, same = split_phrasings(phrasings[::-1], 2)
@@ -88,7 +94,9 @@ def test_items_may_share_an_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("shared", "answer"), [("gone", ""), ("live", 'answer = "Two of them."')])
-def test_a_shared_answer_has_to_be_there_and_the_only_one(tmp_path: Path, shared: str, answer: str) -> None:
+def test_a_shared_answer_has_to_be_there_and_the_only_one(
+    tmp_path: Path, shared: str, answer: str
+) -> None:
     (tmp_path / "declines.toml").write_text(SHARED.format(shared=shared, answer=answer))
     with pytest.raises(BankError, match=r"weather.*shared must name one"):
         load_bank(tmp_path)

@@ -1,4 +1,6 @@
-"""Training conversations: nothing held out is ever trained on, and every kind of example is what it says."""
+"""Training conversations: nothing held out is ever trained on, and every kind of example is what it
+says.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from training.conversations import MIX, ConversationBuilder
 from training.data import LONGEST_STUB, BatchSource, Encoder
 from training.teacher import Teacher
 from training.tokenizer import MODEL_MAX_LENGTH
-from twostroke.model_files import resolve_model
+from twostroke.model_spec.model_files import resolve_model
 
 STAGES = (0.05, 0.3, 0.6, 0.9)
 
@@ -33,7 +35,9 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.mark.parametrize("progress", STAGES)
-def test_nobody_asks_a_held_out_phrasing(bank: Bank, builder: ConversationBuilder, progress: float) -> None:
+def test_nobody_asks_a_held_out_phrasing(
+    bank: Bank, builder: ConversationBuilder, progress: float
+) -> None:
     rng = random.Random(1)
     for _ in range(300):
         for message in builder.build(rng, progress).messages:
@@ -46,16 +50,25 @@ def test_turns_alternate_and_end_with_an_answer(builder: ConversationBuilder) ->
         conversation = builder.build(rng, 0.9)
         roles = [m.role for m in conversation.messages if m.role != "system"]
         assert roles == ["user", "assistant"] * (len(roles) // 2)
-        assert conversation.question is None or conversation.question in conversation.messages[-2].content
+        assert (
+            conversation.question is None
+            or conversation.question in conversation.messages[-2].content
+        )
 
 
 def test_the_shares_of_a_stage_leave_some_for_distractors() -> None:
     for stage in MIX:
-        assert 0 <= stage.single + stage.mixed + stage.copying + stage.system + stage.multi_turn <= 1
+        assert (
+            0 <= stage.single + stage.mixed + stage.copying + stage.system + stage.multi_turn <= 1
+        )
 
 
-def test_an_example_asks_where_its_answer_begins(builder: ConversationBuilder, tokenizer: Tokenizer) -> None:
-    """The loss is on answers alone, a bare example has none, and positions stay within the model's context."""
+def test_an_example_asks_where_its_answer_begins(
+    builder: ConversationBuilder, tokenizer: Tokenizer
+) -> None:
+    """The loss is on answers alone, a bare example has none, and positions stay within the model's
+    context.
+    """
     encoder, rng = Encoder(tokenizer), random.Random(3)
     bare = 0
     head = encoder.encode("<|im_start|>assistant\n")
@@ -77,7 +90,9 @@ def test_an_example_asks_where_its_answer_begins(builder: ConversationBuilder, t
 
 def test_a_resumed_source_draws_the_same_batches(bank: Bank, tokenizer: Tokenizer) -> None:
     def source() -> BatchSource:
-        return BatchSource(bank, tokenizer, seed=4, token_budget=2048, teacher=Teacher(bank, seed=4))
+        return BatchSource(
+            bank, tokenizer, seed=4, token_budget=2048, teacher=Teacher(bank, seed=4)
+        )
 
     first, second = source(), source()
     for _ in range(3):

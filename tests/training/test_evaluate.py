@@ -1,4 +1,6 @@
-"""The evaluation's report says of which weights it is; the judge does what the report says of it."""
+"""The evaluation's report says of which weights it is; the judge does what the report says of
+it.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,15 @@ def case(rule: str = "", word: str = "") -> Case:
     return Case("suite", "block", (), ANSWER, rule=rule, word=word)
 
 
-def test_one_changed_byte_of_the_weights_is_another_digest_and_the_table_shows_it(tmp_path: Path) -> None:
+def test_one_changed_byte_of_the_weights_is_another_digest_and_the_table_shows_it(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"abc")
     digest = weights_digest(tmp_path)
-    assert digest == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-4, example "abc"
+    assert (
+        digest == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )  # FIPS 180-4, example "abc"
     path.write_bytes(b"abd")
     assert weights_digest(tmp_path) != digest
     report = {
@@ -34,7 +40,9 @@ def test_one_changed_byte_of_the_weights_is_another_digest_and_the_table_shows_i
 
 
 def test_right_is_near_to_its_own_reference_and_to_no_other() -> None:
-    items = tuple(Item(name, "s", (), (), text, None) for name, text in (("block", ANSWER), ("layer", OTHER)))
+    items = tuple(
+        Item(name, "s", (), (), text, None) for name, text in (("block", ANSWER), ("layer", OTHER))
+    )
     judge = Judge(Bank(items, frozenset(), ""))
     assert judge.is_right(ANSWER.lower(), case())
     assert not judge.is_right(OTHER, case())  # F1 of 0.9, but the other item's answer.

@@ -25,12 +25,19 @@ def test_a_batch_without_answers_has_no_loss() -> None:
     bare = collate([Example([3, 4, 5], [False] * 3, [0, 1, 2], "why", 2)])
     loss, hidden = text_loss(model, bare)
     assert (loss.item(), hidden.shape) == (0.0, (1, 8, 16))
-    answered = collate([Example([3, 4, 5, 6], [False, False, False, True], [0, 1, 2, 3]), Example([3], [False], [0])])
+    answered = collate(
+        [
+            Example([3, 4, 5, 6], [False, False, False, True], [0, 1, 2, 3]),
+            Example([3], [False], [0]),
+        ]
+    )
     assert text_loss(model, answered)[0].item() > 0
 
 
 def test_the_chooser_reads_the_state_where_the_answer_begins() -> None:
-    """What comes after that token must not reach it, and rows without a question have no part in it."""
+    """What comes after that token must not reach it, and rows without a question have no part in
+    it.
+    """
     model, chooser = tiny_model(), Chooser(16, 3)
     wanted = torch.tensor([[0.2, 0.3, 0.5]])
 

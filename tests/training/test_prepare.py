@@ -1,4 +1,6 @@
-"""Preparing is all or nothing: train.sh goes on from a copy of the bank if there is one, and takes it for whole."""
+"""Preparing is all or nothing: train.sh goes on from a copy of the bank if there is one, and takes
+it for whole.
+"""
 
 from __future__ import annotations
 
@@ -81,10 +83,14 @@ def test_a_run_does_not_go_on_with_another_bank(bank: Path, tmp_path: Path, edit
         (bank / "routing.toml").unlink()
     shutil.copytree(bank, folder / "bank")
     command = ["sh", str(folder / "train.sh")]
-    ended = subprocess.run(command, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True)
+    ended = subprocess.run(
+        command, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True
+    )
     assert ended.returncode != 0
     assert ("remove training/runs" in ended.stderr) == edited
-    assert ("No module named training.train" in ended.stderr) != edited  # the next thing that it does
+    assert (
+        "No module named training.train" in ended.stderr
+    ) != edited  # the next thing that it does
 
 
 def test_no_bank_stands_beside_a_tokenizer_that_is_not_its_own(bank: Path, runs: Path) -> None:

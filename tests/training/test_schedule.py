@@ -1,4 +1,6 @@
-"""What follows the tokens seen: the learning rate, the falls that are over, and what of a run is exported."""
+"""What follows the tokens seen: the learning rate, the falls that are over, and what of a run is
+exported.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def test_the_rate_rises_then_stays_until_the_first_fall() -> None:
 
 
 @pytest.mark.parametrize(("begin", "end", "top"), FALLS)
-def test_a_fall_goes_straight_from_its_top_to_nearly_nothing(begin: float, end: float, top: float) -> None:
+def test_a_fall_goes_straight_from_its_top_to_nearly_nothing(
+    begin: float, end: float, top: float
+) -> None:
     steps = [begin + (end - begin) * i / 100 for i in range(100)]
     rates = [learning_rate(fraction, 2.0) for fraction in steps]
     assert rates[0] == pytest.approx(2.0 * top)
@@ -44,7 +48,17 @@ def test_the_last_fall_ends_at_its_least_and_stays_there() -> None:
 
 @pytest.mark.parametrize(
     ("fraction", "ended"),
-    [(0.0, 0), (0.563, 0), (0.564, 1), (0.737, 1), (0.738, 2), (0.867, 2), (0.868, 3), (0.999, 3), (1.0, 4)],
+    [
+        (0.0, 0),
+        (0.563, 0),
+        (0.564, 1),
+        (0.737, 1),
+        (0.738, 2),
+        (0.867, 2),
+        (0.868, 3),
+        (0.999, 3),
+        (1.0, 4),
+    ],
 )
 def test_a_fall_is_over_when_the_next_begins(fraction: float, ended: int) -> None:
     assert falls_ended(fraction) == ended
@@ -62,8 +76,12 @@ def state(tokens: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("tokens", "value"), [(1_999_999, 9.0), (2_000_000, 5.0), (2_003_071, 5.0)])
-def test_of_a_finished_run_the_mean_of_the_last_two_falls_is_exported(tokens: int, value: float) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "value"), [(1_999_999, 9.0), (2_000_000, 5.0), (2_003_071, 5.0)]
+)
+def test_of_a_finished_run_the_mean_of_the_last_two_falls_is_exported(
+    tokens: int, value: float
+) -> None:
     """Of an unfinished one, which may have no two, the moving average."""
     exported = mean_of_falls(state(tokens))
     assert exported["a"].tolist() == [[value] * 3] * 2

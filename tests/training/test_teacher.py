@@ -1,4 +1,6 @@
-"""The bag-of-words teacher: what it says is the same on every run, and better than chance after a moment."""
+"""The bag-of-words teacher: what it says is the same on every run, and better than chance after a
+moment.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ def test_an_item_with_the_same_answer_is_right_too(tmp_path: Path) -> None:
         teacher.out.weight.zero_()
         teacher.out.bias[0] = 1.0  # it answers everything with the first item
     assert teacher.right() == pytest.approx(1 / 5)
-    same = replace(bank, items=(bank.items[0], replace(bank.items[1], answer=bank.items[0].answer), *bank.items[2:]))
+    same = replace(
+        bank,
+        items=(bank.items[0], replace(bank.items[1], answer=bank.items[0].answer), *bank.items[2:]),
+    )
     sharing = Teacher(same, seed=0)
     sharing.load_state_dict(teacher.state_dict())
     assert sharing.right() == pytest.approx(2 / 5)
@@ -57,8 +62,12 @@ def test_features_are_buckets_and_never_none() -> None:
 
 
 @pytest.mark.parametrize("size", ["pilot", "draft"])
-def test_a_model_begins_with_what_the_teacher_knows_of_its_tokens(tmp_path: Path, size: str) -> None:
-    """Added up, they choose the right item before any training; tokens without words keep what they had."""
+def test_a_model_begins_with_what_the_teacher_knows_of_its_tokens(
+    tmp_path: Path, size: str
+) -> None:
+    """Added up, they choose the right item before any training; tokens without words keep what they
+    had.
+    """
     bank = small_bank(tmp_path)
     teacher = Teacher(bank, seed=0)
     teacher.learn(Rephraser(bank), 30, seed=0)

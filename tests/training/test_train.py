@@ -1,4 +1,6 @@
-"""A training that was stopped and resumed is the training that was not; what it cannot go on from it refuses."""
+"""A training that was stopped and resumed is the training that was not; what it cannot go on from
+it refuses.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from training import data, train
 from training.bank import Bank
 from training.model import SIZES
 from training.train import FALLS, Trainer
-from twostroke.model_files import resolve_model
+from twostroke.model_spec.model_files import resolve_model
 
 TINY = {
     "hidden_size": 32,
@@ -51,18 +53,28 @@ def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bank:
     monkeypatch.setitem(SIZES, "tiny", TINY)
     monkeypatch.setattr(train, "TOKENIZER_DIR", resolve_model("pilot"))
     monkeypatch.setattr(data, "POOL_EXAMPLES", 24)
-    settings = {"TEACHER_STEPS": 2, "COPYING_STEPS": 1, "QUICK_PHRASINGS": 2, "QUICK_PER_SUITE": 1, "QUICK_TOKENS": 2}
+    settings = {
+        "TEACHER_STEPS": 2,
+        "COPYING_STEPS": 1,
+        "QUICK_PHRASINGS": 2,
+        "QUICK_PER_SUITE": 1,
+        "QUICK_TOKENS": 2,
+    }
     for name, value in {**settings, "CHECKPOINT_SECONDS": 0.0}.items():
         monkeypatch.setattr(train, name, value)
     return small_bank(tmp_path)
 
 
-def trainer(bank: Bank, run: Path, *, size: str = "tiny", tokens: float = MILLION_TOKENS, stop: int = -1) -> Watched:
+def trainer(
+    bank: Bank, run: Path, *, size: str = "tiny", tokens: float = MILLION_TOKENS, stop: int = -1
+) -> Watched:
     return Watched(size, bank, run, tokens, 0, 256, 1e-3, "muon", stop_before=stop)
 
 
 def checkpoint(run: Path) -> dict[str, Any]:
-    """All that a run keeps, but for the time it took and the mean loss since it last said something."""
+    """All that a run keeps, but for the time it took and the mean loss since it last said
+    something.
+    """
     state: dict[str, Any] = torch.load(run / "checkpoint.pt", weights_only=True)
     for timed in ("seconds", "history", "loss"):
         del state["progress"][timed]
@@ -84,7 +96,9 @@ def test_a_resumed_run_takes_the_same_steps_to_the_same_weights(bank: Bank, tmp_
     assert not whole.resume()
     whole.begin(0)
     whole.run()
-    stop = next(i for i in range(len(whole.seen)) if sum(n for _, n in whole.seen[:i]) > 0.7 * whole.total)
+    stop = next(
+        i for i in range(len(whole.seen)) if sum(n for _, n in whole.seen[:i]) > 0.7 * whole.total
+    )
     first = trainer(bank, tmp_path / "stopped", stop=stop)
     first.begin(0)
     with pytest.raises(StoppedError):

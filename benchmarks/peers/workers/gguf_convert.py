@@ -1,8 +1,9 @@
-"""Writes a Llama checkpoint of safetensors as a bf16 GGUF file, and rounds it with llama.cpp's own quantizer.
+"""Writes a Llama checkpoint of safetensors as a bf16 GGUF file, and rounds it with llama.cpp's own
+quantizer.
 
-Token ids are all that a benchmark needs, so the file has no tokenizer. Run in the environment of llama.cpp, which has
-``gguf``, ``safetensors`` and ``numpy``. Queries and keys are reordered as llama.cpp's rotation wants them
-(``convert_hf_to_gguf.py``, ``LlamaModel.permute``).
+Token ids are all that a benchmark needs, so the file has no tokenizer. Run in the environment of
+llama.cpp, which has ``gguf``, ``safetensors`` and ``numpy``. Queries and keys are reordered as
+llama.cpp's rotation wants them (``convert_hf_to_gguf.py``, ``LlamaModel.permute``).
 """
 
 from __future__ import annotations
@@ -92,7 +93,12 @@ def quantize(source: Path, target: Path, format: str, threads: int) -> None:
     """As ``llama-quantize`` does it without options: Q4_0 keeps the output matrix in Q6_K."""
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype, params.nthread = FORMATS[format], threads
-    if llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)) != 0:
+    if (
+        llama_cpp.llama_model_quantize(
+            str(source).encode(), str(target).encode(), ctypes.byref(params)
+        )
+        != 0
+    ):
         raise SystemExit(f"error: llama.cpp could not quantize {source}")
 
 

@@ -1,7 +1,8 @@
-"""llama.cpp through llama-cpp-python's low-level interface, batching sequences as its own server does.
+"""llama.cpp through llama-cpp-python's low-level interface, batching sequences as its own server
+does.
 
-Prompts go through in batches of 512 tokens (its default micro-batch), then every step decodes one token of each
-sequence. Tokens are chosen by numpy's argmax over the logits it returns.
+Prompts go through in batches of 512 tokens (its default micro-batch), then every step decodes one
+token of each sequence. Tokens are chosen by numpy's argmax over the logits it returns.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ class Model:
     """A model and one context; all rounds use it, emptied in between."""
 
     def __init__(self, path: str, threads: int, sequences: int, tokens: int) -> None:
-        self.model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
+        self.model = llama_cpp.llama_model_load_from_file(
+            path.encode(), llama_cpp.llama_model_default_params()
+        )
         if not self.model:
             raise SystemExit(f"error: llama.cpp cannot load {path}")
         params = llama_cpp.llama_context_default_params()
@@ -38,7 +41,9 @@ class Model:
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), False)
 
     def decode(self, entries: list[tuple[int, int, int, bool]]) -> list[int]:
-        """Run (token, position, sequence, wanted) entries; returns the likeliest next token of each that is wanted."""
+        """Run (token, position, sequence, wanted) entries; returns the likeliest next token of each
+        that is wanted.
+        """
         batch = self.batch
         batch.n_tokens = len(entries)
         for i, (token, position, sequence, wanted) in enumerate(entries):
@@ -47,7 +52,11 @@ class Model:
         if llama_cpp.llama_decode(self.context, batch) != 0:
             raise SystemExit("error: llama_decode failed")
         return [
-            int(np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(self.context, i), (self.vocab,)).argmax())
+            int(
+                np.ctypeslib.as_array(
+                    llama_cpp.llama_get_logits_ith(self.context, i), (self.vocab,)
+                ).argmax()
+            )
             for i, entry in enumerate(entries)
             if entry[3]
         ]
@@ -60,7 +69,9 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=512, help="room for each sequence")
     args = parser.parse_args()
-    quiet = llama_cpp.llama_log_callback(lambda *_: None)  # kept: the library calls it as long as it lives
+    quiet = llama_cpp.llama_log_callback(
+        lambda *_: None
+    )  # kept: the library calls it as long as it lives
     llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
     model = Model(args.model, args.threads, args.sequences, args.tokens)
@@ -83,7 +94,9 @@ def main() -> None:
             for i, token in enumerate(latest):
                 clock.note(i, [token])
 
-    serve("llama.cpp", llama_cpp.__version__, run, system=llama_cpp.llama_print_system_info().decode())
+    serve(
+        "llama.cpp", llama_cpp.__version__, run, system=llama_cpp.llama_print_system_info().decode()
+    )
 
 
 if __name__ == "__main__":

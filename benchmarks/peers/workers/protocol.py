@@ -1,9 +1,10 @@
-"""What every worker does: load once, then run rounds that the driver asks for. Standard library only.
+"""What every worker does: load once, then run rounds that the driver asks for. Standard library
+only.
 
-A worker is run by the Python of its peer's own virtual environment. It reads one JSON object a line from stdin and
-answers with one through a pipe of its own, since peers print what they like.
-``{"prompts": [[token, ...], ...], "output_len": n}`` asks for a round: all prompts at once, greedy, ``n`` tokens each,
-the end token ignored.
+A worker is run by the Python of its peer's own virtual environment. It reads one JSON object a line
+from stdin and answers with one through a pipe of its own, since peers print what they like.
+``{"prompts": [[token, ...], ...], "output_len": n}`` asks for a round: all prompts at once, greedy,
+``n`` tokens each, the end token ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Clock:
         self.tokens[request] += tokens
 
 
-def serve(name: str, version: str, run: Callable[[Prompts, int, Clock], None], **about: Any) -> None:
+def serve(
+    name: str, version: str, run: Callable[[Prompts, int, Clock], None], **about: Any
+) -> None:
     """Say that the model is loaded, then answer until stdin ends.
 
     Args:

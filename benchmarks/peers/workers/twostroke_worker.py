@@ -8,9 +8,9 @@ from importlib.metadata import version
 import torch
 
 from benchmarks.peers.workers.protocol import Clock, Prompts, serve
-from twostroke.engine.client import GenerationRequest
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.clients.base import GenerationRequest
 from twostroke.llm import LLM
-from twostroke.sampling_params import SamplingParams
 
 
 def main() -> None:
@@ -28,7 +28,11 @@ def main() -> None:
         count += 1
         params = SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True)
         for index, prompt in enumerate(prompts):
-            engine.submit(GenerationRequest(request_id=f"{count}-{index}", prompt_token_ids=prompt, params=params))
+            engine.submit(
+                GenerationRequest(
+                    request_id=f"{count}-{index}", prompt_token_ids=prompt, params=params
+                )
+            )
         while engine.has_work():
             for output in engine.step():
                 if output.error is not None:

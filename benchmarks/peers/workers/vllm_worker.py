@@ -1,4 +1,6 @@
-"""vLLM's CPU build: its engine's own loop in this process, with its default settings but for the sizes."""
+"""vLLM's CPU build: its engine's own loop in this process, with its default settings but for the
+sizes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ import os
 
 from benchmarks.peers.workers.protocol import Clock, Prompts, serve
 
-# Before it is imported: the loop in this process, as twostroke's is, and room for 1 GiB of keys and values.
+# Before it is imported: the loop in this process, as twostroke's is, and room for 1 GiB of keys and
+# values.
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -28,13 +31,18 @@ def main() -> None:
     def run(prompts: Prompts, output_len: int, clock: Clock) -> None:
         nonlocal count
         count += 1
-        params = vllm.SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True, detokenize=False)
+        params = vllm.SamplingParams(
+            temperature=0, max_tokens=output_len, ignore_eos=True, detokenize=False
+        )
         for index, prompt in enumerate(prompts):
             engine.add_request(f"{count}-{index}", {"prompt_token_ids": prompt}, params)
         known = [0] * len(prompts)
         while engine.has_unfinished_requests():
             for output in engine.step():
-                index, tokens = int(output.request_id.split("-")[1]), list(output.outputs[0].token_ids)
+                index, tokens = (
+                    int(output.request_id.split("-")[1]),
+                    list(output.outputs[0].token_ids),
+                )
                 clock.note(index, tokens[known[index] :])
                 known[index] = len(tokens)
 

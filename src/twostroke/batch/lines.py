@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from twostroke.errors import ConfigError
+from twostroke.core.errors import ConfigError
 
 URLS = ("/v1/chat/completions", "/v1/completions")
 FIELDS = ("custom_id", "method", "url", "body")
@@ -22,7 +22,8 @@ class Call(NamedTuple):
 
     Attributes:
         number: Of the line, from 1.
-        id: A digest of url and body: equal for equal requests, which is how a later run knows its own answers.
+        id: A digest of url and body: equal for equal requests, which is how a later run knows its
+            own answers.
         body: JSON as it was written.
     """
 
@@ -86,7 +87,11 @@ class BatchOutput(msgspec.Struct):
 
     @property
     def succeeded(self) -> bool:
-        return self.error is None and self.response is not None and 200 <= self.response.status_code < 300
+        return (
+            self.error is None
+            and self.response is not None
+            and 200 <= self.response.status_code < 300
+        )
 
 
 def key_of(line: Line) -> Key:
@@ -114,7 +119,9 @@ def parse_line(raw: bytes, number: int) -> Line:
     own_id = ID_PREFIX + blake2b(raw, digest_size=16).hexdigest()
     try:
         fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-        values: dict[str, Any] = {name: msgspec.json.decode(value) for name, value in fields.items()}
+        values: dict[str, Any] = {
+            name: msgspec.json.decode(value) for name, value in fields.items()
+        }
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return BadLine(number, None, own_id, f"line {number} is no JSON object: {error}")
     custom_id = values.get("custom_id")
@@ -159,7 +166,9 @@ def index_lines(path: Path) -> dict[Key, str]:
     for line in read_lines(path):
         key = key_of(line)
         if key in ids:
-            message = f"{path}: lines {numbers[key]} and {line.number} have the same custom_id, {key!r}"
+            message = (
+                f"{path}: lines {numbers[key]} and {line.number} have the same custom_id, {key!r}"
+            )
             raise ConfigError(message, hint="give every line a custom_id of its own")
         ids[key], numbers[key] = line.id, line.number
     if not ids:

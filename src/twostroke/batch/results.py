@@ -1,4 +1,6 @@
-"""The output file: what is finished, and further lines behind it. Every line is whole, or is known not to be."""
+"""The output file: what is finished, and further lines behind it. Every line is whole, or is known
+not to be.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from twostroke.batch.lines import ID_PREFIX, BatchOutput, Key
-from twostroke.errors import ConfigError, EngineError
+from twostroke.core.errors import ConfigError, EngineError
 
 # How every line that we write begins.
 BEGINNING = f'{{"id":"{ID_PREFIX}'.encode()
@@ -27,7 +29,8 @@ class Finished(NamedTuple):
 class ResultsFile:
     """Appends answers to a file, which no other run may write meanwhile.
 
-    A run that was killed can leave half a line at the end; it is taken off, so that its request is sent again.
+    A run that was killed can leave half a line at the end; it is taken off, so that its request is
+    sent again.
 
     Args:
         overwrite: Empty the file first.
@@ -36,7 +39,8 @@ class ResultsFile:
         finished: The answers in it, by key.
 
     Raises:
-        ConfigError: The file cannot be written, is being written by another run, or holds something else.
+        ConfigError: The file cannot be written, is being written by another run, or holds something
+            else.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
@@ -53,7 +57,9 @@ class ResultsFile:
                 raise
         except OSError as error:
             hint = "give a file in a folder that is there, with -o"
-            raise ConfigError(f"cannot write {path}: {error.strerror or error}", hint=hint) from error
+            raise ConfigError(
+                f"cannot write {path}: {error.strerror or error}", hint=hint
+            ) from error
 
     def append(self, output: BatchOutput) -> None:
         """Add a line; it is the operating system's when this returns."""
@@ -63,7 +69,9 @@ class ResultsFile:
         except OSError as error:
             self._failed = True
             hint = "make room; the same command goes on where this run ended"
-            raise EngineError(f"cannot write {self._path}: {error.strerror or error}", hint=hint) from error
+            raise EngineError(
+                f"cannot write {self._path}: {error.strerror or error}", hint=hint
+            ) from error
         self.finished[output.key] = Finished(output.id, output.succeeded)
 
     def reconcile(self, wanted: Mapping[Key, str], *, retry_failed: bool) -> None:
@@ -73,7 +81,8 @@ class ResultsFile:
             wanted: Key and id of each request.
 
         Raises:
-            ConfigError: A request that was answered has been changed; or the answer is one to another batch.
+            ConfigError: A request that was answered has been changed; or the answer is one to
+                another batch.
         """
         again: set[Key] = set()
         for key, (request_id, succeeded) in self.finished.items():
@@ -109,7 +118,9 @@ class ResultsFile:
                     self._file.truncate(end)
                     break
                 hint = "give another file with -o, or --overwrite to lose what it holds"
-                raise ConfigError(f"{self._path}, line {number}, is no line of batch output", hint=hint) from error
+                raise ConfigError(
+                    f"{self._path}, line {number}, is no line of batch output", hint=hint
+                ) from error
             end += len(line)
             if not line.endswith(b"\n"):
                 self._file.seek(0, os.SEEK_END)
@@ -144,5 +155,7 @@ def _open_locked(path: Path) -> BinaryIO:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         file.close()
-        raise ConfigError(f"another run writes {path}", hint="wait for it, or give another file with -o") from error
+        raise ConfigError(
+            f"another run writes {path}", hint="wait for it, or give another file with -o"
+        ) from error
     return file

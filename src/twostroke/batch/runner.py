@@ -15,14 +15,16 @@ import msgspec
 
 from twostroke.batch.lines import BadLine, BatchError, BatchOutput, BatchResponse, Call, Line
 from twostroke.batch.results import ResultsFile
-from twostroke.errors import ConfigError, EngineError
+from twostroke.core.errors import ConfigError, EngineError
 
 # An answer may take any time; a connection may not.
 CONNECT_SECONDS = 10
-# A server that is busy, or behind a proxy that cannot reach it: the same request may be answered later.
+# A server that is busy, or behind a proxy that cannot reach it: the same request may be answered
+# later.
 BUSY = frozenset({429, 502, 503, 504})
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
-# A pause that the server names is kept once, however long; if it was told in vain, half of it more is waited.
+# A pause that the server names is kept once, however long; if it was told in vain, half of it more
+# is waited.
 ASKED_PATIENCE = 1.5
 
 
@@ -41,13 +43,18 @@ class BatchRunner:
 
     Args:
         http: Knows where the server is.
-        patience: Seconds that a request is tried again while the server is busy or away and answers no other either.
-            A longer pause that the server asks for is kept.
+        patience: Seconds that a request is tried again while the server is busy or away and answers
+            no other either. A longer pause that the server asks for is kept.
         done: Called when a line's answer has been written.
     """
 
     def __init__(
-        self, http: httpx.AsyncClient, results: ResultsFile, *, patience: float, done: Callable[[], object]
+        self,
+        http: httpx.AsyncClient,
+        results: ResultsFile,
+        *,
+        patience: float,
+        done: Callable[[], object],
     ) -> None:
         self._http = http
         self._results = results
@@ -60,8 +67,8 @@ class BatchRunner:
         """Answer each line; one that fails is noted in the output and ends nothing.
 
         Raises:
-            TwostrokeError: The server stays away or refuses us, or the output cannot be written. What is not in the
-                output then is left to a later run.
+            TwostrokeError: The server stays away or refuses us, or the output cannot be written.
+                What is not in the output then is left to a later run.
         """
         left = iter(lines)
         try:
@@ -83,7 +90,9 @@ class BatchRunner:
 
     async def _answer(self, line: Line) -> BatchOutput:
         if isinstance(line, BadLine):
-            return BatchOutput(line.id, line.custom_id, None, BatchError("invalid_line", line.message, line.number))
+            return BatchOutput(
+                line.id, line.custom_id, None, BatchError("invalid_line", line.message, line.number)
+            )
         began, wait = time.monotonic(), FIRST_WAIT
         while True:
             try:
@@ -94,8 +103,13 @@ class BatchRunner:
                 reason, asked = f"cannot be reached: {str(error) or type(error).__name__}", None
             else:
                 if response.status_code in (401, 403):
-                    hint = "the key comes from OPENAI_API_KEY; the same command goes on where this run ended"
-                    raise ConfigError(f"the server refuses the key: {message_in(response.content)}", hint=hint)
+                    hint = (
+                        "the key comes from OPENAI_API_KEY; the same command goes on where this run"
+                        " ended"
+                    )
+                    raise ConfigError(
+                        f"the server refuses the key: {message_in(response.content)}", hint=hint
+                    )
                 if response.status_code not in BUSY:
                     self._last_answer = time.monotonic()
                     return self._output(line, response)
@@ -114,7 +128,9 @@ class BatchRunner:
         try:
             body: Any = msgspec.json.decode(response.content)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            error = BatchError("invalid_response", f"no JSON: {message_in(response.content)}", line.number)
+            error = BatchError(
+                "invalid_response", f"no JSON: {message_in(response.content)}", line.number
+            )
             answer = BatchResponse(response.status_code, request_id, msgspec.Raw(b"null"))
             return BatchOutput(line.id, line.custom_id, answer, error)
         self._count(body)
@@ -132,7 +148,9 @@ class BatchRunner:
 
 
 def seconds_asked(header: str) -> float | None:
-    """What Retry-After says, as seconds from now; ``None`` if it says nothing that can be understood."""
+    """What Retry-After says, as seconds from now; ``None`` if it says nothing that can be
+    understood.
+    """
     if header.isdigit():
         return float(header)
     try:
@@ -155,7 +173,9 @@ def remote_client(url: str, key: str | None) -> httpx.AsyncClient:
     try:
         parsed = httpx.URL(base)
     except httpx.InvalidURL as error:
-        raise ConfigError(f"{url} is no URL: {error}", hint="give it as http://HOST:PORT") from error
+        raise ConfigError(
+            f"{url} is no URL: {error}", hint="give it as http://HOST:PORT"
+        ) from error
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ConfigError(f"{url} is no URL of a server", hint="give it as http://HOST:PORT")
     timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)

@@ -1,1 +1,3 @@
-"""Load and its measurement: workloads, a client for any OpenAI-compatible server, metrics, reports. No torch."""
+"""Load and its measurement: workloads, a client for any OpenAI-compatible server, metrics, reports.
+No torch.
+"""

@@ -32,11 +32,18 @@ class Choice(msgspec.Struct):
     def opens(self) -> bool:
         """A chat's first event says who speaks, and may come before anything is said."""
         delta = self.delta
-        return delta is not None and delta.role is not None and not delta.content and self.finish_reason is None
+        return (
+            delta is not None
+            and delta.role is not None
+            and not delta.content
+            and self.finish_reason is None
+        )
 
 
 class Chunk(msgspec.Struct):
-    """What matters here of one event, of either route; a body that is an error is read the same way."""
+    """What matters here of one event, of either route; a body that is an error is read the same
+    way.
+    """
 
     choices: list[Choice] = []
     usage: Usage | None = None

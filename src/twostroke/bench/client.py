@@ -17,7 +17,7 @@ from twostroke.bench.metrics import RequestRecord
 from twostroke.bench.options import ServeBenchOptions
 from twostroke.bench.transport import arrivals, open_transport
 from twostroke.bench.workload import WorkItem, words
-from twostroke.errors import ConfigError, EngineError
+from twostroke.core.errors import ConfigError, EngineError
 
 CONNECT_SECONDS = 60.0
 
@@ -32,7 +32,9 @@ class Bench:
         ConfigError: The URL is malformed.
     """
 
-    def __init__(self, options: ServeBenchOptions, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self, options: ServeBenchOptions, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
         self._options = options
         self._base = options.base_url.rstrip("/").removesuffix("/v1") + "/v1"
         self._headers = httpx.Headers(_headers(_checked_url(self._base)))
@@ -59,15 +61,24 @@ class Bench:
                 async with self._stream("GET", httpx.URL(f"{self._base}/models")) as response:
                     body = await response.aread()
                 if response.status_code != 200:
-                    hint = "the key comes from OPENAI_API_KEY; a server without this route needs --model"
-                    raise ConfigError(f"{self._base}/models: {refusal(response.status_code, body)}", hint=hint)
+                    hint = (
+                        "the key comes from OPENAI_API_KEY; a server without this route needs"
+                        " --model"
+                    )
+                    raise ConfigError(
+                        f"{self._base}/models: {refusal(response.status_code, body)}", hint=hint
+                    )
                 self._model = str(response.json()["data"][0]["id"])
             except httpx.HTTPError as error:
                 reason = str(error).partition("\n")[0] or type(error).__name__
-                hint = "is a server running there? `twostroke serve` starts one; --base-url says where"
+                hint = (
+                    "is a server running there? `twostroke serve` starts one; --base-url says where"
+                )
                 raise ConfigError(f"cannot reach {self._base}: {reason}", hint=hint) from error
             except (ValueError, KeyError, IndexError, TypeError) as error:
-                raise ConfigError(f"{self._base}/models lists no model", hint="name it with --model") from error
+                raise ConfigError(
+                    f"{self._base}/models lists no model", hint="name it with --model"
+                ) from error
         return self._model
 
     async def warm_up(self, items: Sequence[WorkItem]) -> None:
@@ -79,12 +90,15 @@ class Bench:
         for item in items:
             record = await self.send(item, time.perf_counter())
             if record.error is not None:
-                raise EngineError(f"the first request failed: {record.error}", hint="see the server's log")
+                raise EngineError(
+                    f"the first request failed: {record.error}", hint="see the server's log"
+                )
 
     async def run(
         self, items: Sequence[WorkItem], done: Callable[[RequestRecord], None]
     ) -> tuple[list[RequestRecord], float]:
-        """Send each item at its time; the records in order of ``items``, and the seconds until the last answer.
+        """Send each item at its time; the records in order of ``items``, and the seconds until the
+        last answer.
 
         Args:
             done: Called with every record as it is complete.
@@ -131,7 +145,9 @@ class Bench:
         return record
 
     @asynccontextmanager
-    async def _stream(self, method: str, url: httpx.URL, body: bytes = b"") -> AsyncIterator[httpx.Response]:
+    async def _stream(
+        self, method: str, url: httpx.URL, body: bytes = b""
+    ) -> AsyncIterator[httpx.Response]:
         request = httpx.Request(method, url, headers=self._headers, content=body)
         response = await self._transport.handle_async_request(request)
         try:

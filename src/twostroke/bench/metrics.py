@@ -16,9 +16,11 @@ class RequestRecord:
     Attributes:
         sent: When, in seconds after the start of the run.
         ttft: Time to the first event with a choice.
-        itls: Gaps between successive events with a choice. A server may put several tokens into one event.
+        itls: Gaps between successive events with a choice. A server may put several tokens into one
+            event.
         e2el: Time to the last such event.
-        counted: The server said how many tokens there were; else they are the prompt's as sent and the events.
+        counted: The server said how many tokens there were; else they are the prompt's as sent and
+            the events.
         error: Why it failed; its other fields then mean nothing.
     """
 
@@ -51,12 +53,16 @@ class Distribution:
     @classmethod
     def of(cls, values: Sequence[float], percentiles: Sequence[int] = PERCENTILES) -> Distribution:
         ordered = sorted(values)
-        return cls(fmean(ordered) if ordered else 0.0, {p: percentile(ordered, p) for p in percentiles})
+        return cls(
+            fmean(ordered) if ordered else 0.0, {p: percentile(ordered, p) for p in percentiles}
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeMetrics:
-    """One run. Latencies in seconds, of the requests that succeeded; throughput per second of ``duration``."""
+    """One run. Latencies in seconds, of the requests that succeeded; throughput per second of
+    ``duration``.
+    """
 
     duration: float
     completed: int
@@ -88,7 +94,9 @@ def summarize(
     targets: Mapping[str, float],
     percentiles: Sequence[int] = PERCENTILES,
 ) -> ServeMetrics:
-    """The metrics of a run that took ``duration`` seconds; goodput only where there are ``targets``."""
+    """The metrics of a run that took ``duration`` seconds; goodput only where there are
+    ``targets``.
+    """
 
     def distribution(values: Sequence[float]) -> Distribution:
         return Distribution.of(values, percentiles)

@@ -10,11 +10,11 @@ from random import Random
 
 from twostroke.bench.options import OfflineBenchOptions
 from twostroke.bench.workload import draw_prompt
-from twostroke.engine.client import GenerationRequest
+from twostroke.core.output import RequestOutput
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.clients.base import GenerationRequest
 from twostroke.engine.engine import Engine
 from twostroke.observability.profile import SERIALISE, Profiler
-from twostroke.sampling_params import SamplingParams
-from twostroke.types import RequestOutput
 
 
 @dataclass(slots=True)
@@ -24,8 +24,9 @@ class OfflineResult:
     Attributes:
         prefill_steps: Those that computed prompt tokens, be it beside others that decoded.
         decode_steps: Those in which every request decoded.
-        prefill_profile: Seconds by component over all ``prefill_steps``, if a profile was asked for; ``decode_profile``
-            likewise. Making events (``serialise``) comes on top of the steps' own seconds.
+        prefill_profile: Seconds by component over all ``prefill_steps``, if a profile was asked
+            for; ``decode_profile`` likewise. Making events (``serialise``) comes on top of the
+            steps' own seconds.
     """
 
     num_requests: int = 0
@@ -45,11 +46,13 @@ def run_offline(
     done: Callable[[], None] = lambda: None,
     serialise: Callable[[RequestOutput], object] | None = None,
 ) -> OfflineResult:
-    """Run ``options.num_prompts`` random prompts, of which ``batch_size`` at once are in the engine, after a warm-up.
+    """Run ``options.num_prompts`` random prompts, of which ``batch_size`` at once are in the
+    engine, after a warm-up.
 
     Args:
         done: Called as each request ends.
-        serialise: Makes a client's event of an output; given, the run is profiled (``Engine.instrument``).
+        serialise: Makes a client's event of an output; given, the run is profiled
+            (``Engine.instrument``).
 
     Raises:
         InvalidRequestError: The lengths do not fit the model.
@@ -92,7 +95,9 @@ def _run(
     done: Callable[[], None],
     profile: _Profile | None,
 ) -> OfflineResult:
-    result = OfflineResult(num_requests=len(calls), input_tokens=sum(len(call.prompt_token_ids) for call in calls))
+    result = OfflineResult(
+        num_requests=len(calls), input_tokens=sum(len(call.prompt_token_ids) for call in calls)
+    )
     waiting = iter(calls)
     under_way, step = 0, -1
     began = time.perf_counter()

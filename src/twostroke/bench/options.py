@@ -1,4 +1,6 @@
-"""What the benchmarks can be told; the command line derives its flags from these fields. Names as in `vllm bench`."""
+"""What the benchmarks can be told; the command line derives its flags from these fields. Names as
+in `vllm bench`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
-from twostroke.errors import ConfigError
+from twostroke.core.errors import ConfigError
 
 DatasetName = Literal["random", "sharegpt-like", "trace"]
 Backend = Literal["openai", "openai-chat"]
@@ -16,7 +18,10 @@ Backend = Literal["openai", "openai-chat"]
 def require(condition: bool, flag: str, value: object, allowed: str) -> None:
     """Raise ``ConfigError`` for a flag whose value is not allowed."""
     if not condition:
-        raise ConfigError(f"{flag} must be {allowed}, got {value!r}", hint=f"give {flag} {allowed}, or leave it out")
+        raise ConfigError(
+            f"{flag} must be {allowed}, got {value!r}",
+            hint=f"give {flag} {allowed}, or leave it out",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +29,9 @@ class WorkloadOptions:
     """Which requests are sent, and when."""
 
     dataset_name: DatasetName = "random"
-    """random: lengths as given; sharegpt-like: those of chats (lognormal); trace: lengths and times of --trace-path."""
+    """random: lengths as given; sharegpt-like: those of chats (lognormal); trace: lengths and times
+    of --trace-path.
+    """
     num_prompts: int = 1000
     """Requests to send; of a trace, its first ones."""
     random_input_len: int = 1024
@@ -42,16 +49,31 @@ class WorkloadOptions:
     request_rate: float = inf
     """Requests per second; inf sends all at once. A trace has its own times."""
     burstiness: float = 1.0
-    """Shape of the gamma distribution of the gaps: 1 is Poisson, less comes in bursts, more is evener."""
+    """Shape of the gamma distribution of the gaps: 1 is Poisson, less comes in bursts, more is
+    evener.
+    """
     seed: int = 0
-    """Same seed, same prompts and times. A server that caches prefixes knows them the second time."""
+    """Same seed, same prompts and times. A server that caches prefixes knows them the second
+    time.
+    """
 
     def __post_init__(self) -> None:
         require(self.num_prompts >= 1, "--num-prompts", self.num_prompts, "at least 1")
-        require(self.random_input_len >= 1, "--random-input-len", self.random_input_len, "at least 1")
-        require(self.random_output_len >= 1, "--random-output-len", self.random_output_len, "at least 1")
-        require(0 <= self.random_range_ratio < 1, "--random-range-ratio", self.random_range_ratio, "from 0 to below 1")
-        require(self.random_prefix_len >= 0, "--random-prefix-len", self.random_prefix_len, "at least 0")
+        require(
+            self.random_input_len >= 1, "--random-input-len", self.random_input_len, "at least 1"
+        )
+        require(
+            self.random_output_len >= 1, "--random-output-len", self.random_output_len, "at least 1"
+        )
+        require(
+            0 <= self.random_range_ratio < 1,
+            "--random-range-ratio",
+            self.random_range_ratio,
+            "from 0 to below 1",
+        )
+        require(
+            self.random_prefix_len >= 0, "--random-prefix-len", self.random_prefix_len, "at least 0"
+        )
         require(self.vocab_size >= 20, "--vocab-size", self.vocab_size, "at least 20")
         require(self.request_rate > 0, "--request-rate", self.request_rate, "above 0")
         require(0 < self.burstiness < inf, "--burstiness", self.burstiness, "a number above 0")
@@ -61,8 +83,14 @@ class WorkloadOptions:
         if self.dataset_name == "trace" and self.request_rate != inf:
             raise ConfigError("a trace has its own arrival times", hint="leave --request-rate out")
         if self.burstiness != 1 and self.request_rate == inf:
-            raise ConfigError("--burstiness needs a finite --request-rate", hint="give the rate, or leave it out")
-        given = [f.name for f in fields(self) if f.name.startswith("random_") and getattr(self, f.name) != f.default]
+            raise ConfigError(
+                "--burstiness needs a finite --request-rate", hint="give the rate, or leave it out"
+            )
+        given = [
+            f.name
+            for f in fields(self)
+            if f.name.startswith("random_") and getattr(self, f.name) != f.default
+        ]
         if self.dataset_name != "random" and given:
             flag = "--" + given[0].replace("_", "-")
             raise ConfigError(f"{flag} belongs to --dataset-name random", hint="leave it out")
@@ -75,13 +103,19 @@ class ServeBenchOptions:
     base_url: str = "http://127.0.0.1:8000"
     """The server, with or without /v1; the key comes from OPENAI_API_KEY."""
     backend: Backend = "openai"
-    """openai: /v1/completions, prompts of exact length; openai-chat: /v1/chat/completions, that many words each."""
+    """openai: /v1/completions, prompts of exact length; openai-chat: /v1/chat/completions, that
+    many words each.
+    """
     model: str | None = None
     """Name of the model there; by default the first that the server lists."""
     max_concurrency: int | None = None
-    """Most requests under way at once; those that are due wait, and their time starts when they are sent."""
+    """Most requests under way at once; those that are due wait, and their time starts when they are
+    sent.
+    """
     ignore_eos: bool = False
-    """Ask for the full output length, whatever the model says (an extension of vLLM and twostroke)."""
+    """Ask for the full output length, whatever the model says (an extension of vLLM and
+    twostroke).
+    """
     temperature: float = 0.0
     """0 is greedy."""
     num_warmups: int = 1
@@ -95,23 +129,35 @@ class ServeBenchOptions:
 
     def __post_init__(self) -> None:
         concurrency = self.max_concurrency
-        require(concurrency is None or concurrency >= 1, "--max-concurrency", concurrency, "at least 1")
+        require(
+            concurrency is None or concurrency >= 1, "--max-concurrency", concurrency, "at least 1"
+        )
         require(0 <= self.temperature < inf, "--temperature", self.temperature, "0 or more")
         require(self.num_warmups >= 0, "--num-warmups", self.num_warmups, "at least 0")
         self.goodput_targets()
         self.percentiles()
         if self.output_json is not None and not self.output_json.parent.is_dir():
-            raise ConfigError(f"{self.output_json.parent} is no folder", hint="make it, or give another --output-json")
+            raise ConfigError(
+                f"{self.output_json.parent} is no folder",
+                hint="make it, or give another --output-json",
+            )
 
     def percentiles(self) -> tuple[int, ...]:
         """As numbers, ascending."""
         parts = [part.strip() for part in self.metric_percentiles.split(",")]
         ok = all(part.isdecimal() and part.isascii() and 0 < int(part) < 100 for part in parts)
-        require(ok, "--metric-percentiles", self.metric_percentiles, "whole numbers from 1 to 99, such as 50,90,99")
+        require(
+            ok,
+            "--metric-percentiles",
+            self.metric_percentiles,
+            "whole numbers from 1 to 99, such as 50,90,99",
+        )
         return tuple(sorted(set(map(int, parts))))
 
     def goodput_targets(self) -> dict[str, float]:
-        """Metric (``ttft``, ``tpot``, ``e2el``) to the most seconds that a good request may take."""
+        """Metric (``ttft``, ``tpot``, ``e2el``) to the most seconds that a good request may
+        take.
+        """
         targets: dict[str, float] = {}
         for text in self.goodput:
             name, _, limit = text.partition(":")
@@ -121,13 +167,17 @@ class ServeBenchOptions:
                 targets[name] = -1
             hint = "such as --goodput ttft:500 tpot:50"
             if name not in ("ttft", "tpot", "e2el") or not 0 < targets[name] < inf:
-                raise ConfigError(f"--goodput {text!r} is not ttft:MS, tpot:MS or e2el:MS", hint=hint)
+                raise ConfigError(
+                    f"--goodput {text!r} is not ttft:MS, tpot:MS or e2el:MS", hint=hint
+                )
         return targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineBenchOptions:
-    """What runs through the engine without HTTP; prompts are random, drawn with the engine's seed."""
+    """What runs through the engine without HTTP; prompts are random, drawn with the engine's
+    seed.
+    """
 
     num_prompts: int = 64
     """Requests to run."""
@@ -138,14 +188,24 @@ class OfflineBenchOptions:
     output_len: int = 64
     """Tokens of an answer; the model's end token is ignored."""
     profile: bool = False
-    """Print where the time of a step goes, by component, making each output an event as a server does."""
+    """Print where the time of a step goes, by component, making each output an event as a server
+    does.
+    """
     output_json: Path | None = None
     """Write the results here."""
 
     def __post_init__(self) -> None:
         require(self.num_prompts >= 1, "--num-prompts", self.num_prompts, "at least 1")
-        require(self.batch_size is None or self.batch_size >= 1, "--batch-size", self.batch_size, "at least 1")
+        require(
+            self.batch_size is None or self.batch_size >= 1,
+            "--batch-size",
+            self.batch_size,
+            "at least 1",
+        )
         require(self.input_len >= 1, "--input-len", self.input_len, "at least 1")
         require(self.output_len >= 1, "--output-len", self.output_len, "at least 1")
         if self.output_json is not None and not self.output_json.parent.is_dir():
-            raise ConfigError(f"{self.output_json.parent} is no folder", hint="make it, or give another --output-json")
+            raise ConfigError(
+                f"{self.output_json.parent} is no folder",
+                hint="make it, or give another --output-json",
+            )

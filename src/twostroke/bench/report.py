@@ -36,7 +36,9 @@ def print_serve_report(metrics: ServeMetrics, stream: TextIO) -> None:
     if metrics.goodput is not None:
         counts.insert(6, ("Request goodput (req/s)", f"{metrics.goodput:.2f}"))
     print_table(("", ""), counts, stream)
-    print_table(*latency_rows({name: getattr(metrics, key) for key, name in LATENCIES.items()}), stream)
+    print_table(
+        *latency_rows({name: getattr(metrics, key) for key, name in LATENCIES.items()}), stream
+    )
 
 
 def print_offline_report(result: OfflineResult, stream: TextIO) -> None:
@@ -48,12 +50,18 @@ def print_offline_report(result: OfflineResult, stream: TextIO) -> None:
         ("Total generated tokens", f"{result.output_tokens}"),
         ("Request throughput (req/s)", f"{result.num_requests / result.duration:.2f}"),
         ("Output token throughput (tok/s)", f"{result.output_tokens / result.duration:.2f}"),
-        ("Total token throughput (tok/s)", f"{(result.input_tokens + result.output_tokens) / result.duration:.2f}"),
+        (
+            "Total token throughput (tok/s)",
+            f"{(result.input_tokens + result.output_tokens) / result.duration:.2f}",
+        ),
         ("Steps with prompt tokens", f"{len(result.prefill_steps)}"),
         ("Steps that only decode", f"{len(result.decode_steps)}"),
     ]
     print_table(("", ""), counts, stream)
-    print_table(*latency_rows({name: Distribution.of(steps) for name, steps in _steps(result).items()}), stream)
+    print_table(
+        *latency_rows({name: Distribution.of(steps) for name, steps in _steps(result).items()}),
+        stream,
+    )
 
 
 def print_profile(result: OfflineResult, stream: TextIO) -> None:
@@ -77,7 +85,9 @@ def print_profile(result: OfflineResult, stream: TextIO) -> None:
 
 
 def offline_report(result: OfflineResult, setting: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything, for a file: the setting, the metrics (step times in ms), and each step (seconds)."""
+    """Everything, for a file: the setting, the metrics (step times in ms), and each step
+    (seconds).
+    """
     report: dict[str, Any] = {
         **setting,
         "num_requests": result.num_requests,
@@ -90,7 +100,10 @@ def offline_report(result: OfflineResult, setting: Mapping[str, Any]) -> dict[st
     for name, steps in _steps(result).items():
         report |= latency_fields(name.replace(" ", "_"), Distribution.of(steps))
     if result.prefill_profile:
-        report["components"] = {"prefill_steps": result.prefill_profile, "decode_steps": result.decode_profile}
+        report["components"] = {
+            "prefill_steps": result.prefill_profile,
+            "decode_steps": result.decode_profile,
+        }
     return report | {"prefill_steps": result.prefill_steps, "decode_steps": result.decode_steps}
 
 
@@ -99,12 +112,15 @@ def _steps(result: OfflineResult) -> dict[str, list[float]]:
     return {"step": every, "prefill step": result.prefill_steps, "decode step": result.decode_steps}
 
 
-def latency_rows(named: Mapping[str, Distribution]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def latency_rows(
+    named: Mapping[str, Distribution],
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows, in milliseconds."""
     percentiles = list(next(iter(named.values())).percentiles)
     header = ("ms", "mean", *("median" if p == 50 else f"p{p}" for p in percentiles))
     return header, [
-        (name, *(f"{1000 * value:.2f}" for value in (of.mean, *of.percentiles.values()))) for name, of in named.items()
+        (name, *(f"{1000 * value:.2f}" for value in (of.mean, *of.percentiles.values())))
+        for name, of in named.items()
     ]
 
 
@@ -124,8 +140,12 @@ def describe_failures(records: Sequence[RequestRecord]) -> list[str]:
     return [f"{count} x {error}" for error, count in counts.most_common(MAX_ERRORS)]
 
 
-def serve_report(metrics: ServeMetrics, records: Sequence[RequestRecord], setting: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything, for a file: the setting, the metrics (latencies in ms), and each request (seconds)."""
+def serve_report(
+    metrics: ServeMetrics, records: Sequence[RequestRecord], setting: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Everything, for a file: the setting, the metrics (latencies in ms), and each request
+    (seconds).
+    """
     report: dict[str, Any] = {
         **setting,
         "duration": metrics.duration,

@@ -1,8 +1,10 @@
-"""A lean HTTP/1.1 transport for httpx: what reads streams must not take the processor from the server it measures.
+"""A lean HTTP/1.1 transport for httpx: what reads streams must not take the processor from the
+server it measures.
 
-httpx's own transport takes an event through four layers and a parser in Python; here the parser that uvicorn uses
-(httptools) sits on the event loop, and notes when each piece of a body came, so that a reader who wants to know need
-not wake for each. On one machine with the server, the difference shows in the server's throughput (docs/log.md).
+httpx's own transport takes an event through four layers and a parser in Python; here the parser
+that uvicorn uses (httptools) sits on the event loop, and notes when each piece of a body came, so
+that a reader who wants to know need not wake for each. On one machine with the server, the
+difference shows in the server's throughput (docs/log.md).
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ import httpx
 
 Origin = tuple[str, str, int]
 Arrival = tuple[float, bytes]  # by time.perf_counter, and what came
-# What a reader of arrivals wakes for, short of the end: that many bytes, or anything if it has waited that long. Few
-# enough to be read in a fraction of a millisecond, which is how late the pieces of other answers are seen meanwhile.
+# What a reader of arrivals wakes for, short of the end: that many bytes, or anything if it has
+# waited that long. Few enough to be read in a fraction of a millisecond, which is how late the
+# pieces of other answers are seen meanwhile.
 ENOUGH_BYTES = 1 << 14
 PATIENCE_SECONDS = 1.0
 
@@ -31,7 +34,9 @@ def open_transport(connect_timeout: float) -> httpx.AsyncBaseTransport:
 
 
 async def arrivals(response: httpx.Response) -> AsyncIterator[list[Arrival]]:
-    """The body in pieces, some at a time, with the times at which they came; from other transports, were read."""
+    """The body in pieces, some at a time, with the times at which they came; from other transports,
+    were read.
+    """
     noted = response.extensions.get("arrivals")
     if noted is not None and "content-encoding" not in response.headers:
         async for some in noted():
@@ -97,7 +102,9 @@ class LeanTransport(httpx.AsyncBaseTransport):
             raise
         answer = _Body(connection, self, origin)
         extensions = {"arrivals": answer.arrivals}
-        return httpx.Response(connection.status, headers=connection.headers, stream=answer, extensions=extensions)
+        return httpx.Response(
+            connection.status, headers=connection.headers, stream=answer, extensions=extensions
+        )
 
     def give_back(self, connection: _Connection, origin: Origin) -> None:
         """A connection whose answer has been read, or will not be."""
@@ -122,14 +129,18 @@ class LeanTransport(httpx.AsyncBaseTransport):
                 tls = self._tls if scheme == "https" else None
                 _, connection = await loop.create_connection(_Connection, host, port, ssl=tls)
         except TimeoutError as error:
-            raise httpx.ConnectTimeout(f"no connection to {host}:{port} within {self._connect_timeout:g} s") from error
+            raise httpx.ConnectTimeout(
+                f"no connection to {host}:{port} within {self._connect_timeout:g} s"
+            ) from error
         except OSError as error:
             raise httpx.ConnectError(str(error)) from error
         return connection
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, one request at a time; httptools calls the methods that begin with ``on_``."""
+    """One connection, one request at a time; httptools calls the methods that begin with
+    ``on_``.
+    """
 
     def __init__(self) -> None:
         self.closed = False
@@ -155,14 +166,19 @@ class _Connection(asyncio.Protocol):
             await self._wait()
 
     async def read(self, enough: int) -> list[Arrival]:
-        """What has come of the body since the last time, once that is ``enough`` bytes or all; empty at its end.
+        """What has come of the body since the last time, once that is ``enough`` bytes or all;
+        empty at its end.
 
         Who has waited for long, as for a server that has stalled, gets what there is.
         """
         self._enough = enough
         hurry = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._settle_for_anything)
         try:
-            while self._size < self._enough and not self.complete and not (self._pieces and self._error):
+            while (
+                self._size < self._enough
+                and not self.complete
+                and not (self._pieces and self._error)
+            ):
                 await self._wait()
         finally:
             hurry.cancel()
@@ -207,11 +223,15 @@ class _Connection(asyncio.Protocol):
             "the server closed the connection before its answer ended"
         )
         if self.status and not self.complete and not self._framed():
-            self.complete = True  # neither length nor chunks: the end of the connection is the end of the body
+            self.complete = (
+                True  # neither length nor chunks: the end of the connection is the end of the body
+            )
         self._tell()
 
     def _framed(self) -> bool:
-        return any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+        return any(
+            name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self.headers
+        )
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name, value))

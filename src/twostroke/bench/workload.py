@@ -1,4 +1,6 @@
-"""Requests to send: prompts as token ids of exact length, output lengths, and times. A function of the seed alone."""
+"""Requests to send: prompts as token ids of exact length, output lengths, and times. A function of
+the seed alone.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,16 @@ from random import Random
 from statistics import NormalDist
 
 from twostroke.bench.options import WorkloadOptions
-from twostroke.errors import ConfigError
+from twostroke.core.errors import ConfigError
 
 # Ids below are special tokens or padding in many vocabularies.
 FIRST_TOKEN = 10
 COMMON_WORDS = (
-    "the of and to in is that it for was on are as with they at be this from have or by one had not but what all were "
-    "when we there can an your which their said if do will each about how up out them then she many some so these "
-    "would other into has more her two like him see time could no make than first been its who now people my made "
-    "over did down only way find use may water long little very after words called just where most know"
+    "the of and to in is that it for was on are as with they at be this from have or by one had not"
+    " but what all were when we there can an your which their said if do will each about how up out"
+    " them then she many some so these would other into has more her two like him see time could no"
+    " make than first been its who now people my made over did down only way find use may water"
+    " long little very after words called just where most know"
 )
 WORDS = tuple(COMMON_WORDS.split())
 TRACE_COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
@@ -28,7 +31,9 @@ TRACE_COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
 
 @dataclass(frozen=True, slots=True)
 class LognormalLength:
-    """Long-tailed lengths from 1 to ``most``; ``mean`` is that before what would be longer is cut to ``most``."""
+    """Long-tailed lengths from 1 to ``most``; ``mean`` is that before what would be longer is cut
+    to ``most``.
+    """
 
     mean: float
     sigma: float
@@ -44,11 +49,17 @@ class LognormalLength:
         low, high = mean, mean * 1000
         for _ in range(60):
             middle = (low + high) / 2
-            low, high = (middle, high) if cls(middle, sigma, most).mean_after_cut() < mean else (low, middle)
+            low, high = (
+                (middle, high)
+                if cls(middle, sigma, most).mean_after_cut() < mean
+                else (low, middle)
+            )
         return cls(low, sigma, most)
 
     def mean_after_cut(self) -> float:
-        """Of min(X, most), X lognormal: the partial expectation below the cut, and the cut for all above it."""
+        """Of min(X, most), X lognormal: the partial expectation below the cut, and the cut for all
+        above it.
+        """
         normal, cut = NormalDist(), (math.log(self.most) - self.mu) / self.sigma
         return self.mean * normal.cdf(cut - self.sigma) + self.most * (1 - normal.cdf(cut))
 
@@ -57,14 +68,17 @@ class LognormalLength:
         return self.most if length > self.most else length or 1
 
 
-# Means of ShareGPT: Kwon et al., PagedAttention, SOSP 2023 (arXiv:2309.06180), figure 11a. Spread and ends are ours.
+# Means of ShareGPT: Kwon et al., PagedAttention, SOSP 2023 (arXiv:2309.06180), figure 11a. Spread
+# and ends are ours.
 SHAREGPT_INPUT = LognormalLength.with_mean_after_cut(161.31, 1.2, 1024)
 SHAREGPT_OUTPUT = LognormalLength.with_mean_after_cut(337.99, 0.9, 1024)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkItem:
-    """One request: when it is sent (seconds after the start), what, and how long the answer may be."""
+    """One request: when it is sent (seconds after the start), what, and how long the answer may
+    be.
+    """
 
     arrival: float
     prompt: list[int]
@@ -78,12 +92,16 @@ def make_workload(options: WorkloadOptions) -> list[WorkItem]:
         ConfigError: The trace cannot be read.
     """
     # One generator each, so that another rate leaves the prompts as they are.
-    lengths, tokens, gaps = (Random(f"{options.seed} {use}") for use in ("lengths", "tokens", "gaps"))
+    lengths, tokens, gaps = (
+        Random(f"{options.seed} {use}") for use in ("lengths", "tokens", "gaps")
+    )
     if options.dataset_name == "trace":
         assert options.trace_path is not None
         rows = list(islice(read_trace(options.trace_path), options.num_prompts))
         if not rows:
-            raise ConfigError(f"{options.trace_path} holds no requests", hint="give a trace with at least one row")
+            raise ConfigError(
+                f"{options.trace_path} holds no requests", hint="give a trace with at least one row"
+            )
         begin = min(arrival for arrival, _, _ in rows)
         timed = sorted((arrival - begin, prompt, output) for arrival, prompt, output in rows)
     else:
@@ -102,7 +120,9 @@ def draw_prompt(random: Random, length: int, vocab_size: int) -> list[int]:
 
 
 def words(prompt: Sequence[int]) -> str:
-    """A word for each token id, for routes that take text; most vocabularies have each of them as one token."""
+    """A word for each token id, for routes that take text; most vocabularies have each of them as
+    one token.
+    """
     return " ".join(WORDS[token % len(WORDS)] for token in prompt)
 
 
@@ -117,13 +137,20 @@ def read_trace(path: Path) -> Iterator[tuple[float, int, int]]:
             reader = csv.reader(file)
             header = next(reader, [])
             if missing := [name for name in TRACE_COLUMNS if name not in header]:
-                raise ConfigError(f"{path} has no column {missing[0]}", hint=f"it needs {', '.join(TRACE_COLUMNS)}")
+                raise ConfigError(
+                    f"{path} has no column {missing[0]}",
+                    hint=f"it needs {', '.join(TRACE_COLUMNS)}",
+                )
             places = [header.index(name) for name in TRACE_COLUMNS]
             for row in reader:
                 if row:
-                    yield _trace_row(path, reader.line_num, [row[at] if at < len(row) else "" for at in places])
+                    yield _trace_row(
+                        path, reader.line_num, [row[at] if at < len(row) else "" for at in places]
+                    )
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"cannot read the trace {path}: {error}", hint="give another --trace-path") from error
+        raise ConfigError(
+            f"cannot read the trace {path}: {error}", hint="give another --trace-path"
+        ) from error
 
 
 def _trace_row(path: Path, line: int, row: list[str]) -> tuple[float, int, int]:
@@ -133,7 +160,9 @@ def _trace_row(path: Path, line: int, row: list[str]) -> tuple[float, int, int]:
         if not math.isfinite(arrival) or min(lengths) < 1:
             raise ValueError("times are finite, lengths at least 1")
     except ValueError as error:
-        raise ConfigError(f"{path}, line {line}: {error}", hint="mend or remove the line") from error
+        raise ConfigError(
+            f"{path}, line {line}: {error}", hint="mend or remove the line"
+        ) from error
     return arrival, *lengths
 
 
@@ -143,7 +172,9 @@ def _draw_lengths(options: WorkloadOptions, random: Random) -> tuple[int, int]:
     ratio = options.random_range_ratio
 
     def around(length: int) -> int:
-        return random.randint(max(math.floor(length * (1 - ratio)), 1), math.ceil(length * (1 + ratio)))
+        return random.randint(
+            max(math.floor(length * (1 - ratio)), 1), math.ceil(length * (1 + ratio))
+        )
 
     return around(options.random_input_len), around(options.random_output_len)
 
@@ -154,11 +185,18 @@ def _arrivals(options: WorkloadOptions, random: Random) -> Iterator[float]:
     while True:
         yield now
         if options.request_rate != math.inf:
-            now += random.gammavariate(options.burstiness, 1 / (options.request_rate * options.burstiness))
+            now += random.gammavariate(
+                options.burstiness, 1 / (options.request_rate * options.burstiness)
+            )
 
 
 def make_warmups(options: WorkloadOptions, like: WorkItem, count: int) -> list[WorkItem]:
-    """Requests as long as ``like``, of other tokens: they leave nothing in a prefix cache that the run would find."""
+    """Requests as long as ``like``, of other tokens: they leave nothing in a prefix cache that the
+    run would find.
+    """
     random = Random(f"{options.seed} warm-up")
     length = len(like.prompt)
-    return [WorkItem(0.0, draw_prompt(random, length, options.vocab_size), like.output_len) for _ in range(count)]
+    return [
+        WorkItem(0.0, draw_prompt(random, length, options.vocab_size), like.output_len)
+        for _ in range(count)
+    ]

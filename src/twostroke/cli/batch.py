@@ -14,8 +14,8 @@ from cyclopts import Parameter
 
 from twostroke.batch.options import BatchOptions
 from twostroke.cli.flags import BatchFlags, CacheFlags, ModelFlags, SchedulerFlags, engine_config
-from twostroke.config import EngineConfig, ModelOptions
-from twostroke.errors import ConfigError
+from twostroke.core.config import EngineConfig, ModelOptions
+from twostroke.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import httpx
@@ -40,15 +40,17 @@ def batch(
     cache: CacheFlags | None = None,
     scheduler: SchedulerFlags | None = None,
 ) -> int:
-    """Answer a file of requests, in this process or on a server; OpenAI's batch lines in, its output lines out.
+    """Answer a file of requests, in this process or on a server; OpenAI's batch lines in, its
+    output lines out.
 
-    Answers are written as they come; the same command does what is left if it was ended early. Its exit code is 0 if
-    every request was answered, 1 if some failed.
+    Answers are written as they come; the same command does what is left if it was ended early. Its
+    exit code is 0 if every request was answered, 1 if some failed.
 
     Args:
         input_file: One JSON object per line: custom_id, method, url, body.
         output_file: Where the answers go.
-        url: Ask the OpenAI-compatible server there instead of loading a model (key from OPENAI_API_KEY).
+        url: Ask the OpenAI-compatible server there instead of loading a model (key from
+            OPENAI_API_KEY).
     """
     import asyncio
 
@@ -57,8 +59,12 @@ def batch(
 
     options = options or BatchOptions()
     config = engine_config(None, model_options, cache, scheduler)
-    if url is not None and (cache or scheduler or options.served_model_name or config.model != ModelOptions()):
-        raise ConfigError("flags of the engine mean nothing with --url", hint="give them to the server there")
+    if url is not None and (
+        cache or scheduler or options.served_model_name or config.model != ModelOptions()
+    ):
+        raise ConfigError(
+            "flags of the engine mean nothing with --url", hint="give them to the server there"
+        )
     if output_file.exists() and input_file.exists() and output_file.samefile(input_file):
         raise ConfigError(f"{input_file} is input and output", hint="give another file with -o")
     wanted = index_lines(input_file)
@@ -84,7 +90,12 @@ class _Run:
     """A batch's files, and what people see of it."""
 
     def __init__(
-        self, source: Path, target: Path, wanted: dict[Key, str], results: ResultsFile, options: BatchOptions
+        self,
+        source: Path,
+        target: Path,
+        wanted: dict[Key, str],
+        results: ResultsFile,
+        options: BatchOptions,
     ) -> None:
         self._source = source
         self._target = target
@@ -108,16 +119,21 @@ class _Run:
             await self._run(http, PATIENCE)
 
     def here(self, config: EngineConfig) -> None:
-        """Through the server's own application, in this process: the same checks, the same answers."""
+        """Through the server's own application, in this process: the same checks, the same
+        answers.
+        """
         import asyncio
 
         from twostroke.startup import start_async_engine
 
         engine = start_async_engine(config)
         try:
-            asyncio.run(self._locally(engine, self._options.served_model_name or (config.model.model,)))
+            asyncio.run(
+                self._locally(engine, self._options.served_model_name or (config.model.model,))
+            )
         finally:
-            # A thread inside torch would abort the process when the interpreter is torn down around it.
+            # A thread inside torch would abort the process when the interpreter is torn down around
+            # it.
             engine.close()
 
     async def _locally(self, engine: OwnedEngine, names: tuple[str, ...]) -> None:
@@ -132,8 +148,12 @@ class _Run:
 
         console = Console(stderr=True)
         columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=2) as progress:
-            task = progress.add_task(self._source.name, total=len(self._wanted), completed=self._num_before)
+        with Progress(
+            *columns, console=console, disable=not console.is_terminal, refresh_per_second=2
+        ) as progress:
+            task = progress.add_task(
+                self._source.name, total=len(self._wanted), completed=self._num_before
+            )
             done = partial(progress.advance, task)
             self._began = time.monotonic()
             self._runner = BatchRunner(http, self._results, patience=patience, done=done)
@@ -157,15 +177,21 @@ class _Run:
         finished = self._results.finished
         # A line that was taken out of the input meanwhile has no answer.
         failed = sum(key not in finished or not finished[key].succeeded for key in self._wanted)
-        parts = [f"{len(self._wanted)} requests: {len(self._wanted) - failed} answered, {failed} failed"]
+        parts = [
+            f"{len(self._wanted)} requests: {len(self._wanted) - failed} answered, {failed} failed"
+        ]
         if self._num_before:
             parts.append(f"{self._num_before} done before")
         if self._runner is not None:
             totals, seconds = self._runner.totals, time.monotonic() - self._began
-            parts.append(f"{totals.prompt_tokens} tokens in, {totals.completion_tokens} out, {seconds:.1f} s")
+            parts.append(
+                f"{totals.prompt_tokens} tokens in, {totals.completion_tokens} out, {seconds:.1f} s"
+            )
         print(f"{'; '.join(parts)}; written to {self._target}", file=sys.stderr)
         if strangers := len(finished.keys() - self._wanted.keys()):
-            print(f"{self._target} also holds {strangers} answers to other requests", file=sys.stderr)
+            print(
+                f"{self._target} also holds {strangers} answers to other requests", file=sys.stderr
+            )
         return EXIT_FAILURES if failed else 0
 
 

@@ -11,18 +11,21 @@ from cyclopts import App, Group, Parameter
 
 from twostroke.bench.options import OfflineBenchOptions, ServeBenchOptions, WorkloadOptions
 from twostroke.cli.flags import CacheFlags, ModelFlags, SchedulerFlags, engine_config, shown_default
-from twostroke.errors import EngineError
+from twostroke.core.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twostroke.bench.metrics import RequestRecord
     from twostroke.bench.workload import WorkItem
+    from twostroke.core.output import RequestOutput
     from twostroke.engine.engine import Engine
-    from twostroke.types import RequestOutput
 
 WorkloadFlags = Annotated[
-    WorkloadOptions, Parameter(name="*", group=Group("Workload", sort_key=1), negative_iterable=(), negative_bool=())
+    WorkloadOptions,
+    Parameter(
+        name="*", group=Group("Workload", sort_key=1), negative_iterable=(), negative_bool=()
+    ),
 ]
 ServeBenchFlags = Annotated[
     ServeBenchOptions,
@@ -51,15 +54,21 @@ def bench_app() -> App:
 def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None = None) -> int:
     """Send a workload to an OpenAI-compatible server and report latencies, throughput and goodput.
 
-    Prompts are token ids, so their lengths are exact. Flags and definitions are those of `vllm bench serve`.
-    The report goes to stdout, progress and failures to stderr. The exit code is 0 if every request succeeded, else 1.
+    Prompts are token ids, so their lengths are exact. Flags and definitions are those of `vllm
+    bench serve`. The report goes to stdout, progress and failures to stderr. The exit code is 0 if
+    every request succeeded, else 1.
     """
     import asyncio
 
     import uvloop
 
     from twostroke.bench.metrics import summarize
-    from twostroke.bench.report import describe_failures, print_serve_report, serve_report, write_json
+    from twostroke.bench.report import (
+        describe_failures,
+        print_serve_report,
+        serve_report,
+        write_json,
+    )
     from twostroke.bench.workload import make_warmups, make_workload
 
     workload, run = workload or WorkloadOptions(), run or ServeBenchOptions()
@@ -71,22 +80,34 @@ def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None 
     metrics = summarize(records, duration, run.goodput_targets(), run.percentiles())
     failures = describe_failures(records)
     if run.output_json is not None:
-        setting = {**asdict(workload), **asdict(run), "model_id": model, "date": began.isoformat(timespec="seconds")}
+        setting = {
+            **asdict(workload),
+            **asdict(run),
+            "model_id": model,
+            "date": began.isoformat(timespec="seconds"),
+        }
         write_json(run.output_json, serve_report(metrics, records, setting))
     if not metrics.completed:
-        raise EngineError(f"all {metrics.failed} requests failed: {failures[0]}", hint="see the server's log")
+        raise EngineError(
+            f"all {metrics.failed} requests failed: {failures[0]}", hint="see the server's log"
+        )
     print_serve_report(metrics, sys.stdout)
     for line in failures:
         print(f"failed: {line}", file=sys.stderr)
     if uncounted := sum(record.error is None and not record.counted for record in records):
-        print(f"{uncounted} answers came without usage: each of their events counts as one token", file=sys.stderr)
+        print(
+            f"{uncounted} answers came without usage: each of their events counts as one token",
+            file=sys.stderr,
+        )
     return 1 if failures else 0
 
 
 async def measure(
     items: list[WorkItem], warmups: list[WorkItem], options: ServeBenchOptions
 ) -> tuple[str, list[RequestRecord], float]:
-    """The model's name, a record of each request, and the duration; a progress bar on stderr meanwhile."""
+    """The model's name, a record of each request, and the duration; a progress bar on stderr
+    meanwhile.
+    """
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
@@ -98,7 +119,9 @@ async def measure(
         console = Console(stderr=True)
         # Drawn twice a second: it shares the event loop's interpreter lock with what is timed.
         columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=2) as progress:
+        with Progress(
+            *columns, console=console, disable=not console.is_terminal, refresh_per_second=2
+        ) as progress:
             task = progress.add_task(model, total=len(items))
             records, duration = await bench.run(items, lambda _: progress.advance(task))
     return model, records, duration
@@ -118,13 +141,19 @@ def offline(
     The report goes to stdout, progress to stderr.
 
     Args:
-        model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same as --model.
+        model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same
+            as --model.
     """
     from rich.console import Console
     from rich.progress import Progress
 
     from twostroke.bench.offline import run_offline
-    from twostroke.bench.report import offline_report, print_offline_report, print_profile, write_json
+    from twostroke.bench.report import (
+        offline_report,
+        print_offline_report,
+        print_profile,
+        write_json,
+    )
     from twostroke.startup import load_engine
 
     run = run or OfflineBenchOptions()
@@ -133,10 +162,14 @@ def offline(
     engine = load_engine(config)
     console = Console(stderr=True)
     try:
-        with Progress(console=console, disable=not console.is_terminal, refresh_per_second=2) as progress:
+        with Progress(
+            console=console, disable=not console.is_terminal, refresh_per_second=2
+        ) as progress:
             task = progress.add_task(config.model.model, total=run.num_prompts)
             events = stream_events(engine) if run.profile else None
-            result = run_offline(engine, run, config.model.seed or 0, lambda: progress.advance(task), events)
+            result = run_offline(
+                engine, run, config.model.seed or 0, lambda: progress.advance(task), events
+            )
     finally:
         engine.close()
     if run.output_json is not None:

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 
 from twostroke.cli.flags import CacheFlags, ModelFlags, SchedulerFlags, engine_config
-from twostroke.errors import ConfigError
-from twostroke.simulator.calibration_options import CalibrationOptions
+from twostroke.core.errors import ConfigError
+from twostroke.simulator.calibration.calibration_options import CalibrationOptions
 
 if TYPE_CHECKING:
     from twostroke.engine.engine import Engine
-    from twostroke.simulator.calibration_steps import Measurement
-    from twostroke.simulator.machine_speed import Probe
+    from twostroke.simulator.calibration.calibration_steps import Measurement
+    from twostroke.simulator.calibration.machine_speed import Probe
 
-CalibrationFlags = Annotated[CalibrationOptions, Parameter(name="*", group=Group("Calibration", sort_key=0))]
+CalibrationFlags = Annotated[
+    CalibrationOptions, Parameter(name="*", group=Group("Calibration", sort_key=0))
+]
 
 
 def calibrate(
@@ -32,28 +34,32 @@ def calibrate(
     cache: CacheFlags | None = None,
     scheduler: SchedulerFlags | None = None,
 ) -> None:
-    """Measure short steps of the live engine on this machine, and fit the simulator's coefficients to them.
+    """Measure short steps of the live engine on this machine, and fit the simulator's coefficients
+    to them.
 
-    Use the file with `twostroke simulate --gpu cpu --efficiencies FILE`, on the same model best. Nothing else should
-    run meanwhile.
+    Use the file with `twostroke simulate --gpu cpu --efficiencies FILE`, on the same model best.
+    Nothing else should run meanwhile.
 
     Args:
-        model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same as --model.
+        model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same
+            as --model.
     """
-    from twostroke.model_files import resolve_model
+    from twostroke.model_spec.model_files import resolve_model
+    from twostroke.model_spec.model_reader import read_model
     from twostroke.server.version import package_version
-    from twostroke.simulator.calibration import as_toml
-    from twostroke.simulator.calibration import calibrate as fit
-    from twostroke.simulator.calibration_steps import steps_csv
-    from twostroke.simulator.efficiencies import load_efficiencies
-    from twostroke.simulator.hardware_sheet import load_hardware
-    from twostroke.simulator.measured_on import MeasuredOn, as_text, processor_name
-    from twostroke.simulator.model_reader import read_model
+    from twostroke.simulator.calibration.calibrate import as_toml
+    from twostroke.simulator.calibration.calibrate import calibrate as fit
+    from twostroke.simulator.calibration.calibration_steps import steps_csv
+    from twostroke.simulator.calibration.measured_on import MeasuredOn, as_text, processor_name
+    from twostroke.simulator.cost.efficiencies import load_efficiencies
+    from twostroke.simulator.cost.hardware_sheet import load_hardware
     from twostroke.startup import load_engine, make_speed_probe
 
     options = calibration or CalibrationOptions()
     if not options.output.parent.is_dir():
-        raise ConfigError(f"{options.output.parent} is no folder", hint="make it, or give another --output")
+        raise ConfigError(
+            f"{options.output.parent} is no folder", hint="make it, or give another --output"
+        )
     hardware = load_hardware(options.gpu)
     start = load_efficiencies(hardware.name, link=hardware.link_kind)
     config = engine_config(model, model_options, cache, scheduler)
@@ -66,7 +72,10 @@ def calibrate(
     finally:
         engine.close()
     found = fit(measured.steps, hardware, sheet, start, weights=weights)
-    source = f"twostroke calibrate on {platform.node() or '?'}: {config.model.model}, {hardware.name}, {weights}"
+    source = (
+        f"twostroke calibrate on {platform.node() or '?'}: {config.model.model}, {hardware.name},"
+        f" {weights}"
+    )
     on = MeasuredOn(
         machine=as_text(probe.gpu or processor_name()),
         device=hardware.name,
@@ -82,25 +91,40 @@ def calibrate(
     if options.steps is not None:
         write(options.steps, steps_csv(measured.steps, found.estimates), "--steps")
     print(f"measured on {on.describe()}", file=sys.stderr)
-    print(f"median error {found.median_error:.1%} over {len(found.estimates)} kinds of steps; wrote {options.output}")
+    print(
+        f"median error {found.median_error:.1%} over {len(found.estimates)} kinds of steps; wrote"
+        f" {options.output}"
+    )
 
 
-def watched(engine: Engine, rounds: int, probe: Probe, wait: Callable[[float], None]) -> Measurement:
+def watched(
+    engine: Engine, rounds: int, probe: Probe, wait: Callable[[float], None]
+) -> Measurement:
     """``measure``, with a progress bar on stderr, and what came of it."""
     from rich.console import Console
     from rich.progress import Progress
 
-    from twostroke.simulator.calibration_steps import SCENES, measure
+    from twostroke.simulator.calibration.calibration_steps import SCENES, measure
 
     console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, refresh_per_second=2) as progress:
+    with Progress(
+        console=console, disable=not console.is_terminal, refresh_per_second=2
+    ) as progress:
         task = progress.add_task("measuring", total=rounds * len(SCENES))
-        measured = measure(engine, rounds, lambda done: progress.update(task, completed=done), probe, wait)
+        measured = measure(
+            engine, rounds, lambda done: progress.update(task, completed=done), probe, wait
+        )
     print(f"measured {len(measured.steps)} kinds of steps; fitting", file=sys.stderr)
     if measured.speed is not None and not measured.speed.held:
-        print("the machine's speed does not hold: every run counts, and what steps take on average", file=sys.stderr)
+        print(
+            "the machine's speed does not hold: every run counts, and what steps take on average",
+            file=sys.stderr,
+        )
     elif measured.left_out:
-        left_out = f"{measured.left_out} of {measured.runs} runs were made at another speed and do not count"
+        left_out = (
+            f"{measured.left_out} of {measured.runs} runs were made at another speed and do not"
+            " count"
+        )
         print(f"the machine's speed changed: {left_out}", file=sys.stderr)
     return measured
 
@@ -109,4 +133,6 @@ def write(path: Path, text: str, flag: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}", hint=f"give another {flag}") from error
+        raise ConfigError(
+            f"cannot write {path}: {error.strerror}", hint=f"give another {flag}"
+        ) from error

@@ -6,9 +6,15 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from twostroke.cli.flags import CacheFlags, ModelFlags, SamplingFlags, SamplingOptions, engine_config
+from twostroke.cli.flags import (
+    CacheFlags,
+    ModelFlags,
+    SamplingFlags,
+    SamplingOptions,
+    engine_config,
+)
 from twostroke.cli.terminal import paint, print_error
-from twostroke.errors import InvalidRequestError, RequestTooLargeError, TwostrokeError
+from twostroke.core.errors import InvalidRequestError, RequestTooLargeError, TwostrokeError
 
 if TYPE_CHECKING:
     import asyncio
@@ -34,8 +40,10 @@ def chat(
     /reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer.
 
     Args:
-        model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same as --model.
-        url: Talk to the OpenAI-compatible server there instead of loading a model (key from OPENAI_API_KEY).
+        model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same
+            as --model.
+        url: Talk to the OpenAI-compatible server there instead of loading a model (key from
+            OPENAI_API_KEY).
         system: System prompt.
     """
     import asyncio
@@ -63,10 +71,13 @@ class Conversation:
     Args:
         system: System prompt, kept through ``/reset``.
         fields: How to sample, under the API's names.
-        interactive: Somebody sits there: a failed or interrupted answer does not end the conversation.
+        interactive: Somebody sits there: a failed or interrupted answer does not end the
+            conversation.
     """
 
-    def __init__(self, session: Session, system: str | None, fields: Mapping[str, Any], *, interactive: bool) -> None:
+    def __init__(
+        self, session: Session, system: str | None, fields: Mapping[str, Any], *, interactive: bool
+    ) -> None:
         self._session = session
         self._interactive = interactive
         self._opening = [{"role": "system", "content": system}] if system else []

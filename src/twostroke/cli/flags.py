@@ -1,4 +1,6 @@
-"""Flags from configuration dataclasses: their fields are the flags, the docstrings of fields the help texts."""
+"""Flags from configuration dataclasses: their fields are the flags, the docstrings of fields the
+help texts.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
 from twostroke.batch.options import BatchOptions
-from twostroke.config import (
+from twostroke.core.config import (
     CacheConfig,
     EngineConfig,
     ModelOptions,
@@ -16,7 +18,7 @@ from twostroke.config import (
     SchedulerConfig,
     parse_size,
 )
-from twostroke.errors import ConfigError
+from twostroke.core.errors import ConfigError
 from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
 
@@ -59,7 +61,9 @@ SIZE_FLAGS = frozenset({"--kv-cache-memory", "--max-body-size"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
-    """How the answer is sampled; a flag that is left out keeps the engine's (or the remote server's) default."""
+    """How the answer is sampled; a flag that is left out keeps the engine's (or the remote
+    server's) default.
+    """
 
     max_tokens: int | None = None
     """Most tokens to generate; by default all that fits."""
@@ -106,7 +110,9 @@ def engine_config(
     model = model or ModelOptions()
     if name is not None:
         if model.model not in (name, ModelOptions().model):
-            raise ConfigError(f"MODEL is {name}, but --model is {model.model}", hint="give the model once")
+            raise ConfigError(
+                f"MODEL is {name}, but --model is {model.model}", hint="give the model once"
+            )
         model = replace(model, model=name)
     return EngineConfig(
         model=model,
@@ -120,15 +126,23 @@ def show_help(console: Console, options: ConsoleOptions, panel: HelpPanel) -> No
     """A cyclopts help formatter: its own, but sizes are no plain integers."""
     from cyclopts.help import DefaultFormatter
 
-    entries = [e.copy(metavar="SIZE") if SIZE_FLAGS & set(e.positive_names) else e for e in panel.entries]
+    entries = [
+        e.copy(metavar="SIZE") if SIZE_FLAGS & set(e.positive_names) else e for e in panel.entries
+    ]
     DefaultFormatter()(console, options, panel.copy(entries=entries))
 
 
 def expand_sizes(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """A cyclopts configuration hook: rewrites sizes to plain bytes before they are converted to integers."""
+    """A cyclopts configuration hook: rewrites sizes to plain bytes before they are converted to
+    integers.
+    """
     for argument in arguments:
         if argument.name in SIZE_FLAGS:
             try:
-                argument.tokens = [token.evolve(value=str(parse_size(token.value))) for token in argument.tokens]
+                argument.tokens = [
+                    token.evolve(value=str(parse_size(token.value))) for token in argument.tokens
+                ]
             except ValueError as error:
-                raise ConfigError(f"{argument.name}: {error}", hint="write it as 512MiB or 2GiB") from error
+                raise ConfigError(
+                    f"{argument.name}: {error}", hint="write it as 512MiB or 2GiB"
+                ) from error

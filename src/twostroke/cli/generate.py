@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from twostroke.cli.flags import CacheFlags, ModelFlags, SamplingFlags, SamplingOptions, engine_config
-from twostroke.errors import ConfigError
+from twostroke.cli.flags import (
+    CacheFlags,
+    ModelFlags,
+    SamplingFlags,
+    SamplingOptions,
+    engine_config,
+)
+from twostroke.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from twostroke.cli.session import Session
@@ -30,7 +36,8 @@ def generate(
 
     Args:
         prompt: The prompt; - reads it from stdin.
-        url: Ask the OpenAI-compatible server there instead of loading a model (key from OPENAI_API_KEY).
+        url: Ask the OpenAI-compatible server there instead of loading a model (key from
+            OPENAI_API_KEY).
         raw: Continue the prompt as it is, without the model's chat template.
         system: System prompt.
     """
@@ -51,11 +58,15 @@ def generate(
         session.close()
 
 
-async def print_answer(session: Session, prompt: str, system: str | None, raw: bool, sampling: SamplingOptions) -> None:
+async def print_answer(
+    session: Session, prompt: str, system: str | None, raw: bool, sampling: SamplingOptions
+) -> None:
     """Stream the answer to stdout, with a newline at its end."""
     fields = sampling.as_fields()
     if system and (raw or not session.chats):
-        raise ConfigError("--system needs a chat template", hint="leave out --raw, or write it into the prompt")
+        raise ConfigError(
+            "--system needs a chat template", hint="leave out --raw, or write it into the prompt"
+        )
     if raw or not session.chats:
         pieces = session.complete(prompt, fields)
     else:

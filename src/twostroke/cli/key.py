@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from twostroke.errors import ConfigError
+from twostroke.core.errors import ConfigError
 
 
 def key(name: str, /, *, append: Path | None = None) -> None:
@@ -15,8 +15,10 @@ def key(name: str, /, *, append: Path | None = None) -> None:
     Prints the key, which is shown only this once, and the line by which a server knows it.
 
     Args:
-        name: Whose key it is: letters, digits, dots, hyphens and underscores. Keys of one name are one tenant.
-        append: Write the line to the end of this file (for `twostroke serve --api-key-file`), and print the key alone.
+        name: Whose key it is: letters, digits, dots, hyphens and underscores. Keys of one name are
+            one tenant.
+        append: Write the line to the end of this file (for `twostroke serve --api-key-file`), and
+            print the key alone.
     """
     from twostroke.gateway.keys import key_line, new_key
 
@@ -24,11 +26,17 @@ def key(name: str, /, *, append: Path | None = None) -> None:
     line = key_line(name, secret)
     if append is None:
         print(f"{secret}\n{line}")
-        print("the first is for the client, the second for the file of --api-key-file", file=sys.stderr)
+        print(
+            "the first is for the client, the second for the file of --api-key-file",
+            file=sys.stderr,
+        )
         return
     _append_line(append, line)
     print(secret)
-    print(f"{append} has the line for it; a running server reads it at its next start", file=sys.stderr)
+    print(
+        f"{append} has the line for it; a running server reads it at its next start",
+        file=sys.stderr,
+    )
 
 
 def _append_line(path: Path, line: str) -> None:
@@ -41,4 +49,6 @@ def _append_line(path: Path, line: str) -> None:
             glue = "\n" if file.read(1) not in (b"", b"\n") else ""
             file.write(f"{glue}{line}\n".encode())
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}", hint="give another file as --append") from error
+        raise ConfigError(
+            f"cannot write {path}: {error.strerror}", hint="give another file as --append"
+        ) from error

@@ -19,7 +19,7 @@ from twostroke.cli.serve import serve
 from twostroke.cli.simulate import simulate
 from twostroke.cli.terminal import print_error
 from twostroke.cli.trace import trace
-from twostroke.errors import TwostrokeError
+from twostroke.core.errors import TwostrokeError
 from twostroke.server.version import package_version
 
 EXIT_ERROR = 1
@@ -41,7 +41,9 @@ def build_app() -> App:
     app.command(serve, usage="Usage: twostroke serve [MODEL] [OPTIONS]")
     app.command(chat, usage="Usage: twostroke chat [MODEL] [OPTIONS]")
     app.command(generate, usage="Usage: twostroke generate PROMPT [OPTIONS]")
-    app.command(batch, usage="Usage: twostroke batch IN.jsonl -o OUT.jsonl [OPTIONS]", alias="run-batch")
+    app.command(
+        batch, usage="Usage: twostroke batch IN.jsonl -o OUT.jsonl [OPTIONS]", alias="run-batch"
+    )
     app.command(trace, usage="Usage: twostroke trace RECORDING [OPTIONS]")
     app.command(key, usage="Usage: twostroke key NAME [OPTIONS]")
     app.command(simulate, usage="Usage: twostroke simulate [MODEL] [OPTIONS]")

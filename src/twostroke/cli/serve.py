@@ -32,7 +32,8 @@ def serve(
     The first Ctrl-C or SIGTERM lets running requests finish, the second ends at once.
 
     Args:
-        model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same as --model.
+        model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same
+            as --model.
     """
     from twostroke.server.serve import serve as run_server
     from twostroke.startup import start_async_engine

@@ -9,8 +9,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from twostroke.config import EngineConfig, ModelOptions
-from twostroke.errors import ConfigError, EngineError, InvalidRequestError, RequestTooLargeError
+from twostroke.core.config import EngineConfig, ModelOptions
+from twostroke.core.errors import (
+    ConfigError,
+    EngineError,
+    InvalidRequestError,
+    RequestTooLargeError,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -33,10 +38,12 @@ class Session(Protocol):
         """The pieces of what follows ``prompt``."""
 
     def surplus(self, messages: Sequence[Message], fields: Mapping[str, Any]) -> int:
-        """How many of the oldest turns must go before ``chat`` has room for an answer; 0 if only trying can tell.
+        """How many of the oldest turns must go before ``chat`` has room for an answer; 0 if only
+        trying can tell.
 
         Raises:
-            RequestTooLargeError: Without any turn, the system prompt and the last message are too long.
+            RequestTooLargeError: Without any turn, the system prompt and the last message are too
+                long.
         """
 
     @property
@@ -47,12 +54,15 @@ class Session(Protocol):
         """Release what the session holds; no answer may be under way."""
 
 
-def open_session(config: EngineConfig, url: str | None, *, named: bool = False, loads: bool = False) -> Session:
+def open_session(
+    config: EngineConfig, url: str | None, *, named: bool = False, loads: bool = False
+) -> Session:
     """A server at ``url`` if there is one, else the model in this process.
 
     Args:
         named: Whether the model was named, even if by the default's name.
-        loads: Whether flags were given that only a model in this process heeds, beyond those in ``config.model``.
+        loads: Whether flags were given that only a model in this process heeds, beyond those in
+            ``config.model``.
 
     Raises:
         ConfigError: Such flags together with ``url``.
@@ -60,7 +70,9 @@ def open_session(config: EngineConfig, url: str | None, *, named: bool = False, 
     if url is None:
         return LocalSession.load(config)
     if loads or replace(config.model, model=ModelOptions().model, seed=None) != ModelOptions():
-        raise ConfigError("flags of the engine mean nothing with --url", hint="give them to the server there")
+        raise ConfigError(
+            "flags of the engine mean nothing with --url", hint="give them to the server there"
+        )
     named = named or config.model.model != ModelOptions().model
     return RemoteSession(url, config.model.model if named else None, seed=config.model.seed)
 
@@ -73,7 +85,9 @@ def check_unicode(*texts: str | None) -> None:
 
 
 def not_utf8() -> InvalidRequestError:
-    return InvalidRequestError("the input is not valid UTF-8", hint="convert it, for instance with iconv -t UTF-8")
+    return InvalidRequestError(
+        "the input is not valid UTF-8", hint="convert it, for instance with iconv -t UTF-8"
+    )
 
 
 class LocalSession:
@@ -110,16 +124,20 @@ class LocalSession:
         longest = min(info.max_model_len, info.num_blocks * info.block_size)
         usual = longest - (longest // 4 if answer is None else answer)
         most = longest - (answer or 1)
-        return assemble(self._template, self._client.tokenizer, messages, most=most, usual=usual).report.dropped_turns
+        return assemble(
+            self._template, self._client.tokenizer, messages, most=most, usual=usual
+        ).report.dropped_turns
 
     def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[str]:
         return self._stream(self._client.tokenizer.encode(prompt), fields)
 
     async def _stream(self, prompt: list[int], fields: Mapping[str, Any]) -> AsyncIterator[str]:
-        from twostroke.engine.client import GenerationRequest
-        from twostroke.sampling_params import SamplingParams
+        from twostroke.core.sampling_params import SamplingParams
+        from twostroke.engine.clients.base import GenerationRequest
 
-        params = SamplingParams(**{"max_tokens": None, **self._client.info.sampling_defaults, **fields})
+        params = SamplingParams(
+            **{"max_tokens": None, **self._client.info.sampling_defaults, **fields}
+        )
         stream = self._client.submit(
             GenerationRequest(request_id=uuid.uuid4().hex, prompt_token_ids=prompt, params=params)
         )
@@ -176,7 +194,9 @@ class RemoteSession:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         try:
             timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
-            async with httpx.AsyncClient(timeout=timeout, headers=headers, transport=self._transport) as client:
+            async with httpx.AsyncClient(
+                timeout=timeout, headers=headers, transport=self._transport
+            ) as client:
                 self._model = self._model or await self._first_model(client)
                 body = {"model": self._model, "stream": True, **self._seed, **fields}
                 async with client.stream("POST", self._url + path, json=body) as response:
@@ -210,14 +230,18 @@ class RemoteSession:
             if "error" not in value:
                 choices = value["choices"]
                 return [
-                    str(choice.get("text") or (choice.get("delta") or {}).get("content") or "") for choice in choices
+                    str(choice.get("text") or (choice.get("delta") or {}).get("content") or "")
+                    for choice in choices
                 ]
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise self._not_openai() from error
         raise EngineError(f"the server failed: {_message(data)}")
 
     def _not_openai(self) -> EngineError:
-        hint = "give --url the address of an OpenAI-compatible server, with a port and without a path behind /v1"
+        hint = (
+            "give --url the address of an OpenAI-compatible server, with a port and without a path"
+            " behind /v1"
+        )
         return EngineError(f"{self._url} did not answer like an OpenAI server", hint=hint)
 
 
@@ -226,7 +250,9 @@ async def _check(response: httpx.Response) -> None:
         return
     await response.aread()
     if _code(response.text) == "context_length_exceeded":
-        raise RequestTooLargeError(_message(response.text), needed=0, available=0, hint="say less at once")
+        raise RequestTooLargeError(
+            _message(response.text), needed=0, available=0, hint="say less at once"
+        )
     raise EngineError(f"the server answered {response.status_code}: {_message(response.text)}")
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 
 from twostroke.cli.flags import CacheFlags, SchedulerFlags, shown_default
-from twostroke.config import CacheConfig, SchedulerConfig
-from twostroke.errors import ConfigError
-from twostroke.simulator.options import DeploymentOptions, OutputOptions
+from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.errors import ConfigError
+from twostroke.simulator.fleet.options import DeploymentOptions, OutputOptions
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 if TYPE_CHECKING:
@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 
 def _section(title: str, order: int) -> Parameter:
-    return Parameter(name="*", group=Group(title, sort_key=order), negative_iterable=(), show_default=shown_default)
+    return Parameter(
+        name="*",
+        group=Group(title, sort_key=order),
+        negative_iterable=(),
+        show_default=shown_default,
+    )
 
 
 DeploymentFlags = Annotated[DeploymentOptions, _section("Deployment", 0)]
@@ -41,9 +46,11 @@ def simulate(
     scheduler: SchedulerFlags | None = None,
     cache: CacheFlags | None = None,
 ) -> None:
-    """Ask how MODEL would serve a workload on other hardware: the engine's own scheduler on a virtual clock.
+    """Ask how MODEL would serve a workload on other hardware: the engine's own scheduler on a
+    virtual clock.
 
-    The report goes to stdout, progress to stderr. Ctrl-C ends the simulation and reports what there is.
+    The report goes to stdout, progress to stderr. Ctrl-C ends the simulation and reports what there
+    is.
 
     Args:
         model: A public model by name, a config.json or its folder, or pilot; the same as --model.
@@ -51,11 +58,14 @@ def simulate(
     deployment, output = deployment or DeploymentOptions(), output or OutputOptions()
     if model is not None and output.compare_only:
         raise ConfigError(
-            f"--compare-only simulates nothing, and so not {model}", hint="give --compare before each report"
+            f"--compare-only simulates nothing, and so not {model}",
+            hint="give --compare before each report",
         )
     if model is not None:
         if deployment.model not in (model, DeploymentOptions().model):
-            raise ConfigError(f"MODEL is {model}, but --model is {deployment.model}", hint="give the model once")
+            raise ConfigError(
+                f"MODEL is {model}, but --model is {deployment.model}", hint="give the model once"
+            )
         deployment = replace(deployment, model=model)
     from twostroke.simulator.scenario import Scenario
 
@@ -71,16 +81,20 @@ def simulate(
 
 def report(scenario: Scenario, output: OutputOptions) -> None:
     """Run what was asked for, beside earlier reports, and show and write it all."""
-    from twostroke.simulator.comparison import notes_of, print_comparison
-    from twostroke.simulator.earlier import read_report
-    from twostroke.simulator.report import print_run
+    from twostroke.simulator.reports.comparison import notes_of, print_comparison
+    from twostroke.simulator.reports.earlier import read_report
+    from twostroke.simulator.reports.report import print_run
     from twostroke.simulator.scenario import fitting, sweep
 
     scenarios = sweep(scenario, output.sweep)
     for flag, value in (("--record", output.record), ("--metrics", output.metrics)):
         if value is not None and len(scenarios) > 1:
-            raise ConfigError(f"{flag} is of one run, not of a sweep", hint="leave out one of the two")
-    refuse_to_overwrite(recordings(output.record, scenario.deployment.replicas), scenario.workload.trace_path)
+            raise ConfigError(
+                f"{flag} is of one run, not of a sweep", hint="leave out one of the two"
+            )
+    refuse_to_overwrite(
+        recordings(output.record, scenario.deployment.replicas), scenario.workload.trace_path
+    )
     earlier = [run for path in output.compare for run in read_report(path)]
     if output.compare_only:
         print_comparison(earlier, sys.stdout)
@@ -103,19 +117,30 @@ def report(scenario: Scenario, output: OutputOptions) -> None:
 
 def _other_machine(run: Run) -> Iterator[str]:
     """Said here and not in the report, which is the same wherever it is made."""
-    from twostroke.simulator.measured_on import processor_name
+    from twostroke.simulator.calibration.measured_on import processor_name
 
     deployment = run.deployment
     measured = deployment.cost.efficiencies.measured
-    if measured and measured.machine and deployment.hardware.is_cpu and measured.machine != (here := processor_name()):
-        yield f"these times are of another machine, {measured.machine}; this one is {here} (twostroke calibrate)"
+    if (
+        measured
+        and measured.machine
+        and deployment.hardware.is_cpu
+        and measured.machine != (here := processor_name())
+    ):
+        yield (
+            f"these times are of another machine, {measured.machine}; this one is {here} (twostroke"
+            " calibrate)"
+        )
 
 
-def run_all(scenarios: list[Scenario], output: OutputOptions) -> tuple[list[Run], list[dict[str, object]], bool]:
+def run_all(
+    scenarios: list[Scenario], output: OutputOptions
+) -> tuple[list[Run], list[dict[str, object]], bool]:
     """One after the other, a progress bar on stderr meanwhile.
 
     Returns:
-        The runs, those of a sweep without their steps; ``run_fields`` of each; whether Ctrl-C ended it before its time.
+        The runs, those of a sweep without their steps; ``run_fields`` of each; whether Ctrl-C ended
+            it before its time.
 
     Raises:
         KeyboardInterrupt: There is nothing to report yet.
@@ -123,7 +148,7 @@ def run_all(scenarios: list[Scenario], output: OutputOptions) -> tuple[list[Run]
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-    from twostroke.simulator.report import run_fields
+    from twostroke.simulator.reports.report import run_fields
     from twostroke.simulator.scenario import count_requests, simulate
 
     console = Console(stderr=True)
@@ -134,7 +159,9 @@ def run_all(scenarios: list[Scenario], output: OutputOptions) -> tuple[list[Run]
     try:
         for path in recordings(output.record, scenarios[0].deployment.replicas):
             recorders.append(new_recorder(path))
-        with Progress(*columns, console=console, disable=not console.is_terminal, refresh_per_second=4) as progress:
+        with Progress(
+            *columns, console=console, disable=not console.is_terminal, refresh_per_second=4
+        ) as progress:
             for scenario in scenarios:
                 name = scenario.label or scenario.deployment.model
                 task = progress.add_task(name, total=count_requests(scenario, output.interval))
@@ -163,33 +190,46 @@ def recordings(path: Path | None, replicas: int) -> list[Path]:
     """One file for each replica; the name as it was given if there is one."""
     if path is None:
         return []
-    return [path] if replicas == 1 else [path.with_suffix(f".{n}{path.suffix}") for n in range(replicas)]
+    return (
+        [path]
+        if replicas == 1
+        else [path.with_suffix(f".{n}{path.suffix}") for n in range(replicas)]
+    )
 
 
 def refuse_to_overwrite(recordings: list[Path], trace: Path | None) -> None:
     """A recording empties its file first: not the one that is replayed. Raises ConfigError."""
     if trace is not None and any(path.resolve() == trace.resolve() for path in recordings):
-        raise ConfigError(f"--record would overwrite --trace-path {trace}", hint="give another --record")
+        raise ConfigError(
+            f"--record would overwrite --trace-path {trace}", hint="give another --record"
+        )
 
 
 def new_recorder(path: Path) -> Recorder:
-    """It begins with an empty file: two simulations behind each other would be steps with the same numbers."""
+    """It begins with an empty file: two simulations behind each other would be steps with the same
+    numbers.
+    """
     from twostroke.observability.recorder import Recorder
 
     try:
         path.write_bytes(b"")
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}", hint="give another --record") from error
+        raise ConfigError(
+            f"cannot write {path}: {error.strerror}", hint="give another --record"
+        ) from error
     return Recorder(1, path)
 
 
 def write_files(
-    runs: list[Run], own: list[dict[str, object]], fields: list[dict[str, object]], output: OutputOptions
+    runs: list[Run],
+    own: list[dict[str, object]],
+    fields: list[dict[str, object]],
+    output: OutputOptions,
 ) -> None:
     """What was asked for, where it was asked for."""
-    from twostroke.simulator.html import report_html
-    from twostroke.simulator.prometheus import render_metrics
-    from twostroke.simulator.report import report_json, requests_csv
+    from twostroke.simulator.reports.html import report_html
+    from twostroke.simulator.reports.report import report_json, requests_csv
+    from twostroke.simulator.results.prometheus import render_metrics
 
     texts: tuple[tuple[Path | None, Callable[[], str]], ...] = (
         (output.output_json, lambda: report_json(own)),
@@ -202,4 +242,6 @@ def write_files(
             try:
                 path.write_text(make(), encoding="utf-8")
             except OSError as error:
-                raise ConfigError(f"cannot write {path}: {error.strerror}", hint="give another file") from error
+                raise ConfigError(
+                    f"cannot write {path}: {error.strerror}", hint="give another file"
+                ) from error

@@ -18,4 +18,7 @@ def trace(recording: Path, /, *, output: Path = Path("trace.json")) -> None:
 
     events = list(read_jsonl(recording))
     write_chrome_trace(events, output)
-    print(f"{len(events)} steps written to {output}; open it at https://ui.perfetto.dev", file=sys.stderr)
+    print(
+        f"{len(events)} steps written to {output}; open it at https://ui.perfetto.dev",
+        file=sys.stderr,
+    )

@@ -6,12 +6,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from twostroke.config import EngineConfig
-from twostroke.engine.client import GenerationRequest
-from twostroke.engine.executor import Executor, ExecutorInfo, Profiled
-from twostroke.engine.intake import Intake
-from twostroke.engine.output_processor import OutputProcessor
-from twostroke.errors import (
+from twostroke.core.config import EngineConfig
+from twostroke.core.errors import (
     EngineDeadError,
     InsufficientMemoryError,
     InvalidRequestError,
@@ -19,6 +15,13 @@ from twostroke.errors import (
     ShuttingDownError,
     TwostrokeError,
 )
+from twostroke.core.output import RequestOutput
+from twostroke.core.request import FinishReason, Request
+from twostroke.core.step import StepPlan, StepResult
+from twostroke.engine.clients.base import GenerationRequest
+from twostroke.engine.executor import Executor, ExecutorInfo, Profiled
+from twostroke.engine.intake import Intake
+from twostroke.engine.output_processor import OutputProcessor
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.observability.events import build_step_event
 from twostroke.observability.metrics import EngineMetrics
@@ -26,7 +29,6 @@ from twostroke.observability.profile import DETOKENISE, REST, SCHEDULING, Profil
 from twostroke.observability.recorder import Recorder
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.text.tokenizer import Tokenizer
-from twostroke.types import FinishReason, Request, RequestOutput, StepPlan, StepResult
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +36,8 @@ MAX_CONSECUTIVE_FAILURES = 3
 
 
 class Engine:
-    """Runs requests on an executor, one step at a time. Single-threaded: whoever calls ``step`` calls the rest.
+    """Runs requests on an executor, one step at a time. Single-threaded: whoever calls ``step``
+    calls the rest.
 
     Args:
         executor: Runs the model, or simulates it; owned by the engine from here on.
@@ -69,11 +72,15 @@ class Engine:
         self.recorder = Recorder(config.observability.step_events, config.observability.record)
         self.metrics = EngineMetrics(served_model_name or config.model.model)
         self.metrics.observe_startup(info.load_seconds)
-        self.metrics.describe_cache(info.num_blocks, info.block_size, prefix_caching=config.cache.enable_prefix_caching)
+        self.metrics.describe_cache(
+            info.num_blocks, info.block_size, prefix_caching=config.cache.enable_prefix_caching
+        )
         self.dead: EngineDeadError | None = None
         self._texts = OutputProcessor(tokenizer) if tokenizer else None
         self._consecutive_failures = 0
-        self._live: dict[str, list[Request]] = {}  # by the client's id, until the last sample has ended
+        self._live: dict[
+            str, list[Request]
+        ] = {}  # by the client's id, until the last sample has ended
         self._ended: list[tuple[str, FinishReason]] = []
         self.last_stats = self.scheduler.stats()
 
@@ -117,7 +124,8 @@ class Engine:
         return self.scheduler.has_work()
 
     def abort(self, request_id: str, error: TwostrokeError | None = None) -> list[RequestOutput]:
-        """End all samples of a client's request; their last outputs say so. Unknown ids are ignored.
+        """End all samples of a client's request; their last outputs say so. Unknown ids are
+        ignored.
 
         Args:
             error: Why, where it is not the client who wants it.
@@ -135,16 +143,22 @@ class Engine:
         return self._end(list(self.scheduler.requests.values()), FinishReason.ERROR, error)
 
     def close(self) -> list[RequestOutput]:
-        """End what runs, with these last outputs, and free the model; further requests are refused."""
+        """End what runs, with these last outputs, and free the model; further requests are
+        refused.
+        """
         error = ShuttingDownError("the engine has been closed", hint="try another server")
         outputs = self._end(list(self.scheduler.requests.values()), FinishReason.ABORT, error)
-        self.dead = self.dead or EngineDeadError("the engine has been closed", hint="make a new one")
+        self.dead = self.dead or EngineDeadError(
+            "the engine has been closed", hint="make a new one"
+        )
         self.recorder.close()
         self.executor.close()
         return outputs
 
     def instrument(self, profiler: Profiler) -> None:
-        """Put timed versions in the places of the engine's components and of the executor's, for good."""
+        """Put timed versions in the places of the engine's components and of the executor's, for
+        good.
+        """
         profiler.replace_all([self.scheduler], ["schedule", "update"], SCHEDULING)
         profiler.replace(self, "_write_texts", DETOKENISE)
         if isinstance(self.executor, Profiled):
@@ -152,7 +166,8 @@ class Engine:
         profiler.replace(self, "step", REST)
 
     def _check_alive(self) -> None:
-        if self.dead:  # a fresh exception each time: raising one again and again would keep every caller's frames
+        # a fresh exception each time: raising one again and again would keep every caller's frames
+        if self.dead:
             raise EngineDeadError(self.dead.message, hint=self.dead.hint) from self.dead
 
     def _execute(self, plan: StepPlan) -> StepResult:
@@ -168,7 +183,8 @@ class Engine:
             for request_id in plan.scheduled:
                 result.errors[request_id] = error = RequestFailedError(failure)
                 error.__cause__ = cause
-            # Too little memory for one batch is that batch's fault; any other failure in a row may be the device's.
+            # Too little memory for one batch is that batch's fault; any other failure in a row may
+            # be the device's.
             self._consecutive_failures += not isinstance(cause, InsufficientMemoryError)
         result.timings["schedule"] = started - plan.time
         return result
@@ -180,7 +196,9 @@ class Engine:
         for output in outputs:
             if stopped := self._texts.process(output):
                 self.scheduler.finish(stopped.request_id, FinishReason.STOP, self.clock())
-                stopped.finish_reason = FinishReason.STOP  # it may have ended by length with the same token
+                stopped.finish_reason = (
+                    FinishReason.STOP
+                )  # it may have ended by length with the same token
 
     def _give_up(self) -> list[RequestOutput]:
         """After too many failures in a row, end everything."""
@@ -221,7 +239,11 @@ class Engine:
         ended, self._ended = self._ended, []
         new_tokens = result.token_ids
         self.metrics.observe_tokens(
-            [(item.request, len(new_tokens.get(request_id, ()))) for request_id, item in plan.scheduled.items()], now
+            [
+                (item.request, len(new_tokens.get(request_id, ())))
+                for request_id, item in plan.scheduled.items()
+            ],
+            now,
         )
         for request_id, item in plan.scheduled.items():
             if reason := item.request.finish_reason:
@@ -243,7 +265,9 @@ class Engine:
         self.metrics.observe_step(event)
 
 
-def _last_output(request: Request, reason: FinishReason, error: TwostrokeError | None) -> RequestOutput:
+def _last_output(
+    request: Request, reason: FinishReason, error: TwostrokeError | None
+) -> RequestOutput:
     return RequestOutput(
         request_id=request.parent_id,
         index=request.index,

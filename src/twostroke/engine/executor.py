@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from twostroke.core.step import StepPlan, StepResult
 from twostroke.observability.profile import Profiler
-from twostroke.types import StepPlan, StepResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +22,8 @@ class ExecutorInfo:
         kv_bytes_per_token: Bytes of keys and values of one token, over all layers.
         weight_bytes: Bytes of the weights.
         eos_token_ids: Tokens by which the model ends an answer.
-        sampling_defaults: Fields of ``SamplingParams`` that the model's makers recommend; they hold where a client
-            of the API says nothing.
+        sampling_defaults: Fields of ``SamplingParams`` that the model's makers recommend; they hold
+            where a client of the API says nothing.
         device: Where it runs, as people write it ("cpu", "cuda:0", "simulated").
         load_seconds: Start-up time by phase ("import", "weights", "kv_cache", ...).
     """
@@ -53,14 +53,15 @@ class Profiled(Protocol):
 class Executor(Protocol):
     """Runs one step.
 
-    ``execute`` first carries out the plan's block copies, then one forward pass over all scheduled tokens, then
-    samples one token for each request whose last known token was in the pass. It owns the KV tensors and whatever
-    state it keeps per request (dropped when the plan's ``released`` names it); it changes neither plan nor requests.
-    The result is the caller's.
+    ``execute`` first carries out the plan's block copies, then one forward pass over all scheduled
+    tokens, then samples one token for each request whose last known token was in the pass. It owns
+    the KV tensors and whatever state it keeps per request (dropped when the plan's ``released``
+    names it); it changes neither plan nor requests. The result is the caller's.
 
-    A failure of one request's numbers is reported in ``StepResult.errors``; the executor then also makes sure that
-    what this request wrote into its blocks in this step can poison nobody (a masked NaN times zero is still NaN). An
-    exception means that the whole pass failed; the engine then fails every request in the plan.
+    A failure of one request's numbers is reported in ``StepResult.errors``; the executor then also
+    makes sure that what this request wrote into its blocks in this step can poison nobody (a masked
+    NaN times zero is still NaN). An exception means that the whole pass failed; the engine then
+    fails every request in the plan.
     """
 
     @property

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from twostroke.core.output import RequestOutput
+from twostroke.core.request import FinishReason, Request
 from twostroke.text.detokenizer import IncrementalDetokenizer
 from twostroke.text.stop_strings import StopChecker
 from twostroke.text.tokenizer import Tokenizer
-from twostroke.types import FinishReason, Request, RequestOutput
 
 
 @dataclass(slots=True)
@@ -37,7 +38,9 @@ class OutputProcessor:
         self._states.pop((request.parent_id, request.index), None)
 
     def process(self, output: RequestOutput) -> Request | None:
-        """Set the output's text; if a stop string ends it here, mark it finished so and return its request."""
+        """Set the output's text; if a stop string ends it here, mark it finished so and return its
+        request.
+        """
         state = self._states.get((output.request_id, output.index))
         if state is None:
             return None
@@ -59,7 +62,9 @@ class OutputProcessor:
 
     @staticmethod
     def _spoken(state: _TextState, output: RequestOutput) -> list[int]:
-        """The tokens whose text belongs to the answer: all but a token that stopped it, unless it is to be kept."""
+        """The tokens whose text belongs to the answer: all but a token that stopped it, unless it
+        is to be kept.
+        """
         stopped = output.finish_reason is FinishReason.STOP and output.token_ids
         if stopped and not state.request.params.include_stop_str_in_output:
             return output.token_ids[:-1]

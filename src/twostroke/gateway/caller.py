@@ -6,8 +6,8 @@ from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from twostroke.config import SchedulerConfig
-from twostroke.engine.client import EngineClient, GenerationRequest, OutputStream
+from twostroke.core.config import SchedulerConfig
+from twostroke.engine.clients.base import EngineClient, GenerationRequest, OutputStream
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.text.tokenizer import Tokenizer
@@ -36,18 +36,23 @@ class Caller:
     tally: Tally | None = None
 
     def salt(self, own: str) -> str:
-        """The salt of its cached prefixes; ``own`` is the one that the client gave. No two tenants can meet in it."""
+        """The salt of its cached prefixes; ``own`` is the one that the client gave. No two tenants
+        can meet in it.
+        """
         return f"{len(self.tenant)}:{self.tenant}{own}" if self.private_prefixes else own
 
 
 def client_for(scope: MutableMapping[str, Any], client: EngineClient) -> EngineClient:
-    """``client`` on behalf of whoever sent the request of this ASGI scope; itself where no gateway stands before it."""
+    """``client`` on behalf of whoever sent the request of this ASGI scope; itself where no gateway
+    stands before it.
+    """
     caller: Caller | None = scope.get(SCOPE_KEY)
     return client if caller is None else CallerClient(client, caller)
 
 
 def check_together(client: EngineClient, requests: Sequence[GenerationRequest]) -> None:
-    """See that the caller's limit has room for all of a call's requests, before the first is submitted.
+    """See that the caller's limit has room for all of a call's requests, before the first is
+    submitted.
 
     Raises:
         TokenRateError: It has not.
@@ -95,8 +100,8 @@ class CallerClient:
     def reserve(self, requests: Sequence[GenerationRequest]) -> None:
         """Note how many tokens each request may use: prompt, and ``max_tokens`` of each sample.
 
-        Those without ``max_tokens`` need one token for each sample, and reserve as much of the context as is left to
-        them all: a limit below the model's context refuses none for ever.
+        Those without ``max_tokens`` need one token for each sample, and reserve as much of the
+        context as is left to them all: a limit below the model's context refuses none for ever.
 
         Raises:
             TokenRateError: Together they exceed what the caller's limit leaves.
@@ -110,13 +115,19 @@ class CallerClient:
             for i in range(len(requests)):
                 most[i] = min(most[i], least[i] + spare)
                 spare -= most[i] - least[i]
-        self._reserved |= {request.request_id: tokens for request, tokens in zip(requests, most, strict=True)}
+        self._reserved |= {
+            request.request_id: tokens for request, tokens in zip(requests, most, strict=True)
+        }
 
     def _tokens(self, request: GenerationRequest, open_ended: int) -> int:
-        """The most that a request can use, if one without ``max_tokens`` answers with ``open_ended`` tokens."""
+        """The most that a request can use, if one without ``max_tokens`` answers with
+        ``open_ended`` tokens.
+        """
         prompt, params = len(request.prompt_token_ids), request.params
         room = max(0, self.info.max_model_len - prompt)
-        return prompt + params.n * min(room, open_ended if params.max_tokens is None else params.max_tokens)
+        return prompt + params.n * min(
+            room, open_ended if params.max_tokens is None else params.max_tokens
+        )
 
     def stats(self) -> SchedulerStats:
         return self._client.stats()

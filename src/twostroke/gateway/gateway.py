@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from twostroke.errors import TwostrokeError
+from twostroke.core.errors import TwostrokeError
 from twostroke.gateway.caller import SCOPE_KEY, Caller
 from twostroke.gateway.keys import KeyRing, given_keys, read_key_file
 from twostroke.gateway.options import GatewayOptions
@@ -35,7 +35,11 @@ class Gateway:
     def __init__(self, options: GatewayOptions, *, limits: Limits | None = None) -> None:
         self._keys: KeyRing | None = None
         if options.has_keys:
-            in_file = read_key_file(Path(options.api_key_file)) if options.api_key_file is not None else []
+            in_file = (
+                read_key_file(Path(options.api_key_file))
+                if options.api_key_file is not None
+                else []
+            )
             self._keys = KeyRing([*given_keys(options.api_key), *in_file])
         self._private_prefixes = self._keys is not None and not options.share_prefix_cache
         self.open_paths = OPEN_PATHS | ({"/metrics"} if options.metrics_without_key else set())
@@ -60,7 +64,8 @@ class Gateway:
         return self._keys is not None or self._limits is not None
 
     async def let_in(self, scope: Scope) -> Caller | None:
-        """Who sent this request; ``None`` on routes that are open to all. A POST counts towards its limits.
+        """Who sent this request; ``None`` on routes that are open to all. A POST counts towards its
+        limits.
 
         Raises:
             MissingKeyError, InvalidKeyError, RevokedKeyError: Nobody who may.
@@ -87,7 +92,9 @@ class GatewayMiddleware:
         refuse: Makes the response for an error.
     """
 
-    def __init__(self, app: ASGIApp, gateway: Gateway, refuse: Callable[[Exception], ASGIApp]) -> None:
+    def __init__(
+        self, app: ASGIApp, gateway: Gateway, refuse: Callable[[Exception], ASGIApp]
+    ) -> None:
         self._app = app
         self._gateway = gateway
         self._refuse = refuse

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from twostroke.errors import ConfigError, InvalidKeyError, MissingKeyError, RevokedKeyError
+from twostroke.core.errors import ConfigError, InvalidKeyError, MissingKeyError, RevokedKeyError
 
 KEY_PREFIX = "sk-"
 KEY_BYTES = 32
@@ -21,7 +21,9 @@ _LINE = re.compile(rf"({_NAME.pattern}):([0-9a-fA-F]{{64}})(?::({REVOKED}))?")
 
 
 class KeyRecord(NamedTuple):
-    """One accepted key. Keys of one name are one tenant, so that a key can be replaced without a gap."""
+    """One accepted key. Keys of one name are one tenant, so that a key can be replaced without a
+    gap.
+    """
 
     name: str
     digest: bytes
@@ -51,10 +53,12 @@ def key_line(name: str, key: str) -> str:
 
 
 def read_key_file(path: Path) -> list[KeyRecord]:
-    """The keys of a file: ``NAME:SHA256`` or ``NAME:SHA256:revoked`` per line; empty lines and ``#`` comments.
+    """The keys of a file: ``NAME:SHA256`` or ``NAME:SHA256:revoked`` per line; empty lines and
+    ``#`` comments.
 
     Raises:
-        ConfigError: The file cannot be read, holds no key, or a line is malformed (which is named, but not shown).
+        ConfigError: The file cannot be read, holds no key, or a line is malformed (which is named,
+            but not shown).
     """
     try:
         lines = path.read_text("utf-8").splitlines()
@@ -68,16 +72,23 @@ def read_key_file(path: Path) -> list[KeyRecord]:
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            hint = "each line is NAME:SHA256 as twostroke key NAME prints it; the key itself does not belong there"
+            hint = (
+                "each line is NAME:SHA256 as twostroke key NAME prints it; the key itself does not"
+                " belong there"
+            )
             raise ConfigError(f"line {number} of {path} is not NAME:SHA256", hint=hint)
         records.append(KeyRecord(match[1], bytes.fromhex(match[2]), match[3] is not None))
     if not records:
-        raise ConfigError(f"--api-key-file {path} holds no key", hint="twostroke key NAME makes one")
+        raise ConfigError(
+            f"--api-key-file {path} holds no key", hint="twostroke key NAME makes one"
+        )
     return records
 
 
 def given_keys(keys: Iterable[str]) -> list[KeyRecord]:
-    """Keys from the command line, named after their hash, so that a key has the same name on every server."""
+    """Keys from the command line, named after their hash, so that a key has the same name on every
+    server.
+    """
     digests = map(digest_of, keys)
     return [KeyRecord(f"key-{digest.hex()[:8]}", digest) for digest in digests]
 
@@ -95,7 +106,9 @@ class KeyRing:
         for record in self._records:
             if names.setdefault(record.digest, record.name) != record.name:
                 message = f"{names[record.digest]} and {record.name} have the same key"
-                raise ConfigError(message, hint="make one of them a key of its own: twostroke key NAME")
+                raise ConfigError(
+                    message, hint="make one of them a key of its own: twostroke key NAME"
+                )
 
     def holder_of(self, authorization: str | None) -> str:
         """The name behind the value of an ``Authorization`` header.
@@ -107,14 +120,20 @@ class KeyRing:
         """
         scheme, _, key = (authorization or "").strip().partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
-            raise MissingKeyError("no API key was sent", hint="send the header Authorization: Bearer KEY")
+            raise MissingKeyError(
+                "no API key was sent", hint="send the header Authorization: Bearer KEY"
+            )
         digest = digest_of(key.strip())
         found = None
         for record in self._records:  # to the end: the time must not tell which one it was
             if hmac.compare_digest(record.digest, digest) and (found is None or record.revoked):
                 found = record
         if found is None:
-            raise InvalidKeyError("the API key is not known here", hint="check it, or ask whoever runs this server")
+            raise InvalidKeyError(
+                "the API key is not known here", hint="check it, or ask whoever runs this server"
+            )
         if found.revoked:
-            raise RevokedKeyError(f"the API key of {found.name} has been revoked", hint="ask for a new one")
+            raise RevokedKeyError(
+                f"the API key of {found.name} has been revoked", hint="ask for a new one"
+            )
         return found.name

@@ -1,8 +1,8 @@
 """Requests and tokens per minute, counted by the ``limits`` library in this process or in Redis.
 
-Windows are fixed: a minute begins with a key's first request and forgets everything at its end. Counting is one
-addition, so that servers which share a Redis cannot miss each other's requests. At the seam of two minutes a client
-can be served twice its limit.
+Windows are fixed: a minute begins with a key's first request and forgets everything at its end.
+Counting is one addition, so that servers which share a Redis cannot miss each other's requests. At
+the seam of two minutes a client can be served twice its limit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from limits.aio.strategies import FixedWindowRateLimiter
 from limits.errors import StorageError
 from limits.storage import storage_from_string
 
-from twostroke.errors import LimitStorageError, RateLimitError, RequestRateError, TokenRateError
+from twostroke.core.errors import (
+    LimitStorageError,
+    RateLimitError,
+    RequestRateError,
+    TokenRateError,
+)
 from twostroke.gateway.options import MEMORY, GatewayOptions
 from twostroke.gateway.tally import Tally
 
@@ -52,7 +57,9 @@ class Standing:
         tally: What runs already; a request that ends meanwhile moves from there into the window.
     """
 
-    def __init__(self, requests: Window | None, counted: bool, tokens: Window | None, tally: Tally) -> None:
+    def __init__(
+        self, requests: Window | None, counted: bool, tokens: Window | None, tally: Tally
+    ) -> None:
         self._requests = requests
         self._counted = counted
         self._tokens = tokens
@@ -67,17 +74,28 @@ class Standing:
         """
         if self._requests is not None and not self._counted:
             limit = f"{self._requests.limit} requests per minute"
-            raise _exceeded(RequestRateError, f"the key's limit of {limit} is used up", self._requests)
+            raise _exceeded(
+                RequestRateError, f"the key's limit of {limit} is used up", self._requests
+            )
         self.check_tokens(1)
 
     def check_tokens(self, num_tokens: int) -> None:
-        """Raise ``TokenRateError`` if fewer than ``num_tokens`` are left, what running requests may use subtracted."""
+        """Raise ``TokenRateError`` if fewer than ``num_tokens`` are left, what running requests may
+        use subtracted.
+        """
         left = self.tokens_left()
         if self._tokens is None or left is None or num_tokens <= left:
             return
         used, limit = self._tokens.limit - left, self._tokens.limit
-        message = f"the key's limit is {limit} tokens per minute: {used} used or reserved, {num_tokens} more requested"
-        hint = f"ask for at most {limit} tokens, prompts and max_tokens together" if num_tokens > limit else None
+        message = (
+            f"the key's limit is {limit} tokens per minute: {used} used or reserved, {num_tokens}"
+            " more requested"
+        )
+        hint = (
+            f"ask for at most {limit} tokens, prompts and max_tokens together"
+            if num_tokens > limit
+            else None
+        )
         raise _exceeded(TokenRateError, message, self._tokens, hint)
 
     def tokens_left(self) -> int | None:
@@ -119,7 +137,9 @@ class Limits:
         self._requests = _item(options.requests_per_minute, window_seconds)
         self._tokens = _item(options.tokens_per_minute, window_seconds)
         self._pool = _open_pool(options.rate_limit_storage)
-        self._limiter = FixedWindowRateLimiter(_open_storage(options.rate_limit_storage, self._pool))
+        self._limiter = FixedWindowRateLimiter(
+            _open_storage(options.rate_limit_storage, self._pool)
+        )
         self._tallies: dict[str, Tally] = {}
 
     async def arrive(self, tenant: str) -> Standing:
@@ -159,7 +179,12 @@ class Limits:
 
     async def _window(self, item: RateLimitItem, *names: str) -> Window:
         stats = await _answer(self._limiter.get_window_stats(item, *names))
-        return Window(item.amount, stats.remaining, max(0.0, stats.reset_time - time.time()), item.get_expiry())
+        return Window(
+            item.amount,
+            stats.remaining,
+            max(0.0, stats.reset_time - time.time()),
+            item.get_expiry(),
+        )
 
 
 def format_duration(seconds: float) -> str:
@@ -171,7 +196,9 @@ def format_duration(seconds: float) -> str:
     return f"{minutes}m{rest}s" if minutes else f"{rest}s"
 
 
-def _exceeded(kind: type[RateLimitError], message: str, window: Window, hint: str | None = None) -> RateLimitError:
+def _exceeded(
+    kind: type[RateLimitError], message: str, window: Window, hint: str | None = None
+) -> RateLimitError:
     seconds = max(1, math.ceil(window.resets_in))
     return kind(message, retry_after=seconds, hint=hint or f"try again in {seconds} s")
 
@@ -210,4 +237,6 @@ async def _answer(question: Awaitable[T]) -> T:
         return await question
     except (StorageError, OSError) as error:
         message = "the storage of the rate limits does not answer"
-        raise LimitStorageError(message, hint="try again; the server's --rate-limit-storage may be down") from error
+        raise LimitStorageError(
+            message, hint="try again; the server's --rate-limit-storage may be down"
+        ) from error

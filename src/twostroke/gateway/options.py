@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
-from twostroke.errors import ConfigError
+from twostroke.core.errors import ConfigError
 
 MEMORY = "memory://"
 REDIS_SCHEMES = ("redis://", "rediss://", "redis+unix://")
@@ -13,12 +13,17 @@ REDIS_SCHEMES = ("redis://", "rediss://", "redis+unix://")
 
 def _require(condition: bool, flag: str, value: object, allowed: str) -> None:
     if not condition:
-        raise ConfigError(f"{flag} must be {allowed}, got {value!r}", hint=f"give {flag} {allowed}, or leave it out")
+        raise ConfigError(
+            f"{flag} must be {allowed}, got {value!r}",
+            hint=f"give {flag} {allowed}, or leave it out",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """API keys, limits for each of them, and what they share. Without keys, everybody is one anonymous tenant."""
+    """API keys, limits for each of them, and what they share. Without keys, everybody is one
+    anonymous tenant.
+    """
 
     api_key: tuple[str, ...] = field(default=(), repr=False)
     """Key that a client must send as `Authorization: Bearer KEY` (repeat the flag for more)."""
@@ -31,15 +36,22 @@ class GatewayOptions:
     tokens_per_minute: int | None = None
     """Most tokens (prompt and answer) of one key in a minute; by default there is no limit."""
     rate_limit_storage: str = field(default=MEMORY, repr=False)
-    """Where limits are counted: in this process, or for several servers together at redis://HOST:PORT/DB."""
+    """Where limits are counted: in this process, or for several servers together at
+    redis://HOST:PORT/DB.
+    """
     share_prefix_cache: bool = False
-    """Let keys reuse each other's cached prefixes; response times then tell what others have sent."""
+    """Let keys reuse each other's cached prefixes; response times then tell what others have
+    sent.
+    """
 
     def __post_init__(self) -> None:
-        ok = all(key and key.isprintable() and " " not in key and key.isascii() for key in self.api_key)
+        ok = all(
+            key and key.isprintable() and " " not in key and key.isascii() for key in self.api_key
+        )
         if not ok:  # without the value: it may be in somebody's log
             raise ConfigError(
-                "--api-key must be printable ASCII without spaces", hint="make one with twostroke key NAME"
+                "--api-key must be printable ASCII without spaces",
+                hint="make one with twostroke key NAME",
             )
         for name in ("requests_per_minute", "tokens_per_minute"):
             value = getattr(self, name)
@@ -66,4 +78,6 @@ class GatewayOptions:
             hint = "add --requests-per-minute or --tokens-per-minute"
             raise ConfigError("--rate-limit-storage means nothing without a limit", hint=hint)
         if find_spec("redis") is None:
-            raise ConfigError("--rate-limit-storage needs the Redis client", hint="pip install 'twostroke[redis]'")
+            raise ConfigError(
+                "--rate-limit-storage needs the Redis client", hint="pip install 'twostroke[redis]'"
+            )

@@ -1,4 +1,6 @@
-"""The tokens of one tenant that run in this process, or are on their way to where limits are counted."""
+"""The tokens of one tenant that run in this process, or are on their way to where limits are
+counted.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from twostroke.engine.client import OutputStream, TokenUsage
-from twostroke.errors import LimitStorageError
+from twostroke.core.errors import LimitStorageError
+from twostroke.engine.clients.base import OutputStream, TokenUsage
 
 logger = logging.getLogger(__name__)
 
 
 class Tally:
-    """Lives on the event loop's thread. A request's tokens are written once, when it has ended, however it did.
+    """Lives on the event loop's thread. A request's tokens are written once, when it has ended,
+    however it did.
 
     Until then what was reserved for it is ``outstanding``: the most that it can use.
 
@@ -36,7 +39,9 @@ class Tally:
         return self._on_the_way + sum(self._running.values())
 
     def watch(self, stream: OutputStream, reserved: int) -> None:
-        """Count a request as ``reserved`` tokens; what it has really used is written when the engine lets go of it."""
+        """Count a request as ``reserved`` tokens; what it has really used is written when the
+        engine lets go of it.
+        """
         self._running[stream] = reserved
         stream.when_ended(lambda usage: self._settle(stream, usage))
 

@@ -1,1 +1,3 @@
-"""Compiled kernels for CPUs: linear layers over packed weights, paged attention, and the small steps between."""
+"""Compiled kernels for CPUs: linear layers over packed weights, paged attention, and the small
+steps between.
+"""

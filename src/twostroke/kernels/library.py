@@ -1,7 +1,8 @@
-"""Loads the compiled kernels (``cpp/``) and declares their C interface. No torch: addresses go in, nothing comes out.
+"""Loads the compiled kernels (``cpp/``) and declares their C interface. No torch: addresses go in,
+nothing comes out.
 
-The build of the package compiles them (``hatch_build.py``). Without them, or on a processor that they do not support,
-everything runs on PyTorch's own operators.
+The build of the package compiles them (``hatch_build.py``). Without them, or on a processor that
+they do not support, everything runs on PyTorch's own operators.
 """
 
 from __future__ import annotations
@@ -13,13 +14,21 @@ from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_voi
 from pathlib import Path
 from typing import ClassVar
 
-LIBRARY_PATH = Path(__file__).parent / "cpp" / "kernels.so"  # outside any package: it is no Python module
+LIBRARY_PATH = (
+    Path(__file__).parent / "cpp" / "kernels.so"
+)  # outside any package: it is no Python module
 
 LANES = 16  # Outputs in a block of packed weights.
 GROUP = 32  # Inputs that share a scale in 4-bit weights.
 FORMATS = {"bfloat16": 0, "int8": 1, "int4": 2}
 MAX_HEAD_DIM = 256
-COMPONENTS = ("norm", "gemm", "place", "attention", "activation")  # in the order of ``Component`` in ``cpp/kernels.h``
+COMPONENTS = (
+    "norm",
+    "gemm",
+    "place",
+    "attention",
+    "activation",
+)  # in the order of ``Component`` in ``cpp/kernels.h``
 
 
 class LinearCall(ctypes.Structure):
@@ -111,7 +120,8 @@ class PassCall(ctypes.Structure):
 
 
 class Library:
-    """The compiled kernels. Calls release the GIL; of several threads inside, one has the workers, the rest work alone.
+    """The compiled kernels. Calls release the GIL; of several threads inside, one has the workers,
+    the rest work alone.
 
     Raises:
         OSError: The file cannot be loaded, or was built from other sources.
@@ -129,9 +139,15 @@ class Library:
         self.attention = loaded.twostroke_attention
         self.attention.argtypes, self.attention.restype = [POINTER(AttentionCall)], None
         self.rms_norm = loaded.twostroke_rms_norm
-        self.rms_norm.argtypes, self.rms_norm.restype = [c_void_p] * 3 + [c_int64] * 2 + [c_float], None
+        self.rms_norm.argtypes, self.rms_norm.restype = (
+            [c_void_p] * 3 + [c_int64] * 2 + [c_float],
+            None,
+        )
         self.rotate = loaded.twostroke_rotate
-        self.rotate.argtypes, self.rotate.restype = [c_void_p] + [c_int64] * 4 + [c_void_p] * 3, None
+        self.rotate.argtypes, self.rotate.restype = (
+            [c_void_p] + [c_int64] * 4 + [c_void_p] * 3,
+            None,
+        )
         self.silu_mul = loaded.twostroke_silu_mul
         self.silu_mul.argtypes, self.silu_mul.restype = [c_void_p] * 2 + [c_int64] * 2, None
         self.peaks = loaded.twostroke_peaks
@@ -161,13 +177,16 @@ class Library:
 
 @functools.cache
 def load_library() -> Library | None:
-    """The kernels, or ``None`` with one warning where the package was built without, or from other sources."""
+    """The kernels, or ``None`` with one warning where the package was built without, or from other
+    sources.
+    """
     try:
         return Library()
     except (OSError, AttributeError) as error:
         warnings.warn(
-            f"the compiled CPU kernels cannot be used ({error}); PyTorch's operators are used, which decode "
-            "more slowly. Install a C++ compiler (g++ or clang++) and install twostroke again",
+            f"the compiled CPU kernels cannot be used ({error}); PyTorch's operators are used,"
+            " which decode more slowly. Install a C++ compiler (g++ or clang++) and install"
+            " twostroke again",
             stacklevel=2,
         )
         return None

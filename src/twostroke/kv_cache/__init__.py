@@ -1,1 +1,3 @@
-"""The paged KV cache's bookkeeping: which block holds which tokens of which request. Integers only, no tensors."""
+"""The paged KV cache's bookkeeping: which block holds which tokens of which request. Integers only,
+no tensors.
+"""

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import compress
 
-from twostroke.types import BlockKey
+from twostroke.core.request import BlockKey
 
 
 class BlockPool:
     """Reference counts, the content index of the prefix cache, and eviction in order of last use.
 
-    A block is *free* while nobody holds it. A free block may still keep its content: then a lookup by content finds
-    and revives it, until ``allocate`` needs the space and evicts it. Blocks without content go first, then the least
-    recently used. Most of this is done for all blocks of a request at once, by functions that Python has for that.
+    A block is *free* while nobody holds it. A free block may still keep its content: then a lookup
+    by content finds and revives it, until ``allocate`` needs the space and evicts it. Blocks
+    without content go first, then the least recently used. Most of this is done for all blocks of a
+    request at once, by functions that Python has for that.
 
     Args:
         num_blocks: Blocks have ids ``0 .. num_blocks - 1``.
-        is_indexed: Without an index, until ``index`` is called, contents are neither found nor remembered. Whoever asks
-            for that knows that all of them differ.
+        is_indexed: Without an index, until ``index`` is called, contents are neither found nor
+            remembered. Whoever asks for that knows that all of them differ.
 
     Attributes:
         num_free: Blocks that nobody holds.
@@ -28,14 +29,19 @@ class BlockPool:
     def __init__(self, num_blocks: int, *, is_indexed: bool = True) -> None:
         self.num_blocks = self.num_free = num_blocks
         self.is_indexed = is_indexed
-        self._sharers: dict[int, int] = {}  # how many hold a block beside the first one, where anybody does
+        self._sharers: dict[
+            int, int
+        ] = {}  # how many hold a block beside the first one, where anybody does
         self.block_of: dict[BlockKey, int] = {}
-        # Full blocks that are held and not in the index: equal ones were there before, or they have been forgotten.
+        # Full blocks that are held and not in the index: equal ones were there before, or they have
+        # been forgotten.
         self._strays: set[int] = set()
-        self._blank = list(reversed(range(num_blocks)))  # free blocks without content, the last one next
+        self._blank = list(
+            reversed(range(num_blocks))
+        )  # free blocks without content, the last one next
         self._kept: set[BlockKey] = set()  # the contents of the other free blocks
-        # Those in the order in which they became free. The first ``_num_gone`` entries are used up, and so are as many
-        # of the next ones of a content as it was ``_revived`` since.
+        # Those in the order in which they became free. The first ``_num_gone`` entries are used up,
+        # and so are as many of the next ones of a content as it was ``_revived`` since.
         self._queue: list[BlockKey] = []
         self._queued: list[int] = []  # without an index, their blocks
         self._num_gone = 0
@@ -51,7 +57,9 @@ class BlockPool:
         return dict(zip(self._queue[self._num_gone :], self._queued[self._num_gone :]))
 
     def index(self, block_of: dict[BlockKey, int]) -> None:
-        """From now on, look after the contents of blocks; they are those of ``block_of``, of which ``kept`` is part."""
+        """From now on, look after the contents of blocks; they are those of ``block_of``, of which
+        ``kept`` is part.
+        """
         self.block_of = block_of
         self._kept = set(self._queue[self._num_gone :])
         self._queued.clear()
@@ -72,7 +80,9 @@ class BlockPool:
         return block in self._sharers
 
     def allocate(self) -> int:
-        """Take a free block for one holder, evicting its content. The caller has checked ``num_free``."""
+        """Take a free block for one holder, evicting its content. The caller has checked
+        ``num_free``.
+        """
         self.num_free -= 1
         return self._blank.pop() if self._blank else self._evict(1)[0]
 
@@ -137,7 +147,9 @@ class BlockPool:
         self._sharers[block] = self._sharers.get(block, 0) + 1
 
     def share_found(self, contents: Sequence[BlockKey]) -> None:
-        """Add a holder to the block of each content, which is in the index; a free one is revived."""
+        """Add a holder to the block of each content, which is in the index; a free one is
+        revived.
+        """
         for content in contents:
             if content in self._kept:
                 self._kept.remove(content)
@@ -159,7 +171,8 @@ class BlockPool:
         """Remove a holder of each block, the last one first. The last holder leaves a free block.
 
         Args:
-            contents: Of the first blocks, all of which went through ``remember_all``. What the index has is kept.
+            contents: Of the first blocks, all of which went through ``remember_all``. What the
+                index has is kept.
         """
         if self._sharers and any(map(self._sharers.__contains__, blocks)):
             alone = [block not in self._sharers for block in blocks]
@@ -183,11 +196,15 @@ class BlockPool:
         self._kept.update(kept)
 
     def remember_all(self, blocks: Sequence[int], contents: Sequence[BlockKey]) -> None:
-        """Index full blocks by their contents, in this order, unless an equal one is indexed already."""
+        """Index full blocks by their contents, in this order, unless an equal one is indexed
+        already.
+        """
         known = len(self.block_of)
         found = list(map(self.block_of.setdefault, contents, blocks))
         if len(self.block_of) - known < len(blocks):
-            self._strays.update([block for block, indexed in zip(blocks, found) if block != indexed])
+            self._strays.update(
+                [block for block, indexed in zip(blocks, found) if block != indexed]
+            )
 
     def forget(self, block: int, content: BlockKey) -> None:
         """Drop the content of a block that is held from the index."""
@@ -206,7 +223,9 @@ class BlockPool:
         return found
 
     def check_integrity(self, holders: dict[int, int]) -> None:
-        """Assert that the pool agrees with itself and with the holders that the block tables imply."""
+        """Assert that the pool agrees with itself and with the holders that the block tables
+        imply.
+        """
         free, kept = set(self.free_in_order()), {self.block_of[content] for content in self._kept}
         num_kept = len(self._kept) if self.is_indexed else self.num_cached
         assert len(free) == self.num_free == len(self._blank) + num_kept, "a block is free twice"
@@ -214,6 +233,10 @@ class BlockPool:
         for block in range(self.num_blocks):
             found = 0 if block in free else 1 + self._sharers.get(block, 0)
             assert found == holders.get(block, 0), f"block {block}: wrong number of holders"
-            assert block not in free or block not in self._sharers, f"block {block}: free and held disagree"
+            assert block not in free or block not in self._sharers, (
+                f"block {block}: free and held disagree"
+            )
         assert len(set(self.block_of.values())) == len(self.block_of), "a block has two contents"
-        assert not self.is_indexed or kept == free.intersection(self.block_of.values()), "a block is in a wrong queue"
+        assert not self.is_indexed or kept == free.intersection(self.block_of.values()), (
+            "a block is in a wrong queue"
+        )

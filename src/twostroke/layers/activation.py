@@ -23,7 +23,8 @@ def silu_mul(gate_up: Tensor, library: Library | None) -> Tensor:
 
 
 def compiled_peaks(library: Library) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """Finds the maximum of each row of float32 ``[rows, n]`` on a CPU, and the lowest index at which it is.
+    """Finds the maximum of each row of float32 ``[rows, n]`` on a CPU, and the lowest index at
+    which it is.
 
     The maximum of a row with NaN is NaN, as PyTorch's is.
     """

@@ -1,7 +1,8 @@
 """All decoder layers of a step in one call of the compiled kernels: bfloat16 activations on a CPU.
 
-The same kernels, in the same order and with the same roundings, as the layers call one by one; what is saved is the way
-through Python between them, which takes most of a small model's step, and the tensors made on it.
+The same kernels, in the same order and with the same roundings, as the layers call one by one; what
+is saved is the way through Python between them, which takes most of a small model's step, and the
+tensors made on it.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from twostroke.layers.pages import fresh_tensor
 from twostroke.layers.rotary import RotaryTable
 from twostroke.observability.profile import ATTENTION, GEMM, LAYERS, Profiler
 
-# Where a step has at least half as many tokens for two turns of every thread, each thread takes about so many at a time
-# from one layer's attention to the next's: few enough that they stay in its cache, enough to be worth the weights.
+# Where a step has at least half as many tokens for two turns of every thread, each thread takes
+# about so many at a time from one layer's attention to the next's: few enough that they stay in its
+# cache, enough to be worth the weights.
 PART_TOKENS = 128
-# Otherwise all threads share each product, and so many tokens go through an MLP at once. Enough for its products to run
-# at full speed; gates and ups of 2,048 would need 22 MiB of a 350 M model's memory.
+# Otherwise all threads share each product, and so many tokens go through an MLP at once. Enough for
+# its products to run at full speed; gates and ups of 2,048 would need 22 MiB of a 350 M model's
+# memory.
 MLP_TOKENS = 512
 
 
@@ -73,7 +76,9 @@ class CompiledPass:
         def timed() -> None:
             launch()
             for index, name in enumerate(COMPONENTS):
-                profiler.credit({"gemm": GEMM, "attention": ATTENTION}.get(name, LAYERS), seconds[index])
+                profiler.credit(
+                    {"gemm": GEMM, "attention": ATTENTION}.get(name, LAYERS), seconds[index]
+                )
                 seconds[index] = 0.0
 
         self._launch = timed  # type: ignore[method-assign]
@@ -81,7 +86,9 @@ class CompiledPass:
     def __call__(
         self, x: Tensor, positions: Tensor, attention: CompiledAttention, rows: Tensor | None = None
     ) -> Tensor:
-        """Take ``x`` [tokens, hidden], which is overwritten, through all layers; returns ``rows`` of it."""
+        """Take ``x`` [tokens, hidden], which is overwritten, through all layers; returns ``rows``
+        of it.
+        """
         self._attach(attention.caches)
         tokens = len(x)
         self._make_room(tokens)
@@ -101,10 +108,16 @@ class CompiledPass:
             return
         self._caches = caches
         for layer, cache in zip(self._layers, caches):
-            layer.keys, layer.values, layer.window = cache.keys.data_ptr(), cache.values.data_ptr(), cache.window
+            layer.keys, layer.values, layer.window = (
+                cache.keys.data_ptr(),
+                cache.values.data_ptr(),
+                cache.window,
+            )
 
     def _make_room(self, tokens: int) -> None:
-        """Kept between steps: memory that is given back costs a page fault for each 4 KiB when it is used again."""
+        """Kept between steps: memory that is given back costs a page fault for each 4 KiB when it
+        is used again.
+        """
         if tokens <= self._tokens:
             return
         first, in_mlp = self._parts[0], min(tokens, MLP_TOKENS)
@@ -114,7 +127,9 @@ class CompiledPass:
             max(tokens * first.output.packed.inputs, in_mlp * first.down.packed.inputs),
         )
         self._rooms = tuple(fresh_tensor([size], torch.bfloat16) for size in sizes)
-        self._call.normed, self._call.wide, self._call.narrow = (room.data_ptr() for room in self._rooms)
+        self._call.normed, self._call.wide, self._call.narrow = (
+            room.data_ptr() for room in self._rooms
+        )
         self._tokens = tokens  # last: an allocation that fails leaves the room that there was
 
 

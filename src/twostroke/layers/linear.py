@@ -1,4 +1,6 @@
-"""Linear layers over weights that already exist: PyTorch's, and on a CPU compiled ones over packed weights."""
+"""Linear layers over weights that already exist: PyTorch's, and on a CPU compiled ones over packed
+weights.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,14 @@ from twostroke.layers.packing import PackedWeight, can_pack, pack
 
 
 class Linear(Protocol):
-    """``x @ weight.T + bias``. No ``nn.Module``: nothing is trained, and its call overhead shows in small models."""
+    """``x @ weight.T + bias``. No ``nn.Module``: nothing is trained, and its call overhead shows in
+    small models.
+    """
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Map ``[rows, in]`` to ``[rows, out]``, rounded to x's dtype; then add ``residual`` ``[rows, out]``."""
+        """Map ``[rows, in]`` to ``[rows, out]``, rounded to x's dtype; then add ``residual``
+        ``[rows, out]``.
+        """
         ...
 
     def wide(self, x: Tensor) -> Tensor:
@@ -30,12 +36,14 @@ class Linear(Protocol):
         ...
 
 
-def make_linear(weight: Tensor, bias: Tensor | None, quantization: str | None, library: Library | None) -> Linear:
+def make_linear(
+    weight: Tensor, bias: Tensor | None, quantization: str | None, library: Library | None
+) -> Linear:
     """The fastest layer for this weight ``[out, in]``, in place of which it may keep a packed copy.
 
     Args:
-        quantization: ``int8`` or ``int4`` (needs the kernels), ``None`` for the weight's own precision, which it also
-            keeps if its inputs are no multiple of 32.
+        quantization: ``int8`` or ``int4`` (needs the kernels), ``None`` for the weight's own
+            precision, which it also keeps if its inputs are no multiple of 32.
         library: The compiled kernels, if they are to be used.
     """
     for format in (quantization or "bfloat16", "bfloat16"):
@@ -68,8 +76,8 @@ class TorchLinear:
 class PackedLinear:
     """The compiled kernel over packed weights, bfloat16 activations on a CPU.
 
-    Every output is the sum of its products in the same order, whatever the number of rows: a request's numbers do not
-    depend on who else is in the batch.
+    Every output is the sum of its products in the same order, whatever the number of rows: a
+    request's numbers do not depend on who else is in the batch.
 
     Attributes:
         call: The kernel's arguments; those that differ from call to call are set by each.
@@ -91,7 +99,9 @@ class PackedLinear:
         self._reference = ctypes.byref(self.call)
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        return self._run(x, torch.empty(len(x), self.packed.outputs, dtype=torch.bfloat16), residual)
+        return self._run(
+            x, torch.empty(len(x), self.packed.outputs, dtype=torch.bfloat16), residual
+        )
 
     def wide(self, x: Tensor) -> Tensor:
         return self._run(x, torch.empty(len(x), self.packed.outputs), None)

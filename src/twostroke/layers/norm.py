@@ -9,11 +9,14 @@ from twostroke.kernels.library import Library
 
 
 class RMSNorm:
-    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension, computed in float32 and returned in x's dtype.
+    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension, computed in float32 and
+    returned in x's dtype.
 
     Args:
-        weight: Its last dimension is normalized over; leading ones broadcast (one row per attention head, say).
-        library: The compiled kernels, if they are to be used: bfloat16 on a CPU, a weight of one dimension.
+        weight: Its last dimension is normalized over; leading ones broadcast (one row per attention
+            head, say).
+        library: The compiled kernels, if they are to be used: bfloat16 on a CPU, a weight of one
+            dimension.
     """
 
     __slots__ = ("_library", "eps", "weight")
@@ -28,7 +31,9 @@ class RMSNorm:
         if self._library is not None:
             out, size = torch.empty_like(x), x.shape[-1]
             rows = x.numel() // size
-            self._library.rms_norm(x.data_ptr(), self.weight.data_ptr(), out.data_ptr(), rows, size, self.eps)
+            self._library.rms_norm(
+                x.data_ptr(), self.weight.data_ptr(), out.data_ptr(), rows, size, self.eps
+            )
             return out
         wide = x.float()
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)

@@ -1,8 +1,9 @@
-"""Weights rearranged, and for int8 and int4 rounded, as the compiled kernels read them (``kernels/cpp/linear.inc``).
+"""Weights rearranged, and for int8 and int4 rounded, as the compiled kernels read them
+(``kernels/cpp/linear.inc``).
 
-int8: one scale per output, ``max |w| / 127``. int4: one scale per output and 32 inputs, chosen so that the largest
-weight becomes -8 and the whole range -8 .. 7 is used, as in llama.cpp's Q4_0. Activations are rounded by the kernels,
-to int8 with one scale per token.
+int8: one scale per output, ``max |w| / 127``. int4: one scale per output and 32 inputs, chosen so
+that the largest weight becomes -8 and the whole range -8 .. 7 is used, as in llama.cpp's Q4_0.
+Activations are rounded by the kernels, to int8 with one scale per token.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ class PackedWeight:
 
     Attributes:
         format: ``bfloat16``, ``int8`` or ``int4``.
-        data: bfloat16 ``[blocks, inputs / 2, 16, 2]``; int8 ``[blocks, inputs / 4, 16, 4]``; int4, as uint8,
-            ``[blocks, inputs / 32, 4, 16, 4]`` with two weights a byte.
+        data: bfloat16 ``[blocks, inputs / 2, 16, 2]``; int8 ``[blocks, inputs / 4, 16, 4]``; int4,
+            as uint8, ``[blocks, inputs / 32, 4, 16, 4]`` with two weights a byte.
         scales: float32; int8 ``[blocks * 16]``, int4 ``[blocks, inputs / 32, 16]``.
-        offsets: int32 ``[blocks * 16]``, for int8: -128 times an output's sum. The AVX-512 kernel multiplies unsigned
-            activations, 128 too large, and begins its sums here.
+        offsets: int32 ``[blocks * 16]``, for int8: -128 times an output's sum. The AVX-512 kernel
+            multiplies unsigned activations, 128 too large, and begins its sums here.
     """
 
     format: str
@@ -40,17 +41,25 @@ class PackedWeight:
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return sum(part.nbytes for part in (self.data, self.scales, self.offsets) if part is not None)
+        return sum(
+            part.nbytes for part in (self.data, self.scales, self.offsets) if part is not None
+        )
 
 
 def can_pack(weight: Tensor, format: str) -> bool:
     """Whether the kernels take this weight ``[outputs, inputs]`` in this format."""
     multiple = {"bfloat16": 2, "int8": GROUP, "int4": GROUP}[format]
-    return weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and weight.shape[1] % multiple == 0
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.bfloat16
+        and weight.shape[1] % multiple == 0
+    )
 
 
 def pack(weight: Tensor, format: str) -> PackedWeight:
-    """Pack a bfloat16 weight ``[outputs, inputs]``; outputs are padded to a multiple of 16 with zeros."""
+    """Pack a bfloat16 weight ``[outputs, inputs]``; outputs are padded to a multiple of 16 with
+    zeros.
+    """
     outputs, inputs = weight.shape
     if outputs % LANES:  # padding by nothing would copy
         weight = F.pad(weight, (0, 0, 0, -outputs % LANES))
@@ -68,7 +77,9 @@ def pack(weight: Tensor, format: str) -> PackedWeight:
 
 
 def unpack(packed: PackedWeight) -> Tensor:
-    """The weight as the kernels see it, ``[outputs, inputs]``: bfloat16 as it was, float32 after rounding."""
+    """The weight as the kernels see it, ``[outputs, inputs]``: bfloat16 as it was, float32 after
+    rounding.
+    """
     data, inputs = packed.data, packed.inputs
     if packed.format == "int4":
         both = torch.stack((data & 15, data >> 4), dim=-2)  # [blocks, groups, 4, 16, 2, 4]
@@ -83,12 +94,16 @@ def unpack(packed: PackedWeight) -> Tensor:
 
 
 def rows_of(packed: PackedWeight, indices: Tensor) -> Tensor:
-    """Rows ``indices`` [rows] of a bfloat16 weight, ``[rows, inputs]``: an embedding that shares the head's weight."""
+    """Rows ``indices`` [rows] of a bfloat16 weight, ``[rows, inputs]``: an embedding that shares
+    the head's weight.
+    """
     return packed.data[indices // LANES, :, indices % LANES].view(len(indices), packed.inputs)
 
 
 def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """``[outputs, inputs]`` to int8 of the same shape and float32 scales ``[outputs]``; ``w ~ q * scale``."""
+    """``[outputs, inputs]`` to int8 of the same shape and float32 scales ``[outputs]``; ``w ~ q *
+    scale``.
+    """
     wide = weight.float()
     scales = wide.abs().amax(1) / 127
     q = (wide / scales.clamp(min=torch.finfo(torch.float32).tiny)[:, None]).round_()
@@ -96,9 +111,13 @@ def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantize_int4(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """``[outputs, inputs]`` to int8 in -8 .. 7 of the same shape and float32 scales ``[outputs, inputs / 32]``."""
+    """``[outputs, inputs]`` to int8 in -8 .. 7 of the same shape and float32 scales ``[outputs,
+    inputs / 32]``.
+    """
     groups = weight.float().view(len(weight), -1, GROUP)
-    largest = groups.gather(2, groups.abs().argmax(2, keepdim=True))  # [outputs, groups, 1], with its sign
+    largest = groups.gather(
+        2, groups.abs().argmax(2, keepdim=True)
+    )  # [outputs, groups, 1], with its sign
     scales = largest / -8
     inverse = torch.where(scales == 0, 0.0, 1 / scales)
     q = (groups * inverse).round_().clamp_(-8, 7)

@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 from twostroke.kernels.library import Library
-from twostroke.model_config import RopeConfig
+from twostroke.model_spec.model_config import RopeConfig
 
 
 class Rotation(Protocol):
     """Angles of one step's tokens, ready to be applied in every layer."""
 
     def apply(self, x: Tensor) -> Tensor:
-        """Rotate heads ``[tokens, heads, head_dim]``, pairing element i with i + head_dim / 2 as Hugging Face does.
+        """Rotate heads ``[tokens, heads, head_dim]``, pairing element i with i + head_dim / 2 as
+        Hugging Face does.
 
         Returns x itself, changed, or a new tensor.
         """
@@ -36,7 +37,9 @@ class TorchRotation(NamedTuple):
 
 
 class CompiledRotation(NamedTuple):
-    """The compiled kernel, in place: bfloat16 on a CPU. Tables are float32 ``[max_length, head_dim / 2]``."""
+    """The compiled kernel, in place: bfloat16 on a CPU. Tables are float32 ``[max_length, head_dim
+    / 2]``.
+    """
 
     positions: Tensor
     cos: Tensor
@@ -51,7 +54,8 @@ class CompiledRotation(NamedTuple):
 
 
 class RotaryTable:
-    """Cosines and sines of every position up to ``max_length``, float32, ``[max_length, head_dim / 2]`` each.
+    """Cosines and sines of every position up to ``max_length``, float32, ``[max_length, head_dim /
+    2]`` each.
 
     Args:
         library: The compiled kernels, if they are to be used: bfloat16 heads on a CPU.
@@ -68,7 +72,9 @@ class RotaryTable:
         library: Library | None = None,
     ) -> None:
         frequencies, scale = rope_frequencies(config, head_dim)
-        angles = torch.arange(max_length, dtype=torch.float32)[:, None] * frequencies  # [positions, head_dim / 2]
+        angles = (
+            torch.arange(max_length, dtype=torch.float32)[:, None] * frequencies
+        )  # [positions, head_dim / 2]
         self.cos = (angles.cos() * scale).to(device)
         self.sin = (angles.sin() * scale).to(device)
         self._library = library
@@ -78,11 +84,15 @@ class RotaryTable:
         if self._library is not None:
             return CompiledRotation(positions, self.cos, self.sin, self._library)
         cos, sin = self.cos[positions], self.sin[positions]  # [tokens, head_dim / 2]
-        return TorchRotation(torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1))
+        return TorchRotation(
+            torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1)
+        )
 
 
 def rope_frequencies(config: RopeConfig, head_dim: int) -> tuple[Tensor, float]:
-    """Angle per position of each pair of elements, float32 ``[head_dim / 2]``, and the factor on cosines and sines."""
+    """Angle per position of each pair of elements, float32 ``[head_dim / 2]``, and the factor on
+    cosines and sines.
+    """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     base = 1.0 / (config.theta**exponents)
     if config.kind == "linear":
@@ -95,7 +105,9 @@ def rope_frequencies(config: RopeConfig, head_dim: int) -> tuple[Tensor, float]:
 
 
 def _llama3(config: RopeConfig, base: Tensor) -> Tensor:
-    """Slow waves are stretched by ``factor``, fast ones kept, and those between interpolated (Llama 3.1)."""
+    """Slow waves are stretched by ``factor``, fast ones kept, and those between interpolated (Llama
+    3.1).
+    """
     turns = config.original_length * base / (2 * math.pi)  # full turns over the original context
     smooth = (turns - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor)
     blended = (1 - smooth) * base / config.factor + smooth * base
@@ -107,7 +119,11 @@ def _yarn(config: RopeConfig, base: Tensor, head_dim: int) -> tuple[Tensor, floa
     """Yarn (Peng et al. 2023): a linear ramp over dimensions from kept to stretched frequencies."""
 
     def dimension(turns: float) -> float:
-        return head_dim * math.log(config.original_length / (turns * 2 * math.pi)) / (2 * math.log(config.theta))
+        return (
+            head_dim
+            * math.log(config.original_length / (turns * 2 * math.pi))
+            / (2 * math.log(config.theta))
+        )
 
     low, high = dimension(config.beta_fast), dimension(config.beta_slow)
     if config.truncate:

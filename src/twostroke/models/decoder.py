@@ -1,7 +1,8 @@
-"""The decoder-only transformer that Llama and its relatives share: pre-norm blocks of attention and SwiGLU.
+"""The decoder-only transformer that Llama and its relatives share: pre-norm blocks of attention and
+SwiGLU.
 
-The subclasses, one file per ``model_type``, say in what they differ; the differences themselves are fields of
-``ModelConfig``. Inference only: plain tensors, no ``nn.Module``, no autograd.
+The subclasses, one file per ``model_type``, say in what they differ; the differences themselves are
+fields of ``ModelConfig``. Inference only: plain tensors, no ``nn.Module``, no autograd.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from twostroke.layers.linear import Linear, PackedLinear, TorchLinear, make_line
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.packing import rows_of
 from twostroke.layers.rotary import RotaryTable, Rotation
-from twostroke.model_config import ModelConfig
+from twostroke.model_spec.model_config import ModelConfig
 from twostroke.observability.profile import GEMM, LAYERS, Profiler
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One tensor of the model and the checkpoint tensors that make it up, stacked along the first dimension."""
+    """One tensor of the model and the checkpoint tensors that make it up, stacked along the first
+    dimension.
+    """
 
     name: str
     parts: tuple[tuple[str, tuple[int, ...]], ...]
@@ -53,10 +56,12 @@ class Decoder:
 
     Args:
         config: Its architecture.
-        parameters: The tensors that ``parameters_of(config)`` lists, all of one dtype and on one device. They are
-            taken out one by one, since a layer may keep another form of its weight, and two would not fit.
+        parameters: The tensors that ``parameters_of(config)`` lists, all of one dtype and on one
+            device. They are taken out one by one, since a layer may keep another form of its
+            weight, and two would not fit.
         max_length: Positions lie in ``[0, max_length)``.
-        quantization: ``int8`` or ``int4`` rounds the weights of linear layers; bfloat16 on a CPU only.
+        quantization: ``int8`` or ``int4`` rounds the weights of linear layers; bfloat16 on a CPU
+            only.
     """
 
     model_type = ""
@@ -79,7 +84,8 @@ class Decoder:
         self._embedding: Tensor | None = None if shared else embedding
         self._norm = RMSNorm(parameters.pop("norm"), config.rms_norm_eps, kernels)
         self._layers = [
-            DecoderLayer(index, config, parameters, quantization, kernels) for index in range(config.num_layers)
+            DecoderLayer(index, config, parameters, quantization, kernels)
+            for index in range(config.num_layers)
         ]
         self._rotary = RotaryTable(config.rope, config.head_dim, max_length, self.device, kernels)
         if quantization is not None:
@@ -87,24 +93,32 @@ class Decoder:
             _warn_if_exact(linears, quantization)
         parts = [layer.compiled_parts() for layer in self._layers]
         self.compiled_pass = (
-            CompiledPass([part for part in parts if part], self._rotary, kernels) if kernels and all(parts) else None
+            CompiledPass([part for part in parts if part], self._rotary, kernels)
+            if kernels and all(parts)
+            else None
         )
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the matrices as they are kept; norms and biases are too small to count."""
         own_head = not (self.config.tie_word_embeddings and isinstance(self._head, TorchLinear))
-        ends = (self._head.nbytes if own_head else 0) + (0 if self._embedding is None else self._embedding.nbytes)
+        ends = (self._head.nbytes if own_head else 0) + (
+            0 if self._embedding is None else self._embedding.nbytes
+        )
         return ends + sum(layer.weight_bytes for layer in self._layers)
 
-    def forward(self, token_ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor | None = None) -> Tensor:
-        """Run ``token_ids`` [tokens] at ``positions`` [tokens] (int64); returns normed hidden states [rows, hidden].
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor | None = None
+    ) -> Tensor:
+        """Run ``token_ids`` [tokens] at ``positions`` [tokens] (int64); returns normed hidden
+        states [rows, hidden].
 
         Tokens of many requests may be mixed; only ``attention`` knows which belong together.
 
         Args:
-            rows: Which tokens' states are wanted, int64 in rising order, by default all. What the last layer does
-                after its attention is spared for the others: their keys and values are all that is read of them.
+            rows: Which tokens' states are wanted, int64 in rising order, by default all. What the
+                last layer does after its attention is spared for the others: their keys and values
+                are all that is read of them.
         """
         x = self._embed(token_ids)  # [tokens, hidden]
         if self.compiled_pass is not None and isinstance(attention, CompiledAttention):
@@ -121,7 +135,9 @@ class Decoder:
         return rows_of(self._head.packed, token_ids)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Scores of every token of the vocabulary: ``[rows, hidden]`` to float32 ``[rows, vocab]``."""
+        """Scores of every token of the vocabulary: ``[rows, hidden]`` to float32 ``[rows,
+        vocab]``.
+        """
         return self._head.wide(hidden)
 
     def instrument(self, profiler: Profiler) -> None:
@@ -134,7 +150,9 @@ class Decoder:
 
     @classmethod
     def parameters_of(cls, config: ModelConfig) -> list[Parameter]:
-        """What to load: fused parameters in terms of the names and shapes in a Hugging Face checkpoint."""
+        """What to load: fused parameters in terms of the names and shapes in a Hugging Face
+        checkpoint.
+        """
         embed_shape = (config.vocab_size, config.hidden_size)
         found = [Parameter("embed", (("model.embed_tokens.weight", embed_shape),))]
         for layer in range(config.num_layers):
@@ -158,7 +176,11 @@ class DecoderLayer:
     ) -> None:
         def linear(name: str) -> Linear:
             weight = parameters.pop(f"{index}.{name}.weight")
-            bias = parameters.pop(f"{index}.{name}.bias") if f"{index}.{name}.bias" in parameters else None
+            bias = (
+                parameters.pop(f"{index}.{name}.bias")
+                if f"{index}.{name}.bias" in parameters
+                else None
+            )
             return make_linear(weight, bias, quantization, kernels)
 
         def norm(name: str) -> RMSNorm:
@@ -174,8 +196,12 @@ class DecoderLayer:
         self._gate_up, self._down = linear("gate_up"), linear("down")
         self._qk_norm: RMSNorm | None = None
         if config.qk_norm:
-            # One row per head, so that queries and keys are normalized, and later rotated, in one go.
-            q_row, k_row = parameters.pop(f"{index}.q_norm"), parameters.pop(f"{index}.k_norm")  # [head_dim]
+            # One row per head, so that queries and keys are normalized, and later rotated, in one
+            # go.
+            q_row, k_row = (
+                parameters.pop(f"{index}.q_norm"),
+                parameters.pop(f"{index}.k_norm"),
+            )  # [head_dim]
             rows = torch.cat((q_row.expand(self._heads, -1), k_row.expand(self._kv_heads, -1)))
             self._qk_norm = RMSNorm(rows, config.rms_norm_eps)
 
@@ -194,9 +220,13 @@ class DecoderLayer:
             return None
         return LayerParts(self._input_norm, self._mlp_norm, self._qk_norm, *packed)
 
-    def __call__(self, x: Tensor, rotation: Rotation, attention: Attention, rows: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, rotation: Rotation, attention: Attention, rows: Tensor | None = None
+    ) -> Tensor:
         """Map ``[tokens, hidden]`` to ``[rows, hidden]``, by default all rows."""
-        attended = self._attend(self._input_norm(x), rotation, attention)  # [tokens, heads * head_dim]
+        attended = self._attend(
+            self._input_norm(x), rotation, attention
+        )  # [tokens, heads * head_dim]
         if rows is not None:
             attended, x = attended[rows], x[rows]
         x = self._output(attended, residual=x)
@@ -205,7 +235,9 @@ class DecoderLayer:
 
     def _attend(self, x: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
         tokens, rotated = x.shape[0], self._heads + self._kv_heads
-        heads = self._qkv(x).view(tokens, rotated + self._kv_heads, self._head_dim)  # queries, keys, values
+        heads = self._qkv(x).view(
+            tokens, rotated + self._kv_heads, self._head_dim
+        )  # queries, keys, values
         qk = heads[:, :rotated]
         if self._qk_norm is not None:
             qk = self._qk_norm(qk)
@@ -226,8 +258,8 @@ def _warn_if_exact(linears: list[Linear], quantization: str) -> None:
     exact = sum(_format(linear) != quantization for linear in linears)
     if exact:
         warnings.warn(
-            f"{exact} of {len(linears)} linear layers keep their precision: --quantization {quantization} needs inputs "
-            f"that are a multiple of {GROUP}",
+            f"{exact} of {len(linears)} linear layers keep their precision: --quantization"
+            f" {quantization} needs inputs that are a multiple of {GROUP}",
             stacklevel=3,
         )
 

@@ -1,4 +1,6 @@
-"""Llama 1 to 3 and the many models that copy it: no biases unless the config says so, llama3 rope scaling."""
+"""Llama 1 to 3 and the many models that copy it: no biases unless the config says so, llama3 rope
+scaling.
+"""
 
 from __future__ import annotations
 

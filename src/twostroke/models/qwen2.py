@@ -1,4 +1,6 @@
-"""Qwen2 and Qwen2.5: Llama with biases on query, key and value; a sliding window only in upper layers, if at all."""
+"""Qwen2 and Qwen2.5: Llama with biases on query, key and value; a sliding window only in upper
+layers, if at all.
+"""
 
 from __future__ import annotations
 

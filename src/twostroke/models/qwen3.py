@@ -1,4 +1,6 @@
-"""Qwen3 (dense): no qkv biases; query and key heads are RMS-normalized before the rotation; own head_dim."""
+"""Qwen3 (dense): no qkv biases; query and key heads are RMS-normalized before the rotation; own
+head_dim.
+"""
 
 from __future__ import annotations
 

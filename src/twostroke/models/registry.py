@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from twostroke.errors import ModelLoadError
+from twostroke.core.errors import ModelLoadError
 
 if TYPE_CHECKING:
     from twostroke.models.decoder import Decoder
@@ -18,5 +18,7 @@ def model_class(model_type: str) -> type[Decoder]:
     if model_type not in _CLASSES:
         hint = "supported architectures: " + ", ".join(_CLASSES)
         raise ModelLoadError(f"unknown architecture: model_type is {model_type!r}", hint=hint)
-    found: type[Decoder] = getattr(import_module(f"twostroke.models.{model_type}"), _CLASSES[model_type])
+    found: type[Decoder] = getattr(
+        import_module(f"twostroke.models.{model_type}"), _CLASSES[model_type]
+    )
     return found

@@ -1,7 +1,8 @@
 """Step events as a Chrome trace, for https://ui.perfetto.dev or chrome://tracing.
 
-Format: "Trace Event Format" (Google, 2016), JSON object form. One track shows the engine's steps, one more each
-request: queued, then a slice per step it took part in. Times are microseconds since the first thing shown.
+Format: "Trace Event Format" (Google, 2016), JSON object form. One track shows the engine's steps,
+one more each request: queued, then a slice per step it took part in. Times are microseconds since
+the first thing shown.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ Record = dict[str, Any]
 
 
 def chrome_trace(events: Iterable[StepEvent]) -> dict[str, Any]:
-    """The trace as plain values; ``traceEvents`` holds the names of tracks, then all else in order of time."""
+    """The trace as plain values; ``traceEvents`` holds the names of tracks, then all else in order
+    of time.
+    """
     trace = _Trace()
     for event in events:
         trace.add(event)
@@ -56,7 +59,9 @@ class _Trace:
             self._request(item, event, end)
         for done in event.finished:
             self._finish_queue(done.request_id, event.time)
-            self._instant(done.request_id, f"finished: {done.reason.value}", end, {"step": event.step})
+            self._instant(
+                done.request_id, f"finished: {done.reason.value}", end, {"step": event.step}
+            )
 
     def result(self) -> dict[str, Any]:
         first = min((record["ts"] for record in self._records), default=0.0)
@@ -64,7 +69,9 @@ class _Trace:
             begin = round((record["ts"] - first) * 1e6, 3)
             if "dur" in record:
                 # Rounding both ends, not the length, keeps neighbours from overlapping.
-                record["dur"] = round(round((record["ts"] + record["dur"] - first) * 1e6, 3) - begin, 3)
+                record["dur"] = round(
+                    round((record["ts"] + record["dur"] - first) * 1e6, 3) - begin, 3
+                )
             record["ts"] = begin
         # A slice that encloses another must come first where both start together.
         self._records.sort(key=lambda record: (record["ts"], -record.get("dur", 0.0)))
@@ -94,26 +101,57 @@ class _Trace:
 
     def _counters(self, event: StepEvent) -> None:
         prompt = event.num_prompt_tokens
-        self._counter("KV blocks", event, {"used": event.total_blocks - event.free_blocks, "free": event.free_blocks})
-        self._counter("requests", event, {"running": event.num_running, "waiting": event.num_waiting})
-        self._counter("tokens per step", event, {"prefill": prompt, "decode": event.num_tokens - prompt})
+        self._counter(
+            "KV blocks",
+            event,
+            {"used": event.total_blocks - event.free_blocks, "free": event.free_blocks},
+        )
+        self._counter(
+            "requests", event, {"running": event.num_running, "waiting": event.num_waiting}
+        )
+        self._counter(
+            "tokens per step", event, {"prefill": prompt, "decode": event.num_tokens - prompt}
+        )
         self._counter("KV waste", event, {"ratio": event.kv_waste})
 
     def _counter(self, name: str, event: StepEvent, values: dict[str, float]) -> None:
         self._records.append(
-            {"ph": "C", "name": name, "pid": ENGINE_PID, "tid": STEPS_TID, "ts": event.time, "args": values}
+            {
+                "ph": "C",
+                "name": name,
+                "pid": ENGINE_PID,
+                "tid": STEPS_TID,
+                "ts": event.time,
+                "args": values,
+            }
         )
 
     def _slice(self, pid: int, tid: int, name: str, begin: float, end: float, args: Record) -> None:
         duration = max(0.0, end - begin)
         self._records.append(
-            {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": begin, "dur": duration, "args": args}
+            {
+                "ph": "X",
+                "name": name,
+                "pid": pid,
+                "tid": tid,
+                "ts": begin,
+                "dur": duration,
+                "args": args,
+            }
         )
 
     def _instant(self, request_id: str, name: str, time: float, args: Record) -> None:
         tid = self._tid(request_id)
         self._records.append(
-            {"ph": "i", "s": "t", "name": name, "pid": REQUESTS_PID, "tid": tid, "ts": time, "args": args}
+            {
+                "ph": "i",
+                "s": "t",
+                "name": name,
+                "pid": REQUESTS_PID,
+                "tid": tid,
+                "ts": time,
+                "args": args,
+            }
         )
 
     def _tid(self, request_id: str) -> int:
@@ -122,7 +160,13 @@ class _Trace:
             tid = self._tids[request_id] = len(self._tids) + 1
             self._names.append(_name("thread_name", REQUESTS_PID, tid, request_id))
             self._names.append(
-                {"ph": "M", "name": "thread_sort_index", "pid": REQUESTS_PID, "tid": tid, "args": {"sort_index": tid}}
+                {
+                    "ph": "M",
+                    "name": "thread_sort_index",
+                    "pid": REQUESTS_PID,
+                    "tid": tid,
+                    "args": {"sort_index": tid},
+                }
             )
         return tid
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from twostroke.types import FinishReason, Reason, ScheduledRequest, StepPlan, StepResult
+from twostroke.core.request import FinishReason
+from twostroke.core.step import Reason, ScheduledRequest, StepPlan, StepResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,8 @@ class SchedulerStats:
         num_running: Requests that hold blocks.
         num_waiting: Requests that wait for their first or (after preemption) next admission.
         total_blocks: KV blocks that there are.
-        free_blocks: Blocks that no request holds; they may still cache a prefix, which then can be evicted.
+        free_blocks: Blocks that no request holds; they may still cache a prefix, which then can be
+            evicted.
         cached_blocks: Blocks, held or free, whose content a prefix lookup can find.
         allocated_slots: Slots of all held blocks.
         used_slots: Those of them that hold a token.
@@ -44,8 +46,9 @@ class ScheduledTokens(msgspec.Struct, frozen=True, kw_only=True):
     """One request's share of the step: ``num_tokens`` tokens from position ``start`` on.
 
     Attributes:
-        num_prompt_tokens: How many of these are prompt tokens (prefill); the rest are output tokens, one while
-            decoding, more under speculation or when a preempted request is computed again.
+        num_prompt_tokens: How many of these are prompt tokens (prefill); the rest are output
+            tokens, one while decoding, more under speculation or when a preempted request is
+            computed again.
         sampled: Whether the step gave it a new token.
         num_new_tokens: How many it gave.
         num_blocks: Length of its block table.
@@ -63,14 +66,18 @@ class ScheduledTokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreemptedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that lost its blocks; ``by`` names the one that needed them (``None``: it yielded to all others)."""
+    """A request that lost its blocks; ``by`` names the one that needed them (``None``: it yielded
+    to all others).
+    """
 
     request_id: str
     by: str | None = None
 
 
 class HeldBackRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that got fewer tokens than it lacks, or none; ``behind`` more wait behind it for the same reason."""
+    """A request that got fewer tokens than it lacks, or none; ``behind`` more wait behind it for
+    the same reason.
+    """
 
     request_id: str
     reason: Reason
@@ -84,14 +91,17 @@ class FinishedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LabelledRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What its client calls a request that runs for the first time: ``user``, ``prompt_cache_key`` ..."""
+    """What its client calls a request that runs for the first time: ``user``, ``prompt_cache_key``
+    ...
+    """
 
     request_id: str
     labels: dict[str, str]
 
 
 class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One step. Times are seconds on the engine's clock; a written event has no undefined fields, only ``None``.
+    """One step. Times are seconds on the engine's clock; a written event has no undefined fields,
+    only ``None``.
 
     Attributes:
         step: Number of the step, from the plan.
@@ -99,7 +109,8 @@ class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
         duration: Seconds, scheduling included.
         num_tokens: Tokens that went through the model.
         token_budget: Most tokens that could have.
-        num_running: After the step, as are ``num_waiting`` and the block counts (see ``SchedulerStats``).
+        num_running: After the step, as are ``num_waiting`` and the block counts (see
+            ``SchedulerStats``).
         kv_waste: Share of the allocated slots that hold no token, in [0, 1].
         prefix_queries: Tokens looked up in the prefix cache in this step.
         prefix_hits: Tokens found there in this step.
@@ -174,10 +185,13 @@ def build_step_event(
         started: When the step began, seconds on the engine's clock.
         finished: When it ended.
         stats: The scheduler's state after the step.
-        previous: Its state after the step before; what was looked up in the prefix cache since belongs to this step.
+        previous: Its state after the step before; what was looked up in the prefix cache since
+            belongs to this step.
         token_budget: ``max_num_batched_tokens``.
-        finished_requests: Internal ids (not the client's) of those that ended with this step, and why.
-        timings: Seconds by component, in addition to those in ``result`` ("schedule", "update", ...).
+        finished_requests: Internal ids (not the client's) of those that ended with this step, and
+            why.
+        timings: Seconds by component, in addition to those in ``result`` ("schedule", "update",
+            ...).
     """
     previous = previous or SchedulerStats()
     waste = 1 - stats.used_slots / stats.allocated_slots if stats.allocated_slots else 0.0
@@ -199,14 +213,19 @@ def build_step_event(
         prefix_queries=stats.prefix_queries - previous.prefix_queries,
         prefix_hits=stats.prefix_hits - previous.prefix_hits,
         preempted=[
-            PreemptedRequest(request_id=d.request_id, by=d.by) for d in plan.decisions if d.reason is Reason.PREEMPTED
+            PreemptedRequest(request_id=d.request_id, by=d.by)
+            for d in plan.decisions
+            if d.reason is Reason.PREEMPTED
         ],
         held_back=[
             HeldBackRequest(request_id=d.request_id, reason=d.reason, by=d.by, behind=d.behind)
             for d in plan.decisions
             if d.reason is not Reason.PREEMPTED
         ],
-        finished=[FinishedRequest(request_id=request_id, reason=reason) for request_id, reason in finished_requests],
+        finished=[
+            FinishedRequest(request_id=request_id, reason=reason)
+            for request_id, reason in finished_requests
+        ],
         labelled=[
             LabelledRequest(request_id=item.request.request_id, labels=dict(item.request.labels))
             for item in plan.scheduled.values()
@@ -217,7 +236,9 @@ def build_step_event(
     )
 
 
-def _scheduled_tokens(item: ScheduledRequest, plan: StepPlan, result: StepResult) -> ScheduledTokens:
+def _scheduled_tokens(
+    item: ScheduledRequest, plan: StepPlan, result: StepResult
+) -> ScheduledTokens:
     request = item.request
     # The request's own tokens have grown by now, so that `item.samples` would say something else.
     num_new_tokens = len(result.token_ids.get(request.request_id, ()))

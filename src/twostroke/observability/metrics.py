@@ -1,6 +1,7 @@
 """Prometheus metrics of one engine, under vLLM's names, so that dashboards made for vLLM work here.
 
-Bucket edges are those of vLLM's ``v1/metrics/loggers.py``. What twostroke adds is called ``twostroke:...``.
+Bucket edges are those of vLLM's ``v1/metrics/loggers.py``. What twostroke adds is called
+``twostroke:...``.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from twostroke.core.request import FinishReason, Request
 from twostroke.observability.events import SchedulerStats, StepEvent
-from twostroke.types import FinishReason, Request
 
 # The library's own constant names a newer version of the format in its later releases.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -32,7 +33,21 @@ REQUEST_BUCKETS = (
 REQUEST_TOKENS_BUCKETS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
 SAMPLES_BUCKETS = (1, 2, 5, 10, 20)
 STEP_TOKENS_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-STEP_SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+STEP_SECONDS_BUCKETS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+)
 
 
 LABELS = ("model_name", "engine")
@@ -61,16 +76,25 @@ class EngineMetrics:
     def observe_startup(self, seconds: Mapping[str, float]) -> None:
         """Set the start-up time of each phase.
 
-        ``process`` is all before loading began (interpreter, command line), ``ready`` all until the engine could take
-        requests; between them lie ``import`` (with ``tokenizer`` beside it), ``config``, ``weights`` and ``kv_cache``.
+        ``process`` is all before loading began (interpreter, command line), ``ready`` all until the
+        engine could take requests; between them lie ``import`` (with ``tokenizer`` beside it),
+        ``config``, ``weights`` and ``kv_cache``.
         """
         for phase, value in seconds.items():
             self._startup.labels(self._model_name, ENGINE, phase).set(value)
 
     def describe_cache(self, num_blocks: int, block_size: int, *, prefix_caching: bool) -> None:
-        """Say how large the KV cache is: vLLM's info metric, whose facts are labels of a constant 1."""
-        facts = {"block_size": block_size, "num_gpu_blocks": num_blocks, "enable_prefix_caching": prefix_caching}
-        info = Gauge("vllm:cache_config_info", "The KV cache.", [*LABELS, *facts], registry=self.registry)
+        """Say how large the KV cache is: vLLM's info metric, whose facts are labels of a constant
+        1.
+        """
+        facts = {
+            "block_size": block_size,
+            "num_gpu_blocks": num_blocks,
+            "enable_prefix_caching": prefix_caching,
+        }
+        info = Gauge(
+            "vllm:cache_config_info", "The KV cache.", [*LABELS, *facts], registry=self.registry
+        )
         info.labels(self._model_name, ENGINE, *map(str, facts.values())).set(1)
 
     def observe_stats(self, stats: SchedulerStats) -> None:
@@ -78,7 +102,9 @@ class EngineMetrics:
         self._running.set(stats.num_running)
         self._waiting.set(stats.num_waiting)
         self._kv_usage.set(1 - stats.free_blocks / max(1, stats.total_blocks))
-        self._kv_waste.set(1 - stats.used_slots / max(1, stats.allocated_slots) if stats.allocated_slots else 0.0)
+        self._kv_waste.set(
+            1 - stats.used_slots / max(1, stats.allocated_slots) if stats.allocated_slots else 0.0
+        )
 
     def observe_step(self, event: StepEvent) -> None:
         """Count one step; events must come once each and in order."""
@@ -90,10 +116,11 @@ class EngineMetrics:
             self._step_seconds.observe(event.duration)
 
     def observe_tokens(self, samples: Iterable[tuple[Request, int]], now: float) -> None:
-        """Count the output tokens of each sample that became known at ``now``, before ``observe_finished`` for it.
+        """Count the output tokens of each sample that became known at ``now``, before
+        ``observe_finished`` for it.
 
-        As in vLLM, tokens that one step gave together (speculation) make one gap, and the prompt counts as processed
-        with the first output token, cached tokens included.
+        As in vLLM, tokens that one step gave together (speculation) make one gap, and the prompt
+        counts as processed with the first output token, cached tokens included.
         """
         num_generated = num_prompt = 0
         times = self._last_token_time
@@ -112,7 +139,9 @@ class EngineMetrics:
         self._prompt_tokens.inc(num_prompt)
 
     def observe_finished(self, request: Request, now: float) -> None:
-        """Count a finished sample, once. Latencies are those of complete answers: not of aborted or failed ones."""
+        """Count a finished sample, once. Latencies are those of complete answers: not of aborted or
+        failed ones.
+        """
         last = self._last_token_time.pop(request.request_id, None)
         reason = request.finish_reason or FinishReason.ERROR
         self._success[reason].inc()
@@ -135,8 +164,12 @@ class EngineMetrics:
             self._tpot.observe(decode_time / (request.num_output_tokens - 1))
 
     def observe_samples(self, samples: Sequence[Request]) -> None:
-        """Count a client's request whose last sample has ended, if any of them is a complete answer."""
-        if any(sample.finish_reason in (FinishReason.STOP, FinishReason.LENGTH) for sample in samples):
+        """Count a client's request whose last sample has ended, if any of them is a complete
+        answer.
+        """
+        if any(
+            sample.finish_reason in (FinishReason.STOP, FinishReason.LENGTH) for sample in samples
+        ):
             self._num_samples.observe(len(samples))
             self._longest_sample.observe(max(sample.num_output_tokens for sample in samples))
 
@@ -145,14 +178,28 @@ class EngineMetrics:
         return generate_latest(self.registry), CONTENT_TYPE
 
     def _make_step_metrics(self) -> None:
-        self._running = self._gauge("vllm:num_requests_running", "Requests in model execution batches.")
-        self._waiting = self._gauge("vllm:num_requests_waiting", "Requests waiting to be processed.")
-        self._kv_usage = self._gauge("vllm:kv_cache_usage_perc", "KV cache usage; 1 means 100 percent.")
-        self._kv_waste = self._gauge("twostroke:kv_cache_waste_ratio", "Share of allocated KV slots without a token.")
-        self._prefix_queries = self._counter("vllm:prefix_cache_queries", "Tokens looked up in the prefix cache.")
-        self._prefix_hits = self._counter("vllm:prefix_cache_hits", "Tokens found in the prefix cache.")
+        self._running = self._gauge(
+            "vllm:num_requests_running", "Requests in model execution batches."
+        )
+        self._waiting = self._gauge(
+            "vllm:num_requests_waiting", "Requests waiting to be processed."
+        )
+        self._kv_usage = self._gauge(
+            "vllm:kv_cache_usage_perc", "KV cache usage; 1 means 100 percent."
+        )
+        self._kv_waste = self._gauge(
+            "twostroke:kv_cache_waste_ratio", "Share of allocated KV slots without a token."
+        )
+        self._prefix_queries = self._counter(
+            "vllm:prefix_cache_queries", "Tokens looked up in the prefix cache."
+        )
+        self._prefix_hits = self._counter(
+            "vllm:prefix_cache_hits", "Tokens found in the prefix cache."
+        )
         self._preemptions = self._counter("vllm:num_preemptions", "Preemptions.")
-        self._step_tokens = self._histogram("vllm:iteration_tokens_total", "Tokens per step.", STEP_TOKENS_BUCKETS)
+        self._step_tokens = self._histogram(
+            "vllm:iteration_tokens_total", "Tokens per step.", STEP_TOKENS_BUCKETS
+        )
         self._step_seconds = self._histogram(
             "twostroke:step_duration_seconds", "Seconds per step.", STEP_SECONDS_BUCKETS
         )
@@ -161,31 +208,58 @@ class EngineMetrics:
         self._prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens processed.")
         self._generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated.")
         seconds: Callable[[str, str, Sequence[float]], Histogram] = self._histogram
-        self._ttft = seconds("vllm:time_to_first_token_seconds", "Arrival to first token.", TTFT_BUCKETS)
-        self._itl = seconds("vllm:inter_token_latency_seconds", "Gap between two tokens.", TOKEN_GAP_BUCKETS)
+        self._ttft = seconds(
+            "vllm:time_to_first_token_seconds", "Arrival to first token.", TTFT_BUCKETS
+        )
+        self._itl = seconds(
+            "vllm:inter_token_latency_seconds", "Gap between two tokens.", TOKEN_GAP_BUCKETS
+        )
         self._tpot = seconds(
-            "vllm:request_time_per_output_token_seconds", "Mean gap between a request's tokens.", TOKEN_GAP_BUCKETS
+            "vllm:request_time_per_output_token_seconds",
+            "Mean gap between a request's tokens.",
+            TOKEN_GAP_BUCKETS,
         )
         self._e2e = seconds("vllm:e2e_request_latency_seconds", "Arrival to end.", REQUEST_BUCKETS)
-        self._queue_time = seconds("vllm:request_queue_time_seconds", "Arrival to first step.", REQUEST_BUCKETS)
-        self._prefill_time = seconds("vllm:request_prefill_time_seconds", "First step to first token.", REQUEST_BUCKETS)
+        self._queue_time = seconds(
+            "vllm:request_queue_time_seconds", "Arrival to first step.", REQUEST_BUCKETS
+        )
+        self._prefill_time = seconds(
+            "vllm:request_prefill_time_seconds", "First step to first token.", REQUEST_BUCKETS
+        )
         self._inference_time = seconds(
             "vllm:request_inference_time_seconds", "First step to last token.", REQUEST_BUCKETS
         )
-        self._decode_time = seconds("vllm:request_decode_time_seconds", "First to last token.", REQUEST_BUCKETS)
-        tokens: Callable[[str, str], Histogram] = partial(self._histogram, buckets=REQUEST_TOKENS_BUCKETS)
-        self._request_prompt_tokens = tokens("vllm:request_prompt_tokens", "Prompt tokens of a request.")
-        self._request_generation_tokens = tokens("vllm:request_generation_tokens", "Tokens generated for a request.")
-        self._request_max_tokens = tokens("vllm:request_params_max_tokens", "Most tokens that a request could get.")
-        self._longest_sample = tokens("vllm:request_max_num_generation_tokens", "Tokens of a request's longest sample.")
-        self._num_samples = self._histogram("vllm:request_params_n", "Samples of a request.", SAMPLES_BUCKETS)
+        self._decode_time = seconds(
+            "vllm:request_decode_time_seconds", "First to last token.", REQUEST_BUCKETS
+        )
+        tokens: Callable[[str, str], Histogram] = partial(
+            self._histogram, buckets=REQUEST_TOKENS_BUCKETS
+        )
+        self._request_prompt_tokens = tokens(
+            "vllm:request_prompt_tokens", "Prompt tokens of a request."
+        )
+        self._request_generation_tokens = tokens(
+            "vllm:request_generation_tokens", "Tokens generated for a request."
+        )
+        self._request_max_tokens = tokens(
+            "vllm:request_params_max_tokens", "Most tokens that a request could get."
+        )
+        self._longest_sample = tokens(
+            "vllm:request_max_num_generation_tokens", "Tokens of a request's longest sample."
+        )
+        self._num_samples = self._histogram(
+            "vllm:request_params_n", "Samples of a request.", SAMPLES_BUCKETS
+        )
         success = Counter(
             "vllm:request_success",
             "Finished requests, by reason.",
             [*LABELS, "finished_reason"],
             registry=self.registry,
         )
-        self._success = {reason: success.labels(self._model_name, ENGINE, reason.value) for reason in FinishReason}
+        self._success = {
+            reason: success.labels(self._model_name, ENGINE, reason.value)
+            for reason in FinishReason
+        }
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, LABELS, registry=self.registry).labels(self._model_name, ENGINE)

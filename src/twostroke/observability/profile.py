@@ -1,7 +1,8 @@
 """Where the time of a step goes, by component.
 
-A profile is taken from outside: while one is, timed versions stand in the places of the functions that the components
-consist of. Without one there is nothing: no flag is looked at, no clock is read.
+A profile is taken from outside: while one is, timed versions stand in the places of the functions
+that the components consist of. Without one there is nothing: no flag is looked at, no clock is
+read.
 """
 
 from __future__ import annotations
@@ -10,14 +11,22 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# What the time of a step is divided into, in the order of a table; ``REST`` is what no other one claims.
+# What the time of a step is divided into, in the order of a table; ``REST`` is what no other one
+# claims.
 SCHEDULING, INPUT, ATTENTION, GEMM = "scheduling", "input building", "attention", "GEMM"
-LAYERS, SAMPLING, DETOKENISE, SERIALISE, REST = "norms, activations", "sampling", "detokenise", "serialise", "rest"
+LAYERS, SAMPLING, DETOKENISE, SERIALISE, REST = (
+    "norms, activations",
+    "sampling",
+    "detokenise",
+    "serialise",
+    "rest",
+)
 COMPONENTS = (SCHEDULING, INPUT, ATTENTION, GEMM, LAYERS, SAMPLING, DETOKENISE, SERIALISE, REST)
 
 
 class Profiler:
-    """Adds up seconds by component. What runs inside another timed function counts for its own component only.
+    """Adds up seconds by component. What runs inside another timed function counts for its own
+    component only.
 
     One thread at a time: the one that steps.
 
@@ -28,7 +37,9 @@ class Profiler:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
         self._seconds = dict.fromkeys(COMPONENTS, 0.0)
-        self._inside: list[float] = []  # of each open call: the seconds that went to others inside it
+        self._inside: list[
+            float
+        ] = []  # of each open call: the seconds that went to others inside it
 
     def replace(self, owner: object, name: str, component: str) -> None:
         """Put a timed version in the place of the callable ``owner.name``, for good."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from twostroke.errors import ConfigError
+from twostroke.core.errors import ConfigError
 from twostroke.observability.events import StepEvent
 
 logger = logging.getLogger(__name__)
@@ -22,8 +22,8 @@ _LINE_START = b'{"step":'
 class Recorder:
     """A ring of the latest ``capacity`` events, and a JSON line for each in ``path``.
 
-    One thread writes (``add``), any number read (``events``). Trouble with the file ends the recording with one
-    warning; it never reaches the engine.
+    One thread writes (``add``), any number read (``events``). Trouble with the file ends the
+    recording with one warning; it never reaches the engine.
 
     Args:
         capacity: Events held in memory, at least 1.
@@ -71,7 +71,8 @@ class Recorder:
 
 
 def read_jsonl(path: str | Path) -> Iterator[StepEvent]:
-    """The events of a recorded file, one by one. Unfinished lines (the writer was killed) are left out.
+    """The events of a recorded file, one by one. Unfinished lines (the writer was killed) are left
+    out.
 
     Raises:
         ConfigError: If the file cannot be read, or a line is no step event.
@@ -83,10 +84,14 @@ def read_jsonl(path: str | Path) -> Iterator[StepEvent]:
                 try:
                     event = decoder.decode(line)
                 except msgspec.DecodeError as error:
-                    if line.startswith(_LINE_START) and not isinstance(error, msgspec.ValidationError):
+                    if line.startswith(_LINE_START) and not isinstance(
+                        error, msgspec.ValidationError
+                    ):
                         continue
                     hint = "give a file that was written with --record"
-                    raise ConfigError(f"{path}, line {number}: no step event: {error}", hint=hint) from error
+                    raise ConfigError(
+                        f"{path}, line {number}: no step event: {error}", hint=hint
+                    ) from error
                 yield event
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", hint="check the path") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from twostroke.errors import ConfigError, InsufficientMemoryError
+from twostroke.core.errors import ConfigError, InsufficientMemoryError
 
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
@@ -28,14 +28,19 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ConfigError(f"unknown device {name!r}", hint="give --device auto, cpu, cuda or cuda:N") from error
+        raise ConfigError(
+            f"unknown device {name!r}", hint="give --device auto, cpu, cuda or cuda:N"
+        ) from error
     if device.type == "cpu":
         return torch.device("cpu")
     if device.type != "cuda":
-        raise ConfigError(f"device {name!r} is not supported", hint="give --device auto, cpu, cuda or cuda:N")
+        raise ConfigError(
+            f"device {name!r} is not supported", hint="give --device auto, cpu, cuda or cuda:N"
+        )
     if not torch.cuda.is_available():
         raise ConfigError(
-            "no CUDA device is available", hint="give --device cpu, or install a PyTorch with CUDA and check nvidia-smi"
+            "no CUDA device is available",
+            hint="give --device cpu, or install a PyTorch with CUDA and check nvidia-smi",
         )
     index = device.index or 0
     if index >= torch.cuda.device_count():
@@ -45,7 +50,9 @@ def resolve_device(name: str) -> torch.device:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can still be allocated on ``device``; on a CPU the limits of its control groups count too."""
+    """Bytes that can still be allocated on ``device``; on a CPU the limits of its control groups
+    count too.
+    """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     # A container's or a service's limit: psutil only sees the machine.
@@ -90,26 +97,40 @@ def _free_in(group: Path) -> float:
 
 
 def _inactive_file_bytes(stat: str) -> int:
-    """Page cache that the kernel gives back when asked, from the control group's ``memory.stat``."""
-    return next((int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")), 0)
+    """Page cache that the kernel gives back when asked, from the control group's
+    ``memory.stat``.
+    """
+    return next(
+        (int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")), 0
+    )
 
 
 def release_cached_memory() -> None:
-    """Give back what allocators keep of freed memory, torch's on a GPU and the C library's: it counts as taken.
+    """Give back what allocators keep of freed memory, torch's on a GPU and the C library's: it
+    counts as taken.
 
-    Weights that are read, packed and dropped leave holes in glibc's heaps, 200 MiB of a 665 MiB model.
+    Weights that are read, packed and dropped leave holes in glibc's heaps, 200 MiB of a 665 MiB
+    model.
     """
     if torch.cuda.is_available() and torch.cuda.memory_reserved():
         torch.cuda.empty_cache()
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+    if (
+        sys.platform == "linux"
+        and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None
+    ):
         trim(0)
 
 
 def memory_error(error: Exception) -> InsufficientMemoryError | None:
-    """Our own error if this is a way to say that memory ran out: torch's two, Python's, or the operating system's."""
+    """Our own error if this is a way to say that memory ran out: torch's two, Python's, or the
+    operating system's.
+    """
     of_the_system = isinstance(error, OSError) and error.errno == errno.ENOMEM
     ours = isinstance(error, torch.OutOfMemoryError | MemoryError) or of_the_system
     if ours or "DefaultCPUAllocator" in str(error):
-        hint = "lower --max-num-batched-tokens or --max-prefill-chunk, or leave more memory beside the KV cache"
+        hint = (
+            "lower --max-num-batched-tokens or --max-prefill-chunk, or leave more memory beside the"
+            " KV cache"
+        )
         return InsufficientMemoryError("the step needs more memory than there is", hint=hint)
     return None

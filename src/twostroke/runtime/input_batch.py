@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from twostroke.core.step import ScheduledRequest, StepPlan
 from twostroke.layers.attention.base import AttentionMetadata
-from twostroke.types import ScheduledRequest, StepPlan
 
 
 @dataclass(slots=True)
@@ -21,7 +21,8 @@ class Batch:
     Attributes:
         token_ids: ``[tokens]`` int64 on the device.
         positions: ``[tokens]`` int64 on the device.
-        query_start: ``requests + 1`` offsets: item i has rows ``query_start[i]`` to ``query_start[i + 1]``.
+        query_start: ``requests + 1`` offsets: item i has rows ``query_start[i]`` to ``query_start[i
+            + 1]``.
         sampling: Indices of the items that draw a token, from their last rows.
     """
 
@@ -38,7 +39,8 @@ class Batch:
 
 
 class InputBatch:
-    """Keeps one row of block table per live request, so that a step only writes what changed since the last one.
+    """Keeps one row of block table per live request, so that a step only writes what changed since
+    the last one.
 
     Args:
         max_num_seqs: Rows at first; ``max_blocks`` columns. Both grow when a plan needs more.
@@ -46,7 +48,9 @@ class InputBatch:
         device: Where the tensors go.
     """
 
-    def __init__(self, max_num_seqs: int, max_blocks: int, block_size: int, device: torch.device) -> None:
+    def __init__(
+        self, max_num_seqs: int, max_blocks: int, block_size: int, device: torch.device
+    ) -> None:
         self._table: NDArray[np.int32] = np.zeros((max_num_seqs, max_blocks), dtype=np.int32)
         self._rows: dict[str, int] = {}
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
@@ -75,7 +79,9 @@ class InputBatch:
         token_ids: list[int] = []
         for item in items:
             token_ids += item.request.token_ids[item.start : item.start + item.num_tokens]
-        positions = np.arange(query_start[-1]) + np.repeat(starts - query_start[:-1], counts)  # [tokens]
+        positions = np.arange(query_start[-1]) + np.repeat(
+            starts - query_start[:-1], counts
+        )  # [tokens]
         table = self._table[rows]  # [requests, blocks]
         blocks = table[np.repeat(np.arange(len(items)), counts), positions // self._block_size]
         slots = blocks.astype(np.int64) * self._block_size + positions % self._block_size

@@ -7,21 +7,26 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from twostroke.config import CacheConfig
-from twostroke.errors import InsufficientMemoryError
+from twostroke.core.config import CacheConfig
+from twostroke.core.errors import InsufficientMemoryError
 from twostroke.layers.pages import fresh_tensor
-from twostroke.model_config import ModelConfig
+from twostroke.model_spec.model_config import ModelConfig
 from twostroke.runtime.device import format_bytes, free_memory, total_memory
 
 
 def plan_num_blocks(
-    config: CacheConfig, *, bytes_per_token: int, max_model_len: int, max_num_seqs: int, device: torch.device
+    config: CacheConfig,
+    *,
+    bytes_per_token: int,
+    max_model_len: int,
+    max_num_seqs: int,
+    device: torch.device,
 ) -> int:
     """How many blocks to allocate, with the weights already in memory.
 
-    ``kv_cache_memory`` if given, else the configured share of the memory. On a CPU that share is shared with others, so
-    it ends where ``max_num_seqs`` requests of full length have room; what is asked for, and a GPU, is filled: more
-    blocks keep more prefixes.
+    ``kv_cache_memory`` if given, else the configured share of the memory. On a CPU that share is
+    shared with others, so it ends where ``max_num_seqs`` requests of full length have room; what is
+    asked for, and a GPU, is filled: more blocks keep more prefixes.
 
     Raises:
         InsufficientMemoryError: Not even one request of ``max_model_len`` tokens fits.
@@ -33,20 +38,23 @@ def plan_num_blocks(
         budget = config.kv_cache_memory
         if budget > free:
             raise InsufficientMemoryError(
-                f"--kv-cache-memory asks for {format_bytes(budget)}, but {device} has {format_bytes(free)} free",
+                f"--kv-cache-memory asks for {format_bytes(budget)}, but {device} has"
+                f" {format_bytes(free)} free",
                 hint="lower --kv-cache-memory",
             )
     elif device.type == "cuda":
         used = total_memory(device) - free
         budget = int(total_memory(device) * config.gpu_memory_utilization) - used
     else:
-        budget = min(int(free * config.cpu_memory_utilization), per_request * max_num_seqs * block_bytes)
+        budget = min(
+            int(free * config.cpu_memory_utilization), per_request * max_num_seqs * block_bytes
+        )
     fitting = max(budget, 0) // block_bytes
     if fitting < per_request:
         raise InsufficientMemoryError(
-            f"one request of {max_model_len} tokens needs {format_bytes(per_request * block_bytes)} of KV cache, "
-            f"but only {format_bytes(max(budget, 0))} may be used on {device}, enough for "
-            f"{fitting * config.block_size} tokens",
+            f"one request of {max_model_len} tokens needs {format_bytes(per_request * block_bytes)}"
+            f" of KV cache, but only {format_bytes(max(budget, 0))} may be used on {device}, enough"
+            f" for {fitting * config.block_size} tokens",
             hint="lower --max-model-len or raise --kv-cache-memory",
         )
     return fitting
@@ -60,7 +68,12 @@ class KVTensors:
     """
 
     def __init__(
-        self, model: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+        self,
+        model: ModelConfig,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -69,7 +82,9 @@ class KVTensors:
         self.values = [_zeros(shape, dtype, device) for _ in range(model.num_layers)]
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks ``(source, destination)``; every source is read before any destination is written."""
+        """Copy whole blocks ``(source, destination)``; every source is read before any destination
+        is written.
+        """
         if not copies:
             return
         pairs = torch.tensor(copies, device=self.keys[0].device)  # [copies, 2]
@@ -78,14 +93,21 @@ class KVTensors:
             cache[destination] = cache[source]  # indexing gathers into a new tensor first
 
     def all_finite(self, slots: Tensor) -> bool:
-        """Whether ``slots`` [slots] hold finite keys and values in the last layer: NaN from before would be there."""
+        """Whether ``slots`` [slots] hold finite keys and values in the last layer: NaN from before
+        would be there.
+        """
         last = (self.keys[-1], self.values[-1])
         # One sum of everything: a third of the time that one for each slot takes.
-        sums = [cache.flatten(0, 1).flatten(1).index_select(0, slots).sum(dtype=torch.float32) for cache in last]
+        sums = [
+            cache.flatten(0, 1).flatten(1).index_select(0, slots).sum(dtype=torch.float32)
+            for cache in last
+        ]
         return bool(torch.isfinite(sums[0] + sums[1]))
 
     def zero_slots(self, slots: Tensor) -> None:
-        """Zero ``slots`` [slots] in every layer, so that a failed request's NaN cannot reach anybody else."""
+        """Zero ``slots`` [slots] in every layer, so that a failed request's NaN cannot reach
+        anybody else.
+        """
         for cache in (*self.keys, *self.values):
             cache.view(-1, *cache.shape[2:]).index_fill_(0, slots, 0)
 

@@ -1,4 +1,5 @@
-"""Generation in its simplest form: what the engine must reproduce token for token, and slow on purpose.
+"""Generation in its simplest form: what the engine must reproduce token for token, and slow on
+purpose.
 
 No KV cache, no batch, no blocks: every token is computed from the whole sequence before it.
 """
@@ -10,11 +11,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from twostroke.core.request import FinishReason
+from twostroke.core.sampling_params import SamplingParams
 from twostroke.layers.attention.reference import ReferenceAttention
 from twostroke.models.decoder import Decoder
 from twostroke.sampling.reference import sample_reference
-from twostroke.sampling_params import SamplingParams
-from twostroke.types import FinishReason
 
 
 def naive_logits(model: Decoder, token_ids: Sequence[int]) -> Tensor:
@@ -22,7 +23,9 @@ def naive_logits(model: Decoder, token_ids: Sequence[int]) -> Tensor:
     with torch.inference_mode():
         tokens = torch.tensor(token_ids, device=model.device)
         positions = torch.arange(len(token_ids), device=model.device)
-        return model.logits(model.forward(tokens, positions, ReferenceAttention(model.config.sliding_windows)))
+        return model.logits(
+            model.forward(tokens, positions, ReferenceAttention(model.config.sliding_windows))
+        )
 
 
 def generate_naive(
@@ -35,7 +38,8 @@ def generate_naive(
     max_total_tokens: int | None = None,
     bad_words_token_ids: Sequence[tuple[int, ...]] = (),
 ) -> tuple[list[int], FinishReason]:
-    """Continue a prompt until a stop token, ``params.max_tokens`` or ``max_total_tokens`` (prompt and output).
+    """Continue a prompt until a stop token, ``params.max_tokens`` or ``max_total_tokens`` (prompt
+    and output).
 
     Stop strings are text and not looked at here. The stop token is part of the output.
 
@@ -54,7 +58,9 @@ def generate_naive(
     output: list[int] = []
     while True:
         logits = naive_logits(model, [*prompt_token_ids, *output])[-1]  # [vocab]
-        token = sample_reference(logits, params, prompt_token_ids, output, seed, stop_token_ids, bad_words_token_ids)
+        token = sample_reference(
+            logits, params, prompt_token_ids, output, seed, stop_token_ids, bad_words_token_ids
+        )
         output.append(token)
         if token in stop_token_ids:
             return output, FinishReason.STOP

@@ -1,4 +1,6 @@
-"""Known work on this process's device, timed: a product that waits for arithmetic, a copy that waits for memory."""
+"""Known work on this process's device, timed: a product that waits for arithmetic, a copy that
+waits for memory.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ SMALL = 384
 
 
 class SpeedProbe:
-    """Calling it takes some 50 ms on two cores; ``flops`` alone about two. Threads are PyTorch's, as the engine's are.
+    """Calling it takes some 50 ms on two cores; ``flops`` alone about two. Threads are PyTorch's,
+    as the engine's are.
 
     Args:
         device: What the engine runs on.
@@ -49,9 +52,11 @@ class SpeedProbe:
         return flops, median(2 * COPIED / self._seconds(self._copy) for _ in range(COPIES))
 
     def keep_busy(self, seconds: float) -> None:
-        """Compute with all threads for about so long, on so little that the caches keep what they hold.
+        """Compute with all threads for about so long, on so little that the caches keep what they
+        hold.
 
-        A hypervisor may move a virtual core that sleeps, and let two of them share a physical one from then on.
+        A hypervisor may move a virtual core that sleeps, and let two of them share a physical one
+        from then on.
         """
         until, shortest = time.perf_counter() + seconds, 0.0
         while (left := until - time.perf_counter()) > 0:
@@ -84,8 +89,13 @@ class SpeedProbe:
 
 
 def _fast_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the processor multiplies it: PyTorch's emulation is a hundred times slower (AVX2: 0.9 GFLOP/s).
+    """bfloat16 where the processor multiplies it: PyTorch's emulation is a hundred times slower
+    (AVX2: 0.9 GFLOP/s).
 
     Speeds are only ever compared with others of the same machine.
     """
-    return torch.bfloat16 if device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
+    return (
+        torch.bfloat16
+        if device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        else torch.float32
+    )

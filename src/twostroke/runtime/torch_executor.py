@@ -11,16 +11,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from twostroke.config import EngineConfig
+from twostroke.core.config import EngineConfig
+from twostroke.core.errors import ConfigError, NonFiniteLogitsError
+from twostroke.core.logprobs import PositionLogprobs
+from twostroke.core.step import ScheduledRequest, StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.errors import ConfigError, NonFiniteLogitsError
 from twostroke.kernels.library import load_library
 from twostroke.layers.activation import compiled_peaks
 from twostroke.layers.attention.base import AttentionBackend
 from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.sdpa import SdpaBackend
-from twostroke.model_config import ModelConfig
-from twostroke.model_files import resolve_model, weight_files
+from twostroke.model_spec.model_config import ModelConfig
+from twostroke.model_spec.model_files import resolve_model, weight_files
 from twostroke.models.decoder import Decoder
 from twostroke.observability.profile import ATTENTION, INPUT, SAMPLING, Profiler, Timed
 from twostroke.runtime.device import memory_error, release_cached_memory, resolve_device
@@ -29,7 +31,6 @@ from twostroke.runtime.kv_tensors import KVTensors, plan_num_blocks
 from twostroke.runtime.weights import load_model
 from twostroke.sampling.logprobs import prompt_logprobs
 from twostroke.sampling.sampler import NO_TOKEN, Sampler
-from twostroke.types import PositionLogprobs, ScheduledRequest, StepPlan, StepResult
 
 # Logits of a prompt's positions computed at once, in elements: 64 MiB of float32.
 _MAX_PROMPT_LOGITS = 16 * 2**20
@@ -38,29 +39,39 @@ _MAX_PROMPT_LOGITS = 16 * 2**20
 class TorchExecutor:
     """One model on one device, see ``Executor``.
 
-    Owns the weights, the KV tensors and one block-table row per live request, nothing else that lasts between steps.
+    Owns the weights, the KV tensors and one block-table row per live request, nothing else that
+    lasts between steps.
     """
 
-    def __init__(self, model: Decoder, kv: KVTensors, info: ExecutorInfo, max_num_seqs: int) -> None:
+    def __init__(
+        self, model: Decoder, kv: KVTensors, info: ExecutorInfo, max_num_seqs: int
+    ) -> None:
         self.model = model
         self.kv = kv
-        self.inputs = InputBatch(max_num_seqs, -(-info.max_model_len // kv.block_size), kv.block_size, model.device)
+        self.inputs = InputBatch(
+            max_num_seqs, -(-info.max_model_len // kv.block_size), kv.block_size, model.device
+        )
         self._info = info
         self.backend = _attention_backend(model, kv)
         library = load_library() if model.device.type == "cpu" else None
-        self._sampler = Sampler(info.vocab_size, model.device, None if library is None else compiled_peaks(library))
+        self._sampler = Sampler(
+            info.vocab_size, model.device, None if library is None else compiled_peaks(library)
+        )
 
     @classmethod
     def load(cls, config: EngineConfig, folder: Path | None = None) -> TorchExecutor:
         """Find, check and load the model that ``config`` names, and allocate the KV cache.
 
         Args:
-            folder: The model's files, if ``resolve_model`` was asked already (a Hub id costs it a request).
+            folder: The model's files, if ``resolve_model`` was asked already (a Hub id costs it a
+                request).
 
         Raises:
-            ConfigError: The device does not exist, or ``max_model_len`` exceeds the model's context length.
+            ConfigError: The device does not exist, or ``max_model_len`` exceeds the model's context
+                length.
             ModelLoadError: The checkpoint is missing, broken or not supported.
-            InsufficientMemoryError: Weights, or the KV cache of one full-length request, do not fit.
+            InsufficientMemoryError: Weights, or the KV cache of one full-length request, do not
+                fit.
         """
         clock = _PhaseClock()
         device = resolve_device(config.model.device)
@@ -73,7 +84,9 @@ class TorchExecutor:
         if device.type == "cpu" and (library := load_library()) is not None:
             library.set_num_threads(torch.get_num_threads())
         clock.mark("config")
-        model = load_model(folder, model_config, config.model.dtype, device, max_model_len, quantization)
+        model = load_model(
+            folder, model_config, config.model.dtype, device, max_model_len, quantization
+        )
         release_cached_memory()  # what loading used for a moment counts as taken otherwise
         clock.mark("weights")
         dtype_bytes = model.dtype.itemsize
@@ -118,7 +131,8 @@ class TorchExecutor:
             try:
                 self._run(batch, clock, result)
             except Exception as error:
-                # What the pass had written by then may be anything, and its blocks go to others next.
+                # What the pass had written by then may be anything, and its blocks go to others
+                # next.
                 self.kv.zero_slots(batch.attention.slots)
                 raise memory_error(error) or error from error
         result.timings, result.duration = clock.seconds, clock.total()
@@ -129,7 +143,9 @@ class TorchExecutor:
         clock.mark("input")
         drawn = self._rows_to_draw_from(batch)
         rows = None if drawn is None or any(map(_num_to_score, batch.items)) else drawn
-        hidden = self.model.forward(batch.token_ids, batch.positions, attention, rows)  # [rows, hidden]
+        hidden = self.model.forward(
+            batch.token_ids, batch.positions, attention, rows
+        )  # [rows, hidden]
         if drawn is not None:
             self._fail_non_finite(batch, result)
         clock.mark("forward")
@@ -158,14 +174,16 @@ class TorchExecutor:
             setattr(self.backend, "prepare", timed)  # noqa: B010
 
     def close(self) -> None:
-        """Free weights and KV tensors; only ``info`` can be used afterwards. Closing again does nothing."""
+        """Free weights and KV tensors; only ``info`` can be used afterwards. Closing again does
+        nothing.
+        """
         for name in ("model", "kv", "backend"):  # the backend holds views of the KV tensors
             self.__dict__.pop(name, None)
         release_cached_memory()
 
     def _fail_non_finite(self, batch: Batch, result: StepResult) -> None:
-        # Logits tell of the rows that are sampled from. Others may not reach them: in a chunk before the last, or
-        # beyond a sliding window; but they lie in the cache.
+        # Logits tell of the rows that are sampled from. Others may not reach them: in a chunk
+        # before the last, or beyond a sliding window; but they lie in the cache.
         slots = batch.attention.slots
         if self.kv.all_finite(slots):
             return
@@ -174,13 +192,18 @@ class TorchExecutor:
                 self._fail(batch, index, item, result)
 
     def _fail(self, batch: Batch, index: int, item: ScheduledRequest, result: StepResult) -> None:
-        """End one request of the step with an error, and zero what it wrote so that it can poison nobody."""
+        """End one request of the step with an error, and zero what it wrote so that it can poison
+        nobody.
+        """
         self.kv.zero_slots(batch.attention.slots[batch.rows(index)])
         request_id = item.request.request_id
         result.errors[request_id] = NonFiniteLogitsError(
             f"the model produced NaN or infinite values for request {request_id} "
             f"at positions {item.start} to {item.start + item.num_tokens - 1}",
-            hint="the weights may be broken, or --dtype bfloat16 or float32 may be needed instead of float16",
+            hint=(
+                "the weights may be broken, or --dtype bfloat16 or float32 may be needed instead of"
+                " float16"
+            ),
         )
         result.prompt_logprobs.pop(request_id, None)
 
@@ -193,7 +216,9 @@ class TorchExecutor:
                 continue
             if not count:
                 if request.num_prompt_tokens == 1 and item.start == 0:
-                    result.prompt_logprobs[request.request_id] = []  # asked for, and there is nothing to score
+                    result.prompt_logprobs[
+                        request.request_id
+                    ] = []  # asked for, and there is nothing to score
                 continue
             first = batch.query_start[index]
             next_ids = request.token_ids[item.start + 1 : item.start + 1 + count]
@@ -201,8 +226,12 @@ class TorchExecutor:
             scores: list[PositionLogprobs] = []
             for start in range(0, count, step):
                 stop = min(start + step, count)
-                logits = self.model.logits(hidden[first + start : first + stop])  # [positions, vocab]
-                if not bool(logits.max() < torch.inf):  # as the sampler does: -inf is fine, NaN is not
+                logits = self.model.logits(
+                    hidden[first + start : first + stop]
+                )  # [positions, vocab]
+                if not bool(
+                    logits.max() < torch.inf
+                ):  # as the sampler does: -inf is fine, NaN is not
                     self._fail(batch, index, item, result)
                     break
                 scores += prompt_logprobs(logits, next_ids[start:stop], num_top)
@@ -215,7 +244,11 @@ class TorchExecutor:
             return
         logits, indices = self.model.logits(hidden), batch.sampling  # [rows, vocab]
         if result.errors:
-            rows = [row for row, i in enumerate(indices) if batch.items[i].request.request_id not in result.errors]
+            rows = [
+                row
+                for row, i in enumerate(indices)
+                if batch.items[i].request.request_id not in result.errors
+            ]
             indices, logits = [indices[row] for row in rows], logits[rows]
         requests = [batch.items[index].request for index in indices]
         output = self._sampler.sample(logits, requests)
@@ -281,14 +314,17 @@ def _max_model_len(wanted: int | None, model: ModelConfig) -> int:
         return model.context_length
     if wanted > model.context_length:
         raise ConfigError(
-            f"--max-model-len {wanted} exceeds the model's context length of {model.context_length} tokens",
+            f"--max-model-len {wanted} exceeds the model's context length of {model.context_length}"
+            " tokens",
             hint=f"give --max-model-len {model.context_length} or less",
         )
     return wanted
 
 
 def _model_id(folder: Path, precision: str) -> str:
-    """Name and fingerprint: paths, sizes and times of the files, and the precision. Hashing weights would be slow."""
+    """Name and fingerprint: paths, sizes and times of the files, and the precision. Hashing weights
+    would be slow.
+    """
     digest = hashlib.sha256(precision.encode())
     for path in (folder / "config.json", *weight_files(folder)):
         stat = path.stat()

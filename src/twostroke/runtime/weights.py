@@ -1,4 +1,6 @@
-"""Reads safetensors checkpoints into a model's fused parameters. Nothing is initialized that is then overwritten."""
+"""Reads safetensors checkpoints into a model's fused parameters. Nothing is initialized that is
+then overwritten.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from twostroke.errors import ConfigError, InsufficientMemoryError, ModelLoadError
+from twostroke.core.errors import ConfigError, InsufficientMemoryError, ModelLoadError
 from twostroke.kernels.library import load_library
-from twostroke.model_config import ModelConfig
-from twostroke.model_files import weight_files
+from twostroke.model_spec.model_config import ModelConfig
+from twostroke.model_spec.model_files import weight_files
 from twostroke.models.decoder import Decoder, Parameter
 from twostroke.models.registry import model_class
 from twostroke.runtime.device import format_bytes, free_memory
@@ -50,15 +52,19 @@ def load_model(
         quantization: ``int8`` or ``int4`` rounds the weights of linear layers while they are read.
 
     Raises:
-        ModelLoadError: Tensors are missing, unexpected or of the wrong shape; a file is broken; pickles only.
-        InsufficientMemoryError: The weights exceed the free memory; raised before anything is loaded.
+        ModelLoadError: Tensors are missing, unexpected or of the wrong shape; a file is broken;
+            pickles only.
+        InsufficientMemoryError: The weights exceed the free memory; raised before anything is
+            loaded.
     """
     found = model_class(config.model_type)
     expected = found.parameters_of(config)
     with ExitStack() as stack:
         files = _TensorFiles(weight_files(folder), stack)
         files.check(expected, config.tie_word_embeddings)
-        torch_dtype = _DTYPES[dtype if dtype != "auto" else config.dtype or files.stored_dtype(expected)]
+        torch_dtype = _DTYPES[
+            dtype if dtype != "auto" else config.dtype or files.stored_dtype(expected)
+        ]
         if quantization is not None:
             _check_quantization(torch_dtype, device)
         _check_memory(config.weight_bytes(torch_dtype.itemsize, quantization), device)
@@ -81,18 +87,27 @@ class _TensorFiles:
                 raise ModelLoadError(f"cannot read {path}: {error}", hint=hint) from error
 
     def check(self, expected: list[Parameter], tied: bool) -> None:
-        """Compare names, shapes and types with what the model needs; reads only the files' headers."""
+        """Compare names, shapes and types with what the model needs; reads only the files'
+        headers.
+        """
         parts = {name: shape for parameter in expected for name, shape in parameter.parts}
         missing = [name for name in parts if name not in self._files]
         if missing:
             hint = "it is incomplete, or config.json belongs to another model"
             raise ModelLoadError(f"the checkpoint lacks {_some(missing)}", hint=hint)
         ignored = {"lm_head.weight"} if tied else set()
-        unexpected = [n for n in self._files if n not in parts and n not in ignored and not n.endswith("inv_freq")]
+        unexpected = [
+            n
+            for n in self._files
+            if n not in parts and n not in ignored and not n.endswith("inv_freq")
+        ]
         if unexpected:
             raise ModelLoadError(
                 f"the checkpoint holds tensors that the model does not have: {_some(unexpected)}",
-                hint="config.json belongs to another model, or this variant of the architecture is not supported",
+                hint=(
+                    "config.json belongs to another model, or this variant of the architecture is"
+                    " not supported"
+                ),
             )
         for name, shape in parts.items():
             handle, path = self._files[name]
@@ -104,7 +119,8 @@ class _TensorFiles:
                 )
             if view.get_dtype() not in _STORED_DTYPES:
                 raise ModelLoadError(
-                    f"{name} in {path.name} is stored as {view.get_dtype()}, which is not supported",
+                    f"{name} in {path.name} is stored as {view.get_dtype()}, which is not"
+                    " supported",
                     hint="use the bfloat16, float16 or float32 version of this model",
                 )
 
@@ -119,7 +135,9 @@ class _TensorFiles:
 
 
 class _Parameters:
-    """The model's parameters, each read when it is taken: a layer that keeps another form needs no room for both."""
+    """The model's parameters, each read when it is taken: a layer that keeps another form needs no
+    room for both.
+    """
 
     def __init__(
         self,
@@ -149,7 +167,8 @@ class _Parameters:
 def _copy(target: Tensor, source: Tensor) -> None:
     """Copied, not mapped: a file that is changed while the model runs must not change the model."""
     if target.device.type == "cpu" and target.dtype == source.dtype:
-        # On one thread: PyTorch's copy waits for all its threads, tensor by tensor, 5 times as long on a busy machine.
+        # On one thread: PyTorch's copy waits for all its threads, tensor by tensor, 5 times as long
+        # on a busy machine.
         np.copyto(target.view(torch.uint8).numpy(), source.view(torch.uint8).numpy())
     else:
         target.copy_(source)
@@ -193,7 +212,11 @@ def _progress_bar(total: int) -> Iterator[Progress]:
         def progress(count: int) -> None:
             nonlocal done, advance
             done += count
-            if advance is None and sys.stderr.isatty() and time.perf_counter() - start > _PROGRESS_AFTER_SECONDS:
+            if (
+                advance is None
+                and sys.stderr.isatty()
+                and time.perf_counter() - start > _PROGRESS_AFTER_SECONDS
+            ):
                 advance = _start_bar(stack, total)
                 advance(done)
             elif advance is not None:

@@ -1,8 +1,10 @@
-"""Drawing by inverse CDF, with top-k, top-p and min-p: exact integer arithmetic on probability weights.
+"""Drawing by inverse CDF, with top-k, top-p and min-p: exact integer arithmetic on probability
+weights.
 
-A token's weight is its probability relative to the likeliest token's, as an integer in units of 2**-40. Integer sums
-are the same in any order, so neither a kernel's way of scanning a row, nor the number of rows, nor the path taken
-below can change a draw. What is likelier comes first; among equals the lower token id.
+A token's weight is its probability relative to the likeliest token's, as an integer in units of
+2**-40. Integer sums are the same in any order, so neither a kernel's way of scanning a row, nor the
+number of rows, nor the path taken below can change a draw. What is likelier comes first; among
+equals the lower token id.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from torch import Tensor
 
 # The likeliest token's weight. A vocabulary of 2**22 equal tokens still sums up to less than 2**63.
 WEIGHT_UNIT = 2.0**40
-# How many candidates to look at first, and how many times more if these do not hold enough probability.
+# How many candidates to look at first, and how many times more if these do not hold enough
+# probability.
 _FIRST_WIDTH, _MAX_FIRST_WIDTH, _WIDENING = 64, 1024, 16
 
 
@@ -27,7 +30,8 @@ class Truncation:
         top_k: int64 [rows], from 1 to vocab (which keeps all).
         top_p: float64 [rows], in (0, 1].
         min_weight: int64 [rows]: tokens of less weight are dropped.
-        bounded: Every ``top_k`` is below the vocabulary; the weight of whole rows is then not needed.
+        bounded: Every ``top_k`` is below the vocabulary; the weight of whole rows is then not
+            needed.
     """
 
     top_k: Tensor
@@ -40,15 +44,17 @@ class Truncation:
 
 
 def weights_of(scaled: Tensor) -> Tensor:
-    """Weights, int64 [rows, n], of ``scaled`` logits (float32 [rows, n]) whose maximum is 0 in each row."""
+    """Weights, int64 [rows, n], of ``scaled`` logits (float32 [rows, n]) whose maximum is 0 in each
+    row.
+    """
     return scaled.exp().mul_(WEIGHT_UNIT).to(torch.int64)
 
 
 def pick(weights: Tensor, uniforms: Tensor) -> Tensor:
     """Index at which the running sum of the weights first exceeds the uniform's share of their sum.
 
-    Exact at both ends: an index of weight zero is never picked, for the running sum does not grow there, and the
-    target is less than the sum. Rows whose weights are all zero give 0.
+    Exact at both ends: an index of weight zero is never picked, for the running sum does not grow
+    there, and the target is less than the sum. Rows whose weights are all zero give 0.
 
     Args:
         weights: int64 [rows, n].
@@ -83,15 +89,17 @@ def draw(scaled: Tensor, uniforms: Tensor, min_weight: Tensor | None) -> Tensor:
 
 
 def first_width(top_k: Sequence[int]) -> int:
-    """Wide enough for every top-k up to 1024, so that only large ones and wide nuclei need a second attempt."""
+    """Wide enough for every top-k up to 1024, so that only large ones and wide nuclei need a second
+    attempt.
+    """
     return max([_FIRST_WIDTH, *(k for k in top_k if k <= _MAX_FIRST_WIDTH)])
 
 
 def draw_truncated(scaled: Tensor, uniforms: Tensor, truncation: Truncation, width: int) -> Tensor:
     """Draw under top-k, then top-p, then min-p.
 
-    Only the likeliest ``width`` tokens are put in order; a row whose nucleus turns out to be wider is tried again
-    with more. Which attempt answers cannot be seen in the result.
+    Only the likeliest ``width`` tokens are put in order; a row whose nucleus turns out to be wider
+    is tried again with more. Which attempt answers cannot be seen in the result.
 
     Args:
         scaled: float32 [rows, vocab], maximum 0 in each row.
@@ -122,11 +130,11 @@ def draw_truncated(scaled: Tensor, uniforms: Tensor, truncation: Truncation, wid
 
 
 def ranked(values: Tensor, width: int) -> Tensor:
-    """Indices, int64 [rows, width], of the largest ``values`` (float32 [rows, n]) in falling order, lowest first
-    among equals.
+    """Indices, int64 [rows, width], of the largest ``values`` (float32 [rows, n]) in falling order,
+    lowest first among equals.
 
-    ``torch.topk`` leaves the order of equal values open, so it is given distinct int64 keys instead: the value's bits
-    above, the complement of the index below.
+    ``torch.topk`` leaves the order of equal values open, so it is given distinct int64 keys
+    instead: the value's bits above, the complement of the index below.
     """
     n = values.shape[1]
     bits = (values + 0.0).view(torch.int32)  # adding 0.0 turns -0.0 into 0.0, which it equals
@@ -138,7 +146,9 @@ def ranked(values: Tensor, width: int) -> Tensor:
     return keys.topk(width, dim=-1).indices
 
 
-def _truncate(weights: Tensor, totals: Tensor, truncation: Truncation, vocab: int) -> tuple[Tensor, Tensor]:
+def _truncate(
+    weights: Tensor, totals: Tensor, truncation: Truncation, vocab: int
+) -> tuple[Tensor, Tensor]:
     """Zero the weights that top-k, top-p and min-p drop.
 
     Args:
@@ -150,12 +160,16 @@ def _truncate(weights: Tensor, totals: Tensor, truncation: Truncation, vocab: in
     """
     width = weights.shape[1]
     top_k = truncation.top_k
-    weights = weights.masked_fill(torch.arange(width, device=weights.device) >= top_k.unsqueeze(1), 0)
+    weights = weights.masked_fill(
+        torch.arange(width, device=weights.device) >= top_k.unsqueeze(1), 0
+    )
     cumulative = weights.cumsum(dim=-1)
     # Top-p speaks of the probabilities after top-k.
     totals = torch.where(top_k < vocab, cumulative[:, -1], totals)
     needed = (truncation.top_p * totals.to(torch.float64)).ceil().to(torch.int64)  # [rows]
     decided = (top_k <= width) | ((top_k == vocab) & (cumulative[:, -1] >= needed))
     # A token stays if those before it do not reach top_p: so the first one always does.
-    dropped = (cumulative - weights >= needed.unsqueeze(1)) | (weights < truncation.min_weight.unsqueeze(1))
+    dropped = (cumulative - weights >= needed.unsqueeze(1)) | (
+        weights < truncation.min_weight.unsqueeze(1)
+    )
     return weights.masked_fill(dropped, 0), decided

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
 from twostroke.sampling.drawing import ranked
-from twostroke.types import PositionLogprobs, TokenLogprob
 
 # Logits looked at together: bounds the temporary int64 keys to 32 MiB, however long the prompt.
 _CHUNK_LOGITS = 2**22
 
 
-def prompt_logprobs(logits: Tensor, next_token_ids: list[int], num_top: int) -> list[PositionLogprobs]:
+def prompt_logprobs(
+    logits: Tensor, next_token_ids: list[int], num_top: int
+) -> list[PositionLogprobs]:
     """Log-probabilities of the tokens that follow each position of a prompt.
 
     Args:
@@ -33,11 +35,13 @@ def prompt_logprobs(logits: Tensor, next_token_ids: list[int], num_top: int) -> 
     return result
 
 
-def position_logprobs(logits: Tensor, token_ids: Sequence[int], num_top: Sequence[int]) -> list[PositionLogprobs]:
+def position_logprobs(
+    logits: Tensor, token_ids: Sequence[int], num_top: Sequence[int]
+) -> list[PositionLogprobs]:
     """Log-probability and rank of one token in each row, and of the row's likeliest ones.
 
-    A rank is 1 plus the number of strictly likelier tokens, so equal tokens share one; the list of the likeliest has
-    the lower token id first among equals.
+    A rank is 1 plus the number of strictly likelier tokens, so equal tokens share one; the list of
+    the likeliest has the lower token id first among equals.
 
     Args:
         logits: float32 [rows, vocab]; not changed. -inf is fine.
@@ -57,11 +61,15 @@ def position_logprobs(logits: Tensor, token_ids: Sequence[int], num_top: Sequenc
     tops = zip(top.tolist(), top_logits.tolist(), (top_logits - normalizers).tolist())
     return [
         PositionLogprobs(TokenLogprob(token, logprob, rank), _top_list(*columns)[:count])
-        for token, logprob, rank, columns, count in zip(token_ids, chosen_logprobs, chosen_ranks, tops, num_top)
+        for token, logprob, rank, columns, count in zip(
+            token_ids, chosen_logprobs, chosen_ranks, tops, num_top
+        )
     ]
 
 
-def _top_list(token_ids: list[int], logits: list[float], logprobs: list[float]) -> list[TokenLogprob]:
+def _top_list(
+    token_ids: list[int], logits: list[float], logprobs: list[float]
+) -> list[TokenLogprob]:
     """Falling logits to ranked entries; equal logits share a rank."""
     result: list[TokenLogprob] = []
     for place, token in enumerate(token_ids):

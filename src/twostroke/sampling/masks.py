@@ -9,16 +9,18 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from twostroke.errors import InvalidRequestError, NonFiniteLogitsError, TwostrokeError
+from twostroke.core.errors import InvalidRequestError, NonFiniteLogitsError, TwostrokeError
+from twostroke.core.request import Request
 from twostroke.sampling.pairs import Pairs
-from twostroke.types import Request
 
-# Of one row: more tokens are written by an operation of their own, since pairs of Python numbers cost 0.1 us each.
+# Of one row: more tokens are written by an operation of their own, since pairs of Python numbers
+# cost 0.1 us each.
 MANY_TOKENS = 256
 
 
 def apply_masks(logits: Tensor, requests: Sequence[Request]) -> None:
-    """Set to -inf, in place, what a row may not draw: by allowed and banned tokens, bad words and ``min_tokens``.
+    """Set to -inf, in place, what a row may not draw: by allowed and banned tokens, bad words and
+    ``min_tokens``.
 
     Args:
         logits: float32 [rows, vocab].
@@ -41,7 +43,9 @@ def apply_masks(logits: Tensor, requests: Sequence[Request]) -> None:
 
 
 def apply_logit_bias(logits: Tensor, requests: Sequence[Request]) -> None:
-    """Add each request's ``logit_bias`` to its row of ``logits`` (float32 [rows, vocab]) in place."""
+    """Add each request's ``logit_bias`` to its row of ``logits`` (float32 [rows, vocab]) in
+    place.
+    """
     biased = Pairs(logits.shape[1])
     for row, request in enumerate(requests):
         bias = request.params.logit_bias
@@ -51,9 +55,15 @@ def apply_logit_bias(logits: Tensor, requests: Sequence[Request]) -> None:
 
 
 def nothing_left(request: Request) -> TwostrokeError:
-    """The error for a row in which every token has the logit -inf: what masked them, and what to change."""
+    """The error for a row in which every token has the logit -inf: what masked them, and what to
+    change.
+    """
     params = request.params
-    active = [name for name in ("allowed_token_ids", "banned_token_ids", "bad_words") if getattr(params, name)]
+    active = [
+        name
+        for name in ("allowed_token_ids", "banned_token_ids", "bad_words")
+        if getattr(params, name)
+    ]
     if request.num_output_tokens < params.min_tokens:
         active.append("min_tokens")
     if not active:
@@ -62,10 +72,13 @@ def nothing_left(request: Request) -> TwostrokeError:
             hint="check the checkpoint and --dtype; the model itself produced these numbers",
         )
     return InvalidRequestError(
-        f"no token can be drawn at position {request.num_tokens}: {' and '.join(active)} mask every one of them",
+        f"no token can be drawn at position {request.num_tokens}: {' and '.join(active)} mask every"
+        " one of them",
         param=active[0],
-        hint="allow at least one token that is not banned, that ends no bad word, and that does not stop the answer "
-        "before min_tokens",
+        hint=(
+            "allow at least one token that is not banned, that ends no bad word, and that does not"
+            " stop the answer before min_tokens"
+        ),
     )
 
 
@@ -88,7 +101,8 @@ def _bad_word_ends(request: Request) -> Iterator[int]:
     last = request.token_ids[-1]
     for word in request.bad_words_token_ids:
         num_before = len(word) - 1
-        # Most words are out after one comparison: there may be hundreds, of hundreds of tokens each.
+        # Most words are out after one comparison: there may be hundreds, of hundreds of tokens
+        # each.
         if 0 < num_before <= request.num_output_tokens and word[-2] == last:
             if tuple(request.token_ids[-num_before:]) == word[:-1]:
                 yield word[-1]

@@ -1,4 +1,6 @@
-"""A list of (row, token) pairs with a value each: how sparse edits of a batch's logits reach the device at once."""
+"""A list of (row, token) pairs with a value each: how sparse edits of a batch's logits reach the
+device at once.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,15 @@ from torch import Tensor
 
 
 class Pairs:
-    """Collects single logits to read or change; no pair may be added twice where values are written back.
+    """Collects single logits to read or change; no pair may be added twice where values are written
+    back.
 
-    They are kept as arrays: as Python numbers, the tokens that a penalty has seen cost more than a small model's pass.
+    They are kept as arrays: as Python numbers, the tokens that a penalty has seen cost more than a
+    small model's pass.
 
     Args:
-        vocab_size: Tokens outside ``[0, vocab_size)`` are left out: they have no logit, and an index out of range
-            would end a CUDA process.
+        vocab_size: Tokens outside ``[0, vocab_size)`` are left out: they have no logit, and an
+            index out of range would end a CUDA process.
     """
 
     def __init__(self, vocab_size: int) -> None:
@@ -54,7 +58,9 @@ class Pairs:
     def index(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Rows and tokens, int64 [pairs] each: ``logits[pairs.index(device)]`` is [pairs]."""
         rows = np.repeat(np.array(self._rows, dtype=np.int64), list(map(len, self._tokens)))
-        both = torch.from_numpy(np.stack([rows, np.concatenate(self._tokens)])).to(device, non_blocking=True)
+        both = torch.from_numpy(np.stack([rows, np.concatenate(self._tokens)])).to(
+            device, non_blocking=True
+        )
         return both[0], both[1]
 
     def values(self, device: torch.device) -> Tensor:

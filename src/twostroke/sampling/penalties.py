@@ -1,4 +1,6 @@
-"""Repetition, presence and frequency penalties: sparse, since few tokens of a vocabulary have been seen."""
+"""Repetition, presence and frequency penalties: sparse, since few tokens of a vocabulary have been
+seen.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from twostroke.core.request import Request
 from twostroke.sampling.pairs import Pairs
-from twostroke.types import Request
 
 
 def apply_penalties(logits: Tensor, requests: Sequence[Request]) -> None:
     """Apply the three penalties to ``logits`` in place, row by row as each request asks for them.
 
-    Counts are made from the request's tokens each time: no state to keep in step with preemption and abortion, at
-    the price of one pass over the tokens (a few milliseconds for 100,000 of them) where a request asks for penalties.
+    Counts are made from the request's tokens each time: no state to keep in step with preemption
+    and abortion, at the price of one pass over the tokens (a few milliseconds for 100,000 of them)
+    where a request asks for penalties.
 
     Args:
         logits: float32 [rows, vocab].
@@ -27,7 +30,9 @@ def apply_penalties(logits: Tensor, requests: Sequence[Request]) -> None:
 
 
 def _apply_repetition(logits: Tensor, requests: Sequence[Request]) -> None:
-    """Keskar et al. 2019 (CTRL), section 4.1, with the multiplication for negative logits that all engines use."""
+    """Keskar et al. 2019 (CTRL), section 4.1, with the multiplication for negative logits that all
+    engines use.
+    """
     seen = Pairs(logits.shape[1])
     for row, request in enumerate(requests):
         penalty = request.params.repetition_penalty
@@ -40,7 +45,9 @@ def _apply_repetition(logits: Tensor, requests: Sequence[Request]) -> None:
 
 
 def _apply_presence_and_frequency(logits: Tensor, requests: Sequence[Request]) -> None:
-    """OpenAI's definition: ``logit -= presence * (count > 0) + frequency * count`` over the output alone."""
+    """OpenAI's definition: ``logit -= presence * (count > 0) + frequency * count`` over the output
+    alone.
+    """
     presence, frequency = Pairs(logits.shape[1]), Pairs(logits.shape[1])
     counted = Pairs(logits.shape[1])
     for row, request in enumerate(requests):

@@ -1,4 +1,5 @@
-"""The sampler for one row in plain loops: what ``sampler.py`` is tested against. Slow, and meant to be read.
+"""The sampler for one row in plain loops: what ``sampler.py`` is tested against. Slow, and meant to
+be read.
 
 Only the uniform is shared with the fast code.
 """
@@ -11,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twostroke.errors import InvalidRequestError
+from twostroke.core.errors import InvalidRequestError
+from twostroke.core.sampling_params import SamplingParams
 from twostroke.sampling.random import uniforms
-from twostroke.sampling_params import SamplingParams
 
 
 def sample_reference(
@@ -25,7 +26,8 @@ def sample_reference(
     stop_token_ids: frozenset[int],
     bad_words_token_ids: Sequence[tuple[int, ...]] = (),
 ) -> int:
-    """The token after ``prompt_token_ids + output_token_ids``, filtered and drawn as ``SamplingParams`` describes.
+    """The token after ``prompt_token_ids + output_token_ids``, filtered and drawn as
+    ``SamplingParams`` describes.
 
     Args:
         logits: float32 [vocab]; not changed.
@@ -37,7 +39,9 @@ def sample_reference(
         InvalidRequestError: Every token is masked.
     """
     scores = logits.detach().to("cpu", torch.float32).clone()
-    masked = masked_tokens(len(scores), params, output_token_ids, stop_token_ids, bad_words_token_ids)
+    masked = masked_tokens(
+        len(scores), params, output_token_ids, stop_token_ids, bad_words_token_ids
+    )
     for token in masked:
         scores[token] = -torch.inf
     for token, bias in params.logit_bias.items():
@@ -49,13 +53,17 @@ def sample_reference(
         raise InvalidRequestError("no token can be drawn: every one of them is masked")
     if params.temperature == 0:
         return scores.tolist().index(likeliest)
-    scaled = (scores - likeliest) / torch.tensor(max(params.temperature, 1e-20), dtype=torch.float32)
+    scaled = (scores - likeliest) / torch.tensor(
+        max(params.temperature, 1e-20), dtype=torch.float32
+    )
     # Relative probabilities as integers in units of 2**-40, whose sums are exact.
     weights = [int(probability * 2**40) for probability in scaled.exp().tolist()]
     kept = truncate(scaled.tolist(), weights, params)
 
     position = len(prompt_token_ids) + len(output_token_ids)
-    uniform = float(uniforms(np.array([seed], dtype=np.uint64), np.array([position], dtype=np.int64))[0])
+    uniform = float(
+        uniforms(np.array([seed], dtype=np.uint64), np.array([position], dtype=np.int64))[0]
+    )
     total = sum(weights[token] for token in kept)
     target = min(int(uniform * total), total - 1)
     running = 0
@@ -73,7 +81,9 @@ def masked_tokens(
     stop_token_ids: frozenset[int],
     bad_words_token_ids: Sequence[tuple[int, ...]],
 ) -> set[int]:
-    """Tokens that may not be drawn: not allowed, banned, ending a bad word, or stopping before ``min_tokens``."""
+    """Tokens that may not be drawn: not allowed, banned, ending a bad word, or stopping before
+    ``min_tokens``.
+    """
     masked = set(params.banned_token_ids)
     for token in range(vocab_size):
         if params.allowed_token_ids is not None and token not in params.allowed_token_ids:
@@ -89,7 +99,10 @@ def masked_tokens(
 
 
 def penalize(
-    scores: Tensor, params: SamplingParams, prompt_token_ids: Sequence[int], output_token_ids: Sequence[int]
+    scores: Tensor,
+    params: SamplingParams,
+    prompt_token_ids: Sequence[int],
+    output_token_ids: Sequence[int],
 ) -> None:
     """Repetition, presence and frequency penalties, on ``scores`` [vocab] in place."""
     for token in range(len(scores)):
@@ -105,7 +118,9 @@ def penalize(
 
 
 def truncate(scaled: list[float], weights: list[int], params: SamplingParams) -> list[int]:
-    """Tokens that top-k, then top-p, then min-p keep, the likeliest first; among equals the lower id comes first."""
+    """Tokens that top-k, then top-p, then min-p keep, the likeliest first; among equals the lower
+    id comes first.
+    """
     kept = sorted(range(len(scaled)), key=lambda token: (-scaled[token], token))
     if params.top_k > 0:
         kept = kept[: params.top_k]

@@ -1,4 +1,6 @@
-"""From the logits of a step to one token per row: filters, draw and log-probabilities, over the whole batch at once."""
+"""From the logits of a step to one token per row: filters, draw and log-probabilities, over the
+whole batch at once.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twostroke.errors import TwostrokeError
+from twostroke.core.errors import TwostrokeError
+from twostroke.core.logprobs import PositionLogprobs
+from twostroke.core.request import Request
+from twostroke.core.sampling_params import SamplingParams
 from twostroke.sampling.drawing import WEIGHT_UNIT, Truncation, draw, draw_truncated, first_width
 from twostroke.sampling.logprobs import position_logprobs
 from twostroke.sampling.masks import apply_logit_bias, apply_masks, nothing_left
 from twostroke.sampling.penalties import apply_penalties
 from twostroke.sampling.random import uniforms
-from twostroke.sampling_params import SamplingParams
-from twostroke.types import PositionLogprobs, Request
 
-# Below this a temperature is greedy for all practical purposes, and dividing by it would lose the zeros to underflow.
+# Below this a temperature is greedy for all practical purposes, and dividing by it would lose the
+# zeros to underflow.
 MIN_TEMPERATURE = 1e-20
 NO_TOKEN = -1
 
@@ -28,7 +32,9 @@ Peaks = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def torch_peaks(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The maximum of each row of ``[rows, n]`` and the lowest index at which it is, ``[rows]`` each."""
+    """The maximum of each row of ``[rows, n]`` and the lowest index at which it is, ``[rows]``
+    each.
+    """
     highest, tokens = logits.max(dim=-1)
     return highest, tokens
 
@@ -53,9 +59,10 @@ class SamplerOutput:
 class Sampler:
     """Draws the next token of each request. It keeps no state between calls.
 
-    A row's token depends on its logits, its parameters, its tokens and its seed, never on the other rows: all
-    arithmetic is row-wise, sums of probabilities are exact (``drawing.py``), and each row spends one uniform keyed by
-    its seed and position (docs/decisions/0002-sampling-by-inverse-cdf.md).
+    A row's token depends on its logits, its parameters, its tokens and its seed, never on the other
+    rows: all arithmetic is row-wise, sums of probabilities are exact (``drawing.py``), and each row
+    spends one uniform keyed by its seed and position
+    (docs/decisions/0002-sampling-by-inverse-cdf.md).
 
     Args:
         vocab_size: Columns of the logits.
@@ -63,7 +70,9 @@ class Sampler:
         peaks: Finds each row's maximum and its first index, faster than PyTorch does.
     """
 
-    def __init__(self, vocab_size: int, device: torch.device | str, peaks: Peaks | None = None) -> None:
+    def __init__(
+        self, vocab_size: int, device: torch.device | str, peaks: Peaks | None = None
+    ) -> None:
         self.vocab_size = vocab_size
         self.device = torch.device(device)
         self._peaks = peaks or torch_peaks
@@ -74,15 +83,20 @@ class Sampler:
 
         Args:
             logits: float32 [rows, vocab]; changed in place. -inf is fine.
-            requests: One per row; not changed. Ids outside the vocabulary in masks and biases have no effect.
+            requests: One per row; not changed. Ids outside the vocabulary in masks and biases have
+                no effect.
         """
         assert logits.shape == (len(requests), self.vocab_size) and logits.dtype == torch.float32
         if not requests:
             return SamplerOutput([])
-        asking = [row for row, request in enumerate(requests) if request.params.logprobs is not None]
+        asking = [
+            row for row, request in enumerate(requests) if request.params.logprobs is not None
+        ]
         raw = logits[asking] if asking else logits[:0]  # a copy, of these rows only
         highest, tokens = self._peaks(logits)  # [rows] each; the lowest id among equals
-        non_finite = [row for row, value in enumerate(highest.tolist()) if not value < math.inf]  # NaN is not, either
+        non_finite = [
+            row for row, value in enumerate(highest.tolist()) if not value < math.inf
+        ]  # NaN is not, either
         if any(request.edits_logits for request in requests):
             apply_masks(logits, requests)
             apply_logit_bias(logits, requests)
@@ -95,11 +109,14 @@ class Sampler:
         if drawn:
             everywhere = len(drawn) == len(requests)
             index = slice(None) if everywhere else torch.tensor(drawn, device=self.device)
-            tokens[index] = self._draw(logits[index], highest[index], [requests[row] for row in drawn])
+            tokens[index] = self._draw(
+                logits[index], highest[index], [requests[row] for row in drawn]
+            )
         token_ids: list[int] = tokens.masked_fill(highest == -torch.inf, NO_TOKEN).tolist()
         failed = [row for row, token in enumerate(token_ids) if token == NO_TOKEN]
         errors = {row: nothing_left(requests[row]) for row in failed if row not in non_finite}
-        # A failed row has no token to report on, but keeps its place in `raw`: any token will do there.
+        # A failed row has no token to report on, but keeps its place in `raw`: any token will do
+        # there.
         num_top = [requests[row].params.logprobs or 0 for row in asking]
         entries = position_logprobs(raw, [max(token_ids[row], 0) for row in asking], num_top)
         logprobs = {row: entry for row, entry in zip(asking, entries) if token_ids[row] != NO_TOKEN}
@@ -117,8 +134,11 @@ class Sampler:
             Token ids, int64 [rows]; any token where all logits are -inf.
         """
         params = [request.params for request in requests]
-        temperatures = self._tensor([max(p.temperature, MIN_TEMPERATURE) for p in params], torch.float32)
-        # A finite stand-in for a maximum of -inf keeps -inf - -inf, which is NaN, out of a row that has failed.
+        temperatures = self._tensor(
+            [max(p.temperature, MIN_TEMPERATURE) for p in params], torch.float32
+        )
+        # A finite stand-in for a maximum of -inf keeps -inf - -inf, which is NaN, out of a row that
+        # has failed.
         highest = highest.clamp(min=torch.finfo(torch.float32).min)
         # Subtracting first: no temperature, however low, can then overflow the likeliest token.
         scaled = (logits - highest.unsqueeze(1)).div_(temperatures.unsqueeze(1))  # [rows, vocab]
@@ -142,7 +162,9 @@ class Sampler:
                 min_weight[index],
                 bounded=max(top_k) < self.vocab_size,
             )
-            tokens[index] = draw_truncated(scaled[index], shares[index], truncation, first_width(top_k))
+            tokens[index] = draw_truncated(
+                scaled[index], shares[index], truncation, first_width(top_k)
+            )
         return tokens
 
     def _top_k(self, params: SamplingParams) -> int:

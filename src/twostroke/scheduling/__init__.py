@@ -1,1 +1,3 @@
-"""Which tokens of which requests run in the next step, and why. Pure: no clock, no tensors, no randomness."""
+"""Which tokens of which requests run in the next step, and why. Pure: no clock, no tensors, no
+randomness.
+"""

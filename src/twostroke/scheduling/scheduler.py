@@ -1,35 +1,30 @@
 """Continuous batching under one token budget.
 
-There are no phases. Each step gives requests some of the tokens they lack: running ones first (those that lack a
-single token before those that lack many, so that a long prompt cannot hold up anyone's next token), then waiting ones
-in the policy's order, until the budget, the number of requests or the blocks run out. One rule covers prefill, chunked
-prefill, decode, prefix hits and recomputation after preemption, mixed in the same pass.
+There are no phases. Each step gives requests some of the tokens they lack: running ones first
+(those that lack a single token before those that lack many, so that a long prompt cannot hold up
+anyone's next token), then waiting ones in the policy's order, until the budget, the number of
+requests or the blocks run out. One rule covers prefill, chunked prefill, decode, prefix hits and
+recomputation after preemption, mixed in the same pass.
 
-Iteration-level scheduling: Yu et al., Orca, OSDI 2022. Chunked prefill: Agrawal et al., Sarathi-Serve, OSDI 2024.
+Iteration-level scheduling: Yu et al., Orca, OSDI 2022. Chunked prefill: Agrawal et al.,
+Sarathi-Serve, OSDI 2024.
 """
 
 from __future__ import annotations
 
-from twostroke.config import SchedulerConfig
-from twostroke.errors import TwostrokeError
+from twostroke.core.config import SchedulerConfig
+from twostroke.core.errors import TwostrokeError
+from twostroke.core.output import RequestOutput
+from twostroke.core.request import FinishReason, Request, RequestStatus
+from twostroke.core.step import Decision, Reason, ScheduledRequest, StepPlan, StepResult
 from twostroke.kv_cache.manager import KVCacheManager, Prefix
 from twostroke.observability.events import SchedulerStats
-from twostroke.scheduling.policies import make_policy, pick_victim
+from twostroke.scheduling.policies.policies import make_policy, pick_victim
 from twostroke.scheduling.stopping import cut_at_stop
-from twostroke.types import (
-    Decision,
-    FinishReason,
-    Reason,
-    Request,
-    RequestOutput,
-    RequestStatus,
-    ScheduledRequest,
-    StepPlan,
-    StepResult,
-)
 
-# Most tokens of a request in one step while its prompt's log-probabilities are to be computed: each takes logits over
-# the whole vocabulary, and everybody in the step waits for them (256 rows of 150,000 are 150 MB).
+# Most tokens of a request in one step while its prompt's log-probabilities are to be computed: each
+# takes logits over the whole vocabulary, and everybody in the step waits for them (256 rows of
+# 150,000 are 150 MB).
 SCORED_CHUNK = 256
 
 
@@ -40,7 +35,8 @@ class Scheduler:
         config: Budget, limits, policy.
         kv: The block tables; nobody else changes them.
 
-    ``num_samples`` counts the requests that have a leader, ``num_lent`` the running ones that others look after.
+    ``num_samples`` counts the requests that have a leader, ``num_lent`` the running ones that
+    others look after.
     """
 
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager) -> None:
@@ -58,9 +54,11 @@ class Scheduler:
         self._ranked: list[Request] | None = None
         self._ranked_left = False  # some of them run no more
         self._ranks_change = config.policy == "fair"
-        self._chunk = min(config.max_prefill_chunk or config.max_num_batched_tokens, config.max_num_batched_tokens)
+        self._chunk = min(
+            config.max_prefill_chunk or config.max_num_batched_tokens, config.max_num_batched_tokens
+        )
 
-    # ---- arrivals and departures -------------------------------------------------------------------------------
+    # ---- arrivals and departures -----------------------------------------------------------------
 
     def add(self, request: Request) -> None:
         """Queue a request that ``KVCacheManager.check_fits`` has passed and whose id is not in use.
@@ -73,15 +71,26 @@ class Scheduler:
         self.requests[request.request_id] = request
         leader = request.leader
         self.num_samples += leader is not None
-        if leader is not None and self.requests.get(leader.request_id) is leader and not leader.prompt_computed:
+        if (
+            leader is not None
+            and self.requests.get(leader.request_id) is leader
+            and not leader.prompt_computed
+        ):
             self._held.setdefault(leader.request_id, []).append(request)
         else:
             self.policy.push(request)
 
     def finish(
-        self, request_id: str, reason: FinishReason, now: float, *, error: TwostrokeError | None = None
+        self,
+        request_id: str,
+        reason: FinishReason,
+        now: float,
+        *,
+        error: TwostrokeError | None = None,
     ) -> Request | None:
-        """End a request in whatever state it is and free what it holds. ``None`` if there is no such request."""
+        """End a request in whatever state it is and free what it holds. ``None`` if there is no
+        such request.
+        """
         request = self.requests.get(request_id)
         if request is None:
             return None
@@ -110,12 +119,16 @@ class Scheduler:
         if self._ranked is None or self._ranks_change:
             self._ranked = sorted(self.running.values(), key=self.policy.rank)
         elif self._ranked_left:
-            self._ranked = [request for request in self._ranked if request.status is RequestStatus.RUNNING]
+            self._ranked = [
+                request for request in self._ranked if request.status is RequestStatus.RUNNING
+            ]
         self._ranked_left = False
         return self._ranked
 
     def lend(self, request: Request) -> None:
-        """Leave a running request to others, who take one token of each step for it (``scheduling/steady.py``)."""
+        """Leave a running request to others, who take one token of each step for it
+        (``scheduling/steady.py``).
+        """
         del self.running[request.request_id]
         self._ranked = None
         self.num_lent += 1
@@ -129,23 +142,32 @@ class Scheduler:
         """Count steps that were taken without plans."""
         self._step += steps
 
-    # ---- one step ----------------------------------------------------------------------------------------------
+    # ---- one step --------------------------------------------------------------------------------
 
     def schedule(self, now: float) -> StepPlan:
         """Plan the next step at time ``now`` (seconds on the caller's clock)."""
-        plan = StepPlan(step=self._step, time=now, released=self._released, num_tokens=self.num_lent)
+        plan = StepPlan(
+            step=self._step, time=now, released=self._released, num_tokens=self.num_lent
+        )
         self._released = []
         self._step += 1
         self._continue_running(plan)
         self._admit_waiting(plan)
         for leader_id, held in self._held.items():
-            plan.decisions.append(Decision(held[0].request_id, Reason.SHARES_PROMPT, leader_id, len(held) - 1))
+            plan.decisions.append(
+                Decision(held[0].request_id, Reason.SHARES_PROMPT, leader_id, len(held) - 1)
+            )
         return plan
 
     def update(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestOutput]:
         """Take in what the step produced: grow the requests, end those that are done."""
         outputs = []
-        size, drawn, logprobs, scores = self.kv.block_size, result.token_ids, result.logprobs, result.prompt_logprobs
+        size, drawn, logprobs, scores = (
+            self.kv.block_size,
+            result.token_ids,
+            result.logprobs,
+            result.prompt_logprobs,
+        )
         errors, held = result.errors, self._held
         for request_id, item in plan.scheduled.items():
             request = item.request
@@ -155,7 +177,11 @@ class Scheduler:
             num_tokens = item.num_tokens
             computed = request.num_computed_tokens = request.num_computed_tokens + num_tokens
             tokens = drawn.get(request_id) or []
-            unseen = request.take_scores(scores[request_id], item.start) if scores and request_id in scores else None
+            unseen = (
+                request.take_scores(scores[request_id], item.start)
+                if scores and request_id in scores
+                else None
+            )
             if tokens or unseen is not None:
                 output = self._extend(request, tokens, now)
                 if logprobs:
@@ -194,10 +220,12 @@ class Scheduler:
             num_preemptions=self.num_preemptions,
         )
 
-    # ---- running requests --------------------------------------------------------------------------------------
+    # ---- running requests ------------------------------------------------------------------------
 
     def _continue_running(self, plan: StepPlan) -> None:
-        """Those that lack one token first. Most need nothing for it: their last block has room, and is theirs alone."""
+        """Those that lack one token first. Most need nothing for it: their last block has room, and
+        is theirs alone.
+        """
         self._let_in_newcomers(plan)
         if not self.running:
             return
@@ -218,10 +246,14 @@ class Scheduler:
             elif start < request.num_prompt_tokens or plan.num_tokens >= room:
                 self._continue(request, plan)
             elif blocks is not None:
-                scheduled[request.request_id] = ScheduledRequest(request, start, 1, blocks, len(blocks))
+                scheduled[request.request_id] = ScheduledRequest(
+                    request, start, 1, blocks, len(blocks)
+                )
                 plan.num_tokens += 1
             elif (blocks := self.kv.grow(request)) is not None:
-                scheduled[request.request_id] = ScheduledRequest(request, start, 1, blocks, len(blocks) - 1)
+                scheduled[request.request_id] = ScheduledRequest(
+                    request, start, 1, blocks, len(blocks) - 1
+                )
                 plan.num_tokens += 1
             else:
                 self._continue(request, plan)
@@ -247,16 +279,22 @@ class Scheduler:
 
     def _left(self, request: Request, plan: StepPlan) -> int:
         """Tokens that the step still has for a request."""
-        left = self.policy.budget(request, plan, self.config.max_num_batched_tokens) - plan.num_tokens
+        left = (
+            self.policy.budget(request, plan, self.config.max_num_batched_tokens) - plan.num_tokens
+        )
         return left if left > 0 else 0
 
     def _spent(self, left: int, plan: StepPlan) -> Reason:
-        """Why a request gets no more than what is left: that is all of the budget, or the policy keeps some from it."""
+        """Why a request gets no more than what is left: that is all of the budget, or the policy
+        keeps some from it.
+        """
         kept = plan.num_tokens + left < self.config.max_num_batched_tokens
         return Reason.POLICY if kept else Reason.TOKEN_BUDGET
 
     def _make_room(self, request: Request, num_tokens: int, plan: StepPlan) -> bool:
-        """Preempt the least important requests until the blocks suffice; ``False`` if that hits the request itself."""
+        """Preempt the least important requests until the blocks suffice; ``False`` if that hits the
+        request itself.
+        """
         while self.kv.num_blocks_short(request, request.num_computed_tokens + num_tokens) > 0:
             victim = pick_victim(self.policy, self.running.values())
             self._preempt(victim, plan, by=request)
@@ -269,10 +307,16 @@ class Scheduler:
         plan.block_copies.extend(allocation.block_copies)
         table = self.kv.block_ids(request)
         self.policy.charge(request, prompt_tokens=request.reach(num_tokens))
-        plan.add(ScheduledRequest(request, request.num_computed_tokens, num_tokens, table, allocation.changed_from))
+        plan.add(
+            ScheduledRequest(
+                request, request.num_computed_tokens, num_tokens, table, allocation.changed_from
+            )
+        )
 
     def _preempt(self, victim: Request, plan: StepPlan, *, by: Request) -> None:
-        """Take a request's blocks away; it waits again and will recompute what the prefix cache has lost by then."""
+        """Take a request's blocks away; it waits again and will recompute what the prefix cache has
+        lost by then.
+        """
         plan.remove(victim.request_id)
         self.kv.free(victim)
         del self.running[victim.request_id]
@@ -283,10 +327,12 @@ class Scheduler:
         self.num_preemptions += 1
         self.policy.push(victim)
         plan.released.append(victim.request_id)
-        cause = None if by is victim else by.request_id  # the least important request yields to all others
+        cause = (
+            None if by is victim else by.request_id
+        )  # the least important request yields to all others
         plan.decisions.append(Decision(victim.request_id, Reason.PREEMPTED, cause))
 
-    # ---- waiting requests --------------------------------------------------------------------------------------
+    # ---- waiting requests ------------------------------------------------------------------------
 
     def _admit_waiting(self, plan: StepPlan) -> None:
         if not len(self.policy):
@@ -295,7 +341,9 @@ class Scheduler:
         while (request := self.policy.peek()) is not None:
             prefix = self._entry(request, promised, plan)
             if isinstance(prefix, Reason):
-                plan.decisions.append(Decision(request.request_id, prefix, behind=len(self.policy) - 1))
+                plan.decisions.append(
+                    Decision(request.request_id, prefix, behind=len(self.policy) - 1)
+                )
                 return
             self._admit(self.policy.pop(), prefix, plan)
             if len(self.policy):
@@ -306,23 +354,29 @@ class Scheduler:
     def _entry(self, request: Request, promised: int, plan: StepPlan) -> Prefix | Reason:
         """The cached prefix with which a waiting request enters this step, or what keeps it out.
 
-        Its whole prompt must fit beside what is promised to the running ones: admitting it for its first chunk alone
-        would preempt somebody a few steps later. For the same reason nobody enters a step that preempts.
+        Its whole prompt must fit beside what is promised to the running ones: admitting it for its
+        first chunk alone would preempt somebody a few steps later. For the same reason nobody
+        enters a step that preempts.
         """
         if not self._left(request, plan):
             return self._spent(0, plan)
         if self._is_full():
             return Reason.MAX_NUM_SEQS
-        # Whoever enters needs a new block at least. Asked before the lookup, since who is kept out asks at every step.
+        # Whoever enters needs a new block at least. Asked before the lookup, since who is kept out
+        # asks at every step.
         if promised >= self.kv.pool.num_free:
             return Reason.NO_FREE_BLOCK
-        if plan.decisions and any(decision.reason is Reason.PREEMPTED for decision in plan.decisions):
+        if plan.decisions and any(
+            decision.reason is Reason.PREEMPTED for decision in plan.decisions
+        ):
             return Reason.POLICY
         prefix = self.kv.find_prefix(request)
         return prefix if self.kv.has_room(request, prefix, promised) else Reason.NO_FREE_BLOCK
 
     def _let_in_newcomers(self, plan: StepPlan) -> None:
-        """Those that the policy puts before the running ones, preempting whom it names until there is room."""
+        """Those that the policy puts before the running ones, preempting whom it names until there
+        is room.
+        """
         if self.policy.newcomer() is None:
             return
         promised = self.kv.num_blocks_promised(self.running.values())
@@ -368,14 +422,16 @@ class Scheduler:
         else:
             self.policy.remove(request)
 
-    # ---- results -----------------------------------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------------
 
     def _extend(self, request: Request, tokens: list[int], now: float) -> RequestOutput:
         """Append sampled tokens up to the first one that ends the request."""
         request.token_ids += tokens
         stop = None
         ends = request.stop_token_ids
-        if len(request.token_ids) >= request.max_total_tokens or (ends and not ends.isdisjoint(tokens)):
+        if len(request.token_ids) >= request.max_total_tokens or (
+            ends and not ends.isdisjoint(tokens)
+        ):
             tokens, stop = cut_at_stop(request, tokens)
         output = _output(request, tokens)
         if request.first_token_time is None and tokens:
@@ -391,7 +447,14 @@ class Scheduler:
 
 def _output(request: Request, tokens: list[int]) -> RequestOutput:
     prompt, reached = request.num_prompt_tokens, request.num_reached_tokens
-    used = reached if reached < prompt else prompt  # ``num_used_prompt_tokens``, without a call for every token
+    used = (
+        reached if reached < prompt else prompt
+    )  # ``num_used_prompt_tokens``, without a call for every token
     return RequestOutput(
-        request.parent_id, request.index, tokens, prompt, request.num_cached_tokens, num_used_prompt_tokens=used
+        request.parent_id,
+        request.index,
+        tokens,
+        prompt,
+        request.num_cached_tokens,
+        num_used_prompt_tokens=used,
     )

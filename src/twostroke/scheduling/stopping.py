@@ -1,10 +1,12 @@
-"""When a request has said enough, judged by its tokens (stop strings are judged on text, by the output processor)."""
+"""When a request has said enough, judged by its tokens (stop strings are judged on text, by the
+output processor).
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from twostroke.types import FinishReason, Request
+from twostroke.core.request import FinishReason, Request
 
 
 class Stop(NamedTuple):
@@ -25,7 +27,9 @@ def check_stop(request: Request) -> Stop | None:
 
 
 def cut_at_stop(request: Request, tokens: list[int]) -> tuple[list[int], Stop | None]:
-    """Those of its last ``tokens`` that a request keeps, and what ends it: it loses those behind the one that does."""
+    """Those of its last ``tokens`` that a request keeps, and what ends it: it loses those behind
+    the one that does.
+    """
     known = request.token_ids
     del known[len(known) - len(tokens) :]
     for kept, token in enumerate(tokens, 1):

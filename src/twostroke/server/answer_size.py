@@ -1,22 +1,28 @@
-"""How large a call may become in memory: each limit of a request by itself is harmless, their product is not."""
+"""How large a call may become in memory: each limit of a request by itself is harmless, their
+product is not.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from twostroke.core.errors import InvalidRequestError
+from twostroke.core.sampling_params import MAX_LOGPROBS, MAX_SAMPLES, SamplingParams
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.errors import InvalidRequestError
-from twostroke.sampling_params import MAX_LOGPROBS, MAX_SAMPLES, SamplingParams
 
-# Log-probabilities kept for one call, of some 450 bytes each; one answer of the context's length may have all of its.
+# Log-probabilities kept for one call, of some 450 bytes each; one answer of the context's length
+# may have all of its.
 MAX_LOGPROB_ENTRIES = 2**21
-# Every sample holds its prompt's tokens, of 8 bytes each; one prompt of the context's length may have all its samples.
+# Every sample holds its prompt's tokens, of 8 bytes each; one prompt of the context's length may
+# have all its samples.
 MAX_PROMPT_COPIES = 2**24
 # Above so many the answer is put together on a thread: some 10 ms of work.
 MANY_ENTRIES = 2_000
 
 
-def num_entries(info: ExecutorInfo, prompts: Sequence[Sequence[int]], params: SamplingParams) -> int:
+def num_entries(
+    info: ExecutorInfo, prompts: Sequence[Sequence[int]], params: SamplingParams
+) -> int:
     """The most tokens and log-probabilities that all answers to ``prompts`` can have together."""
     total = 0
     for prompt in prompts:
@@ -27,23 +33,39 @@ def num_entries(info: ExecutorInfo, prompts: Sequence[Sequence[int]], params: Sa
     return total * params.n
 
 
-def check_entries(info: ExecutorInfo, prompts: Sequence[Sequence[int]], params: SamplingParams) -> None:
-    """Raise ``InvalidRequestError`` if a call may keep more log-probabilities than memory should be spent on."""
+def check_entries(
+    info: ExecutorInfo, prompts: Sequence[Sequence[int]], params: SamplingParams
+) -> None:
+    """Raise ``InvalidRequestError`` if a call may keep more log-probabilities than memory should be
+    spent on.
+    """
     if params.logprobs is None and params.prompt_logprobs is None:
         return
     most = max(MAX_LOGPROB_ENTRIES, info.max_model_len * (MAX_LOGPROBS + 1))
     if (entries := num_entries(info, prompts, params)) > most:
         answers = len(prompts) * params.n
-        message = f"{answers} answers of this length may have {entries} log-probabilities, at most {most} are kept"
+        message = (
+            f"{answers} answers of this length may have {entries} log-probabilities, at most {most}"
+            " are kept"
+        )
         hint = "lower max_tokens, n or the number of log-probabilities, or send several requests"
         raise InvalidRequestError(
-            message, param="logprobs" if params.logprobs is not None else "prompt_logprobs", hint=hint
+            message,
+            param="logprobs" if params.logprobs is not None else "prompt_logprobs",
+            hint=hint,
         )
 
 
-def check_copies(info: ExecutorInfo, prompts: Sequence[Sequence[int]], params: SamplingParams) -> None:
-    """Raise ``InvalidRequestError`` if all samples together would hold too many tokens of their prompts."""
+def check_copies(
+    info: ExecutorInfo, prompts: Sequence[Sequence[int]], params: SamplingParams
+) -> None:
+    """Raise ``InvalidRequestError`` if all samples together would hold too many tokens of their
+    prompts.
+    """
     most = max(MAX_PROMPT_COPIES, info.max_model_len * MAX_SAMPLES)
     if (copies := sum(map(len, prompts)) * params.n) > most:
-        message = f"{len(prompts)} prompts with n={params.n} hold {copies} tokens together, at most {most} are taken"
+        message = (
+            f"{len(prompts)} prompts with n={params.n} hold {copies} tokens together, at most"
+            f" {most} are taken"
+        )
         raise InvalidRequestError(message, param="n", hint="lower n, or send several requests")

@@ -1,4 +1,6 @@
-"""What becomes of a call's outputs as they come: gathered into a whole answer, or chunks of a stream."""
+"""What becomes of a call's outputs as they come: gathered into a whole answer, or chunks of a
+stream.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,26 @@ from typing import Protocol
 
 from msgspec import UNSET, UnsetType
 
-from twostroke.errors import TwostrokeError
+from twostroke.core.errors import TwostrokeError
+from twostroke.core.logprobs import PositionLogprobs
+from twostroke.core.output import RequestOutput
 from twostroke.server.errors import encode_error
 from twostroke.server.protocol import GenerationFields
 from twostroke.server.responses import Usage
 from twostroke.server.sse import EventStream, event
-from twostroke.types import PositionLogprobs, RequestOutput
 
 logger = logging.getLogger(__name__)
 
-# Of a chunk: OpenAI leaves it out, or writes null where usage comes at the end; vLLM can give it with every chunk.
+# Of a chunk: OpenAI leaves it out, or writes null where usage comes at the end; vLLM can give it
+# with every chunk.
 RunningUsage = Usage | UnsetType | None
 
 
 @dataclass(slots=True)
 class Sample:
-    """One choice, gathered to its end. ``token_ids`` and ``logprobs`` are parallel where both are there."""
+    """One choice, gathered to its end. ``token_ids`` and ``logprobs`` are parallel where both are
+    there.
+    """
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -50,9 +56,13 @@ class Sample:
 
 
 class Shape(Protocol):
-    """How outputs become what one route promises. Choices are numbered over all prompts: ``prompt * n + sample``."""
+    """How outputs become what one route promises. Choices are numbered over all prompts: ``prompt *
+    n + sample``.
+    """
 
-    def chunk(self, index: int, output: RequestOutput, usage: RunningUsage, *, first: bool) -> list[object]:
+    def chunk(
+        self, index: int, output: RequestOutput, usage: RunningUsage, *, first: bool
+    ) -> list[object]:
         """The events for what a step added to a choice (``first``: it has had none yet)."""
 
     def usage_chunk(self, usage: Usage) -> object:
@@ -90,7 +100,8 @@ class WholeAnswer:
 
     def fail(self, error: Exception) -> None:
         self.samples.set_exception(error)
-        self.samples.exception()  # seen: whoever waited may have left in this very turn of the event loop
+        # seen: whoever waited may have left in this very turn of the event loop
+        self.samples.exception()
 
 
 class StreamedAnswer:

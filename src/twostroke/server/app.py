@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from twostroke.engine.client import EngineClient
+from twostroke.engine.clients.base import EngineClient
 from twostroke.gateway.gateway import Gateway, GatewayMiddleware
 from twostroke.server.chat import chat_router
 from twostroke.server.completions import completions_router
@@ -27,19 +27,35 @@ from twostroke.server.serving import OwnedEngine, Serving
 from twostroke.server.tokenization import Detokenized, Tokenized, tokenization_router
 from twostroke.server.version import package_version
 
-ANSWERS = (ChatCompletion, ChatChunk, Completion, ModelList, ModelCard, Tokenized, Detokenized, Health, Version)
+ANSWERS = (
+    ChatCompletion,
+    ChatChunk,
+    Completion,
+    ModelList,
+    ModelCard,
+    Tokenized,
+    Detokenized,
+    Health,
+    Version,
+)
 # What scripts of web pages may read of an answer's head.
 EXPOSED_HEADERS = ("x-request-id", "retry-after", *LIMIT_HEADERS)
-DESCRIPTION = "OpenAI's API over the twostroke engine. Every accepted field works; any other is refused by name."
+DESCRIPTION = (
+    "OpenAI's API over the twostroke engine. Every accepted field works; any other is refused by"
+    " name."
+)
 
 
 def create_app(
-    source: EngineClient | Future[OwnedEngine], options: ServerOptions | None = None, gateway: Gateway | None = None
+    source: EngineClient | Future[OwnedEngine],
+    options: ServerOptions | None = None,
+    gateway: Gateway | None = None,
 ) -> FastAPI:
     """An application that serves one engine.
 
     Args:
-        source: The engine; or the future of one that is still loading, until when ``/health`` answers 503.
+        source: The engine; or the future of one that is still loading, until when ``/health``
+            answers 503.
         options: Names of the model, limits and time-outs.
         gateway: Keys and limits; by default everybody is let in.
     """
@@ -47,7 +63,9 @@ def create_app(
     return create_app_for(Serving(source, options), options, gateway)
 
 
-def create_app_for(serving: Serving, options: ServerOptions, gateway: Gateway | None = None) -> FastAPI:
+def create_app_for(
+    serving: Serving, options: ServerOptions, gateway: Gateway | None = None
+) -> FastAPI:
     """The same, for a caller that watches and drains ``serving`` itself."""
 
     @asynccontextmanager
@@ -80,7 +98,13 @@ def create_app_for(serving: Serving, options: ServerOptions, gateway: Gateway | 
             expose_headers=EXPOSED_HEADERS,
         )
     app.add_middleware(RequestIds)
-    for router in (chat_router, completions_router, tokenization_router, models_router, health_router):
+    for router in (
+        chat_router,
+        completions_router,
+        tokenization_router,
+        models_router,
+        health_router,
+    ):
         app.include_router(router(serving))
     document_api(app, ANSWERS, gateway)
     return app
@@ -100,7 +124,9 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        announced = next(
+            (value for name, value in scope["headers"] if name == b"content-length"), b"0"
+        )
         if announced.isdigit() and int(announced) > self._limit:
             await error_response(self._error())(scope, receive, send)
             return
@@ -119,5 +145,6 @@ class BodyLimit:
 
     def _error(self) -> BodyTooLargeError:
         return BodyTooLargeError(
-            f"the body exceeds {self._limit} bytes", hint="send less, or start the server with a larger --max-body-size"
+            f"the body exceeds {self._limit} bytes",
+            hint="send less, or start the server with a larger --max-body-size",
         )

@@ -12,11 +12,16 @@ from twostroke.server.version import package_version
 
 
 def ready_banner(model: ServedModel, url: str, *, keyed: bool = False) -> str:
-    """Several lines, the last of which is a command that works when pasted (if ``keyed``, with $OPENAI_API_KEY)."""
+    """Several lines, the last of which is a command that works when pasted (if ``keyed``, with
+    $OPENAI_API_KEY).
+    """
     info = model.client.info
     return "\n".join(
         [
-            f"twostroke {package_version()} serves {model.name} on {info.device}, ready in {age_of_process():.1f} s",
+            (
+                f"twostroke {package_version()} serves {model.name} on {info.device}, ready in"
+                f" {age_of_process():.1f} s"
+            ),
             *memory_summary(info),
             *sampling_summary(info),
             f"  {'API':<10} {url}/v1 (OpenAI), documented at {url}/docs",
@@ -31,13 +36,16 @@ def memory_summary(info: ExecutorInfo) -> list[str]:
     """Weights, KV blocks, the tokens they hold, and how many requests of maximum length that is."""
     tokens = info.num_blocks * info.block_size
     kv_cache = format_size(tokens * info.kv_bytes_per_token)
-    # Floor: what is left over serves shorter requests only. A cache may hold less than one of maximum length.
+    # Floor: what is left over serves shorter requests only. A cache may hold less than one of
+    # maximum length.
     fits = info.num_blocks // -(-info.max_model_len // info.block_size)
     share = f"{fits} requests" if fits != 1 else "1 request"
     return [
         f"  {'weights':<10} {format_size(info.weight_bytes)}",
-        f"  {'KV cache':<10} {kv_cache}: {info.num_blocks:,} blocks of {info.block_size}, {tokens:,} tokens, "
-        f"{share} of maximum length ({info.max_model_len:,})",
+        (
+            f"  {'KV cache':<10} {kv_cache}: {info.num_blocks:,} blocks of {info.block_size},"
+            f" {tokens:,} tokens, {share} of maximum length ({info.max_model_len:,})"
+        ),
     ]
 
 
@@ -46,7 +54,9 @@ def sampling_summary(info: ExecutorInfo) -> list[str]:
     if not info.sampling_defaults:
         return []
     listed = ", ".join(f"{name} {value:g}" for name, value in info.sampling_defaults.items())
-    return [f"  {'sampling':<10} {listed} (from generation_config.json, where a request says nothing)"]
+    return [
+        f"  {'sampling':<10} {listed} (from generation_config.json, where a request says nothing)"
+    ]
 
 
 def curl_line(model: ServedModel, url: str, *, keyed: bool = False) -> str:
@@ -60,7 +70,10 @@ def curl_line(model: ServedModel, url: str, *, keyed: bool = False) -> str:
         body.update(prompt="The two strokes of inference are", max_tokens=64)
     data = shlex.quote(json.dumps(body))
     key = ' -H "Authorization: Bearer $OPENAI_API_KEY"' if keyed else ""
-    return f"curl -N {shlex.quote(f'{url}/v1/{path}')}{key} -H 'Content-Type: application/json' -d {data}"
+    return (
+        f"curl -N {shlex.quote(f'{url}/v1/{path}')}{key} -H 'Content-Type: application/json' -d"
+        f" {data}"
+    )
 
 
 def format_size(size: float) -> str:

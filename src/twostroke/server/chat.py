@@ -10,9 +10,16 @@ from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
 
-from twostroke.errors import InvalidRequestError, RequestTooLargeError
+from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
+from twostroke.core.logprobs import PositionLogprobs
+from twostroke.core.output import RequestOutput
 from twostroke.server.answers import RunningUsage, Sample
-from twostroke.server.context import assemble_chat, checked_messages, context_usage, rendering_options
+from twostroke.server.context import (
+    assemble_chat,
+    checked_messages,
+    context_usage,
+    rendering_options,
+)
 from twostroke.server.generation import Generation, check_length, encode_text, truncate
 from twostroke.server.logprobs import chat_logprobs, prompt_logprobs
 from twostroke.server.openapi import ERROR_RESPONSES, answers
@@ -32,7 +39,6 @@ from twostroke.server.serving import ServedModel, Serving
 from twostroke.server.strict_json import StrictRoute
 from twostroke.text.context_report import ContextReport
 from twostroke.text.tokenizer import LONG_TEXT
-from twostroke.types import PositionLogprobs, RequestOutput
 
 MANY_MESSAGES = 256  # more are rendered on a thread
 
@@ -41,9 +47,13 @@ def chat_router(serving: Serving) -> APIRouter:
     """The route of chat completions."""
     router = APIRouter(route_class=StrictRoute, tags=["chat"])
 
-    responses = answers(ChatCompletion, "The answer; or, streamed, its pieces, then [DONE].", stream=ChatChunk)
+    responses = answers(
+        ChatCompletion, "The answer; or, streamed, its pieces, then [DONE].", stream=ChatChunk
+    )
 
-    @router.post("/v1/chat/completions", response_class=Response, responses=responses | ERROR_RESPONSES)
+    @router.post(
+        "/v1/chat/completions", response_class=Response, responses=responses | ERROR_RESPONSES
+    )
     async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
         """The model's answer to a conversation."""
         model = serving.accepting(request.scope)
@@ -82,12 +92,16 @@ async def encode_chat(
     add_special_tokens: bool = False,
     most: int | None = None,
 ) -> list[int]:
-    """The token ids of a conversation; the assistant's turn is opened unless its last message is to go on.
+    """The token ids of a conversation; the assistant's turn is opened unless its last message is to
+    go on.
 
     Args:
         most: See ``encode_text``.
     """
-    length = sum(len(c) if isinstance(c := m.content, str) else sum(len(part.text) for part in c) for m in messages)
+    length = sum(
+        len(c) if isinstance(c := m.content, str) else sum(len(part.text) for part in c)
+        for m in messages
+    )
     check_length(model, length, "messages")
     chat = checked_messages(messages)
     options = rendering_options(add_generation_prompt, continue_final_message)
@@ -98,7 +112,9 @@ async def encode_chat(
     return await encode_text(model, text, add_special_tokens=add_special_tokens, most=most)
 
 
-def _in_terms_of_chat(error: InvalidRequestError, body: ChatCompletionRequest) -> InvalidRequestError:
+def _in_terms_of_chat(
+    error: InvalidRequestError, body: ChatCompletionRequest
+) -> InvalidRequestError:
     """The engine's refusal, with the names that a chat request has for prompt and limit."""
     names = {"prompt": "messages"}
     if body.max_completion_tokens is not None:
@@ -108,7 +124,11 @@ def _in_terms_of_chat(error: InvalidRequestError, body: ChatCompletionRequest) -
     param = names.get(error.param or "", error.param)
     if isinstance(error, RequestTooLargeError):
         return RequestTooLargeError(
-            error.message, needed=error.needed, available=error.available, param=param, hint=error.hint
+            error.message,
+            needed=error.needed,
+            available=error.available,
+            param=param,
+            hint=error.hint,
         )
     return InvalidRequestError(error.message, param=param, hint=error.hint)
 
@@ -135,22 +155,31 @@ class ChatShape:
         self._token_ids = bool(body.return_token_ids)
         self._prompt = prompt
 
-    def chunk(self, index: int, output: RequestOutput, usage: RunningUsage, *, first: bool) -> list[object]:
+    def chunk(
+        self, index: int, output: RequestOutput, usage: RunningUsage, *, first: bool
+    ) -> list[object]:
         """The role first, then what there is to say: nothing while text is held back."""
         if self.reports_at_end and isinstance(usage, Usage):
             usage.context = self._context
         events: list[object] = []
         if first:
-            opening = self._chunk([ChatChunkChoice(index=index, delta=ChatDelta("assistant", ""))], usage)
+            opening = self._chunk(
+                [ChatChunkChoice(index=index, delta=ChatDelta("assistant", ""))], usage
+            )
             if self._token_ids:
                 opening.prompt_token_ids = self._prompt
             events.append(opening)
         if output.text or output.finished or output.logprobs or self._token_ids:
-            choice = ChatChunkChoice(index=index, delta=ChatDelta(content=output.text) if output.text else ChatDelta())
+            choice = ChatChunkChoice(
+                index=index, delta=ChatDelta(content=output.text) if output.text else ChatDelta()
+            )
             if output.logprobs:
                 choice.logprobs = self._shape_logprobs(output.logprobs)
             if output.finish_reason is not None:
-                choice.finish_reason, choice.stop_reason = output.finish_reason.value, output.stop_reason
+                choice.finish_reason, choice.stop_reason = (
+                    output.finish_reason.value,
+                    output.stop_reason,
+                )
             if self._token_ids:
                 choice.token_ids = output.token_ids
             events.append(self._chunk([choice], usage))
@@ -158,7 +187,9 @@ class ChatShape:
 
     def usage_chunk(self, usage: Usage) -> object:
         usage.context = self._context
-        return ChatChunk(id=self._id, created=self._created, model=self._name, choices=[], usage=usage)
+        return ChatChunk(
+            id=self._id, created=self._created, model=self._name, choices=[], usage=usage
+        )
 
     def complete(self, samples: Sequence[Sample], usage: Usage) -> object:
         choices = [
@@ -188,4 +219,6 @@ class ChatShape:
         return chat_logprobs(positions, self._tokenizer, self._top)
 
     def _chunk(self, choices: list[ChatChunkChoice], usage: RunningUsage) -> ChatChunk:
-        return ChatChunk(id=self._id, created=self._created, model=self._name, choices=choices, usage=usage)
+        return ChatChunk(
+            id=self._id, created=self._created, model=self._name, choices=choices, usage=usage
+        )

@@ -11,7 +11,8 @@ from fastapi import APIRouter, Request
 from msgspec import UNSET
 from starlette.responses import Response
 
-from twostroke.sampling_params import SamplingParams
+from twostroke.core.output import RequestOutput
+from twostroke.core.sampling_params import SamplingParams
 from twostroke.server.answers import RunningUsage, Sample
 from twostroke.server.generation import Generation, check_tokens, encode_text, truncate
 from twostroke.server.logprobs import TextOffsets, completion_logprobs, prompt_logprobs
@@ -22,7 +23,6 @@ from twostroke.server.responses import Completion, CompletionChoice, CompletionL
 from twostroke.server.serving import ServedModel, Serving
 from twostroke.server.strict_json import StrictRoute
 from twostroke.text.tokenizer import Tokenizer
-from twostroke.types import RequestOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,9 @@ def completions_router(serving: Serving) -> APIRouter:
     """The route of text completions."""
     router = APIRouter(route_class=StrictRoute, tags=["completions"])
 
-    responses = answers(Completion, "The answers; or, streamed, their pieces, then [DONE].", stream=Completion)
+    responses = answers(
+        Completion, "The answers; or, streamed, their pieces, then [DONE].", stream=Completion
+    )
 
     @router.post("/v1/completions", response_class=Response, responses=responses | ERROR_RESPONSES)
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
@@ -50,9 +52,13 @@ def completions_router(serving: Serving) -> APIRouter:
             prompts.append(await _encode_prompt(model, body, params, prompt))
             await asyncio.sleep(0)  # each may take 10 ms, and there may be 256: the others' turn
         request_id = name_request(request.scope, "cmpl")
-        generation = Generation(model.client, request_id, [p.token_ids for p in prompts], params, body)
+        generation = Generation(
+            model.client, request_id, [p.token_ids for p in prompts], params, body
+        )
         return await generation.respond(
-            CompletionShape(request_id, model.name, model.client.tokenizer, body, prompts), body, request
+            CompletionShape(request_id, model.name, model.client.tokenizer, body, prompts),
+            body,
+            request,
         )
 
     return router
@@ -74,7 +80,8 @@ async def _encode_prompt(
         tokens = prompt
         check_tokens(model, tokens, "prompt")
     kept = truncate(tokens, body.kept_prompt_tokens(model.client.info, params))
-    # What is too long will be refused, with the numbers: its text, of millions of tokens perhaps, is not needed.
+    # What is too long will be refused, with the numbers: its text, of millions of tokens perhaps,
+    # is not needed.
     if not body.echo or len(kept) > model.client.info.max_model_len:
         return Prompt(kept, "")
     whole = isinstance(prompt, str) and len(kept) == len(tokens)
@@ -87,7 +94,12 @@ class CompletionShape:
     """Implements ``Shape`` for text completions."""
 
     def __init__(
-        self, request_id: str, model_name: str, tokenizer: Tokenizer, body: CompletionRequest, prompts: list[Prompt]
+        self,
+        request_id: str,
+        model_name: str,
+        tokenizer: Tokenizer,
+        body: CompletionRequest,
+        prompts: list[Prompt],
     ) -> None:
         self._id = request_id
         self._created = int(time.time())
@@ -103,7 +115,9 @@ class CompletionShape:
         self._skip_special = body.skip_special_tokens is not False
         self._offsets: dict[int, TextOffsets] = {}  # of each choice's next token
 
-    def chunk(self, index: int, output: RequestOutput, usage: RunningUsage, *, first: bool) -> list[object]:
+    def chunk(
+        self, index: int, output: RequestOutput, usage: RunningUsage, *, first: bool
+    ) -> list[object]:
         """One event, or none while text is held back; an echoed prompt comes with the first."""
         prompt = self._prompts[index // self._n]
         text = "" if self._scores_only else output.text
@@ -118,21 +132,27 @@ class CompletionShape:
                 output.logprobs, output.token_ids, self._tokenizer, self._top, offsets
             )
         if output.finish_reason is not None:
-            choice.finish_reason, choice.stop_reason = output.finish_reason.value, output.stop_reason
+            choice.finish_reason, choice.stop_reason = (
+                output.finish_reason.value,
+                output.stop_reason,
+            )
             if self._scores_only:
                 choice.finish_reason, choice.stop_reason = "length", None
         if self._token_ids:
             choice.token_ids = [] if self._scores_only else output.token_ids
             if first:
                 choice.prompt_token_ids = prompt.token_ids
-        return [self._completion([choice], self._count(usage) if isinstance(usage, Usage) else usage)]
+        return [
+            self._completion([choice], self._count(usage) if isinstance(usage, Usage) else usage)
+        ]
 
     def usage_chunk(self, usage: Usage) -> object:
         return self._completion([], self._count(usage))
 
     def complete(self, samples: Sequence[Sample], usage: Usage) -> object:
         choices = [self._choice(index, sample) for index, sample in enumerate(samples)]
-        # Only the first sample of a prompt carries its log-probabilities, so the others take them from it.
+        # Only the first sample of a prompt carries its log-probabilities, so the others take them
+        # from it.
         if self._prompt_logprobs:
             for choice in choices:
                 positions = samples[choice.index - choice.index % self._n].prompt_logprobs or []
@@ -168,10 +188,14 @@ class CompletionShape:
         assert self._top is not None
         positions = [None, *(leader.prompt_logprobs or [])]
         before = TextOffsets(self._tokenizer, text=prompt.text)
-        result = completion_logprobs(positions, prompt.token_ids, self._tokenizer, self._top, before)
+        result = completion_logprobs(
+            positions, prompt.token_ids, self._tokenizer, self._top, before
+        )
         # The answer begins where the prompt ends, whatever the tokenizer made of that.
         behind = self._offsets_from(len(prompt.text))
-        answer = completion_logprobs(sample.logprobs, sample.token_ids, self._tokenizer, self._top, behind)
+        answer = completion_logprobs(
+            sample.logprobs, sample.token_ids, self._tokenizer, self._top, behind
+        )
         return CompletionLogprobs(
             result.text_offset + answer.text_offset,
             result.token_logprobs + answer.token_logprobs,
@@ -188,4 +212,6 @@ class CompletionShape:
         return usage
 
     def _completion(self, choices: list[CompletionChoice], usage: RunningUsage) -> Completion:
-        return Completion(id=self._id, created=self._created, model=self._name, choices=choices, usage=usage)
+        return Completion(
+            id=self._id, created=self._created, model=self._name, choices=choices, usage=usage
+        )

@@ -1,7 +1,9 @@
-"""uvicorn's HTTP connection, with an end to what it reads and waits for: heads, half-sent requests, stalled readers.
+"""uvicorn's HTTP connection, with an end to what it reads and waits for: heads, half-sent requests,
+stalled readers.
 
-uvicorn bounds none of these with httptools, and all of them come before any key is looked at. Nor does it get at the
-body of a request that offers to go on in another protocol, as Java's HttpClient does with every first one.
+uvicorn bounds none of these with httptools, and all of them come before any key is looked at. Nor
+does it get at the body of a request that offers to go on in another protocol, as Java's HttpClient
+does with every first one.
 """
 
 from __future__ import annotations
@@ -15,8 +17,13 @@ import httptools
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from twostroke.errors import TwostrokeError
-from twostroke.server.errors import HeadTooLargeError, MalformedRequestError, RequestTimeoutError, error_response
+from twostroke.core.errors import TwostrokeError
+from twostroke.server.errors import (
+    HeadTooLargeError,
+    MalformedRequestError,
+    RequestTimeoutError,
+    error_response,
+)
 from twostroke.server.request_id import request_id
 from twostroke.server.sse import WRITE_CHUNK, WriteChunk
 
@@ -26,7 +33,8 @@ WRITE_SECONDS = 60.0  # in which a client must take something of what waits for 
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection. A head (or a trailer) above ``MAX_HEAD_BYTES`` gets a 431, an unfinished request a 408.
+    """One connection. A head (or a trailer) above ``MAX_HEAD_BYTES`` gets a 431, an unfinished
+    request a 408.
 
     A client that stops reading is cut off, which ends its generation.
     """
@@ -39,7 +47,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._reading: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
 
-    # ---- reading -----------------------------------------------------------------------------------------------
+    # ---- reading ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -61,8 +69,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def _parse(self, data: bytes) -> None:
         """As ``HttpToolsProtocol.data_received`` does, but for upgrades.
 
-        Those may be ignored (RFC 9110, 7.8). httptools then takes the body for the other protocol and calls the message
-        complete: so its callbacks did nothing, and a parser that sees no upgrade reads the request once more.
+        Those may be ignored (RFC 9110, 7.8). httptools then takes the body for the other protocol
+        and calls the message complete: so its callbacks did nothing, and a parser that sees no
+        upgrade reads the request once more.
         """
         try:
             self.parser.feed_data(data)
@@ -80,7 +89,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _head_without_upgrade(self) -> bytes:
         parser = self.parser
-        lines = [b"%s %s HTTP/%s" % (parser.get_method(), self.url, parser.get_http_version().encode())]
+        lines = [
+            b"%s %s HTTP/%s" % (parser.get_method(), self.url, parser.get_http_version().encode())
+        ]
         for name, value in self.headers:
             if name == b"connection":
                 kept = [token for token in value.split(b",") if token.strip().lower() != b"upgrade"]
@@ -126,29 +137,36 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.flow.read_paused:  # by ourselves: the client cannot send
             self._await_data()
         else:
-            self._refuse(RequestTimeoutError(f"the request was not complete within {READ_SECONDS:g} s"))
+            self._refuse(
+                RequestTimeoutError(f"the request was not complete within {READ_SECONDS:g} s")
+            )
 
     def _refuse_head(self) -> None:
-        self._refuse(HeadTooLargeError(f"the request's line and headers exceed {MAX_HEAD_BYTES} bytes"))
+        self._refuse(
+            HeadTooLargeError(f"the request's line and headers exceed {MAX_HEAD_BYTES} bytes")
+        )
 
     def _refuse(self, error: TwostrokeError) -> None:
         """Answer without the application, unless it has begun to, and close."""
         if self._refused or self.transport.is_closing():
             return
         self._refused = True
-        # With requests in the pipeline an answer is under way, and this would be read as part of it.
+        # With requests in the pipeline an answer is under way, and this would be read as part of
+        # it.
         waits = self._in_body and not self.cycle.response_started and not self.pipeline
         if self.cycle is None or self.cycle.response_complete or waits:
             response = error_response(error)
             # Where the application has the request already, the id is the one that it knows.
-            response.headers["x-request-id"] = request_id(cast(Scope, self.scope) if self._in_message else {})
+            response.headers["x-request-id"] = request_id(
+                cast(Scope, self.scope) if self._in_message else {}
+            )
             status = HTTPStatus(response.status_code)
             lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode(), b"connection: close"]
             lines += [name + b": " + value for name, value in response.raw_headers]
             self.transport.write(b"\r\n".join([*lines, b"", bytes(response.body)]))
         self.transport.close()
 
-    # ---- writing -----------------------------------------------------------------------------------------------
+    # ---- writing ---------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -179,11 +197,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def chunk_writer(cycle: RequestResponseCycle) -> WriteChunk:
-    """What ``WRITE_CHUNK`` promises, for one request: others that follow on its connection have their own.
+    """What ``WRITE_CHUNK`` promises, for one request: others that follow on its connection have
+    their own.
 
-    Nothing is written while the transport is paused, so that whoever takes nothing is noticed as with ``send``.
+    Nothing is written while the transport is paused, so that whoever takes nothing is noticed as
+    with ``send``.
     """
-    # The request's scope holds the writer and the cycle holds the scope: a circle would outlive each request.
+    # The request's scope holds the writer and the cycle holds the scope: a circle would outlive
+    # each request.
     held = weakref.ref(cycle)
 
     def write(piece: bytes) -> bool:

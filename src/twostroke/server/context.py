@@ -1,4 +1,6 @@
-"""Chats that bring documents or a budget: from the request's fields to a prompt that fits, and what was left out."""
+"""Chats that bring documents or a budget: from the request's fields to a prompt that fits, and what
+was left out.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from twostroke.errors import InvalidRequestError, RequestTooLargeError
+from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
 from twostroke.server.protocol import (
     ChatCompletionRequest,
     ChatMessage,
@@ -32,22 +34,31 @@ def checked_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     """Messages as templates take them; lone surrogates are refused."""
     for i, message in enumerate(messages):
         content, where = message.content, f"messages[{i}].content"
-        check_unicode(where, [content] if isinstance(content, str) else [part.text for part in content])
+        check_unicode(
+            where, [content] if isinstance(content, str) else [part.text for part in content]
+        )
     return [message.model_dump(exclude_none=True) for message in messages]
 
 
-def rendering_options(add_generation_prompt: bool | None, continue_final_message: bool | None) -> dict[str, Any]:
-    """For ``ChatTemplate.render``: the assistant's turn is opened unless the last message is to go on."""
+def rendering_options(
+    add_generation_prompt: bool | None, continue_final_message: bool | None
+) -> dict[str, Any]:
+    """For ``ChatTemplate.render``: the assistant's turn is opened unless the last message is to go
+    on.
+    """
     continued = bool(continue_final_message)
     opened = not continued if add_generation_prompt is None else add_generation_prompt
     return {"add_generation_prompt": opened, "continue_final_message": continued}
 
 
-async def assemble_chat(model: ServedModel, body: ChatCompletionRequest, max_tokens: int | None) -> Assembly:
+async def assemble_chat(
+    model: ServedModel, body: ChatCompletionRequest, max_tokens: int | None
+) -> Assembly:
     """The prompt of a chat with documents or a budget, put together on a thread.
 
     Args:
-        max_tokens: Of the answer; without it, a quarter of the context stays free for it where that is possible.
+        max_tokens: Of the answer; without it, a quarter of the context stays free for it where that
+            is possible.
 
     Raises:
         RequestTooLargeError: What must not be cut does not fit, or the answer alone leaves no room.
@@ -56,7 +67,8 @@ async def assemble_chat(model: ServedModel, body: ChatCompletionRequest, max_tok
     body.check_context()
     info = model.client.info
     fields = body.context or ContextFields.model_validate({})
-    # Where the KV cache holds less than the model's context, a request can be no longer than the cache.
+    # Where the KV cache holds less than the model's context, a request can be no longer than the
+    # cache.
     longest = min(info.max_model_len, info.num_blocks * info.block_size)
     if max_tokens is not None and max_tokens >= longest:
         raise RequestTooLargeError(
@@ -87,7 +99,8 @@ async def assemble_chat(model: ServedModel, body: ChatCompletionRequest, max_tok
 
 
 def named_documents(documents: Sequence[DocumentFields]) -> list[Document]:
-    """Documents with ids that tell them apart: as given, else their place from 1, or the next number that is free.
+    """Documents with ids that tell them apart: as given, else their place from 1, or the next
+    number that is free.
 
     Raises:
         InvalidRequestError: Two were given the same id.
@@ -96,7 +109,9 @@ def named_documents(documents: Sequence[DocumentFields]) -> list[Document]:
     for i, document in enumerate(documents):
         if document.id is not None and str(document.id) in taken:
             message = f"documents[{i}].id is that of another document: {document.id!r}"
-            raise InvalidRequestError(message, param=f"documents[{i}].id", hint="give each its own, or leave it out")
+            raise InvalidRequestError(
+                message, param=f"documents[{i}].id", hint="give each its own, or leave it out"
+            )
         taken |= set() if document.id is None else {str(document.id)}
     named = []
     for i, document in enumerate(documents):
@@ -105,7 +120,9 @@ def named_documents(documents: Sequence[DocumentFields]) -> list[Document]:
             name = None if str(number) in taken else str(number)
             number += 1
         taken.add(str(name))
-        named.append(Document(text=document.text, id=str(name), title=document.title, score=document.score))
+        named.append(
+            Document(text=document.text, id=str(name), title=document.title, score=document.score)
+        )
     return named
 
 
@@ -125,6 +142,7 @@ def context_usage(report: ContextReport) -> ContextUsage:
         dropped=DroppedTokens(report.dropped_document_tokens, report.dropped_history_tokens),
         turns=TurnCounts(report.kept_turns, report.dropped_turns),
         documents=[
-            ContextDocument(use.index, use.id, use.score, use.tokens, use.kept_tokens) for use in report.documents
+            ContextDocument(use.index, use.id, use.score, use.tokens, use.kept_tokens)
+            for use in report.documents
         ],
     )

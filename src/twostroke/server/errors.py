@@ -1,4 +1,6 @@
-"""From exceptions to HTTP: one table gives the status and OpenAI's ``type`` and ``code`` for every class."""
+"""From exceptions to HTTP: one table gives the status and OpenAI's ``type`` and ``code`` for every
+class.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match
 
-from twostroke.errors import (
+from twostroke.core.errors import (
     EngineDeadError,
     EngineError,
     InvalidKeyError,
@@ -123,19 +125,30 @@ def encode_error(error: Exception) -> bytes:
 
 def error_response(error: Exception) -> Response:
     rule = error_rule(error)
-    response = _response(encode_error(error), rule.status, getattr(error, "retry_after", rule.retry_after))
+    response = _response(
+        encode_error(error), rule.status, getattr(error, "retry_after", rule.retry_after)
+    )
     if rule.status == 401:
         response.headers["www-authenticate"] = "Bearer"
     return response
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Give every error of ``app`` OpenAI's shape: ours, the validator's, unknown routes and the unforeseen."""
+    """Give every error of ``app`` OpenAI's shape: ours, the validator's, unknown routes and the
+    unforeseen.
+    """
 
     async def ours(request: Request, error: Exception) -> Response:
         if error_rule(error).status == 500:
             name = request_id(request.scope)
-            logger.error("%s: %s %s failed: %s", name, request.method, request.url.path, error, exc_info=error)
+            logger.error(
+                "%s: %s %s failed: %s",
+                name,
+                request.method,
+                request.url.path,
+                error,
+                exc_info=error,
+            )
         response = error_response(error)
         # What nobody foresaw is answered outside all other layers.
         response.headers["x-request-id"] = request_id(request.scope)
@@ -156,7 +169,9 @@ def install_error_handlers(app: FastAPI) -> None:
             404: f"there is no {request.url.path} here; /docs lists the routes",
             405: f"{request.url.path} does not take {request.method}",
         }
-        rule = ErrorRule(error.status_code, _http_type(error.status_code), _HTTP_CODES.get(error.status_code))
+        rule = ErrorRule(
+            error.status_code, _http_type(error.status_code), _HTTP_CODES.get(error.status_code)
+        )
         body = _encode(messages.get(error.status_code, str(error.detail)), rule, None)
         response = _response(body, error.status_code, None)
         response.headers.update(error.headers or {})
@@ -171,18 +186,25 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
-    """One sentence, with the field's name, for the first field that the validator complains about."""
+    """One sentence, with the field's name, for the first field that the validator complains
+    about.
+    """
     first = errors[0]
     if first["type"] == "json_invalid":
-        return InvalidRequestError(f"the body is not valid JSON: {first.get('ctx', {}).get('error', '')}")
+        return InvalidRequestError(
+            f"the body is not valid JSON: {first.get('ctx', {}).get('error', '')}"
+        )
     if first["type"] == "string_unicode":
         # Values are checked later, so this is a key; its place is all that can be said of it.
         where = _field_name(first["loc"]) or "the body"
-        return InvalidRequestError(f"{where} holds a key that is not Unicode", param=_field_name(first["loc"]) or None)
+        return InvalidRequestError(
+            f"{where} holds a key that is not Unicode", param=_field_name(first["loc"]) or None
+        )
     if len(first["loc"]) < 2 and first["type"] not in ("unsupported_field", "unknown_field"):
         hint = "send a JSON object, with the header Content-Type: application/json"
         return InvalidRequestError("the body must be a JSON object", hint=hint)
-    # A union complains once for each of its members; the one that got furthest is the one that was meant.
+    # A union complains once for each of its members; the one that got furthest is the one that was
+    # meant.
     same_field = [error for error in errors if error["loc"][:2] == first["loc"][:2]]
     error = max(same_field, key=lambda error: (error["type"] == "too_long", len(error["loc"])))
     param = _field_name(error["loc"])
@@ -193,14 +215,18 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
         return _unknown_field(param, error["ctx"]["field"])
     if error["type"] == "unsupported_field":
         param = f"{param}.{error['ctx']['field']}".lstrip(".")
-        return InvalidRequestError(f"{param} is not supported by this server", param=param, hint="leave it out")
+        return InvalidRequestError(
+            f"{param} is not supported by this server", param=param, hint="leave it out"
+        )
     if error["type"] == "missing":
         return InvalidRequestError(f"{param} is missing", param=param)
     if error["type"] == "too_short":
         return InvalidRequestError(f"{param} is empty", param=param, hint="send at least one")
     if error["type"] == "too_long":
         most = f"{error['ctx']['max_length']} {error['ctx'].get('of', 'items')}"
-        return InvalidRequestError(f"{param} holds more than {most}", param=param, hint="send fewer")
+        return InvalidRequestError(
+            f"{param} holds more than {most}", param=param, hint="send fewer"
+        )
     texts = dict.fromkeys(e["msg"] for e in same_field if _field_name(e["loc"]) == param)
     message = f"{param}: " + " or ".join(text[0].lower() + text[1:] for text in texts)
     text_only = error["type"] == "literal_error" and param.startswith("messages")
@@ -214,7 +240,9 @@ def _unknown_field(parent: str, name: str) -> InvalidRequestError:
 
 
 def _field_name(loc: Sequence[str | int]) -> str:
-    """``messages[0].content`` from pydantic's location, without its names for the members of unions."""
+    """``messages[0].content`` from pydantic's location, without its names for the members of
+    unions.
+    """
     name = ""
     for part in loc[1:]:
         if isinstance(part, int):
@@ -226,7 +254,9 @@ def _field_name(loc: Sequence[str | int]) -> str:
 
 # In messages, only the types of parts and the roles have a fixed set of values.
 TEXT_ONLY = "this server takes text only: no images, audio, files or tools"
-UNREADABLE = "the body is not valid JSON in UTF-8, is nested too deeply, or holds a number that is too long"
+UNREADABLE = (
+    "the body is not valid JSON in UTF-8, is nested too deeply, or holds a number that is too long"
+)
 _UNION_TAGS = frozenset({"str", "int", "float", "bool", "dict", "list"})
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 
@@ -236,7 +266,9 @@ def _methods(request: Request) -> list[str]:
     verbs = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
     routes: Sequence[BaseRoute] = request.app.routes
     return [
-        verb for verb in verbs if any(r.matches({**request.scope, "method": verb})[0] is Match.FULL for r in routes)
+        verb
+        for verb in verbs
+        if any(r.matches({**request.scope, "method": verb})[0] is Match.FULL for r in routes)
     ]
 
 
@@ -245,7 +277,9 @@ def _http_type(status: int) -> str:
 
 
 def _encode(message: str, rule: ErrorRule, param: str | None) -> bytes:
-    body = ErrorBody(_printable(message), rule.type, None if param is None else _printable(param), rule.code)
+    body = ErrorBody(
+        _printable(message), rule.type, None if param is None else _printable(param), rule.code
+    )
     return msgspec.json.encode(ErrorEnvelope(body))
 
 

@@ -29,7 +29,10 @@ def health_router(serving: Serving) -> APIRouter:
     welcome = answers(Health, "New work is welcome.")
     unwell = answers(Health, "Loading, draining or unhealthy.")[200]
     exposition: Responses = {
-        200: {"description": "Prometheus exposition.", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        200: {
+            "description": "Prometheus exposition.",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        },
         503: ERROR_RESPONSES[503],
     }
     refusals: Responses = {status: ERROR_RESPONSES[status] for status in (401, 403)}
@@ -42,7 +45,9 @@ def health_router(serving: Serving) -> APIRouter:
         status, reason = serving.status()
         if reason is None:
             return Response(encode(Health(status)), media_type="application/json")
-        return Response(encode(Health(status, reason)), 503, {"retry-after": "2"}, "application/json")
+        return Response(
+            encode(Health(status, reason)), 503, {"retry-after": "2"}, "application/json"
+        )
 
     @router.get("/metrics", response_class=Response, responses=exposition | refusals)
     async def metrics() -> Response:

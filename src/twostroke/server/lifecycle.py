@@ -1,4 +1,6 @@
-"""uvicorn with our life: announce when ready, drain on the first signal, exit at once on the second."""
+"""uvicorn with our life: announce when ready, drain on the first signal, exit at once on the
+second.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from twostroke.server.serving import OwnedEngine, Serving
 
 # Connections that outlive the drain (their clients read slowly) are cut after this many seconds.
 CLOSE_TIMEOUT = 5
-# Longer than clients and proxies keep idle connections (httpx 5 s, nginx and AWS 60 s): who closes first loses nothing.
+# Longer than clients and proxies keep idle connections (httpx 5 s, nginx and AWS 60 s): who closes
+# first loses nothing.
 KEEP_ALIVE_SECONDS = 75
 
 
@@ -57,9 +60,13 @@ def uvicorn_config(app: ASGIApp, options: ServerOptions) -> uvicorn.Config:
 
 
 class DrainingServer(uvicorn.Server):
-    """Replaces uvicorn's signals, which would cut running requests and end the process by the signal itself."""
+    """Replaces uvicorn's signals, which would cut running requests and end the process by the
+    signal itself.
+    """
 
-    def __init__(self, config: uvicorn.Config, serving: Serving, options: ServerOptions, *, keyed: bool) -> None:
+    def __init__(
+        self, config: uvicorn.Config, serving: Serving, options: ServerOptions, *, keyed: bool
+    ) -> None:
         super().__init__(config)
         self._keyed = keyed
         self._serving = serving
@@ -69,7 +76,9 @@ class DrainingServer(uvicorn.Server):
         self._drain: asyncio.Task[None] | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """May run between any two bytecodes of the main thread, so it sets flags and nothing more."""
+        """May run between any two bytecodes of the main thread, so it sets flags and nothing
+        more.
+        """
         if self._signalled:
             os.write(2, b"exiting at once\n")
             os._exit(128 + sig)
@@ -79,7 +88,9 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         assert sockets
-        self._announcement = asyncio.ensure_future(self._announce(base_url(sockets[0], self._options)))
+        self._announcement = asyncio.ensure_future(
+            self._announce(base_url(sockets[0], self._options))
+        )
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second."""
@@ -98,7 +109,10 @@ class DrainingServer(uvicorn.Server):
         running = self._serving.num_unfinished()
         if running:
             seconds = self._options.shutdown_timeout
-            _say(f"draining: {running} unfinished, may go on within {seconds:g} s; signal again to exit at once")
+            _say(
+                f"draining: {running} unfinished, may go on within {seconds:g} s; signal again to"
+                " exit at once"
+            )
         try:
             await self._serving.drain()
         finally:

@@ -1,11 +1,13 @@
-"""Limits of what clients may send: `SamplingParams` and the routes check them, the API document shows them."""
+"""Limits of what clients may send: `SamplingParams` and the routes check them, the API document
+shows them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from twostroke.sampling_params import (
+from twostroke.core.sampling_params import (
     MAX_BAD_WORDS,
     MAX_LOGIT_BIAS,
     MAX_LOGPROBS,
@@ -25,8 +27,11 @@ MAX_LABEL_LENGTH = 512
 MAX_PROMPT_TOKENS = 4_000_000
 MAX_CHOICES = 1024
 MAX_DOCUMENTS = 1024
-MAX_CONTAINERS = 2**16  # lists and objects in a body: more than messages, parts, documents and prompts together
-# Characters of one prompt, or of what it is put together from: seconds of a tokenizer's work, and a gigabyte.
+MAX_CONTAINERS = (
+    2**16
+)  # lists and objects in a body: more than messages, parts, documents and prompts together
+# Characters of one prompt, or of what it is put together from: seconds of a tokenizer's work, and a
+# gigabyte.
 MAX_CONTEXT_CHARS = 4_000_000
 CHARS_PER_TOKEN = 8  # a longer context than that many characters fill may be given as many
 

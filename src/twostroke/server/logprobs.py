@@ -1,19 +1,28 @@
-"""Log-probabilities in the three shapes that clients know: chat, completions, and vLLM's of the prompt."""
+"""Log-probabilities in the three shapes that clients know: chat, completions, and vLLM's of the
+prompt.
+"""
 
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
 from collections.abc import Sequence
 
-from twostroke.server.responses import ChatLogprobs, ChatTokenLogprob, CompletionLogprobs, PromptLogprobs
+from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
+from twostroke.server.responses import (
+    ChatLogprobs,
+    ChatTokenLogprob,
+    CompletionLogprobs,
+    PromptLogprobs,
+)
 from twostroke.text.tokenizer import Tokenizer
-from twostroke.types import PositionLogprobs, TokenLogprob
 
 # JSON has no -inf; OpenAI's own API reports improbable tokens so.
 LOWEST_LOGPROB = -9999.0
 
 
-def chat_logprobs(positions: Sequence[PositionLogprobs], tokenizer: Tokenizer, top: int) -> ChatLogprobs:
+def chat_logprobs(
+    positions: Sequence[PositionLogprobs], tokenizer: Tokenizer, top: int
+) -> ChatLogprobs:
     """One entry per token, each with its ``top`` likeliest alternatives."""
     entries = []
     for position in positions:
@@ -24,17 +33,23 @@ def chat_logprobs(positions: Sequence[PositionLogprobs], tokenizer: Tokenizer, t
 
 
 class TextOffsets:
-    """Where each token begins in a text, in characters. One that ends a character begins where the character does.
+    """Where each token begins in a text, in characters. One that ends a character begins where the
+    character does.
 
     Args:
         start: Length of the text before the first token.
         skip_special_tokens: They are not in the text.
-        text: The whole text, where it is known from elsewhere: it shows which special tokens, and whether the space
-            before the first word, are in it.
+        text: The whole text, where it is known from elsewhere: it shows which special tokens, and
+            whether the space before the first word, are in it.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, start: int = 0, *, skip_special_tokens: bool = True, text: str | None = None
+        self,
+        tokenizer: Tokenizer,
+        start: int = 0,
+        *,
+        skip_special_tokens: bool = True,
+        text: str | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._length = start
@@ -48,7 +63,11 @@ class TextOffsets:
         place = self._length
         data = self._tokenizer.token_bytes(token)
         if token in self._tokenizer.special_ids:
-            shown = not self._skips if self._text is None else self._text.startswith(data.decode(), place)
+            shown = (
+                not self._skips
+                if self._text is None
+                else self._text.startswith(data.decode(), place)
+            )
             self._length += len(data.decode()) if shown else 0
             return place
         if self._drops_space and data:
@@ -73,18 +92,26 @@ def completion_logprobs(
         result.text_offset.append(offsets.next(token))
         result.tokens.append(tokenizer.token_text(token))
         result.token_logprobs.append(None if position is None else _finite(position.chosen.logprob))
-        result.top_logprobs.append(None if position is None else _completion_top(position, tokenizer, top))
+        result.top_logprobs.append(
+            None if position is None else _completion_top(position, tokenizer, top)
+        )
     return result
 
 
 def prompt_logprobs(positions: Sequence[PositionLogprobs], tokenizer: Tokenizer) -> PromptLogprobs:
-    """vLLM's shape: nothing for the first token, then for each token id its log-probability, rank and text."""
+    """vLLM's shape: nothing for the first token, then for each token id its log-probability, rank
+    and text.
+    """
     shaped: PromptLogprobs = [None]
     for position in positions:
         tokens = {token.token_id: token for token in (position.chosen, *position.top)}
         shaped.append(
             {
-                str(i): {"logprob": _finite(t.logprob), "rank": t.rank, "decoded_token": tokenizer.token_text(i)}
+                str(i): {
+                    "logprob": _finite(t.logprob),
+                    "rank": t.rank,
+                    "decoded_token": tokenizer.token_text(i),
+                }
                 for i, t in tokens.items()
             }
         )
@@ -93,7 +120,9 @@ def prompt_logprobs(positions: Sequence[PositionLogprobs], tokenizer: Tokenizer)
 
 def _chat_entry(token: TokenLogprob, tokenizer: Tokenizer) -> ChatTokenLogprob:
     data = tokenizer.token_bytes(token.token_id)
-    return ChatTokenLogprob(data.decode("utf-8", errors="replace"), _finite(token.logprob), list(data))
+    return ChatTokenLogprob(
+        data.decode("utf-8", errors="replace"), _finite(token.logprob), list(data)
+    )
 
 
 def _completion_top(position: PositionLogprobs, tokenizer: Tokenizer, top: int) -> dict[str, float]:

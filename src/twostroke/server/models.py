@@ -12,7 +12,9 @@ from twostroke.server.sse import encode
 
 
 class ModelCard(Struct, kw_only=True):
-    """One name of the model; ``root`` is the name that answers carry, ``max_model_len`` as in vLLM."""
+    """One name of the model; ``root`` is the name that answers carry, ``max_model_len`` as in
+    vLLM.
+    """
 
     id: str
     object: str = "model"
@@ -32,7 +34,9 @@ def models_router(serving: Serving) -> APIRouter:
     """The routes that list the served models and show one."""
     router = APIRouter(tags=["models"])
     errors: Responses = {status: ERROR_RESPONSES[status] for status in (401, 403, 404, 503)}
-    listed = answers(ModelList, "All names of the model.") | {status: errors[status] for status in (401, 403, 503)}
+    listed = answers(ModelList, "All names of the model.") | {
+        status: errors[status] for status in (401, 403, 503)
+    }
 
     @router.head("/v1/models", include_in_schema=False)
     @router.get("/v1/models", response_class=Response, responses=listed)
@@ -41,7 +45,11 @@ def models_router(serving: Serving) -> APIRouter:
         model = serving.loaded()
         return _json(ModelList(data=[_card(model, name) for name in model.names]))
 
-    @router.get("/v1/models/{name:path}", response_class=Response, responses=answers(ModelCard, "One name.") | errors)
+    @router.get(
+        "/v1/models/{name:path}",
+        response_class=Response,
+        responses=answers(ModelCard, "One name.") | errors,
+    )
     async def show_model(name: str) -> Response:
         """One of them."""
         model = serving.loaded()
@@ -52,7 +60,12 @@ def models_router(serving: Serving) -> APIRouter:
 
 
 def _card(model: ServedModel, name: str) -> ModelCard:
-    return ModelCard(id=name, created=model.created, root=model.name, max_model_len=model.client.info.max_model_len)
+    return ModelCard(
+        id=name,
+        created=model.created,
+        root=model.name,
+        max_model_len=model.client.info.max_model_len,
+    )
 
 
 def _json(value: object) -> Response:

@@ -1,4 +1,6 @@
-"""The API document: what each route may answer, with the schemas that the answers are encoded from."""
+"""The API document: what each route may answer, with the schemas that the answers are encoded
+from.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from twostroke.server.errors import ErrorEnvelope
 Responses = dict[int | str, dict[str, Any]]
 
 _PLACE = "#/components/schemas/{name}"
-_RETRY_AFTER = {"Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}}
+_RETRY_AFTER = {
+    "Retry-After": {
+        "description": "Seconds after which to try again.",
+        "schema": {"type": "integer"},
+    }
+}
 
 LIMIT_HEADERS = {
     f"x-ratelimit-{what}-{of}": {"description": description.format(of), "schema": {"type": kind}}
@@ -32,8 +39,12 @@ def _reference(of: type[msgspec.Struct]) -> dict[str, str]:
     return {"$ref": _PLACE.format(name=of.__name__)}
 
 
-def answers(answer: type[msgspec.Struct], description: str, *, stream: type[msgspec.Struct] | None = None) -> Responses:
-    """The 200 of a route whose body is ``answer``, or with ``stream`` also server-sent events of that type."""
+def answers(
+    answer: type[msgspec.Struct], description: str, *, stream: type[msgspec.Struct] | None = None
+) -> Responses:
+    """The 200 of a route whose body is ``answer``, or with ``stream`` also server-sent events of
+    that type.
+    """
     content: dict[str, Any] = {"application/json": {"schema": _reference(answer)}}
     if stream is not None:
         content["text/event-stream"] = {"schema": _event(stream)}
@@ -48,7 +59,12 @@ def _event(chunk: type[msgspec.Struct]) -> dict[str, Any]:
         "description": "A piece, an error after which none comes, or the end.",
     }
     description = "With stream=true: server-sent events of this form."
-    return {"type": "object", "properties": {"data": data}, "required": ["data"], "description": description}
+    return {
+        "type": "object",
+        "properties": {"data": data},
+        "required": ["data"],
+        "description": description,
+    }
 
 
 def error(description: str, *, retry: bool = False) -> dict[str, Any]:
@@ -68,12 +84,17 @@ ERROR_RESPONSES: Responses = {
     413: error("The body is larger than --max-body-size."),
     429: error("Too many requests wait, or the key's limit is used up.", retry=True),
     500: error("The request failed inside the engine."),
-    503: error("The model is loading, the server is shutting down, or the engine has failed.", retry=True),
+    503: error(
+        "The model is loading, the server is shutting down, or the engine has failed.", retry=True
+    ),
 }
 
 
-def document_api(app: FastAPI, types: Sequence[type[msgspec.Struct]], gateway: Gateway | None = None) -> None:
-    """Replace the document that FastAPI makes: ``types`` are what the routes answer with, errors beside.
+def document_api(
+    app: FastAPI, types: Sequence[type[msgspec.Struct]], gateway: Gateway | None = None
+) -> None:
+    """Replace the document that FastAPI makes: ``types`` are what the routes answer with, errors
+    beside.
 
     Args:
         gateway: What it asks for and answers with is part of the document.
@@ -81,9 +102,13 @@ def document_api(app: FastAPI, types: Sequence[type[msgspec.Struct]], gateway: G
 
     def make() -> dict[str, Any]:
         if app.openapi_schema is None:
-            document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            document = get_openapi(
+                title=app.title, version=app.version, description=app.description, routes=app.routes
+            )
             _forget_validation_errors(document)
-            _, components = msgspec.json.schema_components([*types, ErrorEnvelope], ref_template=_PLACE)
+            _, components = msgspec.json.schema_components(
+                [*types, ErrorEnvelope], ref_template=_PLACE
+            )
             document["components"]["schemas"] |= components
             if gateway is not None and gateway.asks_for_keys:
                 _ask_for_keys(document, gateway.open_paths)

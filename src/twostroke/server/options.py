@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from twostroke.errors import ConfigError
+from twostroke.core.errors import ConfigError
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -14,7 +14,10 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 def _require(condition: bool, flag: str, value: object, allowed: str) -> None:
     if not condition:
-        raise ConfigError(f"{flag} must be {allowed}, got {value!r}", hint=f"give {flag} {allowed}, or leave it out")
+        raise ConfigError(
+            f"{flag} must be {allowed}, got {value!r}",
+            hint=f"give {flag} {allowed}, or leave it out",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,9 @@ class ServerOptions:
     served_model_name: tuple[str, ...] = ()
     """Name of the model in the API (repeat the flag for more); by default MODEL as given."""
     allowed_origins: tuple[str, ...] = ()
-    """Origin of web pages that may call the server (repeat the flag for more; * is any); by default none."""
+    """Origin of web pages that may call the server (repeat the flag for more; * is any); by default
+    none.
+    """
     shutdown_timeout: float = 30.0
     """Seconds that running requests may go on after SIGTERM before they are aborted."""
     max_body_size: int = 32 * 2**20
@@ -42,17 +47,39 @@ class ServerOptions:
     access_log: bool = False
     """Log one line per HTTP request."""
     enable_log_requests: bool = False
-    """Log one line per generation: who asked (user, prompt_cache_key ...), tokens, seconds, and how it ended."""
+    """Log one line per generation: who asked (user, prompt_cache_key ...), tokens, seconds, and how
+    it ended.
+    """
 
     def __post_init__(self) -> None:
         _require(bool(self.host), "--host", self.host, "an address")
         _require(0 <= self.port <= 65535, "--port", self.port, "from 0 to 65535")
-        _require(all(self.served_model_name), "--served-model-name", self.served_model_name, "not empty")
+        _require(
+            all(self.served_model_name), "--served-model-name", self.served_model_name, "not empty"
+        )
         ok = all(origin == "*" or _ORIGIN.fullmatch(origin) for origin in self.allowed_origins)
         _require(
-            ok, "--allowed-origins", self.allowed_origins, "such as https://chat.example.org, without a path, or *"
+            ok,
+            "--allowed-origins",
+            self.allowed_origins,
+            "such as https://chat.example.org, without a path, or *",
         )
-        _require(0 <= self.shutdown_timeout < 1e6, "--shutdown-timeout", self.shutdown_timeout, "0 or more seconds")
-        _require(0 < self.stall_timeout < 1e6, "--stall-timeout", self.stall_timeout, "more than 0 seconds")
+        _require(
+            0 <= self.shutdown_timeout < 1e6,
+            "--shutdown-timeout",
+            self.shutdown_timeout,
+            "0 or more seconds",
+        )
+        _require(
+            0 < self.stall_timeout < 1e6,
+            "--stall-timeout",
+            self.stall_timeout,
+            "more than 0 seconds",
+        )
         _require(self.max_body_size >= 1024, "--max-body-size", self.max_body_size, "at least 1KiB")
-        _require(self.max_queued_requests >= 1, "--max-queued-requests", self.max_queued_requests, "at least 1")
+        _require(
+            self.max_queued_requests >= 1,
+            "--max-queued-requests",
+            self.max_queued_requests,
+            "at least 1",
+        )

@@ -1,7 +1,8 @@
-"""What clients may send: OpenAI's fields and vLLM's extensions. A field that is accepted works; any other is a 400.
+"""What clients may send: OpenAI's fields and vLLM's extensions. A field that is accepted works; any
+other is a 400.
 
-``null`` means the default for every field, as in OpenAI's API. Types are strict (``"5"`` is no number); ranges are
-checked where the meaning is known, in ``SamplingParams``.
+``null`` means the default for every field, as in OpenAI's API. Types are strict (``"5"`` is no
+number); ranges are checked where the meaning is known, in ``SamplingParams``.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from annotated_types import MaxLen, MinLen
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from twostroke.core.errors import InvalidRequestError
+from twostroke.core.sampling_params import MAX_BAD_WORDS, MAX_STOP_STRINGS, SamplingParams
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.errors import InvalidRequestError
-from twostroke.sampling_params import MAX_BAD_WORDS, MAX_STOP_STRINGS, SamplingParams
 from twostroke.server.limits import (
     MAX_CHOICES,
     MAX_CONTEXT_CHARS,
@@ -42,7 +43,8 @@ class StreamOptions(StrictModel):
 
     include_usage: bool | None = Field(None, description="Send a last chunk with the usage.")
     continuous_usage_stats: bool | None = Field(
-        None, description="With include_usage: every chunk carries the usage so far, over all choices."
+        None,
+        description="With include_usage: every chunk carries the usage so far, over all choices.",
     )
 
 
@@ -57,10 +59,14 @@ SAMPLING_FIELDS = (
 class GenerationFields(StrictModel):
     """The fields that chat and text completions share."""
 
-    model: str | None = Field(None, description="A name that /v1/models lists; by default the only one.")
+    model: str | None = Field(
+        None, description="A name that /v1/models lists; by default the only one."
+    )
     n: int | None = Field(None, description="Number of answers to each prompt.")
     temperature: float | None = Field(None, description=f"0 is greedy. {MODEL_DEFAULT}, else 1.")
-    top_k: int | None = Field(None, description=f"Keep the k likeliest tokens; 0 or -1 keeps all. {MODEL_DEFAULT}.")
+    top_k: int | None = Field(
+        None, description=f"Keep the k likeliest tokens; 0 or -1 keeps all. {MODEL_DEFAULT}."
+    )
     top_p: float | None = Field(None, description=f"{MODEL_DEFAULT}, else 1.")
     min_p: float | None = Field(None, description=f"{MODEL_DEFAULT}, else 0.")
     repetition_penalty: float | None = Field(None, description=f"{MODEL_DEFAULT}, else 1.")
@@ -84,11 +90,19 @@ class GenerationFields(StrictModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     truncate_prompt_tokens: int | None = Field(
-        None, description="Keep only the last this many tokens of the prompt; -1: as many as fit beside max_tokens."
+        None,
+        description=(
+            "Keep only the last this many tokens of the prompt; -1: as many as fit beside"
+            " max_tokens."
+        ),
     )
-    return_token_ids: bool | None = Field(None, description="Return the token ids of prompt and answer.")
+    return_token_ids: bool | None = Field(
+        None, description="Return the token ids of prompt and answer."
+    )
     priority: int | None = Field(None, description="Lower runs first under --policy priority.")
-    cache_salt: Label | None = Field(None, description="Cached prefixes are shared only between equal salts.")
+    cache_salt: Label | None = Field(
+        None, description="Cached prefixes are shared only between equal salts."
+    )
     # These three say who asks and change no answer: the request log and the step events carry them.
     user: Label | None = Field(None, description=f"The client's name for its end user; {LABELLED}.")
     safety_identifier: Label | None = Field(None, description=f"Newer name of user; {LABELLED}.")
@@ -129,7 +143,9 @@ class GenerationFields(StrictModel):
         return max(1, info.max_model_len - (params.max_tokens or 1))
 
     def most_prompt_tokens(self, info: ExecutorInfo) -> int | None:
-        """How many tokens of a prompt can be of use; ``None`` where all but the last are cut off anyway."""
+        """How many tokens of a prompt can be of use; ``None`` where all but the last are cut off
+        anyway.
+        """
         return info.max_model_len if self.truncate_prompt_tokens is None else None
 
     def check_together(self) -> None:
@@ -147,11 +163,17 @@ class GenerationFields(StrictModel):
             raise InvalidRequestError("prompt_logprobs cannot be streamed", param="prompt_logprobs")
         kept = self.truncate_prompt_tokens
         if kept is not None and kept != -1 and kept < 1:
-            raise InvalidRequestError("truncate_prompt_tokens must be -1 or at least 1", param="truncate_prompt_tokens")
+            raise InvalidRequestError(
+                "truncate_prompt_tokens must be -1 or at least 1", param="truncate_prompt_tokens"
+            )
 
     def sampling_params(self, defaults: Mapping[str, float], **overrides: Any) -> SamplingParams:
-        """The sampling fields that were given, over the model's ``defaults``, validated; ``overrides`` win."""
-        values = {**defaults} | {name: value for name in SAMPLING_FIELDS if (value := getattr(self, name)) is not None}
+        """The sampling fields that were given, over the model's ``defaults``, validated;
+        ``overrides`` win.
+        """
+        values = {**defaults} | {
+            name: value for name in SAMPLING_FIELDS if (value := getattr(self, name)) is not None
+        }
         if self.logit_bias:
             values["logit_bias"] = _token_biases(self.logit_bias)
         return SamplingParams(**(values | overrides))
@@ -165,7 +187,9 @@ class ContentPart(StrictModel):
 
 
 class ChatMessage(StrictModel):
-    """One turn. What clients echo back of an answer (``refusal``, ``tool_calls`` ...) may be there, but empty."""
+    """One turn. What clients echo back of an answer (``refusal``, ``tool_calls`` ...) may be there,
+    but empty.
+    """
 
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "name": (), "refusal": (), "tool_calls": ([],), "tool_call_id": (), "function_call": (), "audio": (),
@@ -177,24 +201,38 @@ class ChatMessage(StrictModel):
 
 
 def _countable(messages: Any) -> Any:
-    """Parts are few over all messages: one that says nothing takes 30 bytes of a body, and microseconds to check."""
-    contents = [m.get("content") for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
+    """Parts are few over all messages: one that says nothing takes 30 bytes of a body, and
+    microseconds to check.
+    """
+    contents = (
+        [m.get("content") for m in messages if isinstance(m, dict)]
+        if isinstance(messages, list)
+        else []
+    )
     if sum(len(content) for content in contents if isinstance(content, list)) > MAX_MESSAGE_PARTS:
-        raise PydanticCustomError("too_long", "too long", {"max_length": MAX_MESSAGE_PARTS, "of": "parts of content"})
+        raise PydanticCustomError(
+            "too_long", "too long", {"max_length": MAX_MESSAGE_PARTS, "of": "parts of content"}
+        )
     return messages
 
 
-Messages = Annotated[list[ChatMessage], MinLen(1), MaxLen(MAX_MESSAGES), FirstMistake(), BeforeValidator(_countable)]
+Messages = Annotated[
+    list[ChatMessage], MinLen(1), MaxLen(MAX_MESSAGES), FirstMistake(), BeforeValidator(_countable)
+]
 
 
 class DocumentFields(StrictModel):
     """Something retrieved for the model to read; a string is a document with that text."""
 
     text: str = Field(min_length=1)
-    id: str | int | None = Field(None, description="How prompt and usage call it; by default its place, from 1.")
+    id: str | int | None = Field(
+        None, description="How prompt and usage call it; by default its place, from 1."
+    )
     title: str | None = None
     score: float | None = Field(
-        None, allow_inf_nan=False, description="More is better. All documents have one, or BM25 ranks them."
+        None,
+        allow_inf_nan=False,
+        description="More is better. All documents have one, or BM25 ranks them.",
     )
 
     @model_validator(mode="before")
@@ -207,10 +245,14 @@ class ContextFields(StrictModel):
     """How the prompt is put together when not everything fits."""
 
     max_tokens: int | None = Field(
-        None, ge=1, description="Most tokens of the prompt; by default the model's context less max_tokens."
+        None,
+        ge=1,
+        description="Most tokens of the prompt; by default the model's context less max_tokens.",
     )
     strategy: Strategy | None = Field(None, description="What goes first; by default drop_oldest.")
-    document_order: DocumentOrder | None = Field(None, description="By default given: as in the request.")
+    document_order: DocumentOrder | None = Field(
+        None, description="By default given: as in the request."
+    )
 
 
 class ChatCompletionRequest(GenerationFields):
@@ -231,14 +273,26 @@ class ChatCompletionRequest(GenerationFields):
     max_completion_tokens: int | None = Field(None, description="Newer name of max_tokens.")
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, description="Needs logprobs.")
-    add_generation_prompt: bool | None = Field(None, description="Open the assistant's turn; true by default.")
-    continue_final_message: bool | None = Field(None, description="Go on with the last message instead of a new one.")
-    add_special_tokens: bool | None = Field(None, description="Add the model's BOS; false by default: templates do.")
-    documents: Annotated[list[DocumentFields], MaxLen(MAX_DOCUMENTS), FirstMistake()] | None = Field(
-        None,
-        description="Texts or objects, written behind the system prompt or where the template has them.",
+    add_generation_prompt: bool | None = Field(
+        None, description="Open the assistant's turn; true by default."
     )
-    context: ContextFields | None = Field(None, description="Shorten the prompt to fit; else what is too long fails.")
+    continue_final_message: bool | None = Field(
+        None, description="Go on with the last message instead of a new one."
+    )
+    add_special_tokens: bool | None = Field(
+        None, description="Add the model's BOS; false by default: templates do."
+    )
+    documents: Annotated[list[DocumentFields], MaxLen(MAX_DOCUMENTS), FirstMistake()] | None = (
+        Field(
+            None,
+            description=(
+                "Texts or objects, written behind the system prompt or where the template has them."
+            ),
+        )
+    )
+    context: ContextFields | None = Field(
+        None, description="Shorten the prompt to fit; else what is too long fails."
+    )
 
     @property
     def is_assembled(self) -> bool:
@@ -250,10 +304,14 @@ class ChatCompletionRequest(GenerationFields):
         documents = self.documents or []
         if self.truncate_prompt_tokens is not None:
             message = "truncate_prompt_tokens cuts blindly and excludes documents and context"
-            raise InvalidRequestError(message, param="truncate_prompt_tokens", hint="use context.max_tokens")
+            raise InvalidRequestError(
+                message, param="truncate_prompt_tokens", hint="use context.max_tokens"
+            )
         if self.add_special_tokens:
             message = "add_special_tokens is not supported together with documents or context"
-            raise InvalidRequestError(message, param="add_special_tokens", hint="leave it out; templates write BOS")
+            raise InvalidRequestError(
+                message, param="add_special_tokens", hint="leave it out; templates write BOS"
+            )
         for i, document in enumerate(documents):
             check_unicode(f"documents[{i}].text", [document.text])
             check_unicode(f"documents[{i}].title", [document.title or ""])
@@ -261,14 +319,25 @@ class ChatCompletionRequest(GenerationFields):
             if (document.score is None) != (documents[0].score is None):
                 missing = i if document.score is None else 0
                 message = f"documents[{missing}].score is missing, while other documents have one"
-                raise InvalidRequestError(message, param=f"documents[{missing}].score", hint="score all or none")
+                raise InvalidRequestError(
+                    message, param=f"documents[{missing}].score", hint="score all or none"
+                )
         contents = [message.content for message in self.messages]
-        texts = [part.text for content in contents if not isinstance(content, str) for part in content]
+        texts = [
+            part.text for content in contents if not isinstance(content, str) for part in content
+        ]
         texts += [content for content in contents if isinstance(content, str)]
-        size = sum(map(len, texts)) + sum(len(document.text) + len(document.title or "") for document in documents)
+        size = sum(map(len, texts)) + sum(
+            len(document.text) + len(document.title or "") for document in documents
+        )
         if size > MAX_CONTEXT_CHARS:
-            message = f"messages and documents hold {size} characters, at most {MAX_CONTEXT_CHARS} are put together"
-            raise InvalidRequestError(message, param="documents" if documents else "messages", hint="send fewer")
+            message = (
+                f"messages and documents hold {size} characters, at most {MAX_CONTEXT_CHARS} are"
+                " put together"
+            )
+            raise InvalidRequestError(
+                message, param="documents" if documents else "messages", hint="send fewer"
+            )
 
     def to_params(self, defaults: Mapping[str, float]) -> SamplingParams:
         """Sampling parameters of a chat; without ``max_tokens`` the answer may fill the context."""
@@ -277,7 +346,9 @@ class ChatCompletionRequest(GenerationFields):
         if self.max_completion_tokens is not None:
             if most is not None and most != self.max_completion_tokens:
                 message = "max_tokens and max_completion_tokens differ"
-                raise InvalidRequestError(message, param="max_completion_tokens", hint="give only one of them")
+                raise InvalidRequestError(
+                    message, param="max_completion_tokens", hint="give only one of them"
+                )
             most = self.max_completion_tokens
             if most < 1:
                 message = f"max_completion_tokens must be a positive integer, got {most}"
@@ -312,10 +383,14 @@ class CompletionRequest(GenerationFields):
     )
     echo: bool | None = Field(None, description="Return the prompt before the answer.")
     logprobs: int | None = None
-    add_special_tokens: bool | None = Field(None, description="Encode prompts with the model's BOS; true by default.")
+    add_special_tokens: bool | None = Field(
+        None, description="Encode prompts with the model's BOS; true by default."
+    )
 
     def to_params(self, defaults: Mapping[str, float]) -> SamplingParams:
-        """Sampling parameters of one prompt. ``max_tokens=0`` with echo (to score a text) generates one to drop."""
+        """Sampling parameters of one prompt. ``max_tokens=0`` with echo (to score a text) generates
+        one to drop.
+        """
         self.check_together()
         overrides: dict[str, Any] = {"logprobs": self.logprobs}
         if self.scores_only:
@@ -341,7 +416,10 @@ class CompletionRequest(GenerationFields):
         check_unicode("prompt", [text for text in self.prompt if isinstance(text, str)])
         prompts: list[Any] = [self.prompt] if isinstance(first, int) else list(self.prompt)
         if (choices := len(prompts) * (self.n or 1)) > MAX_CHOICES:
-            message = f"{len(prompts)} prompts with n={self.n} make {choices} answers, at most {MAX_CHOICES} at once"
+            message = (
+                f"{len(prompts)} prompts with n={self.n} make {choices} answers, at most"
+                f" {MAX_CHOICES} at once"
+            )
             raise InvalidRequestError(message, param="n", hint="send several requests")
         return prompts
 
@@ -352,12 +430,16 @@ def check_unicode(param: str, texts: Iterable[str]) -> None:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            message = f"{param} holds a lone surrogate at character {error.start}, which is not Unicode"
+            message = (
+                f"{param} holds a lone surrogate at character {error.start}, which is not Unicode"
+            )
             hint = "send characters beyond U+FFFF as UTF-8 or as a complete pair of \\u escapes"
             raise InvalidRequestError(message, param=param, hint=hint) from error
 
 
 def _token_biases(biases: Mapping[str, float]) -> dict[int, float]:
     if not all(key.isascii() and key.isdigit() and len(key) < 10 for key in biases):
-        raise InvalidRequestError("logit_bias must map token ids, written as strings, to numbers", param="logit_bias")
+        raise InvalidRequestError(
+            "logit_bias must map token ids, written as strings, to numbers", param="logit_bias"
+        )
     return {int(key): value for key, value in biases.items()}

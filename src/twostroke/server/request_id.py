@@ -1,4 +1,6 @@
-"""Every answer names its request in ``x-request-id``, errors included: what a client can quote, and the log knows."""
+"""Every answer names its request in ``x-request-id``, errors included: what a client can quote, and
+the log knows.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ def request_id(scope: Scope) -> str:
 
 
 def name_request(scope: Scope, prefix: str) -> str:
-    """Give it the id that its answer will carry as ``id``: ``prefix`` and the same digits as before."""
+    """Give it the id that its answer will carry as ``id``: ``prefix`` and the same digits as
+    before.
+    """
     scope[_KEY] = f"{prefix}-{request_id(scope).rpartition('-')[2]}"
     return request_id(scope)
 
@@ -31,7 +35,8 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # The scope is the same object for all layers, so that whatever names the request later is seen here.
+        # The scope is the same object for all layers, so that whatever names the request later is
+        # seen here.
         request_id(scope)
 
         async def named(message: Message) -> None:

@@ -10,7 +10,8 @@ LOGGER = "twostroke.requests"
 
 
 class RequestLog:
-    """The line of one call, written when it has ended; costs next to nothing where it is switched off.
+    """The line of one call, written when it has ended; costs next to nothing where it is switched
+    off.
 
     Args:
         labels: What the client calls its end user and the like.
@@ -37,4 +38,6 @@ class RequestLog:
         ended = ",".join(dict.fromkeys(self.reasons)) or "left"
         tokens = f"prompt={prompt_tokens} cached={cached_tokens} output={completion_tokens}"
         seconds = time.monotonic() - self._began
-        logger.info("%s ended=%s %s seconds=%.3f%s", self._request_id, ended, tokens, seconds, labels)
+        logger.info(
+            "%s ended=%s %s seconds=%.3f%s", self._request_id, ended, tokens, seconds, labels
+        )

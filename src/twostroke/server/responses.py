@@ -1,4 +1,6 @@
-"""What clients receive: OpenAI's objects, and vLLM's additions where asked for. Encoded by msgspec."""
+"""What clients receive: OpenAI's objects, and vLLM's additions where asked for. Encoded by
+msgspec.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ class PromptTokensDetails(Struct):
 
 
 class KeptTokens(Struct):
-    """They add up to the prompt's; ``template`` is what the chat template adds, less what it leaves out."""
+    """They add up to the prompt's; ``template`` is what the chat template adds, less what it leaves
+    out.
+    """
 
     system: int
     documents: int
@@ -38,7 +42,9 @@ class TurnCounts(Struct):
 
 
 class ContextDocument(Struct):
-    """One of the request's documents; ``kept_tokens`` is 0 if it was left out, ``score`` null if none was needed."""
+    """One of the request's documents; ``kept_tokens`` is 0 if it was left out, ``score`` null if
+    none was needed.
+    """
 
     index: int
     id: str
@@ -86,7 +92,9 @@ class ChatLogprobs(Struct):
 
 
 class CompletionLogprobs(Struct):
-    """Parallel lists, one entry per token; the first token of an echoed prompt has no log-probability."""
+    """Parallel lists, one entry per token; the first token of an echoed prompt has no
+    log-probability.
+    """
 
     text_offset: list[int] = []
     token_logprobs: list[float | None] = []
@@ -94,7 +102,8 @@ class CompletionLogprobs(Struct):
     top_logprobs: list[dict[str, float] | None] = []
 
 
-# One entry per prompt token: nothing for the first, else token id to {logprob, rank, decoded_token}, as in vLLM.
+# One entry per prompt token: nothing for the first, else token id to {logprob, rank,
+# decoded_token}, as in vLLM.
 PromptLogprobs = list[dict[str, dict[str, Any]] | None]
 
 

@@ -1,4 +1,6 @@
-"""One server process: bind, load the model while the HTTP stack imports, serve, drain on SIGTERM, exit 0."""
+"""One server process: bind, load the model while the HTTP stack imports, serve, drain on SIGTERM,
+exit 0.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from twostroke.config import EngineConfig
-from twostroke.errors import ConfigError
+from twostroke.core.config import EngineConfig
+from twostroke.core.errors import ConfigError
 from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
 from twostroke.server.request_log import LOGGER as REQUEST_LOGGER
@@ -25,12 +27,15 @@ Loader = Callable[[EngineConfig], "OwnedEngine"]
 
 
 def serve(
-    config: EngineConfig, options: ServerOptions, load: Loader, gateway_options: GatewayOptions | None = None
+    config: EngineConfig,
+    options: ServerOptions,
+    load: Loader,
+    gateway_options: GatewayOptions | None = None,
 ) -> None:
     """Serve until a signal ends it.
 
-    The first SIGTERM or SIGINT drains: new work gets a 503, running requests may finish for ``shutdown_timeout``
-    seconds. The second ends the process at once.
+    The first SIGTERM or SIGINT drains: new work gets a 503, running requests may finish for
+    ``shutdown_timeout`` seconds. The second ends the process at once.
 
     Args:
         load: Loads the engine, on a thread of its own.
@@ -66,12 +71,16 @@ def listen(options: ServerOptions) -> socket.socket:
     except OSError as error:
         hint = "give an address of this machine as --host, or another --port"
         if options.port and error.errno == errno.EADDRINUSE:
-            hint = f"stop the process that listens there, or give another port: --port {options.port % 65535 + 1}"
+            hint = (
+                "stop the process that listens there, or give another port: --port"
+                f" {options.port % 65535 + 1}"
+            )
         raise ConfigError(f"cannot listen on {where}: {_reason(error)}", hint=hint) from error
 
 
 def _reason(error: OSError) -> str:
-    # `create_server` adds the address to the text, which the message has already. Resolvers' numbers are no errno.
+    # `create_server` adds the address to the text, which the message has already. Resolvers'
+    # numbers are no errno.
     return str(error.strerror or error).partition(" (while attempting")[0]
 
 
@@ -94,7 +103,9 @@ def load_on_thread(config: EngineConfig, load: Loader) -> Future[OwnedEngine]:
 def configure_logging(options: ServerOptions) -> None:
     """Everything to stderr; uvicorn's own chatter only where it warns, or where asked for."""
     layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(stream=sys.stderr, level=options.log_level.upper(), format=layout, force=True)
+    logging.basicConfig(
+        stream=sys.stderr, level=options.log_level.upper(), format=layout, force=True
+    )
     logging.getLogger("uvicorn").setLevel("INFO" if options.log_level == "debug" else "WARNING")
     logging.getLogger("uvicorn.access").setLevel("INFO" if options.access_log else "WARNING")
     logging.getLogger(REQUEST_LOGGER).setLevel("INFO" if options.enable_log_requests else "WARNING")

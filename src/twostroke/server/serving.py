@@ -11,8 +11,8 @@ from typing import NoReturn, Protocol
 
 from starlette.types import Scope
 
-from twostroke.engine.client import EngineClient
-from twostroke.errors import ShuttingDownError, TwostrokeError
+from twostroke.core.errors import ShuttingDownError, TwostrokeError
+from twostroke.engine.clients.base import EngineClient
 from twostroke.gateway.caller import client_for
 from twostroke.server.errors import ModelLoadingError, ModelNotFoundError
 from twostroke.server.options import ServerOptions
@@ -132,7 +132,9 @@ class Serving:
             ShuttingDownError: The server is draining.
         """
         if self._draining:
-            raise ShuttingDownError("the server is shutting down and takes no new work", hint="try another server")
+            raise ShuttingDownError(
+                "the server is shutting down and takes no new work", hint="try another server"
+            )
         model = self.loaded()
         return model.through(client_for(scope, model.client))
 
@@ -149,5 +151,7 @@ class Serving:
 
     def _raise_not_loaded(self) -> NoReturn:
         if isinstance(self._load_error, TwostrokeError):
-            raise ModelLoadingError(f"the model could not be loaded: {self._load_error}", hint=self._load_error.hint)
+            raise ModelLoadingError(
+                f"the model could not be loaded: {self._load_error}", hint=self._load_error.hint
+            )
         raise ModelLoadingError("the model is loading", hint="wait until /health answers 200")

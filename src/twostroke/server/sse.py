@@ -1,7 +1,9 @@
-"""Server-sent events, and work that ends when its client leaves. This is the hot path: one write per step.
+"""Server-sent events, and work that ends when its client leaves. This is the hot path: one write
+per step.
 
-A step's outputs are turned into frames and written in the very call that brings them to the event loop: no task wakes
-up, no layer is passed. Where that must wait (the client is slow), and where the server has no such way, a task sends.
+A step's outputs are turned into frames and written in the very call that brings them to the event
+loop: no task wakes up, no layer is passed. Where that must wait (the client is slow), and where the
+server has no such way, a task sends.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from starlette.types import Receive, Scope, Send
 T = TypeVar("T")
 WriteChunk = Callable[[bytes], bool]
 
-# The ASGI extension of our connections: a ``WriteChunk`` that writes a piece of this request's answer at once, past all
-# layers, once its head has been sent. ``False``: not now, it must go by ``send``, and so must all before the next try.
+# The ASGI extension of our connections: a ``WriteChunk`` that writes a piece of this request's
+# answer at once, past all layers, once its head has been sent. ``False``: not now, it must go by
+# ``send``, and so must all before the next try.
 WRITE_CHUNK = "twostroke.write_chunk"
 DONE = b"data: [DONE]\n\n"
 _ENCODER = msgspec.json.Encoder()
@@ -33,8 +36,11 @@ def encode(value: object) -> bytes:
     return _ENCODER.encode(value)
 
 
-async def run_while_connected(work: Coroutine[Any, Any, T], receive: Receive, abort: Callable[[], None]) -> T | None:
-    """The result of ``work``; ``None`` if the client left first. ``abort`` is called either way, at the end.
+async def run_while_connected(
+    work: Coroutine[Any, Any, T], receive: Receive, abort: Callable[[], None]
+) -> T | None:
+    """The result of ``work``; ``None`` if the client left first. ``abort`` is called either way, at
+    the end.
 
     A client that leaves is noticed at once, not at the next write: ``receive`` wakes up.
     """
@@ -60,8 +66,8 @@ async def _disconnected(receive: Receive) -> None:
 class EventStream(Response):
     """Sends frames as they are pushed, then ``[DONE]``.
 
-    The response starts with the first frame: a request that fails before it gets its proper status. A failure after
-    that must arrive as a frame.
+    The response starts with the first frame: a request that fails before it gets its proper status.
+    A failure after that must arrive as a frame.
 
     Args:
         abort: Ends the generation; called when the client leaves, and at the end.
@@ -79,10 +85,14 @@ class EventStream(Response):
         self._error: Exception | None = None
         self._due = asyncio.Event()  # there is something for the task to send
         # Proxies such as nginx would hold events back.
-        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})})
+        self.init_headers(
+            {"cache-control": "no-cache", "x-accel-buffering": "no", **(headers or {})}
+        )
 
     def push(self, frame: bytes) -> None:
-        """Send complete events, in order: now, or with all that is kept as soon as the client takes it."""
+        """Send complete events, in order: now, or with all that is kept as soon as the client takes
+        it.
+        """
         if not self._write(frame):
             self._write = _not_now
             self._kept.append(frame)

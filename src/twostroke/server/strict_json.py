@@ -1,7 +1,8 @@
-"""Bodies as JSON in which every key is there once: of two, one would be ignored, and which one nobody can know.
+"""Bodies as JSON in which every key is there once: of two, one would be ignored, and which one
+nobody can know.
 
-And in which there are no more lists and objects than all limits together allow: making millions of empty ones takes
-seconds, in which the parser lets nobody else run.
+And in which there are no more lists and objects than all limits together allow: making millions of
+empty ones takes seconds, in which the parser lets nobody else run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from twostroke.errors import InvalidRequestError
+from twostroke.core.errors import InvalidRequestError
 from twostroke.server.limits import MAX_CONTAINERS
 
 # The end may be missing, else each quote of a text without one would be tried as its beginning.
@@ -44,10 +45,16 @@ class StrictRoute(APIRoute):
 
 
 def _check_containers(body: bytes) -> None:
-    # Texts may hold any number of brackets, and most bodies have so few that this need not be looked at.
-    if _num_brackets(body) <= MAX_CONTAINERS or _num_brackets(_STRING.sub(b"", body)) <= MAX_CONTAINERS:
+    # Texts may hold any number of brackets, and most bodies have so few that this need not be
+    # looked at.
+    if (
+        _num_brackets(body) <= MAX_CONTAINERS
+        or _num_brackets(_STRING.sub(b"", body)) <= MAX_CONTAINERS
+    ):
         return
-    raise InvalidRequestError(f"the body holds more than {MAX_CONTAINERS} lists and objects", hint="send fewer")
+    raise InvalidRequestError(
+        f"the body holds more than {MAX_CONTAINERS} lists and objects", hint="send fewer"
+    )
 
 
 def _num_brackets(text: bytes) -> int:
@@ -59,5 +66,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         seen: set[str] = set()
         name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise InvalidRequestError(f"the body has {name[:100]!r} twice in one object", param=name[:100])
+        raise InvalidRequestError(
+            f"the body has {name[:100]!r} twice in one object", param=name[:100]
+        )
     return value

@@ -1,1 +1,3 @@
-"""The engine's own loop on a virtual clock: how a fleet of other hardware would serve a workload."""
+"""The engine's own loop on a virtual clock: how a fleet of other hardware would serve a
+workload.
+"""

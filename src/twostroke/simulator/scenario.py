@@ -10,17 +10,17 @@ from math import inf, prod
 from pathlib import Path
 from typing import Any
 
-from twostroke.config import CacheConfig, SchedulerConfig
-from twostroke.errors import ConfigError, InsufficientMemoryError
+from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.errors import ConfigError, InsufficientMemoryError
 from twostroke.observability.recorder import Recorder
-from twostroke.simulator.columns import Columns, to_columns
-from twostroke.simulator.decode_curve import Bound
-from twostroke.simulator.deployment import Deployment, deploy, make_replicas
-from twostroke.simulator.fleet import Fleet, FleetResult
-from twostroke.simulator.options import DeploymentOptions
-from twostroke.simulator.router import make_router
-from twostroke.simulator.step_log import StepLog
-from twostroke.simulator.summary import Summary, summarize
+from twostroke.simulator.cost.decode_curve import Bound
+from twostroke.simulator.fleet.deployment import Deployment, deploy, make_replicas
+from twostroke.simulator.fleet.fleet import Fleet, FleetResult
+from twostroke.simulator.fleet.options import DeploymentOptions
+from twostroke.simulator.fleet.router import make_router
+from twostroke.simulator.results.columns import Columns, to_columns
+from twostroke.simulator.results.step_log import StepLog
+from twostroke.simulator.results.summary import Summary, summarize
 from twostroke.simulator.workloads.make import make_workload
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
@@ -44,7 +44,9 @@ class Scenario:
         """All flags with their values, as plain values."""
         sections = (self.deployment, self.workload, self.scheduler, self.cache)
         merged = {name: value for section in sections for name, value in asdict(section).items()}
-        return {name: str(value) if isinstance(value, Path) else value for name, value in merged.items()}
+        return {
+            name: str(value) if isinstance(value, Path) else value for name, value in merged.items()
+        }
 
     def varied(self, changes: Mapping[str, str]) -> Scenario:
         """With other values of some flags, as text. Raises ConfigError."""
@@ -67,7 +69,9 @@ class Run:
     interval: Mapping[str, Summary] = field(default_factory=dict)
 
     def without_steps(self) -> Run:
-        """What is left once the report's fields are made: the steps of many long runs would fill the memory."""
+        """What is left once the report's fields are made: the steps of many long runs would fill
+        the memory.
+        """
         return replace(self, result=replace(self.result, logs=[]), columns=to_columns([StepLog()]))
 
 
@@ -87,7 +91,9 @@ def simulate(
         progress: Called with the number of requests that have just ended.
     """
     deployment = deploy(scenario.deployment, scenario.cache, scenario.scheduler)
-    result, columns, summary, note = _run(scenario, deployment, "seconds", jump, recorders, progress)
+    result, columns, summary, note = _run(
+        scenario, deployment, "seconds", jump, recorders, progress
+    )
     ends: dict[str, Summary] = {}
     bounds: tuple[Bound, Bound] = ("low", "high")
     for bound in bounds if interval and not result.interrupted else ():
@@ -100,19 +106,27 @@ def simulate(
         asked = f"--workload {scenario.workload.workload} --arrivals {scenario.workload.arrivals}"
         notes += (f"nothing depends on {', '.join(idle)} with {asked}",)
     if deployment.state_bytes and summary.prefix_hit_rate:
-        notes += ("prefix hits count as if recurrent states were kept with the blocks; their memory is not counted",)
+        notes += (
+            (
+                "prefix hits count as if recurrent states were kept with the blocks; their memory"
+                " is not counted"
+            ),
+        )
     return Run(scenario, deployment, result, columns, summary, notes, ends)
 
 
 def fitting(scenarios: Sequence[Scenario]) -> tuple[list[Scenario], list[str]]:
-    """Those whose model fits into the memory, and for each of the others a sentence that says by how much it does not.
+    """Those whose model fits into the memory, and for each of the others a sentence that says by
+    how much it does not.
 
     Raises:
         ConfigError: One asks for what is not there; better now than after the runs before it.
         ModelLoadError: The same, of its model.
         InsufficientMemoryError: None fits.
     """
-    for workload in {(s.workload.workload, s.workload.trace_path): s.workload for s in scenarios}.values():
+    for workload in {
+        (s.workload.workload, s.workload.trace_path): s.workload for s in scenarios
+    }.values():
         make_workload(workload)
     found, left_out, first = [], [], None
     for scenario in scenarios:
@@ -159,23 +173,30 @@ def _run(
     return result, columns, summary, made.note
 
 
-# ---- sweeps ----------------------------------------------------------------------------------------------------
+# ---- sweeps --------------------------------------------------------------------------------------
 
 
 def sweep(scenario: Scenario, axes: tuple[str, ...]) -> list[Scenario]:
-    """All combinations of the axes' values, in order; the scenario itself without axes. Raises ConfigError."""
+    """All combinations of the axes' values, in order; the scenario itself without axes. Raises
+    ConfigError.
+    """
     if not axes:
         return [scenario]
     names, values = zip(*(parse_axis(axis) for axis in axes))
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"--sweep names {twice[0]} twice", hint=f"give all values at once: --sweep {twice[0]}=1,2,3")
+        raise ConfigError(
+            f"--sweep names {twice[0]} twice",
+            hint=f"give all values at once: --sweep {twice[0]}=1,2,3",
+        )
     if (count := prod(map(len, values))) > MAX_RUNS:
         raise ConfigError(f"--sweep asks for {count:,} runs", hint=f"at most {MAX_RUNS:,} at once")
     return [scenario.varied(dict(zip(names, chosen))) for chosen in product(*values)]
 
 
 def parse_axis(text: str) -> tuple[str, list[str]]:
-    """``rate=1:16`` (doubling), ``rate=1:16:6`` (six, evenly spaced) or ``gpu=h100,l40s``. Raises ConfigError."""
+    """``rate=1:16`` (doubling), ``rate=1:16:6`` (six, evenly spaced) or ``gpu=h100,l40s``. Raises
+    ConfigError.
+    """
     name, _, values = text.partition("=")
     name = name.strip().removeprefix("--").replace("-", "_")
     hint = "such as --sweep rate=1:16, --sweep rate=1:16:6 or --sweep gpu=h100,l40s"
@@ -185,7 +206,11 @@ def parse_axis(text: str) -> tuple[str, list[str]]:
         return name, [value.strip() for value in values.split(",")]
     try:
         low, high, *count = (float(part) for part in values.split(":"))
-        if not 0 < low < high < inf or len(count) > 1 or (count and (not 2 <= count[0] <= MAX_RUNS or count[0] % 1)):
+        if (
+            not 0 < low < high < inf
+            or len(count) > 1
+            or (count and (not 2 <= count[0] <= MAX_RUNS or count[0] % 1))
+        ):
             raise ValueError
     except ValueError:
         raise ConfigError(f"--sweep {text!r} is no range", hint=hint) from None
@@ -213,7 +238,8 @@ def _with_flag(scenario: Scenario, name: str, text: str) -> Scenario:
             sections: dict[str, Any] = {section: changed}
             return replace(scenario, **sections)
     raise ConfigError(
-        f"--sweep: there is no flag {name!r}", hint="sweep any flag of model, workload, scheduling, cache"
+        f"--sweep: there is no flag {name!r}",
+        hint="sweep any flag of model, workload, scheduling, cache",
     )
 
 
@@ -225,7 +251,9 @@ def _convert(name: str, text: str, kind: Any) -> Any:
     if bool in wanted:
         if text.lower() in ("true", "false", "on", "off", "yes", "no"):
             return text.lower() in ("true", "on", "yes")
-        raise ConfigError(f"--sweep {name}: {text!r} is neither true nor false", hint="write true,false")
+        raise ConfigError(
+            f"--sweep {name}: {text!r} is neither true nor false", hint="write true,false"
+        )
     for type_ in (int, float):
         if type_ in wanted:
             try:
@@ -233,5 +261,7 @@ def _convert(name: str, text: str, kind: Any) -> Any:
             except (ValueError, OverflowError):
                 if name == "kv_cache_memory":
                     return text  # with a unit: the option itself reads it
-                raise ConfigError(f"--sweep {name}: {text!r} is no {type_.__name__}", hint="give numbers") from None
+                raise ConfigError(
+                    f"--sweep {name}: {text!r} is no {type_.__name__}", hint="give numbers"
+                ) from None
     return Path(text) if Path in wanted else text

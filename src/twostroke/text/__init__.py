@@ -1,1 +1,3 @@
-"""Text in, tokens; tokens out, text: tokenizer, incremental detokenizer, stop strings, chat template."""
+"""Text in, tokens; tokens out, text: tokenizer, incremental detokenizer, stop strings, chat
+template.
+"""

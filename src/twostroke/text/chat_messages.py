@@ -1,4 +1,6 @@
-"""Chat messages as clients send them, checked and brought into the one form that templates expect."""
+"""Chat messages as clients send them, checked and brought into the one form that templates
+expect.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,19 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from twostroke.errors import InvalidRequestError
+from twostroke.core.errors import InvalidRequestError
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
-def check_messages(messages: Sequence[Mapping[str, Any]], *, rename_developer: bool = False) -> list[dict[str, Any]]:
+def check_messages(
+    messages: Sequence[Mapping[str, Any]], *, rename_developer: bool = False
+) -> list[dict[str, Any]]:
     """Copies of the messages whose content is a string and whose tool arguments are objects.
 
-    Templates of text models take strings, so text parts are joined by newlines, as vLLM does. OpenAI sends tool
-    arguments as JSON text, where templates expect the object. Other fields pass through.
+    Templates of text models take strings, so text parts are joined by newlines, as vLLM does.
+    OpenAI sends tool arguments as JSON text, where templates expect the object. Other fields pass
+    through.
 
     Args:
         rename_developer: Turn OpenAI's role `developer` into `system`, its older name.
@@ -23,9 +28,16 @@ def check_messages(messages: Sequence[Mapping[str, Any]], *, rename_developer: b
     Raises:
         InvalidRequestError: Naming the message and field that is malformed.
     """
-    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence) or not messages:
+    if (
+        isinstance(messages, (str, bytes, Mapping))
+        or not isinstance(messages, Sequence)
+        or not messages
+    ):
         raise InvalidRequestError("messages must be a non-empty list", param="messages")
-    return [_check_message(message, f"messages[{i}]", rename_developer) for i, message in enumerate(messages)]
+    return [
+        _check_message(message, f"messages[{i}]", rename_developer)
+        for i, message in enumerate(messages)
+    ]
 
 
 def append_to_text(message: dict[str, Any], suffix: str) -> str:
@@ -37,7 +49,9 @@ def append_to_text(message: dict[str, Any], suffix: str) -> str:
 
 def _check_message(message: object, where: str, rename_developer: bool) -> dict[str, Any]:
     if not isinstance(message, Mapping):
-        raise InvalidRequestError(f"{where} must be an object, got {type(message).__name__}", param=where)
+        raise InvalidRequestError(
+            f"{where} must be an object, got {type(message).__name__}", param=where
+        )
     role = message.get("role")
     if role not in ROLES:
         raise InvalidRequestError(
@@ -68,7 +82,9 @@ def _text(content: object, where: str, *, optional: bool) -> str:
             raise InvalidRequestError(
                 f"{where}[{i}] must be a text part, got type {kind!r}",
                 param=f"{where}[{i}]",
-                hint="this server takes text only; send images and audio to a model that reads them",
+                hint=(
+                    "this server takes text only; send images and audio to a model that reads them"
+                ),
             )
         texts.append(text)
     return "\n".join(texts)
@@ -81,7 +97,9 @@ def _check_tool_calls(calls: object, where: str) -> list[dict[str, Any]]:
     for i, call in enumerate(calls):
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise InvalidRequestError(f"{where}[{i}].function must be an object with a name", param=f"{where}[{i}]")
+            raise InvalidRequestError(
+                f"{where}[{i}].function must be an object with a name", param=f"{where}[{i}]"
+            )
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             arguments = _parse_arguments(arguments, f"{where}[{i}].function.arguments")

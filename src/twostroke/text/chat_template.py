@@ -1,8 +1,10 @@
-"""Chat messages to one prompt text: the checkpoint's Jinja template, in a sandbox, rendered as `transformers` does.
+"""Chat messages to one prompt text: the checkpoint's Jinja template, in a sandbox, rendered as
+`transformers` does.
 
-The sandbox stops templates from reaching Python's internals; `_SandboxedEnvironment` further bounds loops and repeated
-text. That keeps a careless template from harm; it does not make one from a stranger safe (text can still be doubled
-in a loop), so templates come from the checkpoint or the operator, never from a request.
+The sandbox stops templates from reaching Python's internals; `_SandboxedEnvironment` further bounds
+loops and repeated text. That keeps a careless template from harm; it does not make one from a
+stranger safe (text can still be doubled in a loop), so templates come from the checkpoint or the
+operator, never from a request.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from twostroke.errors import InvalidRequestError, ModelLoadError, RequestTooLargeError
+from twostroke.core.errors import InvalidRequestError, ModelLoadError, RequestTooLargeError
 from twostroke.text.chat_messages import append_to_text, check_messages
 from twostroke.text.tokenizer import Tokenizer
 
@@ -32,8 +34,8 @@ class ChatTemplate:
     """The chat template of one model.
 
     Args:
-        sources: One Jinja source, or several by name; `tool_use` is taken for requests with tools, `rag` for those
-            with documents, else `default`.
+        sources: One Jinja source, or several by name; `tool_use` is taken for requests with tools,
+            `rag` for those with documents, else `default`.
         special_tokens: Available to the template under their names (`bos_token` ...).
         now: The time that `strftime_now` formats.
 
@@ -53,7 +55,8 @@ class ChatTemplate:
         self._environment = _environment(now)
         self._sources = named
         self._templates = {name: self._compile(name, source) for name, source in named.items()}
-        # OpenAI renamed "system"; templates older than that would write the new name out as an unknown role.
+        # OpenAI renamed "system"; templates older than that would write the new name out as an
+        # unknown role.
         self._renames_developer = not any("developer" in source for source in named.values())
 
     @classmethod
@@ -69,23 +72,28 @@ class ChatTemplate:
         continue_final_message: bool = False,
         **variables: Any,
     ) -> str:
-        """The prompt text. Encode it with `add_special_tokens=False`: the template has written them.
+        """The prompt text. Encode it with `add_special_tokens=False`: the template has written
+        them.
 
         Args:
-            messages: As in the OpenAI API; contents are a string or a list of text parts (joined by newlines).
+            messages: As in the OpenAI API; contents are a string or a list of text parts (joined by
+                newlines).
             add_generation_prompt: End with the start of the assistant's turn.
             tools: JSON schemas, passed on to the template.
             continue_final_message: Leave the last message open, so that the model goes on with it.
-            variables: More variables for the template (`enable_thinking` ...); they win over special tokens.
+            variables: More variables for the template (`enable_thinking` ...); they win over
+                special tokens.
 
         Raises:
-            InvalidRequestError: If the messages are malformed, there is no template, or the template refuses them.
+            InvalidRequestError: If the messages are malformed, there is no template, or the
+                template refuses them.
             RequestTooLargeError: If the text is too long for any model.
             ModelLoadError: If the template tries what the sandbox forbids.
         """
         if add_generation_prompt and continue_final_message:
             raise InvalidRequestError(
-                "add_generation_prompt and continue_final_message exclude each other", param="continue_final_message"
+                "add_generation_prompt and continue_final_message exclude each other",
+                param="continue_final_message",
             )
         chat = check_messages(messages, rename_developer=self._renames_developer)
         final_text = append_to_text(chat[-1], _MARK) if continue_final_message else ""
@@ -98,7 +106,9 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
             "range": _BoundedRange(),
         }
-        text = _render(self._templates[self._choose(bool(tools), bool(context["documents"]))], context)
+        text = _render(
+            self._templates[self._choose(bool(tools), bool(context["documents"]))], context
+        )
         return _cut_at_mark(text, final_text) if continue_final_message else text
 
     @cached_property
@@ -140,7 +150,9 @@ class ChatTemplate:
 
 
 class _SandboxedEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, in which `*` and `**` cannot make huge values either, at compile time or later."""
+    """Jinja's sandbox, in which `*` and `**` cannot make huge values either, at compile time or
+    later.
+    """
 
     intercepted_binops = frozenset(["*", "**"])
 
@@ -165,7 +177,9 @@ class _Generation(Extension):
 
 
 class _BoundedRange:
-    """`range` for templates; all calls of one rendering share one bound, which nested loops exhaust as well."""
+    """`range` for templates; all calls of one rendering share one bound, which nested loops exhaust
+    as well.
+    """
 
     def __init__(self) -> None:
         self._left = MAX_LOOP_STEPS
@@ -192,9 +206,17 @@ def _environment(now: Callable[[], datetime]) -> _SandboxedEnvironment:
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
 
-    environment = _SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment = _SandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda layout: now().strftime(layout)
@@ -209,7 +231,10 @@ def _render(template: Template, context: dict[str, Any]) -> str:
             length += len(piece)
             if length > MAX_PROMPT_CHARS:
                 # Long messages do this to any template, so it is no fault of the template's.
-                message = f"the chat template writes more than {MAX_PROMPT_CHARS} characters for these messages"
+                message = (
+                    f"the chat template writes more than {MAX_PROMPT_CHARS} characters for these"
+                    " messages"
+                )
                 raise RequestTooLargeError(
                     message,
                     needed=length,
@@ -225,7 +250,9 @@ def _render(template: Template, context: dict[str, Any]) -> str:
         ) from error
     except RequestTooLargeError:
         raise
-    except Exception as error:  # templates can fail with any exception, from `raise_exception` to TypeError
+    except (
+        Exception
+    ) as error:  # templates can fail with any exception, from `raise_exception` to TypeError
         raise InvalidRequestError(
             f"the chat template does not accept these messages: {error}",
             param="messages",
@@ -235,7 +262,9 @@ def _render(template: Template, context: dict[str, Any]) -> str:
 
 
 def _cut_at_mark(text: str, final_text: str) -> str:
-    """The rendered text up to the mark; without trailing space if the template trims (as transformers does)."""
+    """The rendered text up to the mark; without trailing space if the template trims (as
+    transformers does).
+    """
     at = text.rfind(_MARK.strip())
     if at < 0 or final_text.strip() not in text:
         raise InvalidRequestError(

@@ -1,8 +1,10 @@
-"""Puts a chat's prompt together within a number of tokens, and says what was kept, cut and left out.
+"""Puts a chat's prompt together within a number of tokens, and says what was kept, cut and left
+out.
 
-In order: system prompt, documents, history, and the last user message with whatever follows it. The first and the last
-of these always stay. Of the others as many as must go do, in the order that the strategy names; then whatever of them
-still fits comes back, the last to go first. Whether a prompt fits is decided by its own tokens, never by an estimate.
+In order: system prompt, documents, history, and the last user message with whatever follows it. The
+first and the last of these always stay. Of the others as many as must go do, in the order that the
+strategy names; then whatever of them still fits comes back, the last to go first. Whether a prompt
+fits is decided by its own tokens, never by an estimate.
 """
 
 from __future__ import annotations
@@ -11,18 +13,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from twostroke.errors import RequestTooLargeError
+from twostroke.core.errors import RequestTooLargeError
 from twostroke.text.chat_messages import check_messages
 from twostroke.text.chat_template import ChatTemplate
 from twostroke.text.context_report import ContextReport, DocumentUse, Strategy
-from twostroke.text.documents import Document, bm25_scores, render_with_documents, without_special_tokens
+from twostroke.text.documents import (
+    Document,
+    bm25_scores,
+    render_with_documents,
+    without_special_tokens,
+)
 from twostroke.text.tokenizer import Tokenizer
 
 DocumentOrder = Literal["given", "score"]
 
 # A shorter beginning of a document tells the model nothing; the document goes altogether.
 SHORTEST_CUT = 16
-# So many steps of the search trust the tokens counted piece by piece; any further ones halve what is left.
+# So many steps of the search trust the tokens counted piece by piece; any further ones halve what
+# is left.
 MAX_GUESSES = 6
 
 
@@ -31,10 +39,11 @@ class ContextOptions:
     """How a prompt is made to fit.
 
     Attributes:
-        strategy: What goes first. ``drop_oldest``: turns from the oldest on, then documents from the lowest score up.
-            ``drop_middle``: turns from the middle outwards, then documents. ``drop_documents``: documents, then the
-            oldest turns. ``truncate_documents``: the same, but the last document to go is shortened if that will do.
-            ``error``: nothing; what does not fit is refused.
+        strategy: What goes first. ``drop_oldest``: turns from the oldest on, then documents from
+            the lowest score up. ``drop_middle``: turns from the middle outwards, then documents.
+            ``drop_documents``: documents, then the oldest turns. ``truncate_documents``: the same,
+            but the last document to go is shortened if that will do. ``error``: nothing; what does
+            not fit is refused.
         document_order: Documents come as they were given, or best first.
     """
 
@@ -62,22 +71,29 @@ def assemble(
 ) -> Assembly:
     """The prompt of a conversation and its documents.
 
-    Every text's tokens are counted once by themselves, and the prompt that results about twice, to be sure.
+    Every text's tokens are counted once by themselves, and the prompt that results about twice, to
+    be sure.
 
     Args:
-        messages: As in the OpenAI API. Those of the roles system and developer are the system prompt, wherever they
-            are; a turn is a user message with all that follows it up to the next.
-        documents: Either all of them have a score, or BM25 ranks them by the last user message where need be.
+        messages: As in the OpenAI API. Those of the roles system and developer are the system
+            prompt, wherever they are; a turn is a user message with all that follows it up to the
+            next.
+        documents: Either all of them have a score, or BM25 ranks them by the last user message
+            where need be.
         most: Most tokens that the prompt may have.
-        usual: Most that it should have. What has to stay may go beyond; the strategy ``error`` knows ``most`` alone.
+        usual: Most that it should have. What has to stay may go beyond; the strategy ``error``
+            knows ``most`` alone.
         rendering: Further arguments of ``ChatTemplate.render``.
 
     Raises:
-        RequestTooLargeError: What has to stay does not fit into ``most``; or something else, with ``error``.
+        RequestTooLargeError: What has to stay does not fit into ``most``; or something else, with
+            ``error``.
         InvalidRequestError: A message is malformed, or the template refuses the conversation.
     """
     options = options or ContextOptions()
-    material = _Material(template, tokenizer, check_messages(messages), documents, options, rendering)
+    material = _Material(
+        template, tokenizer, check_messages(messages), documents, options, rendering
+    )
     least = material.prompt(_Choice((), ()))
     if len(least) > most:
         raise RequestTooLargeError(
@@ -88,7 +104,9 @@ def assemble(
             param="messages",
             hint="shorten them, lower max_tokens, or raise context.max_tokens",
         )
-    budget = most if options.strategy == "error" or usual is None else min(most, max(usual, len(least)))
+    budget = (
+        most if options.strategy == "error" or usual is None else min(most, max(usual, len(least)))
+    )
     choice, prompt = _fit(material, least, budget)
     return Assembly(prompt, material.report(choice, len(prompt), budget))
 
@@ -128,7 +146,9 @@ class _Material:
         self._rendering = rendering
         self._chat = chat
         roles = [message["role"] for message in chat]
-        self._last = max((i for i, role in enumerate(roles) if role == "user"), default=len(chat) - 1)
+        self._last = max(
+            (i for i, role in enumerate(roles) if role == "user"), default=len(chat) - 1
+        )
         self._system, self._turns = _turns(roles[: self._last])
         self._counts = tokenizer.count([message["content"] for message in chat])
         self._document_counts = tokenizer.count([document.written() for document in self.documents])
@@ -163,7 +183,9 @@ class _Material:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def estimate_frame(self, least: int) -> float:
-        """Tokens that the template adds per message, as seen on the latest turn; 0 without history."""
+        """Tokens that the template adds per message, as seen on the latest turn; 0 without
+        history.
+        """
         if not self._turns:
             return 0.0
         latest = len(self._turns) - 1
@@ -182,7 +204,10 @@ class _Material:
     def removal_order(self) -> list[_Piece]:
         """Every turn and document, from the one to go first on."""
         self.rank()
-        documents = [self.document(i) for i in sorted(range(len(self.documents)), key=self._from_best, reverse=True)]
+        documents = [
+            self.document(i)
+            for i in sorted(range(len(self.documents)), key=self._from_best, reverse=True)
+        ]
         turns = [self.turn(i) for i in range(len(self._turns))]
         if self.options.strategy == "drop_middle":
             middle = (len(turns) - 1) / 2
@@ -235,7 +260,10 @@ def _turns(roles: Sequence[str]) -> tuple[list[int], list[list[int]]]:
 def _fit(material: _Material, least: list[int], budget: int) -> tuple[_Choice, list[int]]:
     """What stays, and the prompt."""
     everything = material.everything()
-    pieces = [*map(material.turn, everything.turns), *(material.document(i) for i, _ in everything.documents)]
+    pieces = [
+        *map(material.turn, everything.turns),
+        *(material.document(i) for i, _ in everything.documents),
+    ]
     wanted = len(least) + sum(piece.tokens for piece in pieces)
     if material.options.strategy == "error":
         return everything, _whole(material, everything, wanted, budget)
@@ -249,7 +277,9 @@ def _fit(material: _Material, least: list[int], budget: int) -> tuple[_Choice, l
         with_part = _with_part(material, removed[1:], removed[0], prompt, budget)
         if with_part is not None:
             return with_part
-    removed, prompt = _brought_back(material, removed, material.estimate_frame(len(least)), prompt, budget)
+    removed, prompt = _brought_back(
+        material, removed, material.estimate_frame(len(least)), prompt, budget
+    )
     best = next((piece for piece in removed if cuts and piece.kind == "document"), None)
     if best is not None:
         others = [piece for piece in removed if piece is not best]
@@ -260,13 +290,16 @@ def _fit(material: _Material, least: list[int], budget: int) -> tuple[_Choice, l
 
 
 def _whole(material: _Material, everything: _Choice, wanted: int, budget: int) -> list[int]:
-    """The prompt with everything in it, which must fit; one that is far too long is not written out to be refused."""
+    """The prompt with everything in it, which must fit; one that is far too long is not written out
+    to be refused.
+    """
     prompt = material.prompt(everything) if wanted <= 2 * budget else None
     needed = wanted if prompt is None else len(prompt)
     if prompt is None or needed > budget:
         about = "about " if prompt is None else ""
         raise RequestTooLargeError(
-            f"the prompt needs {about}{needed} tokens with all turns and documents, but {budget} are available",
+            f"the prompt needs {about}{needed} tokens with all turns and documents, but {budget}"
+            " are available",
             needed=needed,
             available=budget,
             param="messages",
@@ -275,7 +308,9 @@ def _whole(material: _Material, everything: _Choice, wanted: int, budget: int) -
     return prompt
 
 
-def _fewest_gone(material: _Material, order: Sequence[_Piece], least: list[int], budget: int) -> tuple[int, list[int]]:
+def _fewest_gone(
+    material: _Material, order: Sequence[_Piece], least: list[int], budget: int
+) -> tuple[int, list[int]]:
     """How many pieces must go, in order, for the rest to fit; and the prompt of that rest."""
     frame = material.estimate_frame(len(least))
     estimates = [float(len(least))]
@@ -286,7 +321,9 @@ def _fewest_gone(material: _Material, order: Sequence[_Piece], least: list[int],
     too_few, enough, prompt = -1, len(order), least
     error, tries = 0.0, 0
     while enough - too_few > 1:
-        guess = next((k for k, estimate in enumerate(estimates) if estimate + error <= budget), enough)
+        guess = next(
+            (k for k, estimate in enumerate(estimates) if estimate + error <= budget), enough
+        )
         if tries >= MAX_GUESSES:
             guess = (too_few + enough) // 2
         guess = min(max(guess, too_few + 1), enough - 1)
@@ -302,9 +339,11 @@ def _fewest_gone(material: _Material, order: Sequence[_Piece], least: list[int],
 def _brought_back(
     material: _Material, removed: list[_Piece], frame: float, prompt: list[int], budget: int
 ) -> tuple[list[_Piece], list[int]]:
-    """What is still gone once all that fits has come back, one after the other; and the prompt of the rest.
+    """What is still gone once all that fits has come back, one after the other; and the prompt of
+    the rest.
 
-    Of the turns, none comes back before the one next to those that stay: the history gets no further holes.
+    Of the turns, none comes back before the one next to those that stay: the history gets no
+    further holes.
 
     Args:
         removed: In the order in which they may come back.
@@ -349,7 +388,9 @@ def _with_part(
         if not text:
             return None
         short = replace(document, text=text)
-        choice = whole._replace(documents=tuple((i, short if i == cut.index else d) for i, d in whole.documents))
+        choice = whole._replace(
+            documents=tuple((i, short if i == cut.index else d) for i, d in whole.documents)
+        )
         tokens = material.prompt(choice)
         if len(tokens) <= budget:
             return choice, tokens

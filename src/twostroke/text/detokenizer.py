@@ -1,9 +1,11 @@
-"""Output tokens to text as they come: complete characters only, at a cost that grows with the tokens, not their square.
+"""Output tokens to text as they come: complete characters only, at a cost that grows with the
+tokens, not their square.
 
-Two ways, by the tokenizer's decoder. A byte-level one maps every token to bytes, so the output is one byte stream with
-an incremental UTF-8 decoder behind it. Every other one is asked for the text of a short window of the latest tokens,
-with and without the new ones (the prefix and read offsets of text-generation-inference and vLLM). The `DecodeStream`
-of the `tokenizers` library is not used: it raises "Invalid prefix" on outputs that are no valid UTF-8.
+Two ways, by the tokenizer's decoder. A byte-level one maps every token to bytes, so the output is
+one byte stream with an incremental UTF-8 decoder behind it. Every other one is asked for the text
+of a short window of the latest tokens, with and without the new ones (the prefix and read offsets
+of text-generation-inference and vLLM). The `DecodeStream` of the `tokenizers` library is not used:
+it raises "Invalid prefix" on outputs that are no valid UTF-8.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import codecs
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from twostroke.errors import EngineError
+from twostroke.core.errors import EngineError
 from twostroke.text.byte_tokens import fallback_byte
 from twostroke.text.tokenizer import Tokenizer
 
@@ -26,17 +28,22 @@ class _Stream(Protocol):
 class IncrementalDetokenizer:
     """The text of one growing output.
 
-    All that `push` and `finish` returned, joined, is exactly `tokenizer.decode(all ids, skip_special_tokens)`. U+FFFD
-    comes out only where that has one too. With byte fallback, a run of byte tokens is held back until it ends: whether
-    it is text at all depends on its last byte.
+    All that `push` and `finish` returned, joined, is exactly `tokenizer.decode(all ids,
+    skip_special_tokens)`. U+FFFD comes out only where that has one too. With byte fallback, a run
+    of byte tokens is held back until it ends: whether it is text at all depends on its last byte.
 
     Args:
-        context_ids: What the output continues. Matters for sentencepiece-like tokenizers, which drop a leading space:
-            give the prompt for a completion (the space is kept), nothing for the fresh turn of a chat.
+        context_ids: What the output continues. Matters for sentencepiece-like tokenizers, which
+            drop a leading space: give the prompt for a completion (the space is kept), nothing for
+            the fresh turn of a chat.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, skip_special_tokens: bool = True, *, context_ids: Sequence[int] = ()
+        self,
+        tokenizer: Tokenizer,
+        skip_special_tokens: bool = True,
+        *,
+        context_ids: Sequence[int] = (),
     ) -> None:
         self._finished = False
         self._stream: _Stream
@@ -56,7 +63,9 @@ class IncrementalDetokenizer:
         return self._stream.push(token_ids)
 
     def finish(self) -> str:
-        """The text still held back: incomplete characters as `decode` gives them. Empty when called again."""
+        """The text still held back: incomplete characters as `decode` gives them. Empty when called
+        again.
+        """
         if self._finished:
             return ""
         self._finished = True
@@ -64,7 +73,9 @@ class IncrementalDetokenizer:
 
 
 class _ByteStream:
-    """Byte-level tokens: Python's replacement of invalid UTF-8 is the one that the library uses (both Unicode's)."""
+    """Byte-level tokens: Python's replacement of invalid UTF-8 is the one that the library uses
+    (both Unicode's).
+    """
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
         self._token_bytes = tokenizer.token_bytes
@@ -87,11 +98,14 @@ class _ByteStream:
 class _WindowStream:
     """Any decoder in which a token's text depends on little before it.
 
-    `_ids` is the window. Its first `_read` tokens have been emitted and decode by themselves to `_prefix`, which is not
-    empty once there is text: so what a decoder does to the start of a text happens to them, not to the new tokens.
+    `_ids` is the window. Its first `_read` tokens have been emitted and decode by themselves to
+    `_prefix`, which is not empty once there is text: so what a decoder does to the start of a text
+    happens to them, not to the new tokens.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool, context_ids: Sequence[int]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, skip_special_tokens: bool, context_ids: Sequence[int]
+    ) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special_tokens
         types = {step["type"] for step in tokenizer.decoder_steps}
@@ -107,7 +121,9 @@ class _WindowStream:
             return ""
         text = self._decode(self._ids)
         if self._byte_level and text.endswith("\ufffd"):
-            return ""  # a byte-level step inside a longer decoder: perhaps the middle of a character
+            return (
+                ""  # a byte-level step inside a longer decoder: perhaps the middle of a character
+            )
         new = text[len(self._prefix) :]
         rest = self._decode(self._ids[self._read :])
         if rest:
@@ -124,7 +140,9 @@ class _WindowStream:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
     def _visible(self, token_id: int) -> bool:
-        """Skipped and unknown tokens are dropped first, as `decode` does: a window of them has no text to start on."""
+        """Skipped and unknown tokens are dropped first, as `decode` does: a window of them has no
+        text to start on.
+        """
         if self._skip_special and token_id in self._tokenizer.special_ids:
             return False
         return self._tokenizer.backend.id_to_token(token_id) is not None

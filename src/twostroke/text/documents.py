@@ -1,4 +1,6 @@
-"""Documents that come with a chat: how they are written into the prompt, and which of them a question is about."""
+"""Documents that come with a chat: how they are written into the prompt, and which of them a
+question is about.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from typing import Any
 from twostroke.text.chat_template import ChatTemplate
 
 HEADING = "Documents:"
-# Where words are not set apart by spaces (Thai, Lao, Japanese, Chinese), each character counts as a word.
+# Where words are not set apart by spaces (Thai, Lao, Japanese, Chinese), each character counts as a
+# word.
 _SPACELESS = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(f"[{_SPACELESS}]|[^\\W{_SPACELESS}]+")
 
@@ -32,19 +35,30 @@ class Document:
 
     def written(self) -> str:
         """As it stands in a prompt whose template has no place for documents."""
-        return f"[{self.id}] {self.title}\n{self.text}" if self.title else f"[{self.id}]\n{self.text}"
+        return (
+            f"[{self.id}] {self.title}\n{self.text}" if self.title else f"[{self.id}]\n{self.text}"
+        )
 
     def variables(self) -> dict[str, str]:
         """As templates that have such a place read it."""
-        return {"doc_id": self.id, **({"title": self.title} if self.title else {}), "text": self.text}
+        return {
+            "doc_id": self.id,
+            **({"title": self.title} if self.title else {}),
+            "text": self.text,
+        }
 
 
-def without_special_tokens(documents: Iterable[Document], special_texts: Iterable[str]) -> list[Document]:
+def without_special_tokens(
+    documents: Iterable[Document], special_texts: Iterable[str]
+) -> list[Document]:
     """The documents with a space inside each special token, which thereby is plain text.
 
-    What was retrieved is not the user's own: a page that spells out ``<|im_end|>`` must not end the turn it lies in.
+    What was retrieved is not the user's own: a page that spells out ``<|im_end|>`` must not end the
+    turn it lies in.
     """
-    special = "|".join(re.escape(text) for text in sorted(special_texts, key=len, reverse=True) if len(text) > 1)
+    special = "|".join(
+        re.escape(text) for text in sorted(special_texts, key=len, reverse=True) if len(text) > 1
+    )
     if not special:
         return list(documents)
     pattern = re.compile(special)
@@ -52,11 +66,17 @@ def without_special_tokens(documents: Iterable[Document], special_texts: Iterabl
     def plain(text: str) -> str:
         return pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
 
-    return [replace(d, text=plain(d.text), id=plain(d.id), title=d.title and plain(d.title)) for d in documents]
+    return [
+        replace(d, text=plain(d.text), id=plain(d.id), title=d.title and plain(d.title))
+        for d in documents
+    ]
 
 
 def render_with_documents(
-    template: ChatTemplate, messages: Sequence[Mapping[str, Any]], documents: Sequence[Document], **options: Any
+    template: ChatTemplate,
+    messages: Sequence[Mapping[str, Any]],
+    documents: Sequence[Document],
+    **options: Any,
 ) -> str:
     """The prompt text: documents where the template writes them, else behind the system prompt.
 
@@ -69,15 +89,21 @@ def render_with_documents(
     if not documents:
         return template.render(messages, **options)
     if template.writes_documents:
-        return template.render(messages, documents=[document.variables() for document in documents], **options)
+        return template.render(
+            messages, documents=[document.variables() for document in documents], **options
+        )
     block = "\n\n".join([HEADING, *(document.written() for document in documents)])
     return template.render(_with_block(messages, block, template.writes_system), **options)
 
 
-def _with_block(messages: Sequence[Mapping[str, Any]], block: str, writes_system: bool) -> list[dict[str, Any]]:
+def _with_block(
+    messages: Sequence[Mapping[str, Any]], block: str, writes_system: bool
+) -> list[dict[str, Any]]:
     chat = [dict(message) for message in messages]
     roles = [message["role"] for message in chat]
-    leading = next((i for i, role in enumerate(roles) if role not in ("system", "developer")), len(roles))
+    leading = next(
+        (i for i, role in enumerate(roles) if role not in ("system", "developer")), len(roles)
+    )
     if leading:
         chat[leading - 1]["content"] += f"\n\n{block}"
     elif writes_system or "user" not in roles:
@@ -89,7 +115,8 @@ def _with_block(messages: Sequence[Mapping[str, Any]], block: str, writes_system
 
 
 def bm25_scores(question: str, texts: Sequence[str]) -> list[float]:
-    """How well each text fits the question: BM25 as Lucene has it (k1 1.5, b 0.75); 0 if no word is shared.
+    """How well each text fits the question: BM25 as Lucene has it (k1 1.5, b 0.75); 0 if no word is
+    shared.
 
     Source: Robertson et al., Okapi at TREC-3 (1994), as computed by the library ``bm25s``.
     """

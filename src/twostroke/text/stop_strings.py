@@ -1,4 +1,6 @@
-"""Stop strings in streamed text: found at once, never shown, at a cost that grows with the text alone."""
+"""Stop strings in streamed text: found at once, never shown, at a cost that grows with the text
+alone.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,13 @@ from collections.abc import Sequence
 
 
 class StopChecker:
-    """Looks for stop strings in text that comes in pieces; the result does not depend on how it is cut.
+    """Looks for stop strings in text that comes in pieces; the result does not depend on how it is
+    cut.
 
-    The match is the one that is complete first, as if the text came character by character; of several that end
-    together, the longest. Text that may be the start of a stop string is held back. Each string is followed by its own
-    Knuth-Morris-Pratt automaton, so that no choice of strings makes a step slow.
+    The match is the one that is complete first, as if the text came character by character; of
+    several that end together, the longest. Text that may be the start of a stop string is held
+    back. Each string is followed by its own Knuth-Morris-Pratt automaton, so that no choice of
+    strings makes a step slow.
 
     Args:
         stop: Non-empty strings (`SamplingParams` has checked their number and length).
@@ -21,7 +25,9 @@ class StopChecker:
         # Longest first, so that it wins where several end at the same character.
         self._stops = sorted(dict.fromkeys(stop), key=len, reverse=True)
         self._failures = [_failure_table(s) for s in self._stops]
-        self._states = [0] * len(self._stops)  # how many characters of each string the text now ends with
+        self._states = [0] * len(
+            self._stops
+        )  # how many characters of each string the text now ends with
         self._include = include_stop
         self._held = ""
         self.matched: str | None = None
@@ -30,8 +36,8 @@ class StopChecker:
         """Add text; returns what may be shown, and the stop string that is complete now, if any.
 
         Args:
-            armed: Without it, stop strings that end in this text are let through (`min_tokens`); one that starts in it
-                and ends later still counts.
+            armed: Without it, stop strings that end in this text are let through (`min_tokens`);
+                one that starts in it and ends later still counts.
 
         Returns:
             After a match: no text, and the same match again.
@@ -58,7 +64,9 @@ class StopChecker:
         return held
 
     def _advance(self, char: str) -> str | None:
-        """Move every automaton by one character; returns the longest string that is complete now."""
+        """Move every automaton by one character; returns the longest string that is complete
+        now.
+        """
         found = None
         for i, stop in enumerate(self._stops):
             state, failure = self._states[i], self._failures[i]
@@ -79,7 +87,9 @@ class StopChecker:
 
 
 def _failure_table(pattern: str) -> list[int]:
-    """For each prefix of `pattern`: how long its longest proper suffix is that is also a prefix (Knuth et al. 1977)."""
+    """For each prefix of `pattern`: how long its longest proper suffix is that is also a prefix
+    (Knuth et al. 1977).
+    """
     table = [0] * len(pattern)
     state = 0
     for i in range(1, len(pattern)):

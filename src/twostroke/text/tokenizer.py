@@ -1,4 +1,6 @@
-"""A checkpoint's tokenizer, over the `tokenizers` library, with what `tokenizer_config.json` adds to it."""
+"""A checkpoint's tokenizer, over the `tokenizers` library, with what `tokenizer_config.json` adds
+to it.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,29 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
-from twostroke.errors import InvalidRequestError, ModelLoadError
+from twostroke.core.errors import InvalidRequestError, ModelLoadError
 from twostroke.text.byte_tokens import byte_level_bytes, decoder_steps, fallback_byte, space_symbol
 
 # Longer texts are encoded where the library lets go of the GIL, which it does for batches alone.
 LONG_TEXT = 20_000
 
-SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+SPECIAL_TOKEN_NAMES = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
 
 
 class Tokenizer:
     """Turns text into token ids and back, as `transformers` would for the same folder.
 
-    Two differences are deliberate: truncation and padding that a `tokenizer.json` may prescribe are switched off (a
-    prompt is never shortened silently), and `clean_up_tokenization_spaces` is not applied (it cannot be streamed).
+    Two differences are deliberate: truncation and padding that a `tokenizer.json` may prescribe are
+    switched off (a prompt is never shortened silently), and `clean_up_tokenization_spaces` is not
+    applied (it cannot be streamed).
 
     Safe to use from several threads: nothing changes after construction but a cache of token bytes.
 
@@ -48,10 +59,16 @@ class Tokenizer:
         self.special_tokens: dict[str, str] = dict(special_tokens or {})
         self.chat_templates: dict[str, str] = dict(chat_templates or {})
         added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
-        self.special_ids: frozenset[int] = frozenset(i for i, token in added.items() if token.special)
-        self.special_texts: frozenset[str] = frozenset(token.content for token in added.values() if token.special)
+        self.special_ids: frozenset[int] = frozenset(
+            i for i, token in added.items() if token.special
+        )
+        self.special_texts: frozenset[str] = frozenset(
+            token.content for token in added.values() if token.special
+        )
         # The count is too low where the added tokens leave gaps behind the model's vocabulary.
-        self.vocab_size: int = max(backend.get_vocab_size(with_added_tokens=True), *(i + 1 for i in added), 0)
+        self.vocab_size: int = max(
+            backend.get_vocab_size(with_added_tokens=True), *(i + 1 for i in added), 0
+        )
         self.bos_token_id: int | None = self._special_id("bos_token")
         self.eos_token_id: int | None = self._special_id("eos_token")
         self.decoder_steps: list[dict[str, Any]] = decoder_steps(backend)
@@ -64,11 +81,12 @@ class Tokenizer:
     def from_folder(cls, folder: str | Path) -> Tokenizer:
         """Load `tokenizer.json` and, where they exist, the files beside it.
 
-        Read are `tokenizer_config.json` (special tokens, `add_bos_token`, chat template), `special_tokens_map.json`,
-        `chat_template.jinja` and `additional_chat_templates/*.jinja`.
+        Read are `tokenizer_config.json` (special tokens, `add_bos_token`, chat template),
+        `special_tokens_map.json`, `chat_template.jinja` and `additional_chat_templates/*.jinja`.
 
         Raises:
-            ModelLoadError: If `tokenizer.json` is missing, or a file is malformed or contradicts another.
+            ModelLoadError: If `tokenizer.json` is missing, or a file is malformed or contradicts
+                another.
         """
         folder = Path(folder)
         path = folder / "tokenizer.json"
@@ -79,25 +97,38 @@ class Tokenizer:
         except Exception as error:  # the library raises bare Exception
             hint = "download the file again, or upgrade the `tokenizers` package"
             raise ModelLoadError(f"cannot read {path}: {error}", hint=hint) from error
-        config = {**_read_json(folder / "special_tokens_map.json"), **_read_json(folder / "tokenizer_config.json")}
-        specials = {name: text for name in SPECIAL_TOKEN_NAMES if (text := _token_text(config.get(name))) is not None}
+        config = {
+            **_read_json(folder / "special_tokens_map.json"),
+            **_read_json(folder / "tokenizer_config.json"),
+        }
+        specials = {
+            name: text
+            for name in SPECIAL_TOKEN_NAMES
+            if (text := _token_text(config.get(name))) is not None
+        }
         _add_declared_tokens(backend, config, specials.values(), folder)
         _set_bos_and_eos(backend, config, specials)
-        return cls(backend, special_tokens=specials, chat_templates=_read_chat_templates(folder, config))
+        return cls(
+            backend, special_tokens=specials, chat_templates=_read_chat_templates(folder, config)
+        )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`; special tokens written out in it are recognized, as `transformers` does.
+        """Token ids of `text`; special tokens written out in it are recognized, as `transformers`
+        does.
 
-        So a chat message that contains `<|im_end|>` ends the message early, here as there: the tokenizer cannot tell
-        the template's markers from the user's. A rendered chat template brings its own BOS: encode it with
-        `add_special_tokens=False`.
+        So a chat message that contains `<|im_end|>` ends the message early, here as there: the
+        tokenizer cannot tell the template's markers from the user's. A rendered chat template
+        brings its own BOS: encode it with `add_special_tokens=False`.
 
         Raises:
-            InvalidRequestError: If the text cannot be written as UTF-8 (a lone surrogate, as from JSON "\\ud800").
+            InvalidRequestError: If the text cannot be written as UTF-8 (a lone surrogate, as from
+                JSON "\\ud800").
         """
         try:
             if len(text) > LONG_TEXT:
-                encoding = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+                encoding = self.backend.encode_batch_fast(
+                    [text], add_special_tokens=add_special_tokens
+                )[0]
             else:
                 encoding = self.backend.encode(text, add_special_tokens=add_special_tokens)
             ids: list[int] = encoding.ids
@@ -110,21 +141,31 @@ class Tokenizer:
         return list(map(len, self.encode_all(texts)))
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text by itself, without the model's BOS; all cores work, none holds the GIL."""
+        """Token ids of each text by itself, without the model's BOS; all cores work, none holds the
+        GIL.
+        """
         encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def prefix(self, text: str, num_tokens: int) -> str:
-        """What the first `num_tokens` tokens of a text stand for; a character that they would split stays whole."""
+        """What the first `num_tokens` tokens of a text stand for; a character that they would split
+        stays whole.
+        """
         if num_tokens < 1:
             return ""
         if self.max_chars_per_token is not None:
-            text = text[: num_tokens * self.max_chars_per_token]  # what lies behind need not be encoded
-        offsets = self.backend.encode_batch([text], add_special_tokens=False)[0].offsets  # [tokens] of (start, end)
+            text = text[
+                : num_tokens * self.max_chars_per_token
+            ]  # what lies behind need not be encoded
+        offsets = self.backend.encode_batch([text], add_special_tokens=False)[
+            0
+        ].offsets  # [tokens] of (start, end)
         return text if num_tokens >= len(offsets) else text[: offsets[num_tokens - 1][1]]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Text of `ids`; bytes that are no UTF-8 become U+FFFD, ids outside the vocabulary become nothing."""
+        """Text of `ids`; bytes that are no UTF-8 become U+FFFD, ids outside the vocabulary become
+        nothing.
+        """
         if len(ids) > LONG_TEXT:  # of batches the library lets go of the GIL
             return str(self.backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)[0])
         text: str = self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
@@ -132,7 +173,9 @@ class Tokenizer:
 
     @cached_property
     def max_chars_per_token(self) -> int | None:
-        """No token stands for more characters of a text than this; ``None`` if tokens may drop text altogether."""
+        """No token stands for more characters of a text than this; ``None`` if tokens may drop text
+        altogether.
+        """
         if self._step_types != {"ByteLevel"} and "ByteFallback" not in self._step_types:
             return None
         # Unicode's normal forms compose at most four characters into one.
@@ -140,13 +183,17 @@ class Tokenizer:
         return shrinks * max(map(len, self.backend.get_vocab(with_added_tokens=True)), default=1)
 
     def piece(self, token_id: int) -> str:
-        """The token as the vocabulary spells it (``Ġthe``, ``▁the``); empty outside the vocabulary."""
+        """The token as the vocabulary spells it (``Ġthe``, ``▁the``); empty outside the
+        vocabulary.
+        """
         return self.backend.id_to_token(token_id) or ""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that a token stands for: possibly a part of a character; empty outside the vocabulary.
+        """The bytes that a token stands for: possibly a part of a character; empty outside the
+        vocabulary.
 
-        Joined over an output they give its UTF-8 text, up to a leading space that sentencepiece-like tokenizers drop.
+        Joined over an output they give its UTF-8 text, up to a leading space that
+        sentencepiece-like tokenizers drop.
         """
         known = self._bytes.get(token_id)
         if known is None:
@@ -154,7 +201,9 @@ class Tokenizer:
         return known
 
     def token_text(self, token_id: int) -> str:
-        """The token as text by itself, for people: with its leading space; U+FFFD for parts of characters."""
+        """The token as text by itself, for people: with its leading space; U+FFFD for parts of
+        characters.
+        """
         return self.token_bytes(token_id).decode("utf-8", errors="replace")
 
     def _compute_bytes(self, token_id: int) -> bytes:
@@ -181,14 +230,19 @@ def _not_unicode(text: object) -> InvalidRequestError:
         return InvalidRequestError(f"text must be a string, got {type(text).__name__}")
     at = next((i for i, c in enumerate(text) if "\ud800" <= c <= "\udfff"), 0)
     hint = "send characters beyond U+FFFF as UTF-8 or as a complete pair of \\u escapes"
-    return InvalidRequestError(f"the text holds a lone surrogate at character {at}, which is not Unicode", hint=hint)
+    return InvalidRequestError(
+        f"the text holds a lone surrogate at character {at}, which is not Unicode", hint=hint
+    )
 
 
 def _missing_hint(folder: Path) -> str:
     if not folder.is_dir():
         return "the folder does not exist; give the path of a downloaded checkpoint"
     if (folder / "tokenizer.model").is_file():
-        return "there is only a sentencepiece tokenizer.model; convert it by loading and saving it with transformers"
+        return (
+            "there is only a sentencepiece tokenizer.model; convert it by loading and saving it"
+            " with transformers"
+        )
     return "download the checkpoint with its tokenizer files"
 
 
@@ -199,7 +253,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelLoadError(f"cannot read {path}: {error}", hint="download the file again") from error
+        raise ModelLoadError(
+            f"cannot read {path}: {error}", hint="download the file again"
+        ) from error
     if not isinstance(value, dict):
         raise ModelLoadError(f"{path} holds no JSON object", hint="download the file again")
     return value
@@ -212,28 +268,45 @@ def _token_text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _add_declared_tokens(backend: Backend, config: dict[str, Any], specials: Iterable[str], folder: Path) -> None:
+def _add_declared_tokens(
+    backend: Backend, config: dict[str, Any], specials: Iterable[str], folder: Path
+) -> None:
     """Make the backend treat as special, or know at all, what only the configuration declares."""
     declared = config.get("added_tokens_decoder")
-    entries = sorted(declared.items(), key=lambda item: int(item[0])) if isinstance(declared, dict) else []
+    entries = (
+        sorted(declared.items(), key=lambda item: int(item[0]))
+        if isinstance(declared, dict)
+        else []
+    )
     for token_id, entry in entries:
         if backend.token_to_id(entry["content"]) is None:
-            flags = {k: bool(entry.get(k)) for k in ("single_word", "lstrip", "rstrip", "normalized")}
+            flags = {
+                k: bool(entry.get(k)) for k in ("single_word", "lstrip", "rstrip", "normalized")
+            }
             token = AddedToken(entry["content"], **flags)
             (backend.add_special_tokens if entry.get("special") else backend.add_tokens)([token])
             if (actual := backend.token_to_id(entry["content"])) != int(token_id):
-                message = f"tokenizer_config.json gives {entry['content']!r} the id {token_id}, tokenizer.json {actual}"
-                raise ModelLoadError(message, hint=f"the tokenizer files in {folder} do not belong together")
+                message = (
+                    f"tokenizer_config.json gives {entry['content']!r} the id {token_id},"
+                    f" tokenizer.json {actual}"
+                )
+                raise ModelLoadError(
+                    message, hint=f"the tokenizer files in {folder} do not belong together"
+                )
     known = {t.content for t in backend.get_added_tokens_decoder().values() if t.special}
     marked = [e["content"] for _, e in entries if e.get("special")] + list(specials)
-    marked += [t for t in map(_token_text, config.get("additional_special_tokens") or ()) if t is not None]
+    marked += [
+        t for t in map(_token_text, config.get("additional_special_tokens") or ()) if t is not None
+    ]
     for text in dict.fromkeys(marked):
         if text not in known and backend.token_to_id(text) is not None:
             backend.add_special_tokens([AddedToken(text, normalized=False)])
 
 
 def _set_bos_and_eos(backend: Backend, config: dict[str, Any], specials: Mapping[str, str]) -> None:
-    """`add_bos_token` and `add_eos_token`, where written, override the post-processor (as in transformers 5)."""
+    """`add_bos_token` and `add_eos_token`, where written, override the post-processor (as in
+    transformers 5).
+    """
     if "add_bos_token" not in config and "add_eos_token" not in config:
         return
     single, tokens = ["$A:0"], []
@@ -247,7 +320,9 @@ def _set_bos_and_eos(backend: Backend, config: dict[str, Any], specials: Mapping
 
 
 def _read_chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
-    """Files win over the configuration, whose `chat_template` is one source or a list of named ones."""
+    """Files win over the configuration, whose `chat_template` is one source or a list of named
+    ones.
+    """
     templates: dict[str, str] = {}
     written = config.get("chat_template")
     if isinstance(written, str):
@@ -260,5 +335,7 @@ def _read_chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]
         for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
             templates[path.stem] = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ModelLoadError(f"cannot read {path}: {error}", hint="download the file again") from error
+        raise ModelLoadError(
+            f"cannot read {path}: {error}", hint="download the file again"
+        ) from error
     return templates

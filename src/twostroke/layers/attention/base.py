@@ -14,15 +14,18 @@ IntArray = NDArray[np.int64]
 
 @dataclass(slots=True)
 class AttentionMetadata:
-    """Where the tokens of one step lie. Request ``r`` has rows ``query_start[r]`` to ``query_start[r + 1]``.
+    """Where the tokens of one step lie. Request ``r`` has rows ``query_start[r]`` to
+    ``query_start[r + 1]``.
 
-    The arrays are on the host, because backends decide on them which kernels to run; only ``slots`` is on the device.
+    The arrays are on the host, because backends decide on them which kernels to run; only ``slots``
+    is on the device.
 
     Attributes:
         query_start: ``[requests + 1]``, offsets into the step's tokens.
         context_lens: ``[requests]``, tokens in the cache once this step has written its own.
-        block_table: ``[requests, blocks]``; entries beyond a request's own blocks are arbitrary (maybe other
-            requests' blocks, maybe blocks that do not exist), so a backend must not read through them.
+        block_table: ``[requests, blocks]``; entries beyond a request's own blocks are arbitrary
+            (maybe other requests' blocks, maybe blocks that do not exist), so a backend must not
+            read through them.
         slots: ``[tokens]`` int64 on the device, ``block * block_size + offset`` of each token.
     """
 
@@ -57,10 +60,11 @@ class Attention(Protocol):
 class AttentionBackend(Protocol):
     """Makes the attention of each step.
 
-    The backend reads and writes KV tensors that it was given when built and that the executor owns; it writes the
-    slots in ``metadata.slots`` and no others. Every slot it may read is finite (the executor zeroes new tensors and
-    the slots of failed requests): a masked NaN times zero is still NaN. What ``prepare`` returns is valid for one
-    forward pass and until the metadata's arrays change.
+    The backend reads and writes KV tensors that it was given when built and that the executor owns;
+    it writes the slots in ``metadata.slots`` and no others. Every slot it may read is finite (the
+    executor zeroes new tensors and the slots of failed requests): a masked NaN times zero is still
+    NaN. What ``prepare`` returns is valid for one forward pass and until the metadata's arrays
+    change.
     """
 
     def prepare(self, metadata: AttentionMetadata) -> Attention: ...

@@ -15,7 +15,9 @@ from twostroke.layers.attention.base import AttentionMetadata
 
 
 class CompiledBackend:
-    """Attention over a paged cache in bfloat16 or float32 on a CPU, see ``AttentionBackend`` and ``SdpaBackend``."""
+    """Attention over a paged cache in bfloat16 or float32 on a CPU, see ``AttentionBackend`` and
+    ``SdpaBackend``.
+    """
 
     def __init__(
         self,
@@ -52,7 +54,10 @@ class CompiledBackend:
         call, count = self._call, len(metadata.context_lens)
         if count > len(self._requests):
             self._requests = np.arange(count)
-        call.block_table, call.table_stride = metadata.block_table.ctypes.data, metadata.block_table.shape[1]
+        call.block_table, call.table_stride = (
+            metadata.block_table.ctypes.data,
+            metadata.block_table.shape[1],
+        )
         call.query_start = metadata.query_start.ctypes.data
         call.context_lens = metadata.context_lens.ctypes.data
         call.requests, call.num_requests = self._requests.ctypes.data, count
@@ -61,7 +66,9 @@ class CompiledBackend:
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """One layer's cache, ``[slots, kv_heads, head_dim]`` each, and how many of the latest tokens it shows (0: all)."""
+    """One layer's cache, ``[slots, kv_heads, head_dim]`` each, and how many of the latest tokens it
+    shows (0: all).
+    """
 
     keys: Tensor
     values: Tensor
@@ -83,7 +90,11 @@ class CompiledAttention:
         cache.keys.index_copy_(0, self.metadata.slots, key)
         cache.values.index_copy_(0, self.metadata.slots, value)
         out = torch.empty(query.shape, dtype=query.dtype)
-        call.keys, call.values, call.window = cache.keys.data_ptr(), cache.values.data_ptr(), cache.window
+        call.keys, call.values, call.window = (
+            cache.keys.data_ptr(),
+            cache.values.data_ptr(),
+            cache.window,
+        )
         call.query, call.query_stride, call.out = query.data_ptr(), query.stride(0), out.data_ptr()
         self.library.attention(ctypes.byref(call))
         return out

@@ -1,4 +1,6 @@
-"""Attention written as its formula: no cache, no blocks, float32. What the fast backends are checked against."""
+"""Attention written as its formula: no cache, no blocks, float32. What the fast backends are
+checked against.
+"""
 
 from __future__ import annotations
 

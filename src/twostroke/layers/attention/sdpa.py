@@ -1,7 +1,9 @@
-"""Paged attention by gathering blocks and calling PyTorch's scaled dot product attention; CPU and CUDA.
+"""Paged attention by gathering blocks and calling PyTorch's scaled dot product attention; CPU and
+CUDA.
 
-Requests with few query tokens (decode, speculation) go together in padded batches; longer chunks one by one. Gathering
-copies each request's keys and values once per layer: simple and portable, not the fastest.
+Requests with few query tokens (decode, speculation) go together in padded batches; longer chunks
+one by one. Gathering copies each request's keys and values once per layer: simple and portable, not
+the fastest.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from twostroke.layers.attention.base import AttentionMetadata, IntArray
 
 # Up to this many query tokens a request joins a padded batch.
 FEW_TOKENS = 8
-# Contexts up to 2**5 blocks share one batch; longer ones are paired by powers of two, so padding at most doubles work.
+# Contexts up to 2**5 blocks share one batch; longer ones are paired by powers of two, so padding at
+# most doubles work.
 _MIN_BUCKET = 5
 
 
@@ -26,62 +29,93 @@ class SdpaBackend:
     """Attention over a paged cache, see ``AttentionBackend``.
 
     Args:
-        keys: Per layer ``[blocks, block_size, kv_heads, head_dim]``, owned by the caller; ``values`` the same.
+        keys: Per layer ``[blocks, block_size, kv_heads, head_dim]``, owned by the caller;
+            ``values`` the same.
         num_heads: Query heads, a multiple of ``kv_heads``.
         sliding_windows: Per layer, how many of the latest tokens a token sees; ``None`` is all.
     """
 
     def __init__(
-        self, keys: Sequence[Tensor], values: Sequence[Tensor], num_heads: int, sliding_windows: Sequence[int | None]
+        self,
+        keys: Sequence[Tensor],
+        values: Sequence[Tensor],
+        num_heads: int,
+        sliding_windows: Sequence[int | None],
     ) -> None:
         num_blocks, self._block_size, kv_heads, head_dim = keys[0].shape
         pairs = list(zip(keys, values))
-        self._slot_views = [(k.view(-1, kv_heads, head_dim), v.view(-1, kv_heads, head_dim)) for k, v in pairs]
+        self._slot_views = [
+            (k.view(-1, kv_heads, head_dim), v.view(-1, kv_heads, head_dim)) for k, v in pairs
+        ]
         self._block_views = [(k.view(num_blocks, -1), v.view(num_blocks, -1)) for k, v in pairs]
         self._group = num_heads // kv_heads
         self._windows = tuple(sliding_windows)
 
     def prepare(self, metadata: AttentionMetadata) -> SdpaAttention:
-        """Batch the step's requests and make the gather indices and masks that all its layers share."""
+        """Batch the step's requests and make the gather indices and masks that all its layers
+        share.
+        """
         return self._prepare(metadata, _batch_requests(metadata, self._block_size))
 
     def prepare_long(self, metadata: AttentionMetadata) -> SdpaAttention:
         """The same for those requests only that have more than ``FEW_TOKENS`` query tokens."""
         batched = _batch_requests(metadata, self._block_size)
-        return self._prepare(metadata, [(found, length) for found, length in batched if length > FEW_TOKENS])
+        return self._prepare(
+            metadata, [(found, length) for found, length in batched if length > FEW_TOKENS]
+        )
 
-    def _prepare(self, metadata: AttentionMetadata, batched: list[tuple[IntArray, int]]) -> SdpaAttention:
+    def _prepare(
+        self, metadata: AttentionMetadata, batched: list[tuple[IntArray, int]]
+    ) -> SdpaAttention:
         batches = []
         for requests, query_len in batched:
             batch = _Batch(_token_rows(metadata, requests, query_len), len(requests), query_len)
             for window in dict.fromkeys(self._windows):
                 batch.contexts[window] = self._context(metadata, requests, query_len, window)
             batches.append(batch)
-        return SdpaAttention(metadata.slots, batches, self._slot_views, self._block_views, self._windows)
+        return SdpaAttention(
+            metadata.slots, batches, self._slot_views, self._block_views, self._windows
+        )
 
-    def _context(self, metadata: AttentionMetadata, requests: IntArray, query_len: int, window: int | None) -> _Context:
+    def _context(
+        self, metadata: AttentionMetadata, requests: IntArray, query_len: int, window: int | None
+    ) -> _Context:
         size, device, dtype = self._block_size, metadata.slots.device, self._slot_views[0][0].dtype
         context = metadata.context_lens[requests]  # [requests]
         start = context - query_len
-        if len(requests) == 1 and start[0] == 0 and query_len > 1 and (window is None or query_len <= window):
+        if (
+            len(requests) == 1
+            and start[0] == 0
+            and query_len > 1
+            and (window is None or query_len <= window)
+        ):
             return _Context(None, query_len, None)
         oldest = np.zeros_like(start) if window is None else np.maximum(start - window + 1, 0)
         first, last = oldest // size, (context - 1) // size
-        # Clamped to the request's own last block: any other block might hold what a failing request just wrote.
+        # Clamped to the request's own last block: any other block might hold what a failing request
+        # just wrote.
         columns = np.minimum(first[:, None] + np.arange((last - first).max() + 1), last[:, None])
-        blocks = metadata.block_table[requests[:, None], columns].astype(np.int64)  # [requests, blocks]
+        blocks = metadata.block_table[requests[:, None], columns].astype(
+            np.int64
+        )  # [requests, blocks]
         num_keys = int((context - first * size).max())
         blocks_on_device = torch.from_numpy(blocks.reshape(-1)).to(device)
         unmasked = query_len == 1 and bool((context - first * size == num_keys).all())
         if unmasked and (window is None or bool((oldest == first * size).all())):
             return _Context(blocks_on_device, num_keys, None)
-        key_position = torch.from_numpy(first * size).to(device)[:, None, None] + torch.arange(num_keys, device=device)
-        query_position = torch.from_numpy(start).to(device)[:, None] + torch.arange(query_len, device=device)
+        key_position = torch.from_numpy(first * size).to(device)[:, None, None] + torch.arange(
+            num_keys, device=device
+        )
+        query_position = torch.from_numpy(start).to(device)[:, None] + torch.arange(
+            query_len, device=device
+        )
         # Booleans at once: a matrix of distances would be eight times as large.
         hidden = key_position > query_position[:, :, None]  # [requests, queries, keys]
         if window is not None:
             hidden |= key_position <= query_position[:, :, None] - window
-        mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
+        mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(
+            hidden, float("-inf")
+        )
         if 1 < query_len <= FEW_TOKENS:
             mask = mask.repeat_interleave(self._group, dim=1)
         return _Context(blocks_on_device, num_keys, mask[:, None])
@@ -89,8 +123,8 @@ class SdpaBackend:
 
 @dataclass(slots=True)
 class _Context:
-    """What a batch reads: ``blocks`` [requests * blocks] (``None``: the step's own keys, causally), the first
-    ``num_keys`` keys of each, under an additive ``mask`` [requests, 1, queries, keys]."""
+    """What a batch reads: ``blocks`` [requests * blocks] (``None``: the step's own keys, causally),
+    the first ``num_keys`` keys of each, under an additive ``mask`` [requests, 1, queries, keys]."""
 
     blocks: Tensor | None
     num_keys: int
@@ -99,7 +133,9 @@ class _Context:
 
 @dataclass(slots=True)
 class _Batch:
-    """Requests of equal query length that are attended together; ``rows`` are their tokens in the step."""
+    """Requests of equal query length that are attended together; ``rows`` are their tokens in the
+    step.
+    """
 
     rows: slice | Tensor
     num_requests: int
@@ -135,15 +171,25 @@ class SdpaAttention:
         self.attend_into(out, layer, query, key, value)
         return out
 
-    def attend_into(self, out: Tensor, layer: int, query: Tensor, key: Tensor, value: Tensor) -> None:
-        """Write the rows of the batches' requests, whose keys and values are in the cache, into ``out``."""
+    def attend_into(
+        self, out: Tensor, layer: int, query: Tensor, key: Tensor, value: Tensor
+    ) -> None:
+        """Write the rows of the batches' requests, whose keys and values are in the cache, into
+        ``out``.
+        """
         window = self._windows[layer]
         for batch in self._batches:
             rows = batch.rows
             out[rows] = self._attend(layer, batch, window, query[rows], key[rows], value[rows])
 
     def _attend(
-        self, layer: int, batch: _Batch, window: int | None, query: Tensor, key: Tensor, value: Tensor
+        self,
+        layer: int,
+        batch: _Batch,
+        window: int | None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
     ) -> Tensor:
         context = batch.contexts[window]
         if context.blocks is None:
@@ -151,16 +197,24 @@ class SdpaAttention:
         kv_heads, head_dim = key.shape[1:]
         # embedding() is the fastest row gather that PyTorch has on a CPU.
         gathered = [
-            F.embedding(context.blocks, cache).view(batch.num_requests, -1, kv_heads, head_dim)[:, : context.num_keys]
+            F.embedding(context.blocks, cache).view(batch.num_requests, -1, kv_heads, head_dim)[
+                :, : context.num_keys
+            ]
             for cache in self._block_views[layer]
         ]  # [requests, keys, kv_heads, head_dim]
         if batch.query_len > FEW_TOKENS:
-            return _attend_chunk(query, gathered[0][0], gathered[1][0], context.mask, is_causal=False)
+            return _attend_chunk(
+                query, gathered[0][0], gathered[1][0], context.mask, is_causal=False
+            )
         return _attend_few(query, gathered[0], gathered[1], context.mask, batch.query_len)
 
 
-def _attend_chunk(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
-    """One request: query ``[queries, heads, head_dim]``, key and value ``[keys, kv_heads, head_dim]``."""
+def _attend_chunk(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool
+) -> Tensor:
+    """One request: query ``[queries, heads, head_dim]``, key and value ``[keys, kv_heads,
+    head_dim]``.
+    """
     queries, heads, head_dim = query.shape
     num_keys, kv_heads, _ = key.shape
     group = heads // kv_heads
@@ -172,15 +226,21 @@ def _attend_chunk(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
     return out.permute(2, 0, 1, 3).reshape(queries, heads, head_dim)
 
 
-def _attend_few(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, query_len: int) -> Tensor:
-    """Requests of ``query_len`` tokens each: query ``[tokens, heads, head_dim]``, key ``[requests, keys, ...]``."""
+def _attend_few(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, query_len: int
+) -> Tensor:
+    """Requests of ``query_len`` tokens each: query ``[tokens, heads, head_dim]``, key ``[requests,
+    keys, ...]``.
+    """
     tokens, heads, head_dim = query.shape
     requests, _, kv_heads, _ = key.shape
     group = heads // kv_heads
     # The heads of a group become rows of one matrix product with the KV head that they share.
     q = query.view(requests, query_len, kv_heads, group, head_dim).transpose(1, 2)
     q = q.reshape(requests, kv_heads, query_len * group, head_dim)
-    out = F.scaled_dot_product_attention(q, key.transpose(1, 2), value.transpose(1, 2), attn_mask=mask)
+    out = F.scaled_dot_product_attention(
+        q, key.transpose(1, 2), value.transpose(1, 2), attn_mask=mask
+    )
     out = out.view(requests, kv_heads, query_len, group, head_dim).transpose(1, 2)
     return out.reshape(tokens, heads, head_dim)
 
@@ -189,7 +249,9 @@ def _batch_requests(metadata: AttentionMetadata, block_size: int) -> list[tuple[
     """Which requests are attended together, and the query length that they share."""
     few: dict[tuple[int, int], list[int]] = {}
     batches: list[tuple[IntArray, int]] = []
-    for request, (length, context) in enumerate(zip(metadata.query_lens.tolist(), metadata.context_lens.tolist())):
+    for request, (length, context) in enumerate(
+        zip(metadata.query_lens.tolist(), metadata.context_lens.tolist())
+    ):
         if length > FEW_TOKENS:
             batches.append((np.array([request]), length))
         else:

@@ -13,7 +13,9 @@ from twostroke.simulator.workloads.base import RequestSpec
 
 
 def gamma_times(count: int, rate: float, shape: float, random: Random) -> list[float]:
-    """Times in seconds from 0 on; gaps are gamma distributed with mean ``1 / rate`` (shape 1: a Poisson process)."""
+    """Times in seconds from 0 on; gaps are gamma distributed with mean ``1 / rate`` (shape 1: a
+    Poisson process).
+    """
     times, now = [], 0.0
     for _ in range(count):
         times.append(now)
@@ -37,7 +39,8 @@ def stretch(times: Sequence[float], rate: float) -> list[float]:
 
 @dataclass
 class ClosedLoop:
-    """``concurrency`` users: each sends a request, waits for the end of the answer, thinks, and sends the next.
+    """``concurrency`` users: each sends a request, waits for the end of the answer, thinks, and
+    sends the next.
 
     Args:
         specs: In order; their arrival times are ignored.

@@ -1,4 +1,6 @@
-"""What a workload is: requests as lengths and identities of content, with the times at which they come."""
+"""What a workload is: requests as lengths and identities of content, with the times at which they
+come.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,12 @@ from typing import Protocol
 
 import msgspec
 
-from twostroke.sampling_params import SamplingParams
-from twostroke.simulator.executor import TOKEN
-from twostroke.types import BlockKey, Request
+from twostroke.core.request import BlockKey, Request
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.simulator.fleet.executor import TOKEN
 
-# Between the keys of two identities: more than all requests have blocks. Its last bits are mixed, as dicts go by those.
+# Between the keys of two identities: more than all requests have blocks. Its last bits are mixed,
+# as dicts go by those.
 _STRIDE = 2_654_435_761
 
 
@@ -22,9 +25,9 @@ class RequestSpec(msgspec.Struct, frozen=True):
     Attributes:
         number: Unique in the workload.
         arrival: Seconds since the start.
-        segments: Content that others may share: (identity, tokens) in order of position, from the first token on. An
-            identity stands for its segment and for everything before it; equal ones mean equal tokens. What lies past
-            them is the request's own.
+        segments: Content that others may share: (identity, tokens) in order of position, from the
+            first token on. An identity stands for its segment and for everything before it; equal
+            ones mean equal tokens. What lies past them is the request's own.
         priority: Lower runs first (policy ``priority``).
         tenant: Number of the API key that sent it (policy ``fair``).
         session: Which conversation it belongs to.
@@ -51,9 +54,9 @@ class RequestSpec(msgspec.Struct, frozen=True):
 class Workload(Protocol):
     """Requests, in order of arrival.
 
-    ``total`` is how many there will be. ``arrivals`` gives those whose time is known from the start, each call from
-    the beginning. ``after`` gives those that another one's end at ``now`` sets off, and none where ``reactive`` is
-    false.
+    ``total`` is how many there will be. ``arrivals`` gives those whose time is known from the
+    start, each call from the beginning. ``after`` gives those that another one's end at ``now``
+    sets off, and none where ``reactive`` is false.
     """
 
     @property
@@ -89,13 +92,15 @@ class OpenLoop:
 
 
 def block_keys(spec: RequestSpec, block_size: int, own: int) -> list[BlockKey]:
-    """Prefix-cache keys of all blocks that the request will ever fill, as the workload knows its content.
+    """Prefix-cache keys of all blocks that the request will ever fill, as the workload knows its
+    content.
 
-    They stand in for hashes of tokens, which there are none of: equal keys mean equal content up to the block's end.
-    A block counts to the segment in which it ends.
+    They stand in for hashes of tokens, which there are none of: equal keys mean equal content up to
+    the block's end. A block counts to the segment in which it ends.
 
     Args:
-        own: The least number that no other request's own blocks have, from 0 on: dicts like small numbers in a row.
+        own: The least number that no other request's own blocks have, from 0 on: dicts like small
+            numbers in a row.
     """
     num_blocks = spec.total_tokens // block_size
     keys: list[BlockKey] = []

@@ -22,15 +22,18 @@ Draw = Callable[[Random], int]
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What is known of a trace where its file is not at hand: lengths of prompt and answer, requests per second."""
+    """What is known of a trace where its file is not at hand: lengths of prompt and answer,
+    requests per second.
+    """
 
     prompt: LognormalLength
     output: LognormalLength
     rate: float
 
 
-# Mean, standard deviation of the logarithm and largest of the lengths in the Azure traces of 2023 (Patel et al.,
-# Splitwise, ISCA 2024; https://github.com/Azure/AzurePublicDataset, CC-BY), and their mean rates.
+# Mean, standard deviation of the logarithm and largest of the lengths in the Azure traces of 2023
+# (Patel et al., Splitwise, ISCA 2024; https://github.com/Azure/AzurePublicDataset, CC-BY), and
+# their mean rates.
 AZURE_FITS = {
     "azure-conv": Fit(LognormalLength(1155, 0.985, 14050), LognormalLength(211, 0.859, 1000), 5.53),
     "azure-code": Fit(LognormalLength(2048, 1.36, 7437), LognormalLength(28, 0.847, 1899), 2.57),
@@ -59,7 +62,12 @@ def make_workload(options: SimulatedWorkloadOptions) -> MadeWorkload:
     if options.workload == "sharegpt-like":
         specs = _drawn(options, count, SHAREGPT_INPUT.draw, SHAREGPT_OUTPUT.draw)
     else:
-        specs = _drawn(options, count, _around(options, options.input_len), _around(options, options.output_len))
+        specs = _drawn(
+            options,
+            count,
+            _around(options, options.input_len),
+            _around(options, options.output_len),
+        )
     return MadeWorkload(_timed(options, specs, options.rate))
 
 
@@ -74,39 +82,55 @@ def _from_trace(options: SimulatedWorkloadOptions) -> MadeWorkload:
     count = options.num_requests or DEFAULT_REQUESTS
     specs = _drawn(options, count, fit.prompt.draw, fit.output.draw)
     note = (
-        f"no file of {options.workload} at hand: lengths are drawn from distributions fitted to it, and arrivals are "
-        "Poisson (--trace-path takes the file)"
+        f"no file of {options.workload} at hand: lengths are drawn from distributions fitted to it,"
+        " and arrivals are Poisson (--trace-path takes the file)"
     )
     arrivals = "poisson" if options.arrivals == "recorded" else options.arrivals
     rate = None if arrivals == "closed" else options.rate or fit.rate
     return MadeWorkload(_timed(replace(options, arrivals=arrivals, rate=rate), specs, rate), note)
 
 
-def _timed(options: SimulatedWorkloadOptions, specs: Sequence[RequestSpec], rate: float | None) -> Workload:
+def _timed(
+    options: SimulatedWorkloadOptions, specs: Sequence[RequestSpec], rate: float | None
+) -> Workload:
     """``specs`` with the arrivals, priorities and tenants that were asked for."""
     if options.priorities > 1 or options.tenants > 1:
         drawn = zip(specs, _priorities(options, len(specs)), _tenants(options, len(specs)))
-        specs = [msgspec.structs.replace(spec, priority=priority, tenant=tenant) for spec, priority, tenant in drawn]
+        specs = [
+            msgspec.structs.replace(spec, priority=priority, tenant=tenant)
+            for spec, priority, tenant in drawn
+        ]
     if options.arrivals == "closed":
         return ClosedLoop(specs, options.concurrency, options.think_time, options.seed)
     recorded = [spec.arrival for spec in specs]
     is_recording = recorded[-1] > 0
-    if options.arrivals == "recorded" or (options.arrivals == "auto" and is_recording) or rate is None:
+    if (
+        options.arrivals == "recorded"
+        or (options.arrivals == "auto" and is_recording)
+        or rate is None
+    ):
         times = recorded if rate is None else stretch(recorded, rate)
     elif options.arrivals == "burst":
         times = burst_times(len(specs), rate, options.burst_size)
     else:
         shape = options.burstiness if options.arrivals in ("gamma", "auto") else 1.0
         times = gamma_times(len(specs), rate, shape, Random(f"{options.seed} gaps"))
-    return OpenLoop([msgspec.structs.replace(spec, arrival=time) for spec, time in zip(specs, times)])
+    return OpenLoop(
+        [msgspec.structs.replace(spec, arrival=time) for spec, time in zip(specs, times)]
+    )
 
 
-def _drawn(options: SimulatedWorkloadOptions, count: int, prompt: Draw, output: Draw) -> list[RequestSpec]:
+def _drawn(
+    options: SimulatedWorkloadOptions, count: int, prompt: Draw, output: Draw
+) -> list[RequestSpec]:
     # A generator of their own, so that another rate leaves the lengths as they are.
     random = Random(f"{options.seed} lengths")
     prefix = options.prefix_len
     segments = ((SYSTEM_PROMPT, prefix),) if prefix else ()
-    return [RequestSpec(number, 0.0, prefix + prompt(random), output(random), segments) for number in range(count)]
+    return [
+        RequestSpec(number, 0.0, prefix + prompt(random), output(random), segments)
+        for number in range(count)
+    ]
 
 
 def _around(options: SimulatedWorkloadOptions, length: int) -> Draw:
@@ -120,14 +144,18 @@ def _sessions(options: SimulatedWorkloadOptions) -> Sessions:
     random = Random(f"{options.seed} lengths")
     question, answer = _around(options, options.input_len), _around(options, options.output_len)
     count = -(-(options.num_requests or DEFAULT_REQUESTS) // options.turns)
-    turns = [[Turn(question(random), answer(random)) for _ in range(options.turns)] for _ in range(count)]
+    turns = [
+        [Turn(question(random), answer(random)) for _ in range(options.turns)] for _ in range(count)
+    ]
     if options.rate is None:
         starts = [0.0] * count
     elif options.arrivals == "burst":
         starts = burst_times(count, options.rate / options.turns, options.burst_size)
     else:
         shape = options.burstiness if options.arrivals in ("gamma", "auto") else 1.0
-        starts = gamma_times(count, options.rate / options.turns, shape, Random(f"{options.seed} gaps"))
+        starts = gamma_times(
+            count, options.rate / options.turns, shape, Random(f"{options.seed} gaps")
+        )
     return Sessions(
         turns,
         starts,
@@ -141,7 +169,9 @@ def _sessions(options: SimulatedWorkloadOptions) -> Sessions:
 
 def _tenants(options: SimulatedWorkloadOptions, count: int) -> list[int]:
     random = Random(f"{options.seed} tenants")
-    return random.choices(range(options.tenants), [1 / (1 + tenant) for tenant in range(options.tenants)], k=count)
+    return random.choices(
+        range(options.tenants), [1 / (1 + tenant) for tenant in range(options.tenants)], k=count
+    )
 
 
 def _priorities(options: SimulatedWorkloadOptions, count: int) -> list[int]:

@@ -1,4 +1,6 @@
-"""What can be asked of a simulated workload; the command line derives its flags from these fields."""
+"""What can be asked of a simulated workload; the command line derives its flags from these
+fields.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,21 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from twostroke.bench.options import require
-from twostroke.errors import ConfigError
+from twostroke.core.errors import ConfigError
 
 WorkloadName = Literal[
-    "random", "sharegpt-like", "sessions", "azure-conv", "azure-code", "mooncake-conv", "mooncake-synthetic", "trace"
+    "random",
+    "sharegpt-like",
+    "sessions",
+    "azure-conv",
+    "azure-code",
+    "mooncake-conv",
+    "mooncake-synthetic",
+    "trace",
 ]
 Arrivals = Literal["auto", "poisson", "gamma", "burst", "closed", "recorded"]
-# Nobody asks for more, and what is beyond takes all memory or time, or leaves no digits to add a step to.
+# Nobody asks for more, and what is beyond takes all memory or time, or leaves no digits to add a
+# step to.
 _MANY = 10_000_000
 _BOUNDS = {
     "num_requests": (1, _MANY),
@@ -37,15 +47,23 @@ class SimulatedWorkloadOptions:
     """Which requests come, and when."""
 
     workload: WorkloadName = "sharegpt-like"
-    """random: lengths as given; sharegpt-like: as in chats; sessions: chats of several turns; trace: --trace-path."""
+    """random: lengths as given; sharegpt-like: as in chats; sessions: chats of several turns;
+    trace: --trace-path.
+    """
     trace_path: Path | None = None
-    """Azure's CSV, Mooncake's JSON lines, or a recording (serve --record). See also TWOSTROKE_TRACES, a folder."""
+    """Azure's CSV, Mooncake's JSON lines, or a recording (serve --record). See also
+    TWOSTROKE_TRACES, a folder.
+    """
     num_requests: int | None = None
     """Requests to simulate; by default 1000, of a trace all."""
     rate: float | None = None
-    """Requests per second; by default all at once, or as a trace has them. A trace is stretched to it."""
+    """Requests per second; by default all at once, or as a trace has them. A trace is stretched to
+    it.
+    """
     arrivals: Arrivals = "auto"
-    """gamma has --burstiness, burst --burst-size, closed --concurrency; auto: a trace's own, else gamma."""
+    """gamma has --burstiness, burst --burst-size, closed --concurrency; auto: a trace's own, else
+    gamma.
+    """
     burstiness: float = 1.0
     """Shape of the gaps' gamma distribution: 1 is Poisson, less comes in bursts, more is evener."""
     burst_size: int = 16
@@ -65,9 +83,13 @@ class SimulatedWorkloadOptions:
     turns: int = 4
     """Questions of a session, each with all before it in the prompt."""
     priorities: int = 1
-    """Each request (or session) gets one of so many priorities at random, 0 the most urgent; for --policy priority."""
+    """Each request (or session) gets one of so many priorities at random, 0 the most urgent; for
+    --policy priority.
+    """
     tenants: int = 1
-    """Each request (or session) is of one of so many API keys, busy as 1, 1/2, 1/3 ...; for --policy fair."""
+    """Each request (or session) is of one of so many API keys, busy as 1, 1/2, 1/3 ...; for
+    --policy fair.
+    """
     seed: int = 0
     """Same seed, same report, byte for byte."""
 
@@ -85,23 +107,36 @@ class SimulatedWorkloadOptions:
     def _check_together(self) -> None:
         if self.workload == "trace" and self.trace_path is None:
             raise ConfigError(
-                "--workload trace needs --trace-path", hint="give both: --workload trace --trace-path FILE"
+                "--workload trace needs --trace-path",
+                hint="give both: --workload trace --trace-path FILE",
             )
         if self.trace_path is not None and self.workload not in TRACES:
-            raise ConfigError("--trace-path belongs to a trace", hint="give --workload trace --trace-path FILE")
+            raise ConfigError(
+                "--trace-path belongs to a trace", hint="give --workload trace --trace-path FILE"
+            )
         if self.arrivals == "recorded" and self.workload not in TRACES:
-            raise ConfigError("--arrivals recorded needs a trace", hint="give --workload trace --trace-path FILE")
+            raise ConfigError(
+                "--arrivals recorded needs a trace", hint="give --workload trace --trace-path FILE"
+            )
         if self.arrivals in ("poisson", "gamma", "burst") and self.rate is None:
-            raise ConfigError(f"--arrivals {self.arrivals} needs --rate", hint="give --rate, in requests per second")
+            raise ConfigError(
+                f"--arrivals {self.arrivals} needs --rate",
+                hint="give --rate, in requests per second",
+            )
         if self.arrivals == "closed" and self.rate is not None:
-            raise ConfigError("a closed loop has no rate", hint="give --concurrency instead of --rate")
+            raise ConfigError(
+                "a closed loop has no rate", hint="give --concurrency instead of --rate"
+            )
         if self.workload == "sessions" and self.arrivals in ("closed", "recorded"):
             raise ConfigError(
-                f"sessions have no {self.arrivals} arrivals", hint="each turn follows the one before by itself"
+                f"sessions have no {self.arrivals} arrivals",
+                hint="each turn follows the one before by itself",
             )
 
     def without_effect(self) -> list[str]:
-        """Flags that were given another value than their default, and on which nothing depends here."""
+        """Flags that were given another value than their default, and on which nothing depends
+        here.
+        """
         lengths, loops = self.workload in ("random", "sessions"), self.arrivals == "closed"
         drawn = self.workload in ("random", "sharegpt-like", "sessions")
         used = {
@@ -116,7 +151,11 @@ class SimulatedWorkloadOptions:
             "burstiness": self.arrivals in ("auto", "gamma"),
         }
         defaults = {field.name: field.default for field in fields(self)}
-        return [name for name, counts in used.items() if not counts and getattr(self, name) != defaults[name]]
+        return [
+            name
+            for name, counts in used.items()
+            if not counts and getattr(self, name) != defaults[name]
+        ]
 
     @property
     def is_trace(self) -> bool:

@@ -1,4 +1,6 @@
-"""Recorded workloads: CSV with lengths, Mooncake's JSON lines with shared prefixes, recordings of the live server."""
+"""Recorded workloads: CSV with lengths, Mooncake's JSON lines with shared prefixes, recordings of
+the live server.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ import msgspec
 import numpy as np
 
 from twostroke.bench.workload import TRACE_COLUMNS, read_trace
-from twostroke.errors import ConfigError
+from twostroke.core.errors import ConfigError
 from twostroke.observability.recorder import read_jsonl
 from twostroke.simulator.workloads.base import RequestSpec
 
@@ -30,7 +32,8 @@ FOLDER_VARIABLE = "TWOSTROKE_TRACES"
 MOONCAKE_BLOCK = 512
 # Seconds that a trace may last: a thousand years. Past that, times are too coarse to add a step to.
 LONGEST = 3e10
-# Identity of what recorded requests found in the prefix cache: a recording does not say what that was.
+# Identity of what recorded requests found in the prefix cache: a recording does not say what that
+# was.
 FOUND_IN_CACHE = -1
 Kind = Literal["csv", "mooncake", "recording"]
 CSV_ROW: list[tuple[str, str]] = [("arrival", "f8"), ("prompt", "i8"), ("output", "i8")]
@@ -39,7 +42,9 @@ Row = tuple[float, int, int, tuple[tuple[int, int], ...]]
 
 
 class MooncakeRow(msgspec.Struct):
-    """One line; ``timestamp`` in milliseconds. A hash stands for its 512 tokens and all before them."""
+    """One line; ``timestamp`` in milliseconds. A hash stands for its 512 tokens and all before
+    them.
+    """
 
     timestamp: float
     input_length: int
@@ -48,7 +53,9 @@ class MooncakeRow(msgspec.Struct):
 
 
 def find_trace(name: str, path: Path | None) -> Path | None:
-    """The file of a trace: as given, or by its name in the folder TWOSTROKE_TRACES; ``None`` if not there."""
+    """The file of a trace: as given, or by its name in the folder TWOSTROKE_TRACES; ``None`` if not
+    there.
+    """
     if path is not None:
         return path
     folder = os.environ.get(FOLDER_VARIABLE)
@@ -61,7 +68,10 @@ def missing_trace(name: str) -> ConfigError:
     file, source = SOURCES[name]
     return ConfigError(
         f"the trace {name} is not on this machine",
-        hint=f"get it from {source} and give --trace-path FILE, or put it as {file} into the folder ${FOLDER_VARIABLE}",
+        hint=(
+            f"get it from {source} and give --trace-path FILE, or put it as {file} into the folder"
+            f" ${FOLDER_VARIABLE}"
+        ),
     )
 
 
@@ -81,7 +91,10 @@ def read_specs(path: Path, most: int | None = None) -> list[RequestSpec]:
         raise ConfigError(f"{path} holds no requests", hint="give a trace with at least one")
     begin, end = rows[0][0], rows[-1][0]
     if not end - begin < LONGEST:
-        raise ConfigError(f"{path} lasts {end - begin:g} seconds", hint="times are seconds (Mooncake: milliseconds)")
+        raise ConfigError(
+            f"{path} lasts {end - begin:g} seconds",
+            hint="times are seconds (Mooncake: milliseconds)",
+        )
     return [RequestSpec(number, row[0] - begin, *row[1:]) for number, row in enumerate(rows[:most])]
 
 
@@ -105,17 +118,28 @@ def _read_csv(path: Path, most: int | None) -> Sequence[Row]:
 
 
 def _read_clean_csv(path: Path, most: int | None) -> Sequence[tuple[float, int, int]] | None:
-    """In a fifth of ``read_trace``'s time; ``None`` if there is something wrong, which ``read_trace`` says or mends."""
+    """In a fifth of ``read_trace``'s time; ``None`` if there is something wrong, which
+    ``read_trace`` says or mends.
+    """
     try:
         with path.open(newline="", encoding="utf-8") as file:
             header = next(csv.reader([file.readline()]))
             rows = file.read()
         places = [header.index(name) for name in TRACE_COLUMNS]
         if rows.strip():
-            table = np.loadtxt(StringIO(rows), delimiter=",", comments=None, usecols=places, dtype=CSV_ROW, ndmin=1)
-            if np.isfinite(table["arrival"]).all() and min(table["prompt"].min(), table["output"].min()) > 0:
+            table = np.loadtxt(
+                StringIO(rows), delimiter=",", comments=None, usecols=places, dtype=CSV_ROW, ndmin=1
+            )
+            if (
+                np.isfinite(table["arrival"]).all()
+                and min(table["prompt"].min(), table["output"].min()) > 0
+            ):
                 table = table[np.argsort(table["arrival"], kind="stable")]
-                kept = table if most is None or most >= len(table) else np.concatenate([table[:most], table[-1:]])
+                kept = (
+                    table
+                    if most is None or most >= len(table)
+                    else np.concatenate([table[:most], table[-1:]])
+                )
                 found: list[tuple[float, int, int]] = kept.tolist()
                 return found
     except (OSError, ValueError, StopIteration, csv.Error):
@@ -133,19 +157,23 @@ def _read_mooncake(path: Path) -> Iterator[Row]:
             try:
                 row = decoder.decode(line)
             except (msgspec.DecodeError, RecursionError) as error:
-                raise ConfigError(f"{path}, line {number}: {error}", hint="mend or remove the line") from error
+                raise ConfigError(
+                    f"{path}, line {number}: {error}", hint="mend or remove the line"
+                ) from error
             if row.input_length < 1 or row.output_length < 1:
                 continue
             segments = _segments(row.hash_ids, row.input_length, identities)
             yield row.timestamp / 1000, row.input_length, row.output_length, segments
 
 
-def _segments(hash_ids: list[int], length: int, identities: dict[tuple[int, int], int]) -> tuple[tuple[int, int], ...]:
+def _segments(
+    hash_ids: list[int], length: int, identities: dict[tuple[int, int], int]
+) -> tuple[tuple[int, int], ...]:
     """The last hash covers what is left of the prompt.
 
     Args:
-        identities: Grows. By the identity of what is before a block and its hash, since some traces, unlike Mooncake's,
-            may hash a block without all before it.
+        identities: Grows. By the identity of what is before a block and its hash, since some
+            traces, unlike Mooncake's, may hash a block without all before it.
     """
     segments, identity = [], -1
     for start, name in zip(range(0, length, MOONCAKE_BLOCK), hash_ids):
@@ -155,7 +183,9 @@ def _segments(hash_ids: list[int], length: int, identities: dict[tuple[int, int]
 
 
 def _read_recording(path: Path) -> Iterator[Row]:
-    """Requests from the step events of a live server. What ended early counts with the tokens that it got."""
+    """Requests from the step events of a live server. What ended early counts with the tokens that
+    it got.
+    """
     arrivals: dict[str, float] = {}
     prompts: dict[str, int] = {}
     outputs: dict[str, int] = {}

@@ -1,0 +1,130 @@
+"""One exception tree. Every error says what happened and, in ``hint``, what to change.
+
+The HTTP server maps these classes to status codes in one table (``server/errors.py``); the command
+line prints the message, a blank line, and ``hint: ...``.
+"""
+
+from __future__ import annotations
+
+
+class TwostrokeError(Exception):
+    """Base of all errors that a user of twostroke can cause or see.
+
+    Args:
+        message: One sentence that says what happened, with the numbers.
+        hint: What the reader can change so that it does not happen again.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class ConfigError(TwostrokeError):
+    """A flag, a configuration value or their combination is unusable."""
+
+
+class ModelLoadError(TwostrokeError):
+    """A checkpoint cannot be loaded: missing file, unknown architecture, wrong shape, unreadable
+    tensor.
+    """
+
+
+class InsufficientMemoryError(TwostrokeError):
+    """Weights or KV cache do not fit into the memory that is there."""
+
+
+class InvalidRequestError(TwostrokeError):
+    """A request is malformed or out of range.
+
+    Args:
+        param: The name of the offending field, as the client wrote it.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.param = param
+
+
+class RequestTooLargeError(InvalidRequestError):
+    """A request can never fit: ``needed`` tokens exceed the ``available`` ones (context length or
+    KV cache).
+
+    Of a text that is refused before it is encoded, both are characters.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        needed: int,
+        available: int,
+        param: str | None = None,
+        hint: str | None = None,
+    ):
+        super().__init__(message, param=param, hint=hint)
+        self.needed = needed
+        self.available = available
+
+
+class QueueFullError(TwostrokeError):
+    """The server holds as many waiting requests as it accepts; try again later."""
+
+
+class MissingKeyError(TwostrokeError):
+    """A request came without the API key that this server asks for."""
+
+
+class InvalidKeyError(TwostrokeError):
+    """A request came with an API key that this server does not know."""
+
+
+class RevokedKeyError(TwostrokeError):
+    """The API key was valid once."""
+
+
+class RateLimitError(TwostrokeError):
+    """The key has used up what it may in a minute.
+
+    Args:
+        retry_after: Whole seconds until that changes.
+    """
+
+    def __init__(self, message: str, *, retry_after: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
+
+
+class RequestRateError(RateLimitError):
+    """Too many requests in a minute."""
+
+
+class TokenRateError(RateLimitError):
+    """Too many tokens in a minute."""
+
+
+class LimitStorageError(TwostrokeError):
+    """The storage that counts requests and tokens does not answer, so that no limit can be kept."""
+
+
+class ShuttingDownError(TwostrokeError):
+    """The engine is draining: it takes no new work, and in the end lets go of what still runs."""
+
+
+class EngineError(TwostrokeError):
+    """Something failed inside the engine while a request ran."""
+
+
+class RequestFailedError(EngineError):
+    """The forward pass that carried this request failed; ``__cause__`` holds the original
+    exception.
+    """
+
+
+class NonFiniteLogitsError(EngineError):
+    """The model produced NaN or infinite logits for this request."""
+
+
+class EngineDeadError(EngineError):
+    """The engine failed repeatedly and no longer serves."""

@@ -1,0 +1,45 @@
+"""What a step added to an answer: the stream of these is the answer."""
+
+from __future__ import annotations
+
+import msgspec
+
+from twostroke.core.errors import TwostrokeError
+from twostroke.core.logprobs import PositionLogprobs
+from twostroke.core.request import FinishReason
+
+
+class RequestOutput(msgspec.Struct):
+    """What one step added to one sample of a request. The stream of these is the answer.
+
+    Attributes:
+        request_id: The id the client knows; ``index`` tells the samples apart.
+        token_ids: New tokens.
+        text: New text: complete characters only, stop strings never leaked.
+        logprobs: One entry per new token, where asked for.
+        prompt_logprobs: For the prompt's tokens but the first, where asked for: in order, in pieces
+            as the prompt is computed, the last piece with the first token or before.
+        finish_reason: Set on the last output of a sample.
+        stop_reason: The stop string or stop token that ended it; ``None`` for EOS.
+        error: Set when ``finish_reason`` is ``ERROR``, or ``ABORT`` against the client's wish
+            (shutdown).
+        num_used_prompt_tokens: Prompt tokens computed or found in the cache by then: fewer than
+            there are if the request ended before its prompt was through.
+    """
+
+    request_id: str
+    index: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    text: str = ""
+    logprobs: list[PositionLogprobs] | None = None
+    prompt_logprobs: list[PositionLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    error: TwostrokeError | None = None
+    num_used_prompt_tokens: int = 0
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None

@@ -1,0 +1,76 @@
+"""Models by name: public ones whose ``config.json`` is known here, and those that are on this
+machine.
+"""
+
+from __future__ import annotations
+
+import json
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from twostroke.core.errors import ModelLoadError
+from twostroke.model_spec.model_files import EMBEDDED_MODELS, resolve_model
+from twostroke.model_spec.model_reader import model_sheet, read_model
+from twostroke.model_spec.model_sheet import ModelSheet
+
+# The fields of public config.json files that counts depend on, by short name and Hub id.
+PUBLIC = Path(__file__).parent / "public_models.json"
+
+
+def find_model(name: str) -> ModelSheet:
+    """The sheet of a model: embedded, a file or folder, public by short name or Hub id, or
+    downloaded before.
+
+    Raises:
+        ModelLoadError: There is no such model on this machine.
+    """
+    if name in EMBEDDED_MODELS:
+        return read_model(resolve_model(name))
+    if (path := _on_disk(name)) is not None:
+        return read_model(path)
+    public = _public()
+    for short, entry in public.items():
+        if name.lower() in (short, entry["hub_id"].lower()):
+            return model_sheet(entry["config"])
+    if (cached := _downloaded(name)) is not None:
+        return read_model(cached)
+    shown = name if len(name) <= 80 else name[:77] + "..."
+    if name.startswith((".", "/", "~", "\\")) or name.endswith(
+        ".json"
+    ):  # neither a name nor a Hub id
+        raise ModelLoadError(
+            f"no file or folder {shown!r}",
+            hint="give a config.json of a Hugging Face checkpoint, or its folder",
+        )
+    near = get_close_matches(name.lower(), public, n=1)
+    known = f"did you mean {near[0]}?" if near else "known by name: " + ", ".join(public)
+    raise ModelLoadError(
+        f"unknown model {shown!r}", hint=f"{known}. A folder or file with a config.json works too"
+    )
+
+
+def _on_disk(name: str) -> Path | None:
+    try:
+        path = Path(name).expanduser()
+        return path if name and path.exists() else None
+    except (OSError, ValueError, RuntimeError):  # too long, a null byte, the home of nobody
+        return None
+
+
+def _public() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(PUBLIC.read_text(encoding="utf-8"))
+    return found
+
+
+def _downloaded(name: str) -> Path | None:
+    """The ``config.json`` in the Hub's local cache; the network is not asked."""
+    # Imported here: a public model needs none of it.
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:
+        return None
+    return Path(found) if isinstance(found, str) else None

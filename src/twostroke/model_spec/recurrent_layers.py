@@ -1,0 +1,206 @@
+"""Layers that keep a state instead of keys and values, as ``config.json`` describes them: linear
+attention and Mamba.
+
+Each function gives the products of one layer, its other parameters (convolution, decays, norms
+inside it), and what its state costs. Shapes are those of the models in transformers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twostroke.core.errors import ModelLoadError
+from twostroke.model_spec.config_fields import CHECK, ConfigFields, short
+from twostroke.model_spec.model_sheet import Linear, Part, Recurrence, whole
+
+RecurrentLayer = tuple[list[Linear], int, Recurrence]
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba2Names:
+    """Under which names a family writes the sizes of its Mamba-2 layers, with its defaults.
+
+    Attributes:
+        inner: Width of the layer, if it is stated; by default ``expand`` times the hidden size, or
+            heads times their size where there is no ``expand``.
+        output_bias: The same as ``bias`` where it is empty.
+        norm: Flag of the norm before the output; always there where it is empty.
+        state_width: Bytes of one element of the state, unless the file says.
+    """
+
+    heads: tuple[str, int] = ("mamba_n_heads", 128)
+    head_dim: str = "mamba_d_head"
+    groups: tuple[str, int] = ("mamba_n_groups", 1)
+    state: tuple[str, int] = ("mamba_d_state", 256)
+    kernel: str = "mamba_d_conv"
+    expand: str = "mamba_expand"
+    inner: tuple[str, int] | None = None
+    conv_bias: str = "mamba_conv_bias"
+    bias: str = "mamba_proj_bias"
+    output_bias: str = ""
+    norm: str = ""
+    state_width: int = 2
+
+
+MAMBA2 = {
+    "bamba": Mamba2Names(),
+    "granitemoehybrid": Mamba2Names(),
+    "falcon_h1": Mamba2Names(
+        inner=("mamba_d_ssm", 1024), output_bias="projectors_bias", norm="mamba_rms_norm"
+    ),
+    "nemotron_h": Mamba2Names(
+        heads=("mamba_num_heads", 128),
+        head_dim="mamba_head_dim",
+        groups=("n_groups", 8),
+        state=("ssm_state_size", 128),
+        kernel="conv_kernel",
+        expand="",
+        conv_bias="use_conv_bias",
+        bias="use_bias",
+        state_width=4,
+    ),
+    "mamba2": Mamba2Names(
+        heads=("num_heads", 128),
+        head_dim="head_dim",
+        groups=("n_groups", 8),
+        state=("state_size", 128),
+        kernel="conv_kernel",
+        expand="expand",
+        conv_bias="use_conv_bias",
+        bias="use_bias",
+    ),
+}
+
+
+def gated_delta(fields: ConfigFields, hidden: int) -> RecurrentLayer:
+    """Gated delta rule (arXiv:2412.06464) as in Qwen3-Next."""
+    key_heads = fields.integer("linear_num_key_heads", 16)
+    value_heads = fields.integer("linear_num_value_heads", 32)
+    key_dim, value_dim = (
+        fields.integer("linear_key_head_dim", 128),
+        fields.integer("linear_value_head_dim", 128),
+    )
+    keys, values = key_heads * key_dim, value_heads * value_dim
+    kernel = fields.integer("linear_conv_kernel_dim", 4)
+    channels = 2 * keys + values
+    linears = [
+        Linear("state_input", (Part(2 * keys + 2 * values, key_heads),), hidden),
+        Linear("state_gates", (Part(2 * value_heads, value_heads),), hidden, quantised=False),
+        Linear("state_output", whole(hidden), values, value_heads),
+    ]
+    state = value_heads * key_dim * value_dim
+    # Decay, read, correct, write and query the state: four products of its size, two FLOPs each.
+    flops = 8 * state + 2 * kernel * channels
+    other = channels * kernel + 2 * value_heads + value_dim
+    conv = (Part(channels * (kernel - 1), key_heads),)
+    return (
+        linears,
+        other,
+        Recurrence(key_heads, state, conv, flops, _width(fields, "mamba_ssm_dtype", 4)),
+    )
+
+
+def mamba(fields: ConfigFields, hidden: int, *, hybrid: bool) -> RecurrentLayer:
+    """Mamba (arXiv:2312.00752); ``hybrid``: as in Jamba (arXiv:2403.19887), with norms of step,
+    input and output.
+    """
+    names = (
+        "mamba_d_state",
+        "mamba_d_conv",
+        "mamba_expand",
+        "mamba_dt_rank",
+        "mamba_conv_bias",
+        "mamba_proj_bias",
+    )
+    if not hybrid:
+        names = (
+            "state_size",
+            "conv_kernel",
+            "expand",
+            "time_step_rank",
+            "use_conv_bias",
+            "use_bias",
+        )
+    size, kernel = fields.integer(names[0], 16), fields.integer(names[1], 4)
+    stated = None if hybrid else fields.optional("intermediate_size")
+    inner = stated or fields.integer(names[2], 2) * hidden
+    rank = fields.automatic(names[3], -(-hidden // 16))
+    conv_bias, bias = fields.flag(names[4], True), fields.flag(names[5])
+    linears = [
+        Linear("state_input", (Part(inner, inner), Part(inner, inner)), hidden, bias=bias),
+        Linear("state_selection", whole(rank + 2 * size), inner, inner, quantised=False),
+        Linear("state_steps", (Part(inner, inner),), rank, bias=True, quantised=False),
+        Linear("state_output", whole(hidden), inner, inner, bias=bias),
+    ]
+    state = inner * size
+    # Discretise, decay, write and read the state, every element with a decay of its own: two FLOPs
+    # each.
+    flops = 8 * state + 2 * kernel * inner
+    other = inner * (kernel + conv_bias) + state + inner + (rank + 2 * size) * hybrid
+    conv = (Part(inner * (kernel - 1), inner),)
+    return (
+        linears,
+        other,
+        Recurrence(inner, state, conv, flops, _width(fields, "mamba_ssm_cache_dtype", 2)),
+    )
+
+
+def mamba2(fields: ConfigFields, hidden: int, names: Mamba2Names) -> RecurrentLayer:
+    """Mamba-2 (arXiv:2405.21060): heads share a decay, groups of heads what is written and read."""
+    heads, size = fields.integer(*names.heads), fields.integer(*names.state)
+    groups = fields.integer(*names.groups)
+    kernel = fields.integer(names.kernel, 4)
+    inner, head_dim = _inner(fields, hidden, heads, names)
+    if inner != heads * head_dim or heads % groups:
+        found = f"{heads} heads of {head_dim} in {groups} groups do not make up {inner}"
+        raise ModelLoadError(f"config.json: {names.heads[0]}: {found}", hint=CHECK)
+    bias = fields.flag(names.bias)
+    shared = Part(2 * groups * size, groups)
+    gate, values = Part(inner, heads), Part(inner, heads)
+    linears = [
+        Linear("state_input", (gate, values, shared, Part(heads, heads)), hidden, bias=bias),
+        Linear(
+            "state_output",
+            whole(hidden),
+            inner,
+            heads,
+            bias=fields.flag(names.output_bias or names.bias),
+        ),
+    ]
+    channels = inner + shared.outputs
+    state = inner * size
+    # Decay, write and read the state: three products of its size, two FLOPs each.
+    flops = 6 * state + 2 * kernel * channels
+    normed = fields.flag(names.norm) if names.norm else True
+    other = channels * (kernel + fields.flag(names.conv_bias, True)) + 3 * heads + inner * normed
+    conv = (Part(inner * (kernel - 1), heads), Part(shared.outputs * (kernel - 1), groups))
+    width = _width(fields, "mamba_ssm_cache_dtype", names.state_width)
+    return linears, other, Recurrence(heads, state, conv, flops, width)
+
+
+def _inner(fields: ConfigFields, hidden: int, heads: int, names: Mamba2Names) -> tuple[int, int]:
+    """(width of the layer, size of a head)."""
+    if not names.expand:
+        head_dim = fields.integer(names.head_dim, 64)
+        return heads * head_dim, head_dim
+    inner = fields.integer(names.expand, 2) * hidden
+    if names.inner:
+        # null means what expand says, and nothing at all the default.
+        stated = fields.optional(names.inner[0]) if names.inner[0] in fields.raw else names.inner[1]
+        inner = stated or inner
+    default = 64 if names.head_dim == "head_dim" else max(inner // heads, 1)
+    return inner, fields.automatic(names.head_dim, default)
+
+
+def _width(fields: ConfigFields, name: str, default: int) -> int:
+    """Bytes of one element of the state: as stated, or what vLLM takes (``mamba_utils``,
+    ``models/config``).
+    """
+    value = fields.raw.get(name)
+    widths = {None: default, "auto": default, "float32": 4, "bfloat16": 2, "float16": 2}
+    if not isinstance(value, str | None) or value not in widths:
+        raise ModelLoadError(
+            f"config.json: {name} must be float32, bfloat16 or float16, got {short(value)}",
+            hint=CHECK,
+        )
+    return widths[value]

@@ -1,0 +1,1 @@
+"""Who goes first: the orders in which waiting requests are admitted."""

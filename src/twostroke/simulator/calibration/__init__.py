@@ -1,0 +1,1 @@
+"""Coefficients of the machine at hand, measured on the live engine."""

@@ -1,0 +1,129 @@
+"""Time of attention over a paged cache, for one layer on one device.
+
+Decoding reads the keys and values of all requests once: bytes decide. Prefill computes pairs of
+tokens: arithmetic decides, above the quadratic part a linear one for queries, outputs and the
+diagonal's wasted half tiles.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from twostroke.model_spec.model_sheet import Attention, seen_pairs
+from twostroke.simulator.cost.efficiencies import AttentionEfficiency
+from twostroke.simulator.cost.kernel_time import KernelTime, combine
+
+ACTIVATION_BYTES = 2.0
+# Queries that one compute unit works on: the last tile of the longest chunk takes as long however
+# idle the others are.
+QUERY_TILE = 128
+
+# What the prefill of latent attention starts for cached tokens beside their product: collect the
+# compressed ones, put keys together with their rotated part, merge what they give with what the new
+# tokens give.
+CONTEXT_KERNELS = 3
+
+
+def context_bytes(layer: Attention, ranks: int, cache_bytes: float) -> float:
+    """Bytes that a cached token of latent attention moves in a prefill step, beside the product
+    that makes its keys and values of it (``kv_b_proj`` in checkpoints): collected from its blocks,
+    its keys copied beside the rotary part.
+
+    The "compute friendly" form of vLLM's ``v1/attention/backends/mla/common.py``; DeepSeek-V2
+    (arXiv:2405.04434), section 2.1, has the formulas.
+    """
+    collected = layer.latent * (cache_bytes + ACTIVATION_BYTES)
+    return collected + 2 * layer.heads / ranks * layer.key_dim * ACTIVATION_BYTES
+
+
+class DecodeAttention:
+    """One layer's attention of requests that compute ``queries`` tokens each.
+
+    Args:
+        cache_bytes: Of one cached element. Other arguments as in ``gemm.Product``.
+    """
+
+    def __init__(
+        self,
+        layer: Attention,
+        *,
+        efficiency: AttentionEfficiency,
+        flops: float,
+        bandwidth: float,
+        units: int,
+        ranks: int = 1,
+        cache_bytes: float = 2.0,
+        queries: int = 1,
+    ) -> None:
+        e = self._efficiency = efficiency
+        self._ranks, self._units, self._queries = ranks, units, queries
+        self._heads = layer.heads / ranks
+        self._kv_heads = 1 if layer.latent else max(layer.kv_heads / ranks, 1.0)
+        self._cached, self._cache_bytes = layer.cached_elements(ranks), cache_bytes
+        self._width = layer.key_dim + layer.value_dim
+        self._flops = layer.decode_flops()
+        self._memory_rate = e.memory * bandwidth
+        self._compute_rate = e.compute * flops
+
+    def time(self, requests: float, context: float) -> KernelTime:
+        """Time for ``requests`` that together see ``context`` tokens, windows already taken into
+        account.
+        """
+        e = self._efficiency
+        moved = context * self._cached * self._cache_bytes
+        moved += self._queries * requests * self._heads * self._width * ACTIVATION_BYTES
+        compute = self._queries * context * self._flops / self._ranks / self._compute_rate
+        blocks = ceil(requests * self._kv_heads / self._units)
+        return combine(compute, moved / self._memory_rate, e.launch + e.block * blocks, e.sharpness)
+
+
+class PrefillAttention:
+    """One layer's attention of chunks of prompts. Arguments as in ``DecodeAttention``."""
+
+    def __init__(
+        self,
+        layer: Attention,
+        *,
+        efficiency: AttentionEfficiency,
+        flops: float,
+        bandwidth: float,
+        units: int,
+        ranks: int = 1,
+        cache_bytes: float = 2.0,
+    ) -> None:
+        e = self._efficiency = efficiency
+        self._layer, self._units = layer, units
+        self._heads = layer.heads / ranks
+        self._width = layer.key_dim + layer.value_dim
+        self._token_bytes = layer.cached_elements(ranks) * cache_bytes
+        if (
+            layer.latent
+        ):  # it reads keys and values of all heads, made of the compressed ones before
+            self._token_bytes = self._heads * self._width * ACTIVATION_BYTES
+        self._flops = layer.prefill_flops()
+        self._memory_rate = e.memory * bandwidth
+        self._compute_rate = e.compute * flops
+
+    def time(self, chunks: tuple[tuple[int, int], ...]) -> KernelTime:
+        """Time for chunks of (new tokens, tokens cached before)."""
+        e, window = self._efficiency, self._layer.window
+        half_tile, tile = 0.5 * e.tile, e.tile if e.tile > 1.0 else 1.0
+        pairs = 0.0
+        cached = new = tiles = longest = 0
+        for length, before in chunks:
+            pairs += seen_pairs(length, before, window) + half_tile * length
+            cached += before if window is None or before < window else window
+            new += length
+            tiles += ceil(length / tile)
+            end = before + length
+            seen = end if window is None or end < window else window
+            last = (length if length < QUERY_TILE else QUERY_TILE) * seen
+            longest = last if last > longest else longest
+        all_of, longest_of = pairs * self._heads, longest * self._units
+        most = all_of if all_of > longest_of else longest_of
+        compute = most * self._flops / self._layer.heads / self._compute_rate
+        moved = (cached + new) * self._token_bytes
+        moved += 2 * new * self._heads * self._width * ACTIVATION_BYTES
+        waves = ceil(tiles * self._heads / self._units)
+        start = e.launch + e.block * waves + e.chunk * len(chunks)
+        return combine(compute, moved / self._memory_rate, start, e.sharpness)

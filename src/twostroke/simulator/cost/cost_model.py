@@ -1,0 +1,455 @@
+"""How long a step takes: the seam between the simulated executor and whatever knows hardware, and
+the model behind it.
+
+A step is a sum over its kernels of compute and memory time (``gemm``, ``attention_cost``), their
+starts, communication, and the host's share. Everything that depends on the number of tokens alone
+is computed once per number and kept, so that a step which only decodes costs a few multiplications.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from twostroke.model_spec.model_sheet import Attention, Experts, Layer, Linear, ModelSheet
+from twostroke.model_spec.number_formats import cache_bytes, weight_format
+from twostroke.simulator.cost.attention_cost import (
+    CONTEXT_KERNELS,
+    DecodeAttention,
+    PrefillAttention,
+    context_bytes,
+)
+from twostroke.simulator.cost.communication import all_gather_time, all_reduce_time
+from twostroke.simulator.cost.efficiencies import Efficiencies
+from twostroke.simulator.cost.gemm import Product
+from twostroke.simulator.cost.hardware_sheet import HardwareSheet
+from twostroke.simulator.cost.kernel_time import KernelTime, Parts
+from twostroke.simulator.cost.step_shape import StepShape
+from twostroke.simulator.cost.tables import KernelTables
+
+ACTIVATION_BYTES = 2.0
+# Passes over a token's hidden state in one layer: two norms, each of which reads and writes it and
+# the residual; over its queries, keys and values (rotation, write to the cache); over gate and up
+# (activation).
+NORM_PASSES, ROTATION_PASSES, ACTIVATION_PASSES = 8, 2, 1.5
+ELEMENTWISE_KERNELS, ROUTING_KERNELS, SAMPLING_KERNELS = 5, 4, 6
+# Products by what is done to their outputs.
+ROTATED, ACTIVATED = ("qkv", "query_kv_down", "state_input"), ("gate_up", "mlp_up", "expert_up")
+# Passes over float32 logits: copy, temperature, softmax, draw.
+LOGIT_PASSES = 5
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """How long a step takes, in seconds.
+
+    Attributes:
+        low: Lower end of the interval; ``high`` the upper end.
+        binding: What most of the time waits for: ``compute``, ``memory``, ``communication``,
+            ``launch`` or ``host``.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    binding: str
+
+
+class CostModel(Protocol):
+    """The seam. ``step`` is pure: the same shape costs the same, always."""
+
+    def step(self, shape: StepShape) -> Estimate: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallel:
+    """``tensor``: how many devices share every layer."""
+
+    tensor: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dtypes:
+    """Formats of weights and KV cache; ``auto`` is what the checkpoint states, and bfloat16."""
+
+    weights: str = "auto"
+    kv_cache: str = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """Every decoding request computes ``tokens`` drafted tokens beside its own; ``draft`` makes
+    them one by one.
+
+    Without a draft model (n-gram) drafting costs nothing here.
+    """
+
+    tokens: int
+    draft: ModelSheet | None = None
+
+
+class _Sizes(NamedTuple):
+    """What a layer's time beside attention depends on, for one rank: (outputs, inputs, quantised)
+    of its products.
+    """
+
+    linears: list[tuple[int, int, bool]]
+    experts: list[tuple[int, int, bool]]  # of one expert
+    width: int  # elements that pass through memory between the products, for each token
+    kernels: int
+
+
+class RooflineCostModel:
+    """Time of a step from data sheets and a few coefficients, or from measured tables where there
+    are any.
+
+    Args:
+        hardware: One device; all that share the model are equal.
+        parallel: How the model is dealt out.
+        efficiencies: Coefficients (``load_efficiencies``).
+        tables: Measured kernels, used in place of the coefficients where they cover a shape's
+            number format.
+        speculation: What every decoding request computes beside its one token.
+
+    Raises:
+        ConfigError: The devices are more than a node joins, do not divide the model, or lack its
+            number format.
+    """
+
+    def __init__(
+        self,
+        hardware: HardwareSheet,
+        model: ModelSheet,
+        parallel: Parallel,
+        dtypes: Dtypes,
+        efficiencies: Efficiencies,
+        *,
+        tables: KernelTables | None = None,
+        speculation: Speculation | None = None,
+    ) -> None:
+        model.check_ranks(parallel.tensor)
+        self.hardware = hardware
+        self.model = model
+        self.ranks = parallel.tensor
+        self.efficiencies = efficiencies
+        self.tables = tables
+        self.weights = weight_format(model.format if dtypes.weights == "auto" else dtypes.weights)
+        self.cache_bytes = cache_bytes(dtypes.kv_cache)
+        self.link = hardware.bandwidth_between(self.ranks)
+        self.plain_format = hardware.compute_format(
+            "fp32" if self.weights.name == "fp32" else "bf16"
+        )
+        self.plain_bytes = 4.0 if self.weights.name == "fp32" else 2.0
+        self.compute_format = hardware.compute_format(self.weights.compute)
+        self.queries = 1 + (speculation.tokens if speculation else 0)
+        self._drafts = speculation.tokens if speculation and speculation.draft else 0
+        self._draft = (
+            RooflineCostModel(
+                hardware,
+                speculation.draft,
+                parallel,
+                Dtypes(kv_cache=dtypes.kv_cache),
+                efficiencies,
+            )
+            if speculation and speculation.draft
+            else None
+        )
+        # In layers of two branches, as most are: those of one start half as many kernels.
+        self._depth = sum(layer.count * layer.branches for layer in model.layers) / 2
+        self._recurrences = [
+            (layer.count, layer.recurrence) for layer in model.layers if layer.recurrence
+        ]
+        self._sizes = [self._sizes_of(layer) for layer in model.layers]
+        self._attention = [
+            (
+                layer.count,
+                layer.attention,
+                self._decode_attention(layer.attention),
+                self._prefill_attention(layer.attention),
+            )
+            for layer in model.layers
+            if layer.attention is not None
+        ]
+        # What brings the cached tokens of latent attention back to keys and values
+        # (``_add_context``).
+        self._latent = [
+            (
+                layer.count,
+                layer.attention,
+                next(linear for linear in layer.linears if linear.name == "kv_up"),
+            )
+            for layer in model.layers
+            if layer.attention and layer.attention.latent
+        ]
+        self._products: dict[tuple[float, int, bool], Product] = {}
+        self._layers: dict[int, Parts] = {}
+        self._heads: dict[int, Parts] = {}
+        self._decodes: dict[tuple[int, int], Parts] = {}
+
+    def step(self, shape: StepShape) -> Estimate:
+        requests = shape.decode_requests
+        new_tokens = 0
+        for new, _ in shape.prefill:
+            new_tokens += new
+        if new_tokens:
+            parts = self._fixed(requests, shape.sampled, new_tokens)
+        else:
+            parts = self._decode_fixed(requests, shape.sampled).copy()
+        if requests:
+            self._add_decode_attention(parts, requests, shape.decode_context)
+        if new_tokens:
+            self._add_prefill_attention(parts, shape.prefill)
+        if self._recurrences:
+            self._add_recurrence(
+                parts, requests + len(shape.prefill), requests * self.queries + new_tokens
+            )
+        return self._estimate(parts, shape, new_tokens)
+
+    def _estimate(self, parts: Parts, shape: StepShape, new_tokens: int) -> Estimate:
+        e, requests = self.efficiencies, shape.decode_requests
+        of_host = e.host
+        share = new_tokens / (new_tokens + requests) if new_tokens else 0.0
+        device = parts.seconds * (e.step_decode + share * (e.step_prefill - e.step_decode))
+        starts = of_host.layer * self._depth if new_tokens else 0.0
+        waits = starts - device if starts > device else 0.0
+        device += waits
+        host = (
+            of_host.step
+            + of_host.request * (requests + len(shape.prefill))
+            + of_host.token * new_tokens
+        )
+        if shape.since_prefill:
+            host += of_host.settle * of_host.fade ** (shape.since_prefill - 1)
+        if shape.after_idle:
+            host += of_host.wake
+        seconds = device + host if not of_host.overlap else device if device > host else host
+        if self._draft is not None and requests:
+            seconds += (
+                self._drafts
+                * self._draft.step(StepShape(requests, shape.decode_context, (), requests)).seconds
+            )
+        i = e.interval
+        low = i.decode_low + share * (i.prefill_low - i.decode_low)
+        high = i.decode_high + share * (i.prefill_high - i.decode_high)
+        binding, most = "host", waits + host
+        for name, part in (
+            ("compute", parts.compute),
+            ("memory", parts.memory),
+            ("communication", parts.communication),
+            ("launch", parts.launch),
+        ):
+            if part > most:
+                binding, most = name, part
+        return Estimate(seconds, seconds * low, seconds * high, binding)
+
+    def _decode_fixed(self, requests: int, sampled: int) -> Parts:
+        key = (requests, sampled)
+        found = self._decodes.get(key)
+        if found is None:
+            found = self._tokens(requests * self.queries).copy()
+            found.add_parts(self._head(sampled * self.queries))
+            self._decodes[key] = found
+        return found
+
+    def _fixed(self, requests: int, sampled: int, new_tokens: int) -> Parts:
+        found = self._tokens(requests * self.queries + new_tokens).copy()
+        drawing = requests if requests < sampled else sampled
+        found.add_parts(self._head(drawing * self.queries + sampled - drawing))
+        return found
+
+    def _tokens(self, tokens: int) -> Parts:
+        """All layers but attention, for so many tokens, whosever they are."""
+        found = self._layers.get(tokens)
+        if found is None:
+            found = Parts()
+            if tokens:
+                for layer, sizes in zip(self.model.layers, self._sizes):
+                    self._add_layer(found, layer, sizes, tokens)
+                found.add(
+                    self._elementwise(2 * tokens * self.model.hidden_size * ACTIVATION_BYTES, 1)
+                )
+                found.communication += self._all_reduce(
+                    tokens
+                )  # the embedding is dealt out over ranks too
+            self._layers[tokens] = found
+        return found
+
+    def _sizes_of(self, layer: Layer) -> _Sizes:
+        linears = [(*linear.on_rank(self.ranks), linear.quantised) for linear in layer.linears]
+        of_experts = layer.experts.linears if layer.experts else ()
+        experts = [(*linear.on_rank(self.ranks), linear.quantised) for linear in of_experts]
+        share = layer.branches / 2
+        width = round(share * NORM_PASSES) * self.model.hidden_size
+        width += ROTATION_PASSES * sum(
+            size[0] for size, each in zip(linears, layer.linears) if each.name in ROTATED
+        )
+        inner = sum(
+            size[0] for size, each in zip(linears, layer.linears) if each.name.endswith(ACTIVATED)
+        )
+        kernels = ceil(share * ELEMENTWISE_KERNELS)
+        if layer.experts:
+            inner += layer.experts.per_token * experts[0][0]
+            kernels += ROUTING_KERNELS
+        width += round(ACTIVATION_PASSES * inner)
+        return _Sizes(linears, experts, width, kernels)
+
+    def _add_layer(self, parts: Parts, layer: Layer, sizes: _Sizes, tokens: int) -> None:
+        for outputs, inputs, quantised in sizes.linears:
+            parts.add(self._gemm(tokens, outputs, inputs, quantised), layer.count)
+        if layer.experts:
+            parts.add(self._experts(layer.experts, sizes, tokens), layer.count)
+        parts.add(
+            self._elementwise(tokens * sizes.width * ACTIVATION_BYTES, sizes.kernels), layer.count
+        )
+        parts.communication += layer.count * layer.branches * self._all_reduce(tokens)
+
+    def _linear(self, linear: Linear, rows: float) -> KernelTime:
+        outputs, inputs = linear.on_rank(self.ranks)
+        return self._gemm(rows, outputs, inputs, linear.quantised)
+
+    def _experts(self, experts: Experts, sizes: _Sizes, tokens: int) -> KernelTime:
+        """One grouped product over the experts that the tokens reach, each with its share of
+        them.
+        """
+        distinct = experts.expected_distinct(tokens)
+        rows = tokens * experts.per_token / distinct
+        found = [
+            self._gemm(rows, outputs * distinct, inputs, each)
+            for outputs, inputs, each in sizes.experts
+        ]
+        return KernelTime(*(sum(values) for values in zip(*map(msgspec.structs.astuple, found))))
+
+    def _gemm(self, rows: float, outputs: float, inputs: int, quantised: bool) -> KernelTime:
+        key = outputs, inputs, quantised
+        product = self._products.get(key)
+        if product is None:
+            product = self._product(*key)
+            if isinstance(outputs, int):  # how many experts are reached differs from step to step
+                self._products[key] = product
+        time = product.time(rows)
+        if self.tables is None:
+            return time
+        return self.tables.gemm(self._format(quantised), rows, outputs, inputs, time)
+
+    def _product(self, outputs: float, inputs: int, quantised: bool) -> Product:
+        bits = self.weights.bits if quantised else 8 * self.plain_bytes
+        return Product(
+            outputs,
+            inputs,
+            efficiency=self.efficiencies.gemm_for(self._format(quantised)),
+            flops=self.hardware.dense_flops[self._format(quantised)],
+            bandwidth=self.hardware.memory_bandwidth,
+            units=self.hardware.compute_units,
+            weight_bytes=bits / 8,
+        )
+
+    def _format(self, quantised: bool) -> str:
+        return self.compute_format if quantised else self.plain_format
+
+    def _head(self, sampled: int) -> Parts:
+        found = self._heads.get(sampled)
+        if found is None:
+            found = Parts()
+            if sampled:
+                found.add(self._linear(self.model.head, sampled))
+                logits = sampled * self.model.vocab_size
+                found.add(self._elementwise(LOGIT_PASSES * 4 * logits, SAMPLING_KERNELS))
+                gathered = all_gather_time(
+                    logits * ACTIVATION_BYTES,
+                    self.ranks,
+                    efficiency=self.efficiencies.all_reduce,
+                    link=self.link,
+                )
+                found.communication += gathered
+            self._heads[sampled] = found
+        return found
+
+    def _elementwise(self, moved: float, kernels: int) -> KernelTime:
+        e = self.efficiencies.elementwise
+        memory = moved / (e.memory * self.hardware.memory_bandwidth)
+        launch = kernels * e.launch
+        return KernelTime(memory + launch, 0.0, memory, launch)
+
+    def _all_reduce(self, tokens: int) -> float:
+        if self.ranks == 1:
+            return 0.0
+        size = tokens * self.model.hidden_size * ACTIVATION_BYTES
+        time = all_reduce_time(
+            size, self.ranks, efficiency=self.efficiencies.all_reduce, link=self.link
+        )
+        return self.tables.all_reduce(size, self.ranks, time) if self.tables else time
+
+    def _add_recurrence(self, parts: Parts, sequences: int, tokens: int) -> None:
+        """Every request's state is read and written once in a step, however many tokens it
+        computes.
+        """
+        rate = (
+            self.efficiencies.prefill.compute
+            * self.hardware.dense_flops[self.plain_format]
+            * self.ranks
+        )
+        for count, layer in self._recurrences:
+            parts.add(self._elementwise(2.0 * sequences * layer.state_bytes(self.ranks), 2), count)
+            compute = tokens * layer.flops / rate
+            parts.add(KernelTime(compute, compute=compute), count)
+
+    def _decode_attention(self, layer: Attention) -> DecodeAttention:
+        return DecodeAttention(
+            layer,
+            efficiency=self.efficiencies.decode,
+            flops=self.hardware.dense_flops[self.plain_format],
+            bandwidth=self.hardware.memory_bandwidth,
+            units=self.hardware.compute_units,
+            ranks=self.ranks,
+            cache_bytes=self.cache_bytes,
+            queries=self.queries,
+        )
+
+    def _prefill_attention(self, layer: Attention) -> PrefillAttention:
+        return PrefillAttention(
+            layer,
+            efficiency=self.efficiencies.prefill,
+            flops=self.hardware.dense_flops[self.plain_format],
+            bandwidth=self.hardware.memory_bandwidth,
+            units=self.hardware.compute_units,
+            ranks=self.ranks,
+            cache_bytes=self.cache_bytes,
+        )
+
+    def _add_decode_attention(self, parts: Parts, requests: int, context: int) -> None:
+        mean = context / requests
+        for count, layer, attention, _ in self._attention:
+            seen = (
+                context if layer.window is None or mean <= layer.window else layer.window * requests
+            )
+            time = attention.time(requests, seen)
+            if self.tables and not layer.latent:
+                heads, kv_heads = layer.heads // self.ranks, ceil(layer.kv_heads / self.ranks)
+                time = self.tables.decode(
+                    heads, kv_heads, layer.key_dim, requests, seen / requests, time
+                )
+            parts.add(time, count)
+
+    def _add_prefill_attention(self, parts: Parts, chunks: tuple[tuple[int, int], ...]) -> None:
+        for count, layer, _, attention in self._attention:
+            time = attention.time(chunks)
+            if self.tables and not layer.latent:
+                heads, kv_heads = layer.heads // self.ranks, ceil(layer.kv_heads / self.ranks)
+                length = sum(new for new, _ in chunks) / len(chunks)
+                time = self.tables.prefill(
+                    heads, kv_heads, layer.key_dim, len(chunks), length, time
+                )
+            parts.add(time, count)
+        if self._latent and (context := sum([before for _, before in chunks])):
+            self._add_context(parts, context)
+
+    def _add_context(self, parts: Parts, context: int) -> None:
+        """Prefill of latent attention works on keys and values; those of cached tokens are made
+        anew every time.
+        """
+        for count, layer, up in self._latent:
+            parts.add(self._linear(up, context), count)
+            moved = context * context_bytes(layer, self.ranks, self.cache_bytes)
+            parts.add(self._elementwise(moved, CONTEXT_KERNELS), count)

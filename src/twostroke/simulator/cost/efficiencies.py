@@ -1,0 +1,328 @@
+"""How much of its data sheet a device reaches, kernel by kernel: a few coefficients, read from a
+small TOML file.
+
+The shipped files are fitted to public measurements by ``benchmarks/simulator/fit.py``;
+``default.toml`` serves every device that has no file, and is fitted to several at once. What each
+coefficient does stands with the function that uses it. A file of one's own may hold only the tables
+that differ from the default.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from math import isfinite
+from pathlib import Path
+from typing import Any, TypeVar
+
+from twostroke.core.errors import ConfigError
+from twostroke.core.file_errors import reason
+from twostroke.simulator.calibration.measured_on import MeasuredOn, read_measured
+
+FILES = Path(__file__).parent / "efficiency_files"
+# In place of a device's name: the coefficients that devices have in common.
+SHARED = ""
+EXAMPLE = f"see {FILES / 'default.toml'}"
+TABLES = ("gemm", "decode", "prefill", "elementwise", "all_reduce", "host", "interval", "step")
+# What a file may hold beside coefficients: where they are from, whom they serve, on what and how
+# fast it was measured.
+_ABOUT = ("source", "devices", "links", "speed", "measured")
+# Coefficients that something is divided by, and those that may be negative. All others are 0 or
+# more.
+_DIVISORS = frozenset(
+    ("compute", "memory", "sharpness", "one_shot", "two_shot", "ring", "decode", "prefill")
+) | {f"{kind}_{end}" for kind in ("decode", "prefill") for end in ("low", "high")}
+_SIGNED = frozenset(("crowding", "ring_crowding"))
+_MOST = 1e12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmEfficiency:
+    """Coefficients of ``gemm.Product``.
+
+    Attributes:
+        compute: Share of the peak rate that endless tiles reach; ``memory`` of the bandwidth.
+        half_tile: Elements of an output tile that reaches half of ``compute``; 0: the device
+            computes no tiles (CPU).
+        prologue: Steps along the inner dimension that filling a tile's pipeline takes.
+        waves: 1: a last, partly filled wave of tiles costs a whole one; 0: what it holds.
+        split: Seconds to add up a product that was split along its inner dimension.
+        launch: Seconds from one kernel to the next.
+        sharpness: Exponent with which compute and memory time add: 1 is their sum, infinity their
+            maximum.
+    """
+
+    compute: float
+    memory: float
+    half_tile: float
+    prologue: float
+    waves: float
+    split: float
+    launch: float
+    sharpness: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionEfficiency:
+    """Coefficients of ``attention_cost``.
+
+    Attributes:
+        block: Seconds of one wave of thread blocks, beyond bytes and FLOPs.
+        tile: Tokens of a query tile: the diagonal is computed to whole tiles.
+        chunk: Seconds of each prefilled chunk beyond that, where every chunk is a kernel of its own
+            (CPU).
+    """
+
+    compute: float
+    memory: float
+    launch: float
+    block: float
+    tile: float
+    sharpness: float
+    chunk: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduceEfficiency:
+    """Coefficients of ``communication.all_reduce_time``.
+
+    Attributes:
+        launch: Seconds of one that moves nothing, on two devices; ``rank``: for each device beyond.
+        one_shot: Share of the link that reading everybody's whole message reaches; ``two_shot``:
+            each reduces a part.
+        sync: Seconds between the two halves of the latter.
+        ring: Share of the link that the library's own reaches above ``ring_from`` bytes,
+            ``ring_launch`` its start.
+        crowding: Exponent by which half the number of devices slows down one- and two-shot: 0 where
+            every pair has its own path, more where they share the host's. ``ring_crowding``: the
+            same for the ring; less than 0 where a switch adds up.
+    """
+
+    launch: float
+    rank: float
+    one_shot: float
+    two_shot: float
+    sync: float
+    ring: float
+    ring_from: float
+    ring_launch: float
+    crowding: float = 0.0
+    ring_crowding: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementwiseEfficiency:
+    """Norms, rotations, activations, copies, sampling: ``memory`` share of the bandwidth,
+    ``launch`` seconds each.
+    """
+
+    memory: float
+    launch: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostEfficiency:
+    """What the host needs, in seconds: for a step, for each request in it, for each prefilled
+    token.
+
+    Attributes:
+        layer: For each layer of a step that prefills. Its kernels are started one by one, those of
+            a step that only decodes all at once (a CUDA graph); the device waits only where it is
+            faster.
+        overlap: Whether the host prepares the next step while the device runs: then the longer of
+            the two counts.
+        settle: What the first step after one that prefills takes longer, and ``fade`` the share of
+            it that is left with each further one: the prompt has driven weights and code out of the
+            caches (CPU).
+        wake: What a step takes longer before which nobody was there, for the same reason: others
+            have used the caches.
+    """
+
+    step: float
+    request: float
+    token: float
+    layer: float = 0.0
+    overlap: bool = False
+    settle: float = 0.0
+    fade: float = 0.5
+    wake: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """Measured over estimated time at the 10th and 90th percentile of held-out rows, for decoding
+    and prefill.
+    """
+
+    decode_low: float
+    decode_high: float
+    prefill_low: float
+    prefill_high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiencies:
+    """All coefficients of one device (and serving stack).
+
+    Attributes:
+        measured: On what, if they are those of a calibration.
+    """
+
+    source: str
+    gemm: Mapping[str, GemmEfficiency]  # by number format
+    decode: AttentionEfficiency
+    prefill: AttentionEfficiency
+    elementwise: ElementwiseEfficiency
+    all_reduce: AllReduceEfficiency
+    host: HostEfficiency
+    interval: Interval
+    # What whole steps take beyond the sum of their kernels, as a factor on device time.
+    step_decode: float = 1.0
+    step_prefill: float = 1.0
+    measured: MeasuredOn | None = None
+
+    def gemm_for(self, format_: str) -> GemmEfficiency:
+        return self.gemm.get(format_) or self.gemm["bf16"]
+
+
+def load_efficiencies(
+    device: str, path: Path | None = None, stack: str | None = None, *, link: str = ""
+) -> Efficiencies:
+    """Coefficients for a device: those of the shipped files that name it over the default ones.
+
+    Args:
+        device: Name of a hardware sheet; ``SHARED`` takes the default ones alone.
+        path: TOML file of one's own; what it holds goes before everything else.
+        stack: Serving software whose host times to take (``vllm``, ``sglang``, ``trtllm``); the
+            default's otherwise.
+        link: The sheet's ``link_kind``: some coefficients belong to a kind of link, whatever it
+            joins.
+
+    Raises:
+        ConfigError: The file is unreadable, or names something unknown.
+    """
+    raw = _parse(FILES / "default.toml")
+    for file in sorted(FILES.glob("*.toml")):
+        text = file.read_text(encoding="utf-8")
+        if f'"{device}"' not in text and "links" not in text:
+            continue  # quicker than to parse it
+        found = _parse(file)
+        if device in found.get("devices", ()) or link.startswith(tuple(found.get("links", ()))):
+            raw = _merge(raw, found)
+    if stack is not None:
+        raw = _merge(raw, _parse(_stack_file(stack)))
+    if path is not None:
+        own = _parse(path)
+        _check_tables(own, path)
+        raw = _merge(raw, own)
+    return _build(raw, path or FILES)
+
+
+def stack_names() -> list[str]:
+    """Serving software with host times of its own, sorted."""
+    return sorted(path.stem.removeprefix("stack-") for path in FILES.glob("stack-*.toml"))
+
+
+def _stack_file(stack: str) -> Path:
+    if stack not in stack_names():
+        raise ConfigError(
+            f"unknown serving stack {stack!r}", hint="known: " + ", ".join(stack_names())
+        )
+    return FILES / f"stack-{stack}.toml"
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"cannot read {path}: {reason(error)}",
+            hint="auto, data-sheet, or a file such as `twostroke calibrate` writes",
+        ) from error
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        merged[key] = (
+            _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        )
+    return merged
+
+
+Table = TypeVar(
+    "Table",
+    GemmEfficiency,
+    AttentionEfficiency,
+    AllReduceEfficiency,
+    ElementwiseEfficiency,
+    HostEfficiency,
+    Interval,
+)
+
+
+def _check_tables(raw: Mapping[str, Any], path: Path) -> None:
+    for name, value in raw.items():
+        if name not in (*TABLES, *_ABOUT):
+            raise ConfigError(f"{path}: unknown table [{name}]", hint="known: " + ", ".join(TABLES))
+        inside = [value, *value.values()] if name == "gemm" and isinstance(value, dict) else [value]
+        if name in TABLES and not all(isinstance(each, dict) for each in inside):
+            raise ConfigError(f"{path}: {name} must be a table of coefficients", hint=EXAMPLE)
+
+
+def _table(kind: type[Table], raw: Mapping[str, Any], where: str) -> Table:
+    known = {field.name: field.type for field in fields(kind)}
+    if unknown := sorted(set(raw) - set(known)):
+        raise ConfigError(
+            f"{where}: unknown coefficients {', '.join(unknown)}", hint="known: " + ", ".join(known)
+        )
+    for name, value in raw.items():
+        _check_value(name, value, known[name] == "bool", where)
+    try:
+        return kind(**raw)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}", hint=EXAMPLE) from error
+
+
+def _check_value(name: str, value: object, switch: bool, where: str) -> None:
+    if switch:
+        if not isinstance(value, bool):
+            raise ConfigError(f"{where}: {name} must be true or false, got {value!r}", hint=EXAMPLE)
+        return
+    allowed = "a number" if name in _SIGNED else "above 0" if name in _DIVISORS else "0 or more"
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    least = -_MOST if name in _SIGNED else 1e-15 if name in _DIVISORS else 0.0
+    if number and least <= value <= _MOST:  # type: ignore[operator]
+        return
+    raise ConfigError(f"{where}: {name} must be {allowed}, got {value!r}", hint=EXAMPLE)
+
+
+def _build(raw: Mapping[str, Any], path: Path) -> Efficiencies:
+    def table(kind: type[Table], name: str) -> Table:
+        return _table(kind, raw.get(name, {}), f"{path}: [{name}]")
+
+    steps = raw.get("step", {})
+    for name, value in steps.items():
+        if name not in ("decode", "prefill"):
+            raise ConfigError(
+                f"{path}: [step]: unknown coefficient {name}", hint="known: decode, prefill"
+            )
+        _check_value(name, value, False, f"{path}: [step]")
+    return Efficiencies(
+        source=str(raw.get("source", path)),
+        gemm={
+            name: _table(GemmEfficiency, value, f"{path}: [gemm.{name}]")
+            for name, value in raw["gemm"].items()
+        },
+        decode=table(AttentionEfficiency, "decode"),
+        prefill=table(AttentionEfficiency, "prefill"),
+        elementwise=table(ElementwiseEfficiency, "elementwise"),
+        all_reduce=table(AllReduceEfficiency, "all_reduce"),
+        host=table(HostEfficiency, "host"),
+        interval=table(Interval, "interval"),
+        step_decode=float(steps.get("decode", 1.0)),
+        step_prefill=float(steps.get("prefill", 1.0)),
+        measured=read_measured(raw.get("measured"), str(path)),
+    )

@@ -1,0 +1,218 @@
+"""What a device can do by its data sheet: memory, dense rates, links, power, price. One TOML file
+for each.
+
+The files are in ``simulator/cost/hardware_files``; a path to a file of one's own is as good as a name. Every
+file says where its numbers come from. Rates are those without sparsity: data sheets that print only
+the sparse figure were halved.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from twostroke.core.errors import ConfigError
+from twostroke.core.file_errors import reason
+
+SHEETS = Path(__file__).parent / "hardware_files"
+EXAMPLE = f"a sheet to copy: {SHEETS / 'h100-sxm.toml'}"
+# What a device computes in where it lacks a rate, in order of preference.
+WIDER = {"fp4": "fp8", "fp8": "bf16", "int8": "bf16", "bf16": "fp32"}
+# The kind of link of a processor's cores: what they share is the machine's own memory.
+HOST_MEMORY = "memory of the host"
+FORMATS = ("fp32", "bf16", "fp8", "int8", "fp4")
+# Smallest and largest value of each number; a unit that was forgotten (GB, TFLOP/s) falls outside.
+_BYTES, _RATE, _MONEY, _COUNT = (1e8, 1e16), (1e8, 1e17), (0, 1e6), (1, 1e6)
+_BOUNDS = {"memory_bytes": _BYTES, "memory_bandwidth": _RATE, "compute_units": _COUNT}
+_OPTIONAL = {"cache_bytes": (0, 1e16), "power_watts": (0, 1e6), "price_per_hour": _MONEY}
+_LINK = {"bandwidth": _RATE, "domain": _COUNT}
+_NETWORK = {"network_bandwidth": _RATE}
+_WHOLE = ("memory_bytes", "compute_units", "cache_bytes", "domain")
+_FLOPS = (1e9, 1e20)
+_TABLES = ("title", "aliases", "dense_flops", "link", "sources")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareSheet:
+    """One device.
+
+    Attributes:
+        memory_bytes: All of it; what a server may use is less.
+        memory_bandwidth: Bytes/s of the main memory.
+        compute_units: Streaming multiprocessors, compute units or cores: what a kernel's tiles are
+            spread over.
+        cache_bytes: Last-level cache.
+        dense_flops: FLOP/s by number format (``fp32``, ``bf16``, ``fp8``, ``int8``, ``fp4``),
+            without sparsity.
+        link_bandwidth: Bytes/s per direction and device, between the ``link_domain`` devices that
+            are joined directly; 0: the sheet says nothing of links, so one device has to do.
+        network_bandwidth: Bytes/s per direction and device, between nodes; 0: the sheet knows no
+            network.
+        price_per_hour: US dollars for one device; ``power_watts`` and it are 0 where a sheet does
+            not say.
+        sources: Where each kind of number comes from.
+    """
+
+    name: str
+    title: str
+    aliases: tuple[str, ...]
+    memory_bytes: int
+    memory_bandwidth: float
+    compute_units: int
+    cache_bytes: int
+    dense_flops: Mapping[str, float]
+    link_kind: str
+    link_bandwidth: float
+    link_domain: int
+    network_bandwidth: float
+    power_watts: float
+    price_per_hour: float
+    sources: Mapping[str, str]
+
+    def compute_format(self, wanted: str) -> str:
+        """The format that products run in: ``wanted``, or the next wider one that the device
+        has.
+        """
+        found = wanted
+        while found not in self.dense_flops:
+            if found not in WIDER:
+                raise ConfigError(
+                    f"{self.name} states no rate for {wanted} or anything wider",
+                    hint=f"add it under [dense_flops]; the sheet has {', '.join(self.dense_flops)}",
+                )
+            found = WIDER[found]
+        return found
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.link_kind.startswith(HOST_MEMORY)
+
+    def bandwidth_between(self, devices: int) -> float:
+        """Bytes/s per direction and device over which so many devices talk. Raises ConfigError if
+        there is no way.
+        """
+        found = self.link_bandwidth if devices <= self.link_domain else self.network_bandwidth
+        if devices > 1 and not found:
+            what = (
+                "[link] with bandwidth and domain"
+                if not self.link_bandwidth
+                else "network_bandwidth under [link]"
+            )
+            raise ConfigError(
+                f"{self.name} does not say how {devices} devices talk",
+                hint=f"add {what} to the sheet, or use fewer",
+            )
+        return found
+
+
+def hardware_names() -> list[str]:
+    """Names of the sheets that ship with twostroke, sorted."""
+    return sorted(path.stem for path in SHEETS.glob("*.toml"))
+
+
+def load_hardware(name: str) -> HardwareSheet:
+    """Read a sheet by name, alias or path to a TOML file. Raises ConfigError."""
+    if name.endswith(".toml"):
+        return _read(Path(name).expanduser())
+    wanted, sheets = name.lower(), []
+    paths = [SHEETS / f"{stem}.toml" for stem in hardware_names()]
+    # To read a file is quick, to parse it is not: those that name the device come first.
+    for path in sorted(
+        paths, key=lambda path: wanted != path.stem and f'"{wanted}"' not in path.read_text("utf-8")
+    ):
+        sheets.append(_read(path))
+        if wanted == path.stem or wanted in sheets[-1].aliases:
+            return sheets[-1]
+    known = [label for sheet in sheets for label in (sheet.name, *sheet.aliases)]
+    close = get_close_matches(wanted, known, n=1)
+    hint = (
+        f"did you mean {close[0]}?"
+        if close
+        else "known: " + ", ".join(sheet.name for sheet in sheets) + "."
+    )
+    raise ConfigError(
+        f"unknown device {name!r}", hint=f"{hint} A path to a .toml file of your own works too"
+    )
+
+
+def _read(path: Path) -> HardwareSheet:
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"cannot read {path}: {reason(error)}", hint=EXAMPLE) from error
+    _known(path, "", raw, (*_TABLES, *_BOUNDS, *_OPTIONAL))
+    flops, link = _table(path, raw, "dense_flops"), _table(path, raw, "link")
+    _known(path, "dense_flops.", flops, FORMATS)
+    _known(path, "link.", link, ("kind", *_LINK, *_NETWORK))
+    if "bf16" not in flops and "fp32" not in flops:
+        raise ConfigError(f"{path}: [dense_flops] states neither bf16 nor fp32", hint=EXAMPLE)
+    # A sheet without links serves one device; power and price decide no time.
+    link_bounds = _LINK if {"bandwidth", "domain"} & set(link) else {}
+    numbers = {
+        **{name: _number(path, "", raw, name, bounds) for name, bounds in _BOUNDS.items()},
+        **{name: _number(path, "", raw, name, bounds, 0) for name, bounds in _OPTIONAL.items()},
+        **{
+            f"link_{name}": _number(path, "link.", link, name, bounds)
+            for name, bounds in link_bounds.items()
+        },
+        **{
+            name: _number(path, "link.", link, name, bounds, 0) for name, bounds in _NETWORK.items()
+        },
+    }
+    return HardwareSheet(
+        name=path.stem,
+        title=str(raw.get("title", path.stem)),
+        aliases=tuple(str(alias) for alias in raw["aliases"])
+        if isinstance(raw.get("aliases"), list)
+        else (),
+        dense_flops={
+            name: float(_number(path, "dense_flops.", flops, name, _FLOPS)) for name in flops
+        },
+        link_kind=str(link.get("kind", "")),
+        sources={name: str(source) for name, source in _table(path, raw, "sources").items()},
+        **{"link_bandwidth": 0.0, "link_domain": 1, **numbers},
+    )
+
+
+def _table(path: Path, raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = raw.get(name, {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: {name} must be a table, got {found!r}", hint=EXAMPLE)
+    return found
+
+
+def _known(path: Path, table: str, raw: Mapping[str, Any], names: Sequence[str]) -> None:
+    for name in raw:
+        if name not in names:
+            close = get_close_matches(name, names, n=1)
+            hint = f"did you mean {close[0]}?" if close else "known: " + ", ".join(names)
+            raise ConfigError(f"{path}: unknown {table}{name}", hint=hint)
+
+
+def _number(
+    path: Path,
+    table: str,
+    raw: Mapping[str, Any],
+    name: str,
+    bounds: tuple[float, float],
+    default: float | None = None,
+) -> Any:
+    """A number of the sheet, an integer where only those make sense."""
+    value = raw.get(name, default)
+    if value is None:
+        raise ConfigError(f"{path}: {table}{name} is missing", hint=EXAMPLE)
+    low, high = bounds
+    whole = name in _WHOLE
+    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    if not ok or not (low <= value <= high or value == default) or (whole and value % 1):
+        what = "a whole number" if whole else "a number"
+        raise ConfigError(
+            f"{path}: {table}{name} must be {what} from {low:g} to {high:g}, got {value!r}",
+            hint="bytes, bytes/s and FLOP/s are meant, without a prefix such as giga",
+        )
+    return int(value) if whole else float(value)

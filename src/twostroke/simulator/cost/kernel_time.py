@@ -1,0 +1,59 @@
+"""The time of one kernel and what it waits for."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class KernelTime(msgspec.Struct, frozen=True):
+    """Seconds, all of them, and how they divide: what waits for arithmetic, for memory, for the
+    start of the kernel.
+    """
+
+    seconds: float
+    compute: float = 0.0
+    memory: float = 0.0
+    launch: float = 0.0
+
+    def times(self, count: float) -> KernelTime:
+        return KernelTime(
+            count * self.seconds, count * self.compute, count * self.memory, count * self.launch
+        )
+
+
+class Parts(msgspec.Struct):
+    """Seconds of many kernels by what they wait for."""
+
+    compute: float = 0.0
+    memory: float = 0.0
+    launch: float = 0.0
+    communication: float = 0.0
+
+    def add(self, time: KernelTime, count: float = 1.0) -> None:
+        self.compute += count * time.compute
+        self.memory += count * time.memory
+        self.launch += count * time.launch
+
+    def add_parts(self, other: Parts) -> None:
+        self.compute += other.compute
+        self.memory += other.memory
+        self.launch += other.launch
+        self.communication += other.communication
+
+    def copy(self) -> Parts:
+        return Parts(self.compute, self.memory, self.launch, self.communication)
+
+    @property
+    def seconds(self) -> float:
+        return self.compute + self.memory + self.launch + self.communication
+
+
+def combine(compute: float, memory: float, launch: float, sharpness: float) -> KernelTime:
+    """Compute and memory overlap: ``(c^p + m^p)^(1/p)``, p = 1 one after the other, large p the
+    longer of the two.
+    """
+    longer, shorter = (compute, memory) if compute >= memory else (memory, compute)
+    body = longer * (1.0 + (shorter / longer) ** sharpness) ** (1.0 / sharpness) if longer else 0.0
+    if compute >= memory:
+        return KernelTime(body + launch, body, 0.0, launch)
+    return KernelTime(body + launch, 0.0, body, launch)

@@ -1,0 +1,1 @@
+"""Simulated engines behind a router, on a virtual clock."""

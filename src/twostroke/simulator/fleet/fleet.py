@@ -1,0 +1,215 @@
+"""Replicas behind a router, and the order in which everything happens."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from twostroke.core.request import Request
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.simulator.fleet.replica import Replica
+from twostroke.simulator.fleet.router import Router
+from twostroke.simulator.results.step_log import StepLog
+from twostroke.simulator.workloads.base import RequestSpec, Workload, make_request
+
+
+class RequestResult(msgspec.Struct, frozen=True):
+    """One finished request; times in seconds since the start."""
+
+    number: int
+    replica: int
+    arrival: float
+    scheduled: float
+    first_token: float
+    finish: float
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    preemptions: int
+    priority: int = 0
+    tenant: int = 0
+
+    @property
+    def ttft(self) -> float:
+        return self.first_token - self.arrival
+
+    @property
+    def tpot(self) -> float:
+        """Mean time per output token after the first; 0 if there is no second."""
+        return (
+            (self.finish - self.first_token) / (self.output_tokens - 1)
+            if self.output_tokens > 1
+            else 0.0
+        )
+
+    @property
+    def e2el(self) -> float:
+        return self.finish - self.arrival
+
+
+@dataclass(slots=True)
+class FleetResult:
+    """What a simulation produced, complete or not.
+
+    Attributes:
+        requests: Those that finished, by number.
+        refused: Numbers of those that no replica could ever hold.
+        logs: One per replica.
+        prefix_queries: Tokens looked up in the prefix caches; ``prefix_hits``: found there.
+        interrupted: Somebody stopped it before the end.
+    """
+
+    requests: list[RequestResult] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
+    logs: list[StepLog] = field(default_factory=list)
+    total_blocks: int = 0
+    block_size: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    num_preemptions: int = 0
+    interrupted: bool = False
+
+
+class Fleet:
+    """Runs a workload to its end.
+
+    Whichever comes first happens first: the next arrival, or the next step of the replica that is
+    furthest behind. A replica may run ahead only to where nobody else can send it work.
+
+    Args:
+        max_model_len: Most tokens of a request, prompt and output.
+    """
+
+    def __init__(
+        self, replicas: Sequence[Replica], router: Router, workload: Workload, max_model_len: int
+    ) -> None:
+        self._replicas = replicas
+        self._router = router
+        self._workload = workload
+        self._reactive = workload.reactive
+        self._max_model_len = max_model_len
+        self._params = SamplingParams(
+            temperature=0, max_tokens=None, ignore_eos=True, detokenize=False
+        )
+        self._known: Iterator[RequestSpec] = workload.arrivals()
+        self._next_known = next(self._known, None)
+        self._set_off: list[tuple[float, int, RequestSpec]] = []
+        self._specs: dict[str, tuple[RequestSpec, int]] = {}
+        self._num_blocks = 0  # that all requests so far will fill
+        self._result = FleetResult(logs=[replica.log for replica in replicas])
+
+    def run(self, progress: Callable[[int], None] = lambda _: None) -> FleetResult:
+        """Simulate until the last request has ended, or Ctrl-C.
+
+        Args:
+            progress: Called with the number of requests that have just ended.
+        """
+        try:
+            while self._turn(progress):
+                pass
+        except KeyboardInterrupt:
+            self._result.interrupted = True
+            for log in self._result.logs:
+                log.drop_unfinished()
+        return self._sum_up()
+
+    def _turn(self, progress: Callable[[int], None]) -> bool:
+        arrival = self._next_arrival()
+        busy = [
+            replica
+            for replica in self._replicas
+            if replica.clock.now < arrival and replica.has_work()
+        ]
+        if not busy:
+            if arrival == math.inf:
+                return False
+            self._admit(self._pop_arrival(), progress)
+            return True
+        replica = min(busy, key=lambda replica: replica.clock.now) if len(busy) > 1 else busy[0]
+        until, reactive = arrival, self._reactive
+        if reactive:
+            # Any other replica may end a request, and so set one off, from its own time on.
+            until = min([arrival, *(other.clock.now for other in busy if other is not replica)])
+        while True:
+            if finished := replica.run(until):
+                for request in finished:
+                    self._finish(request)
+                progress(len(finished))
+                if reactive:
+                    return True
+            if replica.clock.now >= until or not replica.has_work():
+                return True
+
+    # ---- arrivals --------------------------------------------------------------------------------
+
+    def _next_arrival(self) -> float:
+        known = self._next_known.arrival if self._next_known is not None else math.inf
+        return min(known, self._set_off[0][0]) if self._set_off else known
+
+    def _pop_arrival(self) -> RequestSpec:
+        spec = self._next_known
+        if spec is None or (self._set_off and self._set_off[0][0] < spec.arrival):
+            return heapq.heappop(self._set_off)[2]
+        self._next_known = next(self._known, None)
+        return spec
+
+    def _admit(self, spec: RequestSpec, progress: Callable[[int], None]) -> None:
+        """Send a request to a replica. What could never run is refused, as the live engine refuses
+        it.
+        """
+        info = self._replicas[0].executor.info
+        total = spec.total_tokens
+        if total > self._max_model_len or -(-total // info.block_size) > info.num_blocks:
+            self._result.refused.append(spec.number)
+            self._expect(self._workload.after(spec, spec.arrival))
+            progress(1)
+            return
+        chosen = self._router.route(spec, self._replicas)
+        request = make_request(spec, self._params, info.block_size, self._num_blocks)
+        self._num_blocks += len(request.block_hashes)
+        self._specs[request.request_id] = spec, chosen
+        self._replicas[chosen].add(request)
+
+    def _expect(self, specs: Sequence[RequestSpec]) -> None:
+        for spec in specs:
+            heapq.heappush(self._set_off, (spec.arrival, spec.number, spec))
+
+    # ---- ends ------------------------------------------------------------------------------------
+
+    def _finish(self, request: Request) -> None:
+        spec, replica = self._specs.pop(request.request_id)
+        finish = request.finish_time or 0.0
+        self._result.requests.append(
+            RequestResult(
+                number=spec.number,
+                replica=replica,
+                arrival=request.arrival_time,
+                scheduled=request.first_scheduled_time or 0.0,
+                first_token=request.first_token_time or 0.0,
+                finish=finish,
+                prompt_tokens=request.num_prompt_tokens,
+                output_tokens=request.num_output_tokens,
+                cached_tokens=request.num_cached_tokens,
+                preemptions=request.num_preemptions,
+                priority=request.priority,
+                tenant=spec.tenant,
+            )
+        )
+        if self._reactive:
+            self._expect(self._workload.after(spec, finish))
+
+    def _sum_up(self) -> FleetResult:
+        result = self._result
+        result.requests.sort(key=lambda request: request.number)
+        result.block_size = self._replicas[0].executor.info.block_size
+        result.total_blocks = sum(replica.kv.pool.num_blocks for replica in self._replicas)
+        result.prefix_queries = sum(replica.kv.prefix_queries for replica in self._replicas)
+        result.prefix_hits = sum(replica.kv.prefix_hits for replica in self._replicas)
+        result.num_preemptions = sum(
+            replica.scheduler.num_preemptions for replica in self._replicas
+        )
+        return result

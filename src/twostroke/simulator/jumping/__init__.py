@@ -1,0 +1,1 @@
+"""Runs of equal decode steps, taken in one go."""

@@ -1,0 +1,1 @@
+"""What a simulation did, as columns, percentiles and metrics."""

@@ -1,0 +1,162 @@
+"""From what a simulation did to what people ask: latencies, throughput, goodput, utilisation,
+cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from twostroke.bench.metrics import Distribution
+from twostroke.simulator.fleet.deployment import Deployment
+from twostroke.simulator.fleet.fleet import FleetResult, RequestResult
+from twostroke.simulator.fleet.options import DeploymentOptions
+from twostroke.simulator.results.columns import Columns
+from twostroke.simulator.results.distributions import PERCENTILES, weighted
+from twostroke.simulator.results.utilisation import Utilisation, utilisation
+
+LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL", "queue": "Queue"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One run. Seconds; throughput per second of ``duration``, which ends with the last step.
+
+    Attributes:
+        ttft_by_priority: The TTFT of each priority, where there are several; ``ttft_by_tenant``
+            likewise.
+        refused: Requests that no replica could ever hold.
+        unfinished: Requests that an interruption left.
+        goodput: Requests per second that met the targets; ``None`` without targets. ``good_share``:
+            of the completed.
+        queue: From arrival to the first step.
+        waiting_for: Shares of the time that requests wait, by what keeps the first of them out
+            (``types.Reason``); ``step``: for the step under way when they came.
+        dollars: Of all devices for ``duration``.
+        watt_hours: At the devices' rated power for ``duration``: an upper bound.
+    """
+
+    duration: float
+    completed: int
+    refused: int
+    unfinished: int
+    steps: int
+    input_tokens: int
+    output_tokens: int
+    goodput: float | None
+    good_share: float | None
+    latencies: dict[str, Distribution]
+    ttft_by_priority: dict[int, Distribution]
+    ttft_by_tenant: dict[int, Distribution]
+    waiting_for: dict[str, float]
+    prefix_hit_rate: float
+    preemptions: int
+    use: Utilisation
+    dollars: float
+    watt_hours: float
+
+    @property
+    def request_throughput(self) -> float:
+        return self.completed / self.duration if self.duration else 0.0
+
+    @property
+    def output_throughput(self) -> float:
+        return self.output_tokens / self.duration if self.duration else 0.0
+
+    @property
+    def total_throughput(self) -> float:
+        return (self.input_tokens + self.output_tokens) / self.duration if self.duration else 0.0
+
+    @property
+    def dollars_per_million_tokens(self) -> float:
+        tokens = self.input_tokens + self.output_tokens
+        return 1e6 * self.dollars / tokens if tokens else 0.0
+
+    @property
+    def dollars_per_million_output_tokens(self) -> float:
+        return 1e6 * self.dollars / self.output_tokens if self.output_tokens else 0.0
+
+
+def summarize(
+    result: FleetResult,
+    columns: Columns,
+    deployment: Deployment,
+    options: DeploymentOptions,
+    targets: Mapping[str, float],
+    total: int,
+) -> Summary:
+    """The summary of a run of ``total`` requests."""
+    requests = result.requests
+    duration = float(columns.end.max()) if len(columns.end) else 0.0
+    good = sum(meets(request, targets) for request in requests) if targets else len(requests)
+    hardware = deployment.hardware
+    price = hardware.price_per_hour if options.price_per_hour is None else options.price_per_hour
+    device_hours = options.tp * options.replicas * duration / 3600
+    return Summary(
+        duration=duration,
+        completed=len(requests),
+        refused=len(result.refused),
+        unfinished=total - len(requests) - len(result.refused),
+        steps=len(columns.start),
+        input_tokens=sum(request.prompt_tokens for request in requests),
+        output_tokens=sum(request.output_tokens for request in requests),
+        goodput=good / duration if targets and duration else None,
+        good_share=good / len(requests) if targets and requests else None,
+        latencies=_latencies(requests, columns),
+        ttft_by_priority=_ttft_by([request.priority for request in requests], requests),
+        ttft_by_tenant=_ttft_by([request.tenant for request in requests], requests),
+        waiting_for=_waiting_for(requests, columns),
+        prefix_hit_rate=result.prefix_hits / result.prefix_queries
+        if result.prefix_queries
+        else 0.0,
+        preemptions=result.num_preemptions,
+        use=utilisation(columns, deployment, options.replicas, duration, options.kv_cache_dtype),
+        dollars=price * device_hours,
+        watt_hours=hardware.power_watts * device_hours,
+    )
+
+
+def meets(request: RequestResult, targets: Mapping[str, float]) -> bool:
+    """Whether no target (``ttft``, ``tpot``, ``e2el``: seconds) is exceeded."""
+    return all(float(getattr(request, name)) <= limit for name, limit in targets.items())
+
+
+def _latencies(requests: list[RequestResult], columns: Columns) -> dict[str, Distribution]:
+    gaps = np.concatenate([columns.duration, columns.other_gaps])
+    weights = np.concatenate([columns.gaps, np.ones(len(columns.other_gaps), dtype=np.int64)])
+    return {
+        "ttft": Distribution.of([request.ttft for request in requests], PERCENTILES),
+        # A single token has no time per further token.
+        "tpot": Distribution.of([r.tpot for r in requests if r.output_tokens > 1], PERCENTILES),
+        "itl": weighted(gaps, weights),
+        "e2el": Distribution.of([request.e2el for request in requests], PERCENTILES),
+        "queue": Distribution.of([r.scheduled - r.arrival for r in requests], PERCENTILES),
+    }
+
+
+def _waiting_for(requests: Sequence[RequestResult], columns: Columns) -> dict[str, float]:
+    seconds = columns.waiting * columns.duration
+    found = {
+        name: float(seconds[columns.kept_out == code].sum())
+        for code, name in enumerate(columns.reasons)
+        if name
+    }
+    # What queues took beyond that. Waiting again after a preemption is no part of a queue's time,
+    # so at least 0.
+    found["step"] = max(
+        math.fsum(r.scheduled - r.arrival for r in requests) - math.fsum(found.values()), 0.0
+    )
+    total = math.fsum(found.values())
+    return {name: value / total for name, value in found.items()} if total else {}
+
+
+def _ttft_by(groups: Sequence[int], requests: Sequence[RequestResult]) -> dict[int, Distribution]:
+    if len(set(groups)) < 2:
+        return {}
+    found: dict[int, list[float]] = {}
+    for group, request in zip(groups, requests):
+        found.setdefault(group, []).append(request.ttft)
+    return {key: Distribution.of(found[key], PERCENTILES) for key in sorted(found)}

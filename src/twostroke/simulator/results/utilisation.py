@@ -1,0 +1,135 @@
+"""How well the hardware was used: FLOPs and bytes of all steps against what the data sheet
+allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from twostroke.model_spec.number_formats import cache_bytes
+from twostroke.simulator.fleet.deployment import Deployment
+from twostroke.simulator.results.columns import Columns, Numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilisation:
+    """Shares in [0, 1].
+
+    Attributes:
+        busy: Of the replicas' time, that in which a step ran.
+        mfu: Model FLOPs over what the devices could compute in their busy time, at the dense rate
+            of the weights' format. What is computed again after a preemption, and refused drafts,
+            do not count as useful elsewhere; here they do: the device did it.
+        mbu: Bytes that had to be moved over what the devices could move in their busy time: weights
+            once a step (of experts the expected ones), the cache that decoding reads, what is
+            written to it, and recurrent states.
+        kv_mean: Of the blocks, those held, over the busy time; ``kv_peak`` at the fullest moment.
+        batch_mean: Requests per step, over the busy time.
+        binding: Of the busy time, by what most of the step waited for.
+    """
+
+    busy: float
+    mfu: float
+    mbu: float
+    kv_mean: float
+    kv_peak: float
+    batch_mean: float
+    binding: dict[str, float]
+
+
+def utilisation(
+    columns: Columns, deployment: Deployment, replicas: int, duration: float, kv_dtype: str
+) -> Utilisation:
+    """Of a run of ``duration`` seconds on ``replicas`` replicas."""
+    seconds = columns.duration
+    busy = float(seconds.sum())
+    if not busy:
+        return Utilisation(busy=0, mfu=0, mbu=0, kv_mean=0, kv_peak=0, batch_mean=0, binding={})
+    cost, hardware = deployment.cost, deployment.hardware
+    devices = cost.ranks
+    held = 1 - columns.free_blocks / deployment.info.num_blocks
+    if not deployment.kv_bytes:  # the blocks of a model that caches nothing by the token only count
+        held = np.zeros(len(held))
+    batch = columns.decode_requests + (columns.prefill_tokens > 0)
+    return Utilisation(
+        busy=busy / (duration * replicas),
+        mfu=float(step_flops(columns, deployment).sum())
+        / (busy * devices * hardware.dense_flops[cost.compute_format]),
+        mbu=float(step_bytes(columns, deployment, kv_dtype).sum())
+        / (busy * devices * hardware.memory_bandwidth),
+        kv_mean=float((held * seconds).sum()) / busy,
+        kv_peak=float(held.max()),
+        batch_mean=float((batch * seconds).sum()) / busy,
+        binding={
+            name: float(seconds[columns.binding == code].sum()) / busy
+            for code, name in enumerate(columns.bindings)
+        },
+    )
+
+
+def step_flops(columns: Columns, deployment: Deployment) -> Numbers:
+    """FLOPs of each step, over all devices of its replica."""
+    model = deployment.model
+    decoded = columns.decode_requests * deployment.cost.queries
+    total: Numbers = (columns.prefill_tokens + decoded) * np.float64(model.linear_flops())
+    total += columns.new_tokens * float(model.head_flops())
+    for layer in model.layers:
+        attention = layer.attention
+        if attention is None:
+            continue
+        pairs, context = columns.prefill_context, columns.decode_context
+        if attention.window is not None:
+            pairs = np.minimum(pairs, columns.prefill_tokens * attention.window)
+            context = np.minimum(context, columns.decode_requests * attention.window)
+        total += layer.count * attention.prefill_flops() * pairs.astype(np.float64)
+        total += (
+            layer.count
+            * attention.decode_flops()
+            * deployment.cost.queries
+            * context.astype(np.float64)
+        )
+    return total
+
+
+def step_bytes(columns: Columns, deployment: Deployment, kv_dtype: str) -> Numbers:
+    """Bytes that each step had to move, over all devices of its replica."""
+    model, ranks = deployment.model, deployment.cost.ranks
+    per_token = model.kv_bytes_per_token(kv_dtype, ranks) * ranks
+    tokens = columns.prefill_tokens + columns.decode_requests * deployment.cost.queries
+    read = np.zeros(len(tokens))
+    for layer in model.layers:
+        if layer.attention is not None:
+            context = columns.decode_context
+            if layer.attention.window is not None:
+                context = np.minimum(context, columns.decode_requests * layer.attention.window)
+            each = (
+                layer.count * layer.attention.cached_elements(ranks) * ranks * cache_bytes(kv_dtype)
+            )
+            read += context * each
+    requests = columns.decode_requests + (columns.prefill_tokens > 0)
+    read += 2.0 * requests * model.state_bytes(ranks) * ranks
+    return _weight_bytes(tokens.astype(np.float64), deployment) + read + tokens * per_token
+
+
+def _weight_bytes(tokens: Numbers, deployment: Deployment) -> Numbers:
+    """Of the weights, what a step of so many tokens reads: all but the embedding table and experts
+    nobody chose.
+    """
+    model, cost = deployment.model, deployment.cost
+    total = float(model.weight_bytes(cost.weights.name, cost.ranks) * cost.ranks)
+    if not model.tied:
+        total -= model.vocab_size * model.hidden_size * cost.plain_bytes
+    unread = np.zeros(len(tokens))
+    for layer in model.layers:
+        if layer.experts is not None:
+            each = (
+                sum(linear.rank_parameters(cost.ranks) for linear in layer.experts.linears)
+                * cost.ranks
+            )
+            idle = (
+                layer.experts.count * (1 - layer.experts.per_token / layer.experts.count) ** tokens
+            )
+            unread += layer.count * idle * each * cost.weights.bits / 8
+    return total - unread
