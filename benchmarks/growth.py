@@ -28,7 +28,7 @@ from benchmarks.claims.report import Others, environment, environment_text
 from twostroke.core.config import EngineConfig
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.core.step import ScheduledRequest, StepPlan
+from twostroke.core.step import NewRequest, ScheduledRequest, StepPlan
 from twostroke.kernels.library import load_library
 from twostroke.layers.linear import PackedLinear
 from twostroke.layers.packing import pack
@@ -168,9 +168,9 @@ def measure(
             context - 1,
             executor.info.max_model_len,
         )
-        plan.add(
-            ScheduledRequest(request, context - 1, 1, blocks[index * each : (index + 1) * each], 0)
-        )
+        table = blocks[index * each : (index + 1) * each]
+        plan.new_requests[request.request_id] = NewRequest.of(request)
+        plan.add(ScheduledRequest(request.request_id, context - 1, 1, True, each, 0, table))
     seconds = _median(lambda: executor.execute(plan), rounds)
     plan = StepPlan(0, 0.0, released=list(plan.scheduled))
     executor.execute(plan)

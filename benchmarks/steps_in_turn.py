@@ -135,7 +135,7 @@ class _Engine:
 def worker(model: str, quantization: str | None) -> None:
     """Load a model, then take a batch, or a step, for each line."""
     from twostroke.core.sampling_params import SamplingParams
-    from twostroke.engine.clients.base import GenerationRequest
+    from twostroke.engine.messages import GenerationRequest
     from twostroke.llm import LLM
 
     engine = LLM(model, quantization=quantization, kv_cache_memory=2**30, max_num_seqs=64).engine

@@ -9,7 +9,7 @@ import asyncio
 
 from twostroke import SamplingParams, start_async_engine
 from twostroke.core.config import EngineConfig
-from twostroke.engine.clients.base import GenerationRequest
+from twostroke.engine.messages import GenerationRequest
 from twostroke.engine.clients.thread import AsyncEngine
 
 
@@ -25,7 +25,7 @@ async def follow(
     count = 0
     async for output in stream:
         if output.error is not None:
-            raise output.error
+            raise output.error.to_exception()
         count += len(output.token_ids)
         print(f"{name}: {output.text!r}")
         if stop_after is not None and count >= stop_after:

@@ -7,9 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from twostroke.core.request import Request
-from twostroke.core.step import StepPlan, StepResult
+from twostroke.core import wire
+from twostroke.core.errors import ErrorMessage, TwostrokeError
+from twostroke.core.step import ScheduledRequest, StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.runtime.request_states import RequestStates
 
 VOCAB = 50
 EMPTY = b"empty"
@@ -28,14 +30,27 @@ def next_token(token_ids: Iterable[int], seed: int = 0) -> int:
     return int.from_bytes(state, "little") % VOCAB
 
 
-class FakeExecutor:
-    """Keeps a fingerprint per slot instead of keys and values, and fails if a request reads a wrong
-    one.
+def failed_with(error: ErrorMessage | None, kind: type[TwostrokeError]) -> bool:
+    """Whether an output's error is of this kind."""
+    return error is not None and type(error.to_exception()) is kind
 
-    Its block tables come only from ``table_changed_from`` on, as those of a real executor do.
+
+class FakeExecutor:
+    """Keeps a fingerprint per slot instead of keys and values, and fails if a request reads a
+    wrong one.
+
+    It knows of requests, tokens and block tables only what plans say of them, as a real executor
+    does. With ``num_drafts`` it guesses as many next tokens after each one it draws, some of them
+    wrong, and verifies them in the next step.
     """
 
-    def __init__(self, num_blocks: int = 64, block_size: int = 4, max_model_len: int = 128) -> None:
+    def __init__(
+        self,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        max_model_len: int = 128,
+        num_drafts: int = 0,
+    ) -> None:
         self.info = ExecutorInfo(
             model_id="fake",
             vocab_size=VOCAB,
@@ -46,10 +61,15 @@ class FakeExecutor:
         )
         self.slots = [EMPTY] * (num_blocks * block_size)
         self.tables: dict[str, list[int]] = {}
+        self.requests = RequestStates()
+        self.num_drafts = num_drafts
+        self.num_accepted = 0
         self.fail_on: set[str] = set()
         self.raise_next: Exception | None = None
 
     def execute(self, plan: StepPlan) -> StepResult:
+        plan = wire.decode(wire.encode(plan), StepPlan)  # nothing else may be needed
+        self.requests.update(plan)
         for request_id in plan.released:
             self.tables.pop(request_id, None)
         if self.raise_next:
@@ -61,41 +81,61 @@ class FakeExecutor:
         ]
         for (_, target), content in zip(plan.block_copies, sources, strict=True):
             self.slots[target * size : (target + 1) * size] = content
-        for request_id, item in plan.scheduled.items():
-            table = self.tables.setdefault(request_id, [])
-            table[item.table_changed_from :] = item.block_ids[item.table_changed_from :]
-            assert table == item.block_ids, (
-                f"{request_id}: the announced changes do not give the block table"
-            )
-            self._write(item.request, item.start, item.num_tokens)
-        for item in plan.scheduled.values():
-            self._check(item.request, item.start + item.num_tokens)
-        samples = {
-            request_id: item.request for request_id, item in plan.scheduled.items() if item.samples
-        }
-        return StepResult(
-            token_ids={i: [next_token(r.token_ids, r.seed)] for i, r in samples.items()},
-            duration=0.001,
-        )
+        for share in plan.scheduled.values():
+            self._write(share)
+        for share in plan.scheduled.values():
+            self._check(share)
+        result = StepResult(duration=0.001)
+        for share in plan.scheduled.values():
+            if share.samples:
+                self._draw(share, result)
+        return wire.decode(wire.encode(result), StepResult)
 
     def close(self) -> None:
         self.tables.clear()
 
-    def _slot(self, request: Request, position: int) -> int:
+    def _draw(self, share: ScheduledRequest, result: StepResult) -> None:
+        """Draw, accept drafts as far as they equal what is drawn, and guess on."""
+        request = self.requests[share.request_id]
+        known, tokens = list(request.token_ids), list[int]()
+        for draft in [*share.draft_token_ids, None]:
+            tokens.append(next_token(known, request.seed))
+            known.append(tokens[-1])
+            if draft != tokens[-1]:
+                break
+        result.token_ids[share.request_id] = tokens
+        if share.draft_token_ids:
+            result.num_accepted_drafts[share.request_id] = len(tokens) - 1
+            self.num_accepted += len(tokens) - 1
+        drafts: list[int] = []
+        for _ in range(self.num_drafts):
+            drafts.append(next_token([*known, *drafts], request.seed))
+        if drafts and known[-1] % 3 == 0:
+            drafts[known[-1] % len(drafts)] += 1
+        if drafts:
+            result.draft_token_ids[share.request_id] = drafts
+
+    def _slot(self, request_id: str, position: int) -> int:
         size = self.info.block_size
-        return self.tables[request.request_id][position // size] * size + position % size
+        return self.tables[request_id][position // size] * size + position % size
 
-    def _write(self, request: Request, start: int, num_tokens: int) -> None:
-        previous = self.slots[self._slot(request, start - 1)] if start else b""
-        for position in range(start, start + num_tokens):
-            previous = chain(previous, request.token_ids[position])
-            self.slots[self._slot(request, position)] = previous
+    def _write(self, share: ScheduledRequest) -> None:
+        table = self.tables.setdefault(share.request_id, [])
+        first = share.first_new_block
+        assert first <= len(table), "a part of the block table was never sent"
+        table[first : first + len(share.new_block_ids)] = share.new_block_ids
+        assert len(table) >= share.num_blocks, "the step's slots are not in the block table"
+        previous = self.slots[self._slot(share.request_id, share.start - 1)] if share.start else b""
+        for offset, token in enumerate(self.requests.input_tokens(share)):
+            previous = chain(previous, token)
+            self.slots[self._slot(share.request_id, share.start + offset)] = previous
 
-    def _check(self, request: Request, num_tokens: int) -> None:
+    def _check(self, share: ScheduledRequest) -> None:
+        known = self.requests[share.request_id].token_ids[: share.start]
         expected = b""
-        for position in range(num_tokens):
-            expected = chain(expected, request.token_ids[position])
-            actual = self.slots[self._slot(request, position)]
+        for position, token in enumerate([*known, *self.requests.input_tokens(share)]):
+            expected = chain(expected, token)
+            actual = self.slots[self._slot(share.request_id, position)]
             assert actual == expected, (
-                f"{request.request_id} reads wrong keys and values at position {position}"
+                f"{share.request_id} reads wrong keys and values at position {position}"
             )

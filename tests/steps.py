@@ -12,7 +12,7 @@ import torch
 from twostroke.core.config import EngineConfig
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.core.step import ScheduledRequest, StepPlan, StepResult
+from twostroke.core.step import NewRequest, ScheduledRequest, StepPlan, StepResult
 from twostroke.runtime.torch_executor import TorchExecutor
 
 
@@ -25,6 +25,7 @@ class StepDriver:
         self.blocks: dict[str, list[int]] = {}
         self._released: list[str] = []
         self._free: list[int] = []
+        self._sent: set[str] = set()
         self.reset()
 
     @classmethod
@@ -35,6 +36,7 @@ class StepDriver:
     def reset(self) -> None:
         """Drop all requests."""
         self._released += self.requests
+        self._sent.clear()
         self.requests, self.blocks = {}, {}
         count = self.executor.info.num_blocks
         self._free = torch.randperm(count, generator=torch.Generator().manual_seed(5)).tolist()
@@ -52,6 +54,7 @@ class StepDriver:
     def release(self, request_id: str) -> None:
         """Take a request's blocks away, as finishing or preemption do."""
         self._released.append(request_id)
+        self._sent.discard(request_id)
         self._free += self.blocks[request_id]
         self.blocks[request_id] = []
         self.requests[request_id].num_computed_tokens = 0
@@ -62,10 +65,28 @@ class StepDriver:
         self._released = []
         for request_id, count in counts.items():
             request, blocks = self.requests[request_id], self.blocks[request_id]
-            known = len(blocks)
-            needed = -(-(request.num_computed_tokens + count) // self.executor.info.block_size)
+            known, start = len(blocks), request.num_computed_tokens
+            needed = -(-(start + count) // self.executor.info.block_size)
             blocks += [self._free.pop() for _ in range(needed - known)]
-            plan.add(ScheduledRequest(request, request.num_computed_tokens, count, blocks, known))
+            if request_id not in self._sent:
+                known = 0
+                plan.new_requests[request_id] = NewRequest.of(request)
+                request.num_sent_tokens = request.num_tokens
+                self._sent.add(request_id)
+            new_tokens = request.token_ids[request.num_sent_tokens :]
+            request.num_sent_tokens = request.num_tokens
+            plan.add(
+                ScheduledRequest(
+                    request_id,
+                    start,
+                    count,
+                    start + count == request.num_tokens,
+                    len(blocks),
+                    known,
+                    blocks[known:],
+                    new_tokens,
+                )
+            )
         return plan
 
     def step(
@@ -87,8 +108,9 @@ class StepDriver:
         """The forward pass alone: hidden states ``[rows, hidden]``, by default of all tokens."""
         executor, plan = self.executor, self.plan(counts)
         with torch.inference_mode():
+            executor.requests.update(plan)
             executor.inputs.release(plan.released)
-            batch = executor.inputs.build(plan)
+            batch = executor.inputs.build(plan, executor.requests)
             attention = executor.backend.prepare(batch.attention)
             hidden = executor.model.forward(batch.token_ids, batch.positions, attention, rows)
         for request_id, count in counts.items():

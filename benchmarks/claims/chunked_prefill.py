@@ -20,7 +20,7 @@ from benchmarks.claims.workbench import (
     step,
 )
 from twostroke.core.config import SchedulerConfig
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
 
 LONG = "long"
 
@@ -110,7 +110,7 @@ def _text(arrivals: list[Arrival]) -> str:
     )
 
 
-def _arrive(engine: Engine, seed: int, load: Workload) -> Arrival:
+def _arrive(engine: LLMEngine, seed: int, load: Workload) -> Arrival:
     """Let the small requests run, add the long prompt, and go on until a few tokens after its
     first.
     """
@@ -143,7 +143,7 @@ def _more_than_enough(load: Workload) -> int:
     return 2 * load.lead + 4 + load.long_prompt // min(load.chunks)
 
 
-def _steps(engine: Engine, last: dict[str, float]) -> float:
+def _steps(engine: LLMEngine, last: dict[str, float]) -> float:
     """One step: the longest gap that it ended, if any; ``last`` holds the time of each request's
     last token.
     """

@@ -24,8 +24,8 @@ from benchmarks.claims.workbench import (
     step,
     weights_megabytes,
 )
-from twostroke.engine.clients.base import GenerationRequest
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.messages import GenerationRequest
 
 TARGET = 2.0
 PROBE_STEPS, PROBE_PROMPT = 32, 16
@@ -47,7 +47,7 @@ class Workload:
     output_median: float = 16
     output_sigma: float = 1.3
 
-    def draw(self, seed: int, engine: Engine) -> list[GenerationRequest]:
+    def draw(self, seed: int, engine: LLMEngine) -> list[GenerationRequest]:
         """The requests of one round; their lengths depend on the seed alone, never on the model."""
         rng = random.Random(seed)
         low, high = self.output
@@ -180,7 +180,7 @@ def run_rounds(bench: Workbench, load: Workload) -> Rounds:
     return rounds
 
 
-def step_seconds(engine: Engine, num_requests: int) -> float:
+def step_seconds(engine: LLMEngine, num_requests: int) -> float:
     """Median seconds of a step in which so many requests decode, each behind a few dozen tokens."""
     rng = random.Random(num_requests)
     for index in range(num_requests):

@@ -17,7 +17,7 @@ from benchmarks.claims.workbench import (
     step,
     time_to_first_token,
 )
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
 from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
 
@@ -70,7 +70,7 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
     )
 
 
-def _cached(engine: Engine, prompt: list[int], num_tokens: int) -> float:
+def _cached(engine: LLMEngine, prompt: list[int], num_tokens: int) -> float:
     """Median time of a decoding step."""
     engine.submit(greedy("cached", prompt, num_tokens + 1))
     step(engine)
@@ -82,7 +82,7 @@ def _cached(engine: Engine, prompt: list[int], num_tokens: int) -> float:
     return median(gaps)
 
 
-def _naive(engine: Engine, prompt: list[int], num_tokens: int) -> float:
+def _naive(engine: LLMEngine, prompt: list[int], num_tokens: int) -> float:
     executor = engine.executor
     assert isinstance(executor, TorchExecutor)
     began = time.perf_counter()

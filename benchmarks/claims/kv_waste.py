@@ -16,7 +16,8 @@ from twostroke.core.config import SchedulerConfig
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import StepPlan, StepResult
-from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.kv_cache.manager import KVCacheManager, check_fits
+from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.scheduler import Scheduler
 
 TARGET = 0.04
@@ -124,7 +125,7 @@ def replay(trace: list[Arrival], load: Workload) -> Waste:
         max_num_seqs=load.max_num_seqs, max_num_batched_tokens=load.max_num_batched_tokens
     )
     kv = KVCacheManager(load.num_blocks, load.block_size)
-    scheduler = Scheduler(config, kv)
+    scheduler = Scheduler(config, kv, choose_policy(config))
     waiting = deque(enumerate(trace))
     waste, now = Waste(requests=len(trace)), 0.0
     while waiting or scheduler.has_work():
@@ -132,7 +133,7 @@ def replay(trace: list[Arrival], load: Workload) -> Waste:
             now = max(now, waiting[0][1].time)
         while waiting and waiting[0][1].time <= now:
             request = _request(*waiting.popleft())
-            scheduler.kv.check_fits(request)
+            check_fits(request.max_total_tokens, load.num_blocks, load.block_size)
             scheduler.add(request)
         plan = scheduler.schedule(now)
         seconds = load.step_seconds + load.token_seconds * plan.num_tokens

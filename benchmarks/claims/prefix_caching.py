@@ -15,7 +15,7 @@ from benchmarks.claims.workbench import (
     spread,
     time_to_first_token,
 )
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
     )
 
 
-def _times(engine: Engine, seed: int, load: Workload) -> list[float]:
+def _times(engine: LLMEngine, seed: int, load: Workload) -> list[float]:
     """TTFT of the first request with a new system prompt, then of those after it."""
     rng = random.Random(seed)
     shared = random_prompt(rng, engine, load.shared)

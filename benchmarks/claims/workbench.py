@@ -19,8 +19,8 @@ from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ModelLoadError
 from twostroke.core.output import RequestOutput
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.engine.clients.base import GenerationRequest
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.messages import GenerationRequest
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.startup import load_engine
 
@@ -51,7 +51,7 @@ class Workbench:
     checkpoint: str | None = None
 
     @contextmanager
-    def engines(self, variants: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Engine]]:
+    def engines(self, variants: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, LLMEngine]]:
         """One engine, with weights and KV cache of its own, for each variant's options; warmed
         up.
         """
@@ -120,20 +120,20 @@ def greedy(
     )
 
 
-def random_prompt(rng: random.Random, engine: Engine, num_tokens: int) -> list[int]:
+def random_prompt(rng: random.Random, engine: LLMEngine, num_tokens: int) -> list[int]:
     return rng.choices(range(engine.info.vocab_size), k=num_tokens)
 
 
-def step(engine: Engine) -> list[RequestOutput]:
+def step(engine: LLMEngine) -> list[RequestOutput]:
     """One step; a benchmark whose requests fail measures nothing, so their errors are raised."""
     outputs = engine.step()
     for output in outputs:
         if output.error is not None:
-            raise output.error
+            raise output.error.to_exception()
     return outputs
 
 
-def run_to_end(engine: Engine) -> int:
+def run_to_end(engine: LLMEngine) -> int:
     """Step until nothing is left; returns the number of steps."""
     steps = 0
     while engine.has_work():
@@ -142,7 +142,7 @@ def run_to_end(engine: Engine) -> int:
     return steps
 
 
-def time_to_first_token(engine: Engine, call: GenerationRequest) -> float:
+def time_to_first_token(engine: LLMEngine, call: GenerationRequest) -> float:
     """Seconds from submission to the first token of a request that is alone; then it is aborted."""
     began = time.perf_counter()
     engine.submit(call)

@@ -17,8 +17,8 @@ from benchmarks.gpu.environment import record
 from tests.checkpoints import LLAMA3_ROPE, tiny_config, write_checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.engine.clients.base import GenerationRequest
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.messages import GenerationRequest
 from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
 
@@ -72,16 +72,16 @@ def compare(folder: Path, family: str, device: str) -> dict[str, Any]:
     bytes_per_block = cpu.info.kv_bytes_per_token * BLOCK_SIZE
     config = EngineConfig.from_flat({**options, "kv_cache_memory": BLOCKS * bytes_per_block})
     executor = TorchExecutor.load(config)
-    engine = Engine(executor, config=config)
+    engine = LLMEngine(executor, config=config)
     outputs: dict[str, list[int]] = {}
     for call in calls():
         engine.submit(call)
     while engine.has_work():
         for output in engine.step():
             if output.error:
-                raise output.error
+                raise output.error.to_exception()
             outputs.setdefault(output.request_id, []).extend(output.token_ids)
-        engine.kv.check_integrity()
+        engine.scheduler.kv.check_integrity()
     wrong = []
     for call in calls():
         expected, _ = generate_naive(

@@ -23,8 +23,8 @@ from benchmarks import make_checkpoint
 from benchmarks.gpu.environment import record
 from twostroke.core.config import EngineConfig
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.engine.clients.base import GenerationRequest
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.messages import GenerationRequest
 from twostroke.runtime.torch_executor import TorchExecutor
 
 # Bytes/s and bf16 FLOP/s that were measured on such devices.
@@ -42,7 +42,7 @@ def decode_row(folder: Path, device: str, batch: int) -> dict[str, Any]:
         {**options, "kv_cache_memory": memory, "enable_prefix_caching": False}
     )
     executor = TorchExecutor.load(config)
-    engine = Engine(executor, config=config)
+    engine = LLMEngine(executor, config=config)
     params = SamplingParams(temperature=0, max_tokens=OUTPUT, ignore_eos=True, detokenize=False)
     times: list[tuple[int, float]] = []
     for round_ in range(2):  # the first one warms up

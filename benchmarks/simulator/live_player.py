@@ -8,8 +8,8 @@ from collections.abc import Callable
 from random import Random
 
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.engine.clients.base import GenerationRequest
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.messages import GenerationRequest
 from twostroke.simulator.fleet.fleet import RequestResult
 from twostroke.simulator.workloads.base import RequestSpec, Workload
 
@@ -34,7 +34,7 @@ class LivePlayer:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: LLMEngine,
         workload: Workload,
         seed: str,
         look: Callable[[], float] | None = None,
@@ -73,7 +73,7 @@ class LivePlayer:
             now = self._now()
             for output in outputs:
                 if output.error is not None:
-                    raise output.error
+                    raise output.error.to_exception()
                 self._first.setdefault(output.request_id, now)
                 self._sent[output.request_id][1].extend(output.token_ids)
                 if output.finished:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.claims.report import Others
 from benchmarks.simulator.live_player import LivePlayer
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
 from twostroke.simulator.calibration.machine_speed import SAME, Speed, usual
 from twostroke.simulator.fleet.fleet import RequestResult
 from twostroke.simulator.workloads.base import Workload
@@ -78,7 +78,7 @@ class LiveRun:
 
 
 def watched_run(
-    engine: Engine,
+    engine: LLMEngine,
     workload: Workload,
     seed: str,
     probe: SpeedProbe,
@@ -138,6 +138,6 @@ def _speed(probe: SpeedProbe) -> Speed:
     return usual(found)
 
 
-def _next_step(engine: Engine) -> int:
+def _next_step(engine: LLMEngine) -> int:
     events = engine.recorder.events()
     return events[-1].step + 1 if events else 0

@@ -9,7 +9,7 @@ from twostroke.core.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from twostroke.core.config import EngineConfig
-    from twostroke.engine.clients.base import GenerationRequest
+    from twostroke.engine.messages import GenerationRequest
     from twostroke.llm import LLM
     from twostroke.startup import load_engine, start_async_engine
 

@@ -17,7 +17,7 @@ from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.engine.clients.base import GenerationRequest
+from twostroke.engine.messages import GenerationRequest
 from twostroke.startup import load_engine
 from twostroke.text.chat_template import ChatTemplate
 
@@ -70,7 +70,8 @@ class GenerationResult:
 
     def take(self, output: RequestOutput) -> None:
         """Add what a step brought."""
-        self.error = self.error or output.error
+        if output.error is not None and self.error is None:
+            self.error = output.error.to_exception()
         sample = self.outputs[output.index]
         sample.text += output.text
         sample.token_ids += output.token_ids

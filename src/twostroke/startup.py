@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from twostroke.core.config import EngineConfig
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.observability.process import age_of_process
 from twostroke.text.tokenizer import Tokenizer
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from twostroke.runtime.speed_probe import SpeedProbe
 
 
-def load_engine(config: EngineConfig, *, served_model_name: str | None = None) -> Engine:
+def load_engine(config: EngineConfig, *, served_model_name: str | None = None) -> LLMEngine:
     """Load model and tokenizer side by side.
 
     Args:
@@ -43,7 +43,7 @@ def load_engine(config: EngineConfig, *, served_model_name: str | None = None) -
         executor = TorchExecutor.load(config, folder)
         seconds["ready"] = age_of_process()
         executor.info.load_seconds.update(seconds)
-        return Engine(executor, loaded_tokenizer, config, served_model_name=served_model_name)
+        return LLMEngine(executor, loaded_tokenizer, config, served_model_name=served_model_name)
 
 
 def make_speed_probe(device: str) -> SpeedProbe:

@@ -17,7 +17,7 @@ from twostroke.bench.options import OfflineBenchOptions
 from twostroke.cli.main import run
 from twostroke.core.errors import ConfigError, RequestFailedError, RequestTooLargeError
 from twostroke.core.output import RequestOutput
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
 from twostroke.observability.profile import COMPONENTS
 from twostroke.text.tokenizer import Tokenizer
 
@@ -26,8 +26,8 @@ def options(**fields: Any) -> OfflineBenchOptions:
     return OfflineBenchOptions(**{"num_prompts": 6, "input_len": 8, "output_len": 5, **fields})
 
 
-def make_engine() -> Engine:
-    return Engine(FakeExecutor(), Tokenizer(byte_level()))
+def make_engine() -> LLMEngine:
+    return LLMEngine(FakeExecutor(), Tokenizer(byte_level()))
 
 
 @pytest.mark.parametrize(("batch_size", "prefills"), [(None, 1), (2, 3), (1, 6)])
@@ -68,7 +68,7 @@ def test_what_does_not_fit_or_fails_is_raised() -> None:
     executor = FakeExecutor()
     executor.raise_next = RuntimeError("boom")
     with pytest.raises(RequestFailedError, match="boom"):
-        run_offline(Engine(executor, Tokenizer(byte_level())), options(), 0)
+        run_offline(LLMEngine(executor, Tokenizer(byte_level())), options(), 0)
     with pytest.raises(ConfigError, match="--batch-size"):
         options(batch_size=0)
 

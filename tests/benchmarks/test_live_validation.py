@@ -16,7 +16,7 @@ from benchmarks.simulator.live_player import LivePlayer
 from benchmarks.simulator.live_runs import LiveRun, counted_runs, watched_run
 from benchmarks.simulator.live_workloads import Pace, workloads
 from tests.fakes import FakeExecutor
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
 from twostroke.runtime.speed_probe import SpeedProbe
 from twostroke.simulator.calibration.machine_speed import Speed
 from twostroke.simulator.fleet.fleet import RequestResult
@@ -24,8 +24,8 @@ from twostroke.simulator.workloads.make import make_workload
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 
-def play(options: SimulatedWorkloadOptions) -> tuple[Engine, list[RequestResult]]:
-    engine = Engine(FakeExecutor(num_blocks=600, block_size=16, max_model_len=4096))
+def play(options: SimulatedWorkloadOptions) -> tuple[LLMEngine, list[RequestResult]]:
+    engine = LLMEngine(FakeExecutor(num_blocks=600, block_size=16, max_model_len=4096))
     return engine, LivePlayer(engine, make_workload(options).workload, "test").run()
 
 
@@ -71,7 +71,7 @@ def test_a_closed_loop_keeps_its_clients_busy() -> None:
 
 def test_looks_cost_no_request_anything() -> None:
     """Where there are pauses they fall into them; the clock stands still meanwhile in any case."""
-    engine = Engine(FakeExecutor(num_blocks=600, block_size=16, max_model_len=4096))
+    engine = LLMEngine(FakeExecutor(num_blocks=600, block_size=16, max_model_len=4096))
     steps_at_looks: list[int] = []
 
     def look() -> float:
@@ -118,7 +118,7 @@ def test_which_runs_count_depends_on_the_machine_alone() -> None:
 
 
 def test_the_machine_is_watched_while_a_workload_runs() -> None:
-    engine = Engine(FakeExecutor(num_blocks=600, block_size=16, max_model_len=4096))
+    engine = LLMEngine(FakeExecutor(num_blocks=600, block_size=16, max_model_len=4096))
     options = SimulatedWorkloadOptions(
         workload="random", num_requests=3, rate=10.0, input_len=10, output_len=4
     )

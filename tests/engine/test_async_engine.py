@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.fakes import FakeExecutor, next_token
+from tests.fakes import FakeExecutor, failed_with, next_token
 from twostroke.core.config import EngineConfig, SchedulerConfig
 from twostroke.core.errors import (
     EngineDeadError,
@@ -23,9 +23,9 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import StepPlan, StepResult
-from twostroke.engine.clients.base import GenerationRequest
 from twostroke.engine.clients.thread import AsyncEngine
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.messages import GenerationRequest
 
 
 class SlowExecutor(FakeExecutor):
@@ -51,7 +51,7 @@ def call(request_id: str, **params: Any) -> GenerationRequest:
 
 @pytest_asyncio.fixture
 async def engine() -> AsyncIterator[AsyncEngine]:
-    engine = AsyncEngine(Engine(SlowExecutor()), stall_seconds=0.2)
+    engine = AsyncEngine(LLMEngine(SlowExecutor()), stall_seconds=0.2)
     yield engine
     engine.close()
 
@@ -85,7 +85,7 @@ async def test_leaving_a_stream_frees_its_blocks(engine: AsyncEngine) -> None:
         break
     stream.abort()
     await until(lambda: not engine._engine.has_work())
-    assert engine._engine.kv.pool.num_free == engine.info.num_blocks
+    assert engine._engine.scheduler.kv.pool.num_free == engine.info.num_blocks
 
 
 async def test_aborting_while_reading_ends_the_stream(engine: AsyncEngine) -> None:
@@ -158,7 +158,7 @@ async def test_an_aborted_stream_is_heard_no_more(engine: AsyncEngine) -> None:
 
 
 async def test_closing_ends_open_streams_and_refuses_new_ones() -> None:
-    engine = AsyncEngine(Engine(SlowExecutor()))
+    engine = AsyncEngine(LLMEngine(SlowExecutor()))
     stream = engine.submit(call("a", max_tokens=100))
     await asyncio.to_thread(engine.close)
     outputs = await asyncio.wait_for(_all(stream), 5)
@@ -180,7 +180,7 @@ async def test_bad_request_raises_at_once_and_the_id_stays_free(engine: AsyncEng
 
 async def test_draining_and_closing_at_once_leaves_nobody_waiting() -> None:
     """What was aborted in the last moment gets its last output before the thread ends."""
-    engine = AsyncEngine(Engine(SlowExecutor()))
+    engine = AsyncEngine(LLMEngine(SlowExecutor()))
     stream = engine.submit(call("a", max_tokens=100))
     await engine.drain(0)
     await asyncio.to_thread(engine.close)
@@ -204,9 +204,9 @@ async def test_outputs_lost_with_a_failing_step_still_end_their_streams(
     def broken(event: object) -> None:
         raise OSError("disk")
 
-    monkeypatch.setattr(engine._engine.metrics, "observe_step", broken)
+    monkeypatch.setattr(engine._engine.metrics, "on_step", broken)
     outputs = await asyncio.wait_for(_all(engine.submit(call("a", max_tokens=1))), 5)
-    assert isinstance(outputs[-1].error, EngineDeadError)
+    assert failed_with(outputs[-1].error, EngineDeadError)
 
 
 async def test_drain_lets_running_requests_finish_and_takes_no_more(engine: AsyncEngine) -> None:
@@ -254,7 +254,7 @@ async def test_a_bug_in_the_engine_reaches_every_client(
     submitted.set()
     for stream in streams:
         last = (await asyncio.wait_for(_all(stream), 5))[-1]
-        assert isinstance(last.error, EngineDeadError)
+        assert failed_with(last.error, EngineDeadError)
     with pytest.raises(EngineDeadError):
         engine.submit(call("later"))
     assert "bug" in (engine.unhealthy_reason() or "")
@@ -264,7 +264,7 @@ def test_streams_of_a_closed_event_loop_leave() -> None:
     """Whoever calls ``asyncio.run`` twice: their ids are free again, and a drain does not wait for
     them.
     """
-    engine = AsyncEngine(Engine(SlowExecutor()))
+    engine = AsyncEngine(LLMEngine(SlowExecutor()))
 
     async def leave() -> None:
         engine.submit(call("running", max_tokens=100))
@@ -294,7 +294,7 @@ async def test_what_is_no_exception_ends_the_engine_for_everybody(
 
     monkeypatch.setattr(engine._engine.executor, "execute", panic)
     last = (await asyncio.wait_for(_all(engine.submit(call("a"))), 5))[-1]
-    assert isinstance(last.error, EngineDeadError) and "panicked" in last.error.message
+    assert failed_with(last.error, EngineDeadError) and "panicked" in last.error.message
     await until(lambda: not engine._thread.is_alive())
     with pytest.raises(EngineDeadError):
         engine.submit(call("later"))
@@ -304,7 +304,7 @@ async def test_a_full_queue_refuses_at_once_and_takes_again_once_it_has_moved() 
     config = EngineConfig(scheduler=SchedulerConfig(max_num_seqs=1))
     executor = SlowExecutor()
     executor.delay = 0.05
-    engine = AsyncEngine(Engine(executor, config=config), max_queued_requests=2)
+    engine = AsyncEngine(LLMEngine(executor, config=config), max_queued_requests=2)
     try:
         running = engine.submit(call("running", max_tokens=100))
         await until(lambda: engine.stats().num_running == 1)

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import VOCAB, FakeExecutor, next_token
+from tests.fakes import VOCAB, FakeExecutor, failed_with, next_token
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import (
     EngineDeadError,
+    ErrorMessage,
     InsufficientMemoryError,
     InvalidRequestError,
     NonFiniteLogitsError,
@@ -25,8 +26,9 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import StepPlan, StepResult
-from twostroke.engine.clients.base import GenerationRequest
-from twostroke.engine.engine import MAX_CONSECUTIVE_FAILURES, Engine
+from twostroke.engine.engine import MAX_CONSECUTIVE_FAILURES
+from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.messages import GenerationRequest, make_requests
 from twostroke.text.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer(byte_level())
@@ -44,7 +46,7 @@ class TextExecutor(FakeExecutor):
         result = super().execute(plan)
         for request_id in result.token_ids:
             result.token_ids[request_id] = [
-                self.says[request_id][plan.scheduled[request_id].request.num_output_tokens]
+                self.says[request_id][self.requests[request_id].num_output_tokens]
             ]
         return result
 
@@ -56,7 +58,7 @@ class NanExecutor(FakeExecutor):
         result = super().execute(plan)
         if "bad" in result.token_ids and plan.scheduled["bad"].start > 0:
             del result.token_ids["bad"]
-            result.errors["bad"] = NonFiniteLogitsError("NaN")
+            result.errors["bad"] = ErrorMessage.of(NonFiniteLogitsError("NaN"))
         return result
 
 
@@ -69,7 +71,7 @@ def call(request_id: str, prompt: list[int] | None = None, **params: Any) -> Gen
     )
 
 
-def finish(engine: Engine, limit: int = 200) -> dict[str, list[RequestOutput]]:
+def finish(engine: LLMEngine, limit: int = 200) -> dict[str, list[RequestOutput]]:
     """Step until nothing is left; outputs by request, integrity checked after each step."""
     outputs: dict[str, list[RequestOutput]] = {}
     for _ in range(limit):
@@ -77,16 +79,16 @@ def finish(engine: Engine, limit: int = 200) -> dict[str, list[RequestOutput]]:
             break
         for output in engine.step():
             outputs.setdefault(output.request_id, []).append(output)
-        engine.kv.check_integrity()
+        engine.scheduler.kv.check_integrity()
     assert not engine.has_work()
-    assert engine.kv.pool.num_free == engine.kv.pool.num_blocks
+    assert engine.scheduler.kv.pool.num_free == engine.scheduler.kv.pool.num_blocks
     return outputs
 
 
 def say(text: str, **params: Any) -> tuple[str, RequestOutput]:
     """What reaches the client when the model says ``text``, and the last output."""
     tokens = TOKENIZER.encode(text, add_special_tokens=False)
-    engine = Engine(TextExecutor({"a": tokens}), TOKENIZER)
+    engine = LLMEngine(TextExecutor({"a": tokens}), TOKENIZER)
     fields: dict[str, Any] = {"detokenize": True, "max_tokens": len(tokens), **params}
     engine.submit(call("a", **fields))
     outputs = finish(engine)["a"]
@@ -129,24 +131,23 @@ def test_stop_token_is_left_out_of_the_text_unless_asked_for() -> None:
 
 
 def test_one_request_with_broken_numbers_fails_alone() -> None:
-    engine = Engine(NanExecutor())
+    engine = LLMEngine(NanExecutor())
     engine.submit(call("bad"))
     engine.submit(call("good"))
     outputs = finish(engine)
-    assert isinstance(outputs["bad"][-1].error, NonFiniteLogitsError)
+    assert failed_with(outputs["bad"][-1].error, NonFiniteLogitsError)
     assert outputs["good"][-1].finish_reason is FinishReason.LENGTH
     assert engine.dead is None
 
 
 def test_failing_pass_fails_its_requests_with_the_cause_and_the_engine_goes_on() -> None:
     executor = FakeExecutor()
-    engine = Engine(executor)
+    engine = LLMEngine(executor)
     engine.submit(call("a"))
     executor.raise_next = ValueError("boom")
     (output,) = engine.step()
-    assert isinstance(output.error, RequestFailedError)
-    assert "boom" in output.error.message
-    assert isinstance(output.error.__cause__, ValueError)
+    assert failed_with(output.error, RequestFailedError)
+    assert output.error is not None and "ValueError: boom" in output.error.message
     engine.submit(call("b"))
     assert finish(engine)["b"][-1].finish_reason is FinishReason.LENGTH
     assert engine.recorder.events()[0].error is not None
@@ -155,7 +156,7 @@ def test_failing_pass_fails_its_requests_with_the_cause_and_the_engine_goes_on()
 def test_engine_that_keeps_failing_says_so_and_ends_everything() -> None:
     """Never a silent hang: all requests get the error, and further ones are refused with it."""
     executor = FakeExecutor()
-    engine = Engine(executor, config=EngineConfig.from_flat({"max_num_seqs": 1}))
+    engine = LLMEngine(executor, config=EngineConfig.from_flat({"max_num_seqs": 1}))
     for number in range(MAX_CONSECUTIVE_FAILURES + 1):
         engine.submit(call(str(number)))
     outputs: list[RequestOutput] = []
@@ -168,7 +169,7 @@ def test_engine_that_keeps_failing_says_so_and_ends_everything() -> None:
         "2",
         "3",
     }
-    assert isinstance(outputs[-1].error, EngineDeadError)
+    assert failed_with(outputs[-1].error, EngineDeadError)
     assert not engine.has_work()
     with pytest.raises(EngineDeadError):
         engine.submit(call("later"))
@@ -177,7 +178,7 @@ def test_engine_that_keeps_failing_says_so_and_ends_everything() -> None:
 def test_every_end_is_counted_once_and_stands_in_an_event() -> None:
     """Whatever ended a request: itself, a failing pass, an abort, or the end of the engine."""
     executor = FakeExecutor()
-    engine = Engine(executor, config=EngineConfig.from_flat({"max_num_seqs": 2}))
+    engine = LLMEngine(executor, config=EngineConfig.from_flat({"max_num_seqs": 2}))
     for request_id in ("done", "aborted", "waiting"):
         engine.submit(call(request_id, max_tokens=2))
     engine.abort("aborted")
@@ -217,7 +218,7 @@ def test_every_end_is_counted_once_and_stands_in_an_event() -> None:
 
 def test_stop_string_on_the_last_allowed_token_counts_as_stop() -> None:
     tokens = TOKENIZER.encode("one two three", add_special_tokens=False)
-    engine = Engine(TextExecutor({"a": tokens}), TOKENIZER)
+    engine = LLMEngine(TextExecutor({"a": tokens}), TOKENIZER)
     engine.submit(call("a", detokenize=True, max_tokens=len(tokens), stop="three"))
     assert finish(engine)["a"][-1].finish_reason is FinishReason.STOP
     assert [f.reason for event in engine.recorder.events() for f in event.finished] == [
@@ -226,7 +227,7 @@ def test_stop_string_on_the_last_allowed_token_counts_as_stop() -> None:
 
 
 def test_a_closed_engine_says_so() -> None:
-    engine = Engine(FakeExecutor())
+    engine = LLMEngine(FakeExecutor())
     engine.submit(call("a"))
     assert [output.finish_reason for output in engine.close()] == [FinishReason.ABORT]
     with pytest.raises(EngineDeadError, match="closed"):
@@ -234,7 +235,7 @@ def test_a_closed_engine_says_so() -> None:
 
 
 def test_abort_ends_all_samples_and_frees_their_blocks() -> None:
-    engine = Engine(FakeExecutor())
+    engine = LLMEngine(FakeExecutor())
     engine.submit(call("a", n=3, max_tokens=50))
     for _ in range(3):
         engine.step()
@@ -242,14 +243,14 @@ def test_abort_ends_all_samples_and_frees_their_blocks() -> None:
     assert [(o.index, o.finish_reason) for o in outputs] == [
         (i, FinishReason.ABORT) for i in range(3)
     ]
-    engine.kv.check_integrity()
-    assert engine.kv.pool.num_free == engine.kv.pool.num_blocks
+    engine.scheduler.kv.check_integrity()
+    assert engine.scheduler.kv.pool.num_free == engine.scheduler.kv.pool.num_blocks
     assert engine.abort("a") == []
 
 
 def test_samples_of_one_request_differ_by_their_seeds_and_repeat() -> None:
     def tokens() -> list[list[int]]:
-        engine = Engine(FakeExecutor())
+        engine = LLMEngine(FakeExecutor())
         engine.submit(call("a", n=3, seed=7))
         outputs = finish(engine)["a"]
         return [[t for o in outputs if o.index == i for t in o.token_ids] for i in range(3)]
@@ -275,7 +276,7 @@ def test_samples_of_one_request_differ_by_their_seeds_and_repeat() -> None:
 def test_bad_requests_are_refused_before_anything_is_queued(
     request_: GenerationRequest, error: type[InvalidRequestError], param: str
 ) -> None:
-    engine = Engine(FakeExecutor())
+    engine = LLMEngine(FakeExecutor())
     with pytest.raises(error) as caught:
         engine.submit(request_)
     assert caught.value.param == param
@@ -283,7 +284,7 @@ def test_bad_requests_are_refused_before_anything_is_queued(
 
 
 def test_an_id_in_use_is_refused_whole() -> None:
-    engine = Engine(FakeExecutor())
+    engine = LLMEngine(FakeExecutor())
     engine.submit(call("a"))
     with pytest.raises(InvalidRequestError, match="in use"):
         engine.submit(call("a", n=2))
@@ -295,7 +296,7 @@ def test_an_id_in_use_is_refused_whole() -> None:
 def test_too_little_memory_for_a_batch_does_not_end_the_engine() -> None:
     """Three clients with prompts that are too large in a row must not take the server down."""
     executor = FakeExecutor()
-    engine = Engine(executor)
+    engine = LLMEngine(executor)
     for number in range(MAX_CONSECUTIVE_FAILURES + 1):
         engine.submit(call(str(number)))
         executor.raise_next = InsufficientMemoryError("too large")
@@ -319,12 +320,12 @@ def test_too_little_memory_for_a_batch_does_not_end_the_engine() -> None:
 def test_wrong_types_from_python_are_refused(fields: dict[str, Any], param: str) -> None:
     """A bad value that reached the scheduler's queue would end the engine for everybody."""
     with pytest.raises(InvalidRequestError) as caught:
-        Engine(FakeExecutor()).submit(replace(call("x"), **fields))
+        LLMEngine(FakeExecutor()).submit(replace(call("x"), **fields))
     assert caught.value.param == param
 
 
 def test_labels_stand_in_the_event_of_the_first_step() -> None:
-    engine = Engine(FakeExecutor())
+    engine = LLMEngine(FakeExecutor())
     engine.submit(replace(call("a"), labels={"user": "joe"}))
     engine.submit(call("b"))
     finish(engine)
@@ -337,13 +338,13 @@ def test_labels_stand_in_the_event_of_the_first_step() -> None:
 
 
 def test_bad_words_are_banned_as_they_are_written() -> None:
-    engine = Engine(TextExecutor({}), TOKENIZER)
-    request = engine.prepare(call("a", detokenize=True, bad_words=["\n", " "]))[0]
+    engine = LLMEngine(TextExecutor({}), TOKENIZER)
+    request = engine.prepare(call("a", detokenize=True, bad_words=["\n", " "]))
     newline, space = (
         tuple(TOKENIZER.encode(word, add_special_tokens=False)) for word in ("\n", " ")
     )
     assert set(request.bad_words_token_ids) >= {newline, space}
-    only_newline = engine.prepare(call("b", detokenize=True, bad_words=["\n"]))[0]
+    only_newline = engine.prepare(call("b", detokenize=True, bad_words=["\n"]))
     assert space not in only_newline.bad_words_token_ids
 
 
@@ -353,7 +354,7 @@ def test_parameters_are_checked_once_for_all_samples_and_prompts(
     """On the event loop's thread: 256 bad words, or 262,144 token ids, took seconds for 256 prompts
     or samples.
     """
-    engine = Engine(FakeExecutor(), TOKENIZER)
+    engine = LLMEngine(FakeExecutor(), TOKENIZER)
     encoded: list[str] = []
     made: list[SamplingParams] = []
     check = SamplingParams.__post_init__
@@ -369,7 +370,7 @@ def test_parameters_are_checked_once_for_all_samples_and_prompts(
     monkeypatch.setattr(Tokenizer, "encode_all", encode_all)
     first = call("a", detokenize=True, bad_words=["x", "y"], prompt_logprobs=1, n=16)
     monkeypatch.setattr(SamplingParams, "__post_init__", counted)
-    samples = engine.prepare(first)
+    samples = make_requests(engine.prepare(first))
     assert len(encoded) == 6  # as written, at the start of a text, and after a space
     assert {sample.bad_words_token_ids for sample in samples} == {((1,),)}
     assert [sample.params.prompt_logprobs for sample in samples] == [1] + [None] * 15
@@ -383,14 +384,14 @@ def test_parameters_are_checked_once_for_all_samples_and_prompts(
 
 
 def test_without_max_tokens_an_answer_may_fill_context_or_cache() -> None:
-    engine = Engine(FakeExecutor(num_blocks=8))  # 32 slots, context 128
+    engine = LLMEngine(FakeExecutor(num_blocks=8))  # 32 slots, context 128
     engine.submit(call("a", max_tokens=None))
     tokens = sum(len(output.token_ids) for output in finish(engine)["a"])
     assert tokens == 32 - 3
 
 
 def test_metrics_and_events_tell_what_happened() -> None:
-    engine = Engine(FakeExecutor())
+    engine = LLMEngine(FakeExecutor())
     engine.submit(call("a", list(range(1, 14)), max_tokens=3))
     finish(engine)
     engine.submit(call("b", list(range(1, 14)), max_tokens=3))

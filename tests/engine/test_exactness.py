@@ -23,8 +23,8 @@ from tests.instruction_sets import INSTRUCTION_SETS, selected
 from twostroke.core.config import EngineConfig
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.engine.clients.base import GenerationRequest
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.messages import GenerationRequest
 from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.sampling.random import derive_seed
@@ -103,7 +103,7 @@ def calls(draw: st.DrawFn) -> list[Call]:
 
 
 def run(
-    engine: Engine, calls: list[Call]
+    engine: LLMEngine, calls: list[Call]
 ) -> dict[tuple[str, int], tuple[list[int], FinishReason | None]]:
     """Drive the engine through the calls; its block tables are checked after every step."""
     got: dict[tuple[str, int], tuple[list[int], FinishReason | None]] = {}
@@ -123,11 +123,11 @@ def run(
                     position.chosen.token_id for position in output.logprobs
                 ] == output.token_ids
             got[output.request_id, output.index] = (tokens + output.token_ids, output.finish_reason)
-        engine.kv.check_integrity()
+        engine.scheduler.kv.check_integrity()
         if step > 10 and not engine.has_work():
             break
     assert not engine.has_work()
-    assert engine.kv.pool.num_free == engine.kv.pool.num_blocks
+    assert engine.scheduler.kv.pool.num_free == engine.scheduler.kv.pool.num_blocks
     return got
 
 
@@ -185,7 +185,7 @@ def test_every_output_equals_the_reference_without_a_cache(
         assume(there)
         executor = TorchExecutor.load(config)
         assert executor.info.num_blocks == num_blocks
-        outputs = run(Engine(executor, config=config), calls)
+        outputs = run(LLMEngine(executor, config=config), calls)
     for call in calls:
         request = call.request
         for index in range(request.params.n):

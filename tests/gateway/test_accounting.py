@@ -19,7 +19,7 @@ from tests.text.tiny_tokenizers import byte_level
 from twostroke.core.config import EngineConfig, PolicyName, SchedulerConfig
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.clients.thread import AsyncEngine
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
 from twostroke.gateway.gateway import Gateway
 from twostroke.gateway.keys import given_keys
 from twostroke.gateway.options import GatewayOptions
@@ -43,7 +43,7 @@ class SlowExecutor(FakeExecutor):
 class Bench:
     """A running server, its executor, and what its keys have been billed."""
 
-    def __init__(self, url: str, engine: Engine, executor: SlowExecutor) -> None:
+    def __init__(self, url: str, engine: LLMEngine, executor: SlowExecutor) -> None:
         self.url = url
         self.engine = engine
         self.executor = executor
@@ -76,7 +76,7 @@ class Bench:
 def serve(policy: PolicyName = "fcfs", max_num_seqs: int = 8, **options: Any) -> Iterator[Bench]:
     executor = SlowExecutor(num_blocks=400, max_model_len=1000)
     config = EngineConfig(scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, policy=policy))
-    engine = Engine(executor, Tokenizer(byte_level()), config, served_model_name="fake")
+    engine = LLMEngine(executor, Tokenizer(byte_level()), config, served_model_name="fake")
     client = AsyncEngine(engine)
     gateway = Gateway(GatewayOptions(api_key=(ALICE, BOB), tokens_per_minute=LIMIT, **options))
     try:

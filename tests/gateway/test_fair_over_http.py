@@ -19,7 +19,7 @@ from tests.text.tiny_tokenizers import byte_level
 from twostroke.core.config import EngineConfig, PolicyName, SchedulerConfig
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.clients.thread import AsyncEngine
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
 from twostroke.gateway.gateway import Gateway
 from twostroke.gateway.options import GatewayOptions
 from twostroke.text.tokenizer import Tokenizer
@@ -39,7 +39,7 @@ class TimedExecutor(FakeExecutor):
 @contextmanager
 def two_keys(policy: PolicyName) -> Iterator[tuple[str, AsyncEngine]]:
     config = SchedulerConfig(policy=policy, max_num_seqs=NUM_SEATS, max_num_batched_tokens=64)
-    engine = Engine(
+    engine = LLMEngine(
         TimedExecutor(2000, max_model_len=400),
         Tokenizer(byte_level()),
         EngineConfig(scheduler=config),

@@ -1,16 +1,15 @@
-"""Plans and results of a made-up engine run, for the tests of everything that consumes step
-events.
-"""
+"""Steps of a made-up engine run, for the tests of everything that observes steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from twostroke.core.errors import TwostrokeError
+from twostroke.core.errors import ErrorMessage, TwostrokeError
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import Decision, Reason, ScheduledRequest, StepPlan, StepResult
-from twostroke.observability.events import SchedulerStats, StepEvent, build_step_event
+from twostroke.observability.events import SchedulerStats, StepEvent
+from twostroke.observability.observer import ObservedStep
 
 
 def make_request(
@@ -26,49 +25,65 @@ def make_request(
     )
 
 
-def make_step(
+def observe(
     step: int,
     time: float,
     shares: Sequence[tuple[Request, int, int, int]],
     *,
     duration: float = 0.1,
     decisions: Sequence[Decision] = (),
-    finished: Sequence[tuple[str, FinishReason]] = (),
+    finished: Sequence[tuple[Request, FinishReason]] = (),
     error: TwostrokeError | None = None,
     stats: SchedulerStats | None = None,
-) -> StepEvent:
+    prefix: tuple[int, int] = (0, 0),
+) -> ObservedStep:
     """One step. Each share is a request, the first position, the number of tokens and how many new
-    ones it got.
+    ones it got; ``prefix``: tokens looked up and found.
     """
     plan = StepPlan(step=step, time=time, decisions=list(decisions))
-    for request, start, num_tokens, _ in shares:
-        plan.add(ScheduledRequest(request, start, num_tokens, [0, 1], 0))
+    result = StepResult(timings={"forward": duration / 2, "schedule": 0.001})
+    for request, start, num_tokens, num_new in shares:
+        plan.add(ScheduledRequest(request.request_id, start, num_tokens, num_new > 0, 2))
         if request.first_scheduled_time is None:
             request.first_scheduled_time = time
-    result = StepResult(timings={"forward": duration / 2})
-    for request, _, _, num_new in shares:
         if error is not None:
-            result.errors[request.request_id] = error
+            result.errors[request.request_id] = ErrorMessage.of(error)
             result.failure = error.message
         elif num_new:
             result.token_ids[request.request_id] = [7] * num_new
-            request.token_ids.extend(
-                [7] * num_new
-            )  # as Scheduler.update does before the event is built
+            request.token_ids.extend([7] * num_new)
+    for request, reason in finished:
+        request.finish_reason = reason
     stats = stats or SchedulerStats(num_running=len(shares), total_blocks=10, free_blocks=6)
-    return build_step_event(
+    observed = ObservedStep(
         plan,
         result,
-        started=time,
-        finished=time + duration,
-        stats=stats,
+        [share[0] for share in shares],
+        [],
+        lambda: time + duration,
+        lambda: stats,
         token_budget=8,
-        finished_requests=finished,
-        timings={"schedule": 0.001},
+        prefix_queries=prefix[0],
+        prefix_hits=prefix[1],
     )
+    assert observed.event.step == step  # made now: requests change with the next step
+    return observed
 
 
-def make_run() -> list[StepEvent]:
+def make_step(
+    step: int,
+    time: float,
+    shares: Sequence[tuple[Request, int, int, int]],
+    *,
+    decisions: Sequence[Decision] = (),
+    error: TwostrokeError | None = None,
+    stats: SchedulerStats | None = None,
+) -> StepEvent:
+    """The record of one step, see ``observe``."""
+    return observe(step, time, shares, decisions=decisions, error=error, stats=stats).event
+
+
+def make_steps() -> list[ObservedStep]:
     """Two requests: `a` is prefilled in two chunks and decodes; `b` waits, runs, is preempted, and
     comes back.
     """
@@ -76,9 +91,14 @@ def make_run() -> list[StepEvent]:
     preempted = Decision("b", Reason.PREEMPTED, by="a")
     waits = Decision("b", Reason.TOKEN_BUDGET, behind=0)
     return [
-        make_step(0, 1.0, [(a, 0, 4, 0)], decisions=[waits]),
-        make_step(1, 1.1, [(a, 4, 2, 1), (b, 0, 2, 1)]),
-        make_step(2, 1.2, [(a, 6, 1, 1)], decisions=[preempted]),
-        make_step(3, 1.3, [(a, 7, 1, 1), (b, 0, 3, 1)], finished=[("a", FinishReason.STOP)]),
-        make_step(4, 1.4, [(b, 3, 1, 1)], finished=[("b", FinishReason.LENGTH)]),
+        observe(0, 1.0, [(a, 0, 4, 0)], decisions=[waits]),
+        observe(1, 1.1, [(a, 4, 2, 1), (b, 0, 2, 1)]),
+        observe(2, 1.2, [(a, 6, 1, 1)], decisions=[preempted]),
+        observe(3, 1.3, [(a, 7, 1, 1), (b, 0, 3, 1)], finished=[(a, FinishReason.STOP)]),
+        observe(4, 1.4, [(b, 3, 1, 1)], finished=[(b, FinishReason.LENGTH)]),
     ]
+
+
+def make_run() -> list[StepEvent]:
+    """The records of ``make_steps``."""
+    return [step.event for step in make_steps()]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.observability.runs import make_request, make_run, make_step
+from tests.observability.runs import make_request, make_run, make_step, observe
 from twostroke.core.errors import RequestFailedError
 from twostroke.core.request import FinishReason
-from twostroke.core.step import Decision, Reason, StepPlan, StepResult
+from twostroke.core.step import Decision, Reason
 from twostroke.observability.events import (
     FinishedRequest,
     HeldBackRequest,
@@ -20,7 +20,6 @@ from twostroke.observability.events import (
     ScheduledTokens,
     SchedulerStats,
     StepEvent,
-    build_step_event,
 )
 
 
@@ -64,29 +63,12 @@ def test_times_budget_and_timings() -> None:
 
 
 def test_cache_numbers() -> None:
-    before = SchedulerStats(prefix_queries=100, prefix_hits=40)
-    after = SchedulerStats(
-        total_blocks=8,
-        free_blocks=6,
-        allocated_slots=32,
-        used_slots=24,
-        prefix_queries=130,
-        prefix_hits=56,
-    )
-    event = build_step_event(
-        StepPlan(step=3, time=0.0),
-        StepResult(),
-        started=0.0,
-        finished=0.0,
-        stats=after,
-        previous=before,
-    )
+    stats = SchedulerStats(total_blocks=8, free_blocks=6, allocated_slots=32, used_slots=24)
+    event = observe(3, 0.0, [], stats=stats, prefix=(30, 16)).event
     assert (event.prefix_queries, event.prefix_hits) == (30, 16)
     assert event.kv_waste == 0.25
     assert event.kv_usage == 0.25
-    empty = build_step_event(
-        StepPlan(step=0, time=0.0), StepResult(), started=0, finished=0, stats=SchedulerStats()
-    )
+    empty = observe(0, 0.0, [], stats=SchedulerStats()).event
     assert (empty.kv_waste, empty.kv_usage, empty.error) == (0.0, 0.0, None)
 
 
@@ -149,9 +131,7 @@ def test_reading_ignores_new_fields_and_refuses_wrong_ones() -> None:
 
 
 def test_decisions_about_unscheduled_requests_need_no_request() -> None:
-    plan = StepPlan(step=1, time=2.0, decisions=[Decision("q", Reason.NO_FREE_BLOCK, behind=4)])
-    event = build_step_event(
-        plan, StepResult(), started=2.0, finished=2.0, stats=SchedulerStats(num_waiting=5)
-    )
+    decision = Decision("q", Reason.NO_FREE_BLOCK, behind=4)
+    event = make_step(1, 2.0, [], decisions=[decision], stats=SchedulerStats(num_waiting=5))
     assert event.held_back[0].behind == 4
     assert event.num_waiting == 5

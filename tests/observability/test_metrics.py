@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.observability.runs import make_request, make_run, make_step
+from tests.observability.runs import make_request, make_steps, observe
 from twostroke.core.request import FinishReason, Request
 from twostroke.observability.events import SchedulerStats
 from twostroke.observability.metrics import EngineMetrics
@@ -49,8 +49,8 @@ def test_names_and_labels() -> None:
 
 def test_steps() -> None:
     metrics = EngineMetrics("pilot")
-    for event in make_run():
-        metrics.observe_step(event)
+    for step in make_steps():
+        metrics.on_step(step)
     assert value(metrics, "vllm:num_preemptions_total") == 1
     assert mean(metrics, "vllm:iteration_tokens_total") == (5, 14)
     assert value(metrics, "vllm:iteration_tokens_total_bucket", le="1.0") == 2
@@ -68,11 +68,9 @@ def test_state_of_the_cache() -> None:
         free_blocks=6,
         allocated_slots=10,
         used_slots=9,
-        prefix_queries=20,
-        prefix_hits=16,
     )
-    metrics.observe_step(make_step(0, 0.0, [], stats=stats))
-    metrics.observe_stats(stats)
+    metrics.on_step(observe(0, 0.0, [], stats=stats, prefix=(20, 16)))
+    assert metrics.stats == stats
     assert value(metrics, "vllm:num_requests_running") == 2
     assert value(metrics, "vllm:num_requests_waiting") == 3
     assert value(metrics, "vllm:kv_cache_usage_perc") == pytest.approx(0.4)
@@ -85,7 +83,6 @@ def test_state_of_the_cache() -> None:
 def test_latencies_of_a_request() -> None:
     metrics, request = EngineMetrics("pilot"), make_request(arrival_time=1.0)
     request.first_scheduled_time, request.first_token_time = 1.5, 2.5
-    metrics.observe_tokens([(request, 0)], 2.0)
     for now, count in ((2.5, 1), (3.5, 1), (4.5, 3)):
         request.token_ids.extend([7] * count)
         metrics.observe_tokens([(request, count)], now)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
+from tests.fakes import failed_with
 from tests.steps import StepDriver
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import (
@@ -123,7 +124,7 @@ def test_a_failing_request_fails_alone_and_its_slots_are_zeroed(broken_folder: P
     result = driver.step({"a": 5, "b": 3, "chunk": 2})
     assert set(result.errors) == {"a", "chunk"}
     assert (
-        isinstance(result.errors["a"], NonFiniteLogitsError)
+        failed_with(result.errors["a"], NonFiniteLogitsError)
         and "request a" in result.errors["a"].message
     )
     assert set(result.token_ids) == {"b"}
@@ -152,7 +153,7 @@ def test_what_lies_beyond_the_window_fails_its_request_too(tmp_path: Path) -> No
     )  # its last token sees none of it
     driver.requests["a"].num_computed_tokens = 0
     result = driver.step({"a": len(prompt), "b": 9})
-    assert isinstance(result.errors["a"], NonFiniteLogitsError)
+    assert failed_with(result.errors["a"], NonFiniteLogitsError)
     assert set(result.token_ids) == {"b"}
     assert all(
         bool(torch.isfinite(cache).all())
@@ -177,7 +178,7 @@ def test_a_row_that_fails_only_in_the_logits_fails_alone(folder: Path, tmp_path:
     driver = StepDriver.load(write_checkpoint(tmp_path, RAW, tensors), block_size=4)
     driver.add("a", PROMPTS["a"])
     result = driver.step({"a": 23})
-    assert isinstance(result.errors["a"], NonFiniteLogitsError) and not result.token_ids
+    assert failed_with(result.errors["a"], NonFiniteLogitsError) and not result.token_ids
 
 
 def test_block_copies_read_every_source_first(driver: StepDriver) -> None:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.step import NewRequest
+from twostroke.sampling.request_state import RequestState
 from twostroke.sampling.sampler import Sampler, SamplerOutput
 
 
@@ -21,9 +23,9 @@ def make_request(
     eos: frozenset[int] = frozenset(),
     bad_words: tuple[tuple[int, ...], ...] = (),
     **params: Any,
-) -> Request:
+) -> RequestState:
     params.setdefault("max_tokens", None)
-    return Request(
+    request = Request(
         request_id="r",
         token_ids=[*prompt, *output],
         params=SamplingParams(**params),
@@ -33,9 +35,10 @@ def make_request(
         eos_token_ids=eos,
         bad_words_token_ids=bad_words,
     )
+    return RequestState.of(NewRequest.of(request))
 
 
-def sample(logits: Tensor, requests: Sequence[Request]) -> SamplerOutput:
+def sample(logits: Tensor, requests: Sequence[RequestState]) -> SamplerOutput:
     """Sample from a copy of ``logits`` [rows, vocab]."""
     return Sampler(logits.shape[1], "cpu").sample(logits.clone(), requests)
 

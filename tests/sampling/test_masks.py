@@ -8,12 +8,12 @@ import torch
 
 from tests.sampling.helpers import make_request, sample, support
 from twostroke.core.errors import InvalidRequestError, NonFiniteLogitsError
-from twostroke.core.request import Request
 from twostroke.sampling.masks import MANY_TOKENS, apply_logit_bias, apply_masks
 from twostroke.sampling.pairs import Pairs
+from twostroke.sampling.request_state import RequestState
 
 
-def masked(request: Request, vocab: int = 5) -> list[int]:
+def masked(request: RequestState, vocab: int = 5) -> list[int]:
     logits = torch.zeros(1, vocab)
     apply_masks(logits, [request])
     return [token for token, logit in enumerate(logits[0].tolist()) if logit == -torch.inf]

@@ -3,13 +3,13 @@ from __future__ import annotations
 import torch
 
 from tests.sampling.helpers import make_request
-from twostroke.core.request import Request
 from twostroke.sampling.penalties import apply_penalties
+from twostroke.sampling.request_state import RequestState
 
 LOGITS = [4.0, -4.0, 2.0, 0.0, -torch.inf]
 
 
-def penalized(request: Request) -> list[float]:
+def penalized(request: RequestState) -> list[float]:
     logits = torch.tensor([LOGITS, LOGITS])
     apply_penalties(logits, [make_request(), request])
     assert logits[0].tolist() == LOGITS

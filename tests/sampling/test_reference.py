@@ -12,11 +12,11 @@ from torch import Tensor
 
 from tests.sampling.helpers import make_request, sample
 from twostroke.core.errors import InvalidRequestError
-from twostroke.core.request import Request
 from twostroke.sampling.reference import sample_reference
+from twostroke.sampling.request_state import RequestState
 
 
-def reference(logits: Tensor, request: Request) -> int:
+def reference(logits: Tensor, request: RequestState) -> int:
     """-1 where the reference says that nothing can be drawn."""
     try:
         return sample_reference(
@@ -37,7 +37,7 @@ def sometimes(strategy: st.SearchStrategy[Any], default: Any) -> st.SearchStrate
 
 
 @st.composite
-def requests(draw: st.DrawFn, vocab: int) -> Request:
+def requests(draw: st.DrawFn, vocab: int) -> RequestState:
     token = st.integers(0, vocab - 1)
     # Few distinct tokens, so that counts, bad words and masks meet.
     output = draw(st.lists(st.one_of(st.integers(0, 4), token), max_size=8))
@@ -72,7 +72,7 @@ def requests(draw: st.DrawFn, vocab: int) -> Request:
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> tuple[Tensor, list[Request]]:
+def batches(draw: st.DrawFn) -> tuple[Tensor, list[RequestState]]:
     vocab = draw(st.integers(50, 300))
     rows = draw(st.lists(requests(vocab), min_size=1, max_size=6))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
@@ -90,7 +90,7 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, list[Request]]:
 
 @settings(deadline=None, max_examples=150)
 @given(batches())
-def test_fast_equals_reference(batch: tuple[Tensor, list[Request]]) -> None:
+def test_fast_equals_reference(batch: tuple[Tensor, list[RequestState]]) -> None:
     logits, rows = batch
     output = sample(logits, rows)
     assert output.token_ids == [reference(logits[row], request) for row, request in enumerate(rows)]
@@ -99,7 +99,7 @@ def test_fast_equals_reference(batch: tuple[Tensor, list[Request]]) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(batches(), st.randoms(use_true_random=False))
-def test_company_makes_no_difference(batch: tuple[Tensor, list[Request]], random: Any) -> None:
+def test_company_makes_no_difference(batch: tuple[Tensor, list[RequestState]], random: Any) -> None:
     logits, rows = batch
     output = sample(logits, rows)
     order = list(range(len(rows)))

@@ -18,7 +18,8 @@ from twostroke.core.config import PolicyName, SchedulerConfig
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.step import Reason
 from twostroke.kv_cache.manager import KVCacheManager
-from twostroke.scheduling.policies.policies import FairPolicy
+from twostroke.scheduling.policies.choose import choose_policy
+from twostroke.scheduling.policies.fair import FairPolicy
 from twostroke.scheduling.scheduler import Scheduler
 
 INPUT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0
@@ -127,8 +128,8 @@ def test_the_counters_are_what_was_served(
     prompt once.
     """
     config, num_blocks, caching, requests = backlog
-    harness, meter = Harness(config, num_blocks, caching), Meter()
-    policy = harness.scheduler.policy = ChargesOnly()
+    policy = ChargesOnly()
+    harness, meter = Harness(config, num_blocks, caching, policy=policy), Meter()
     for request in requests:
         harness.scheduler.add(request)
     doomed = data.draw(
@@ -351,7 +352,7 @@ class FloodRun:
         config = SchedulerConfig(
             max_num_batched_tokens=self.budget, max_num_seqs=32, policy=self.policy
         )
-        self.scheduler = Scheduler(config, KVCacheManager(3000, BLOCK))
+        self.scheduler = Scheduler(config, KVCacheManager(3000, BLOCK), choose_policy(config))
         self.executor = FakeExecutor(3000, BLOCK)
         self.quiet = [
             (number * self.gap, self._request(f"quiet{number}", self.quiet_prompt, 4, "quiet"))
@@ -396,10 +397,10 @@ class FloodRun:
         seconds = 0.002 + 0.00025 * plan.num_tokens
         self.longest_step = max(self.longest_step, seconds)
         self.now += seconds
+        requests = [self.scheduler.requests[request_id] for request_id in plan.scheduled]
         self.scheduler.update(plan, result, self.now)
-        for item in plan.scheduled.values():
-            request = item.request
-            self.num_flood_tokens += item.num_tokens if request.tenant == "flood" else 0
+        for share, request in zip(plan.scheduled.values(), requests):
+            self.num_flood_tokens += share.num_tokens if request.tenant == "flood" else 0
             if request.tenant == "quiet" and request.first_token_time == self.now:
                 self.ttfts.append(self.now - request.arrival_time)
 

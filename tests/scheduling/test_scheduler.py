@@ -4,7 +4,6 @@ why.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -12,20 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes import VOCAB, FakeExecutor, next_token
+from twostroke.core import wire
 from twostroke.core.config import SchedulerConfig
-from twostroke.core.errors import NonFiniteLogitsError, RequestTooLargeError
+from twostroke.core.errors import ErrorMessage, NonFiniteLogitsError, RequestTooLargeError
 from twostroke.core.output import RequestOutput
-from twostroke.core.request import FinishReason, Request
+from twostroke.core.request import FinishReason, Request, RequestStatus
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.core.step import Reason, StepPlan
-from twostroke.kv_cache.manager import KVCacheManager, Prefix
+from twostroke.core.step import Reason, StepPlan, StepResult
+from twostroke.kv_cache.manager import KVCacheManager, Prefix, check_fits
+from twostroke.scheduling.policies.base import SchedulingPolicy
+from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.scheduler import Scheduler
+from twostroke.scheduling.stats import read_stats
 
 BLOCK = 4
 Arrival = tuple[int, list[int], int, int, int]  # step, prompt, max_tokens, n, priority
-Trace = tuple[
-    SchedulerConfig, int, bool, list[Arrival], dict[int, int]
-]  # ..., num_blocks, caching, arrivals, aborts
+# config, num_blocks, caching, num_drafts, arrivals, aborts
+Trace = tuple[SchedulerConfig, int, bool, int, list[Arrival], dict[int, int]]
 
 
 def make_request(
@@ -58,12 +60,18 @@ class Harness:
     config: SchedulerConfig = field(default_factory=SchedulerConfig)
     num_blocks: int = 64
     caching: bool = True
-    plans: list[str] = field(default_factory=list)
+    num_drafts: int = 0
+    policy: SchedulingPolicy | None = None
+    plans: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.executor = FakeExecutor(self.num_blocks, BLOCK)
+        self.executor = FakeExecutor(self.num_blocks, BLOCK, num_drafts=self.num_drafts)
         self.kv = KVCacheManager(self.num_blocks, BLOCK, enable_prefix_caching=self.caching)
-        self.scheduler = Scheduler(self.config, self.kv)
+        self.scheduler = Scheduler(
+            self.config,
+            self.kv,
+            choose_policy(self.config) if self.policy is None else self.policy,
+        )
         self.now = 0.0
         self.last: StepPlan = StepPlan(0, 0.0)
 
@@ -72,7 +80,7 @@ class Harness:
         assert self.last.num_tokens <= self.config.max_num_batched_tokens
         assert len(self.scheduler.running) <= self.config.max_num_seqs
         assert self.last.scheduled, "work waits but nothing was scheduled"
-        self.plans.append(json.dumps(self.last.summary()))
+        self.plans.append(wire.encode(self.last))
         result = self.executor.execute(self.last)
         assert set(self.executor.tables) <= set(self.scheduler.running), (
             "a request lost its blocks unannounced"
@@ -129,6 +137,7 @@ def traces(draw: st.DrawFn) -> Trace:
         config,
         draw(st.sampled_from([9, 9, 10, 12, 16, 30])),
         draw(st.booleans()),
+        draw(st.sampled_from([0, 0, 1, 4])),
         arrivals,
         aborts,
     )
@@ -136,12 +145,12 @@ def traces(draw: st.DrawFn) -> Trace:
 
 def replay(
     trace: Trace,
-) -> list[str]:
+) -> list[bytes]:
     """Run a trace to its end, check every output against the fake model alone, and return the
     plans.
     """
-    config, num_blocks, caching, arrivals, aborts = trace
-    harness = Harness(config, num_blocks, caching)
+    config, num_blocks, caching, num_drafts, arrivals, aborts = trace
+    harness = Harness(config, num_blocks, caching, num_drafts)
     samples: list[tuple[Request, list[int]]] = []
     for step in range(3000):
         for number, (at, prompt, max_tokens, n, priority) in enumerate(arrivals):
@@ -317,11 +326,10 @@ def test_static_batching_waits_for_the_whole_batch() -> None:
 
 
 def test_request_that_can_never_fit_is_refused_with_the_numbers() -> None:
-    harness = Harness(num_blocks=4)
     with pytest.raises(RequestTooLargeError) as caught:
-        harness.kv.check_fits(make_request("big", [1] * 10, 10))
+        check_fits(20, num_blocks=4, block_size=BLOCK)
     assert (caught.value.needed, caught.value.available) == (20, 16)
-    assert not harness.scheduler.has_work()
+    check_fits(16, num_blocks=4, block_size=BLOCK)
 
 
 def test_failed_request_ends_alone_and_leaves_nothing_in_the_cache() -> None:
@@ -335,7 +343,7 @@ def test_failed_request_ends_alone_and_leaves_nothing_in_the_cache() -> None:
     harness.step()
     plan = harness.scheduler.schedule(harness.now)
     result = harness.executor.execute(plan)
-    result.errors["bad"] = NonFiniteLogitsError("NaN")
+    result.errors["bad"] = ErrorMessage.of(NonFiniteLogitsError("NaN"))
     outputs = {o.request_id: o for o in harness.scheduler.update(plan, result, harness.now)}
     harness.kv.check_integrity()
     assert outputs["bad"].finish_reason is FinishReason.ERROR
@@ -384,7 +392,7 @@ def test_waste_is_the_unused_part_of_last_blocks() -> None:
     harness = Harness()
     harness.scheduler.add(make_request("a", list(range(1, 10)), 5))
     harness.step()
-    stats = harness.scheduler.stats()
+    stats = read_stats(harness.scheduler)
     assert (stats.allocated_slots, stats.used_slots) == (12, 9)
 
 
@@ -400,6 +408,64 @@ def test_admission_leaves_the_blocks_that_running_requests_still_need() -> None:
     assert Reason.NO_FREE_BLOCK in harness.reasons()
     harness.run()
     assert harness.scheduler.num_preemptions == 0
+
+
+def test_accepted_drafts_save_steps_and_never_show() -> None:
+    """Progress moves by what was accepted: fewer steps, the same tokens, blocks given back."""
+    steps = []
+    for num_drafts in (0, 4):
+        harness = Harness(num_drafts=num_drafts)
+        request = make_request("a", [1, 2, 3], 40)
+        harness.scheduler.add(request)
+        harness.run()
+        assert request.output_token_ids == expected_output(request, [1, 2, 3])
+        steps.append(len(harness.plans))
+        assert (harness.executor.num_accepted > 0) == (num_drafts > 0)
+    assert steps[1] < steps[0]
+
+
+def test_drafts_yield_to_the_budget_and_to_the_length_of_the_answer() -> None:
+    harness = Harness(SchedulerConfig(max_num_batched_tokens=3), num_drafts=8)
+    request = make_request("a", [1], 5)
+    harness.scheduler.add(request)
+    while harness.scheduler.has_work():
+        harness.step()
+        share = harness.last.scheduled["a"]
+        assert share.num_tokens <= 3
+        assert share.start + share.num_tokens < request.max_total_tokens
+    assert request.output_token_ids == expected_output(request, [1])
+
+
+def test_rejected_drafts_are_not_indexed() -> None:
+    """A block enters the prefix cache when accepted tokens fill it, and not before."""
+    harness = Harness(num_drafts=8)
+    request = make_request("a", [1, 2], 30)
+    harness.scheduler.add(request)
+    while harness.scheduler.has_work():
+        harness.step()
+        assert harness.kv.pool.num_cached <= request.num_computed_tokens // BLOCK
+
+
+def test_a_loading_request_holds_up_no_other() -> None:
+    """It waits outside the queue until its blocks are there, and the plans say why."""
+    harness = Harness(SchedulerConfig(max_num_seqs=1))
+    for name in ("loading", "held", "other"):
+        harness.scheduler.add(make_request(name, [1, 2, 3], 1))
+    harness.scheduler.set_aside("loading", RequestStatus.LOADING)
+    harness.scheduler.set_aside("held", RequestStatus.HELD)
+    harness.step()
+    assert list(harness.last.scheduled) == ["other"]
+    reasons = {d.request_id: d.reason for d in harness.last.decisions}
+    assert reasons == {"loading": Reason.LOADING, "held": Reason.HELD_FOR_TRANSFER}
+    plan = harness.scheduler.schedule(harness.now)
+    assert not plan.scheduled
+    harness.executor.execute(plan)
+    harness.scheduler.update(plan, StepResult(loaded=["loading"]), harness.now)
+    harness.step()
+    assert list(harness.last.scheduled) == ["loading"]
+    harness.scheduler.finish("held", FinishReason.ABORT, harness.now)
+    harness.scheduler.resume("held")
+    assert not harness.scheduler.has_work()
 
 
 class CountingKV(KVCacheManager):
@@ -419,7 +485,8 @@ def test_who_is_kept_out_by_a_limit_is_not_looked_up_at_every_step() -> None:
     )
     for config, num_blocks in limits:
         kv = CountingKV(num_blocks, BLOCK)
-        scheduler, executor = Scheduler(config, kv), FakeExecutor(num_blocks, BLOCK)
+        scheduler = Scheduler(config, kv, choose_policy(config))
+        executor = FakeExecutor(num_blocks, BLOCK)
         for name in ("first", "second"):
             scheduler.add(make_request(name, list(range(17)), max_tokens=3))
         for _ in range(3):

@@ -10,12 +10,18 @@ from dataclasses import dataclass, field
 
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.core.config import SchedulerConfig
-from twostroke.core.errors import InvalidRequestError, RequestTooLargeError, TwostrokeError
+from twostroke.core.errors import (
+    ErrorMessage,
+    InvalidRequestError,
+    RequestTooLargeError,
+    TwostrokeError,
+)
 from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
-from twostroke.engine.clients.base import GenerationRequest, TokenUsage
+from twostroke.engine.clients.base import TokenUsage
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.text.tokenizer import Tokenizer
 
@@ -191,7 +197,7 @@ class ScriptedStream:
                 position(token, prompt_logprobs) for token in request.prompt_token_ids[1:]
             ]
         if reason is FinishReason.ERROR:
-            output.error = script.error
+            output.error = None if script.error is None else ErrorMessage.of(script.error)
         elif reason is not None:
             output.stop_reason = script.stop_reason
         return output

@@ -18,8 +18,9 @@ import pytest_asyncio
 from tests.fakes import FakeExecutor
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.core.output import RequestOutput
-from twostroke.engine.clients.thread import AsyncEngine, AsyncStream
-from twostroke.engine.engine import Engine
+from twostroke.engine.clients.stream import AsyncStream
+from twostroke.engine.clients.thread import AsyncEngine
+from twostroke.engine.llm_engine import LLMEngine
 from twostroke.server.answers import Sample
 from twostroke.server.app import create_app
 from twostroke.server.completions import CompletionShape
@@ -42,7 +43,7 @@ class Panic(BaseException):
 
 @pytest_asyncio.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    engine = AsyncEngine(Engine(FakeExecutor(), Tokenizer(byte_level())))
+    engine = AsyncEngine(LLMEngine(FakeExecutor(), Tokenizer(byte_level())))
     transport = httpx.ASGITransport(create_app(engine), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield client

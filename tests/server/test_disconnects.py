@@ -15,9 +15,10 @@ from tests.fakes import FakeExecutor
 from tests.server.running import running_server, wait_until
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.core.step import StepPlan, StepResult
-from twostroke.engine.clients.base import GenerationRequest
-from twostroke.engine.clients.thread import AsyncEngine, AsyncStream
-from twostroke.engine.engine import Engine
+from twostroke.engine.clients.stream import AsyncStream
+from twostroke.engine.clients.thread import AsyncEngine
+from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.messages import GenerationRequest
 from twostroke.text.tokenizer import Tokenizer
 
 BODY = {"prompt": [1, 2, 3, 4, 5], "max_tokens": 100, "ignore_eos": True}
@@ -42,19 +43,19 @@ class WatchedEngine(AsyncEngine):
     moment.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: LLMEngine) -> None:
         super().__init__(engine)
         self.noticed = threading.Event()
 
     def submit(self, request: GenerationRequest) -> AsyncStream:
         stream = super().submit(request)
-        tell_engine = stream._abort
+        send_abort = stream._send_abort
 
         def abort() -> None:
-            tell_engine()
+            send_abort()
             self.noticed.set()
 
-        stream._abort = abort
+        stream._send_abort = abort
         return stream
 
 
@@ -65,7 +66,7 @@ def executor() -> GatedExecutor:
 
 @pytest.fixture
 def server(executor: GatedExecutor) -> Iterator[tuple[str, WatchedEngine]]:
-    engine = WatchedEngine(Engine(executor, Tokenizer(byte_level())))
+    engine = WatchedEngine(LLMEngine(executor, Tokenizer(byte_level())))
     with running_server(engine) as url:
         yield url, engine
     executor.gate.release(1000)

@@ -18,7 +18,7 @@ from tests.fakes import FakeExecutor
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.clients.thread import AsyncEngine
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
 from twostroke.server.app import create_app
 from twostroke.text.tokenizer import Tokenizer
 
@@ -36,7 +36,7 @@ class SlowExecutor(FakeExecutor):
 
 @pytest_asyncio.fixture
 async def engine() -> AsyncIterator[AsyncEngine]:
-    engine = AsyncEngine(Engine(SlowExecutor(), Tokenizer(byte_level())))
+    engine = AsyncEngine(LLMEngine(SlowExecutor(), Tokenizer(byte_level())))
     yield engine
     engine.close()
 

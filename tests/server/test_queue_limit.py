@@ -15,7 +15,7 @@ from tests.text.tiny_tokenizers import byte_level
 from twostroke.core.config import EngineConfig, SchedulerConfig
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.clients.thread import AsyncEngine
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
 from twostroke.server.app import create_app
 from twostroke.text.tokenizer import Tokenizer
 
@@ -31,7 +31,7 @@ class SlowExecutor(FakeExecutor):
 async def test_a_full_queue_is_a_429_with_retry_after() -> None:
     config = EngineConfig(scheduler=SchedulerConfig(max_num_seqs=1))
     engine = AsyncEngine(
-        Engine(SlowExecutor(), Tokenizer(byte_level()), config), max_queued_requests=2
+        LLMEngine(SlowExecutor(), Tokenizer(byte_level()), config), max_queued_requests=2
     )
     transport = httpx.ASGITransport(create_app(engine))
     try:
@@ -65,7 +65,7 @@ async def test_a_call_of_many_prompts_is_taken_whole_or_not_at_all() -> None:
     """
     config = EngineConfig(scheduler=SchedulerConfig(max_num_seqs=2))
     engine = AsyncEngine(
-        Engine(SlowExecutor(), Tokenizer(byte_level()), config), max_queued_requests=2
+        LLMEngine(SlowExecutor(), Tokenizer(byte_level()), config), max_queued_requests=2
     )
     transport = httpx.ASGITransport(create_app(engine))
     many = {**BODY, "prompt": [[1, 2, i + 1] for i in range(8)]}

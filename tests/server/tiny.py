@@ -14,7 +14,7 @@ from tests.server.scripted import TEMPLATE
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
 from twostroke.engine.clients.thread import AsyncEngine
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.text.tokenizer import Tokenizer
 
@@ -28,7 +28,7 @@ def checkpoint() -> Path:
     return write_checkpoint(Path(mkdtemp()) / "tiny", raw)
 
 
-def make_engine(max_model_len: int = CONTEXT, **scheduler: Any) -> Engine:
+def make_engine(max_model_len: int = CONTEXT, **scheduler: Any) -> LLMEngine:
     """In float32, so that an answer does not depend on what shares its steps."""
     config = EngineConfig(
         model=ModelOptions(model="tiny", dtype="float32", max_model_len=max_model_len),
@@ -37,7 +37,7 @@ def make_engine(max_model_len: int = CONTEXT, **scheduler: Any) -> Engine:
     )
     tokenizer = Tokenizer(byte_level(), chat_templates={"default": TEMPLATE})
     assert tokenizer.vocab_size <= VOCAB
-    return Engine(TorchExecutor.load(config, checkpoint()), tokenizer, config)
+    return LLMEngine(TorchExecutor.load(config, checkpoint()), tokenizer, config)
 
 
 @contextmanager
@@ -49,5 +49,5 @@ def tiny_engine(max_model_len: int = CONTEXT, **scheduler: Any) -> Iterator[Asyn
         yield running
     finally:
         running.close()
-        engine.kv.check_integrity()
-        assert engine.kv.pool.num_free == engine.info.num_blocks
+        engine.scheduler.kv.check_integrity()
+        assert engine.scheduler.kv.pool.num_free == engine.info.num_blocks

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from twostroke.core.config import SchedulerConfig
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.observability.recorder import Recorder
+from twostroke.observability.observer import Observer
 from twostroke.simulator.cost.cost_model import Estimate
 from twostroke.simulator.cost.step_shape import StepShape
 from twostroke.simulator.fleet.acceptance import Acceptance
@@ -70,7 +71,7 @@ def make_fleet(
     router: RouterName = "round-robin",
     jump: bool = True,
     caching: bool = True,
-    recorder: Recorder | None = None,
+    observers: Sequence[Observer] = (),
     max_model_len: int = 100_000,
     **executor: Any,
 ) -> tuple[Fleet, list[Replica]]:
@@ -80,7 +81,7 @@ def make_fleet(
             config or SchedulerConfig(),
             enable_prefix_caching=caching,
             jump=jump,
-            recorder=recorder if number == 0 else None,
+            observers=observers if number == 0 else (),
         )
         for number in range(replicas)
     ]

@@ -14,7 +14,7 @@ from tests.fakes import FakeExecutor
 from tests.model_spec import configs
 from twostroke.core.errors import ConfigError
 from twostroke.core.step import StepPlan, StepResult
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
 from twostroke.model_spec.model_reader import model_sheet
 from twostroke.simulator.calibration.calibrate import as_toml, calibrate
 from twostroke.simulator.calibration.calibration_options import CalibrationOptions
@@ -65,7 +65,7 @@ def _without_last_column(text: str) -> str:
 
 
 def test_steps_of_the_engine_are_measured_as_what_they_computed() -> None:
-    engine = Engine(FakeExecutor(num_blocks=600))
+    engine = LLMEngine(FakeExecutor(num_blocks=600))
     steps = measure(engine, rounds=1, wait=no_wait).steps
     engine.close()
     found = [step.shape for step in steps]
@@ -87,7 +87,7 @@ def test_pauses_are_waited_for_and_not_counted() -> None:
     of their time.
     """
     clock = VirtualClock()
-    engine = Engine(FakeExecutor(num_blocks=600), clock=clock)
+    engine = LLMEngine(FakeExecutor(num_blocks=600), clock=clock)
     waited: list[float] = []
 
     def wait(seconds: float) -> None:
@@ -116,7 +116,7 @@ def test_the_steps_cover_what_a_server_meets() -> None:
     """Prompts beside decoding, chunks on top of cached tokens, every size of batch: nothing is left
     to extrapolate.
     """
-    engine = Engine(FakeExecutor(num_blocks=4000, block_size=16, max_model_len=2600))
+    engine = LLMEngine(FakeExecutor(num_blocks=4000, block_size=16, max_model_len=2600))
     steps = measure(engine, rounds=1, wait=no_wait).steps
     engine.close()
     shapes = [step.shape for step in steps]
@@ -137,7 +137,7 @@ def test_the_steps_cover_what_a_server_meets() -> None:
 
 def test_runs_at_another_speed_are_made_again_and_do_not_count() -> None:
     """Coefficients describe one speed: the usual one."""
-    engine = Engine(FakeExecutor(num_blocks=600))
+    engine = LLMEngine(FakeExecutor(num_blocks=600))
     calls = 0
 
     def probe() -> tuple[float, float]:
@@ -157,7 +157,7 @@ def test_runs_at_another_speed_are_made_again_and_do_not_count() -> None:
 
 def test_a_scene_that_never_ran_at_the_usual_speed_still_counts() -> None:
     """Otherwise a kind of step could be missing."""
-    engine = Engine(FakeExecutor(num_blocks=600))
+    engine = LLMEngine(FakeExecutor(num_blocks=600))
     scenes = measure(engine, rounds=1, wait=no_wait).runs
     calls = 0
 
@@ -198,12 +198,12 @@ def test_where_no_speed_holds_an_average_of_all_runs_counts() -> None:
     """A median of the few runs between two equal looks would be the time of one speed or the other,
     by chance.
     """
-    engine = Engine(FakeExecutor(num_blocks=600))
+    engine = LLMEngine(FakeExecutor(num_blocks=600))
     scenes = measure(engine, rounds=1, wait=no_wait).runs
     engine.close()
     clock = VirtualClock()
     executor = Unsteady(clock, scenes)
-    engine = Engine(executor, clock=clock)
+    engine = LLMEngine(executor, clock=clock)
     found = measure(engine, rounds=2, probe=executor.probe, wait=no_wait)
     engine.close()
     assert found.left_out == 0

@@ -8,61 +8,53 @@ from hypothesis import strategies as st
 
 from tests.simulator.fleets import LinearCost, make_executor, make_fleet, specs
 from twostroke.core.config import CacheConfig, SchedulerConfig
-from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.core.step import ScheduledRequest, StepPlan
-from twostroke.simulator.cost.decode_curve import Bound, DecodeCurve
+from twostroke.core.step import NewRequest, ScheduledRequest, StepPlan
 from twostroke.simulator.cost.step_shape import StepShape
 from twostroke.simulator.fleet.acceptance import Acceptance
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.deployment import deploy
-from twostroke.simulator.fleet.executor import SimulatedExecutor, step_shape
+from twostroke.simulator.fleet.executor import SimulatedExecutor
 from twostroke.simulator.fleet.options import DeploymentOptions
+from twostroke.simulator.jumping.decode_curve import Bound, DecodeCurve, RunTimes
 from twostroke.simulator.results.columns import to_columns
 
 
-def share(known: int, start: int, num_tokens: int, prompt: int = 10) -> ScheduledRequest:
-    request = Request(
-        request_id=f"{known}-{start}-{num_tokens}",
-        token_ids=[0] * known,
-        params=SamplingParams(),
-        num_prompt_tokens=prompt,
-        max_total_tokens=100,
-    )
-    return ScheduledRequest(request, start, num_tokens, [], 0)
+def share(known: int, start: int, num_tokens: int) -> ScheduledRequest:
+    """A request's share, where so many of its tokens are known."""
+    name = f"{known}-{start}-{num_tokens}"
+    return ScheduledRequest(name, start, num_tokens, start + num_tokens == known)
 
 
-def plan_of(*shares: ScheduledRequest) -> StepPlan:
+def plan_of(*shares: ScheduledRequest, num_prompt_tokens: int = 10) -> StepPlan:
     plan = StepPlan(step=0, time=0.0)
     for item in shares:
         plan.add(item)
+        plan.new_requests[item.request_id] = NewRequest(
+            item.request_id, [0], num_prompt_tokens, SamplingParams()
+        )
     return plan
 
 
+def shape_of(plan: StepPlan, num_drafts: int = 0) -> StepShape:
+    acceptance = Acceptance(num_drafts, 1.0) if num_drafts else None
+    executor = make_executor(acceptance=acceptance)
+    executor.execute(plan)
+    return executor.last_shape
+
+
 def test_shape_of_a_mixed_step() -> None:
-    plan = plan_of(share(13, 12, 1), share(21, 20, 1), share(10, 4, 6), share(40, 8, 16, prompt=40))
+    plan = plan_of(share(13, 12, 1), share(21, 20, 1), share(10, 4, 6), share(40, 8, 16))
     # Decoders see 13 and 21 tokens; the second chunk does not reach the end of its prompt, so
     # nothing is drawn.
-    assert step_shape(plan) == StepShape(2, 34, ((6, 4), (16, 8)), 3)
-
-
-def test_who_decodes_beside_the_plan_counts_as_if_in_it() -> None:
-    first, second, prompt = share(13, 12, 1), share(21, 20, 1), share(10, 4, 6)
-    assert step_shape(plan_of(prompt), 0, 2, 34) == step_shape(plan_of(first, second, prompt))
-    both, one = make_executor(), make_executor()
-    whole, beside = (
-        both.execute(plan_of(first, second, prompt)),
-        one.execute(plan_of(prompt), 2, 34),
-    )
-    assert whole.duration == beside.duration
-    assert list(beside.token_ids) == [prompt.request.request_id]
+    assert shape_of(plan) == StepShape(2, 34, ((6, 4), (16, 8)), 3)
 
 
 def test_accepted_drafts_are_computed_as_part_of_decoding() -> None:
-    after_drafts, recomputed = share(14, 11, 3), share(14, 0, 14)
-    assert step_shape(plan_of(after_drafts), drafts=4) == StepShape(1, 14, (), 1)
-    assert step_shape(plan_of(after_drafts)) == StepShape(0, 0, ((3, 11),), 1)
-    assert step_shape(plan_of(recomputed), drafts=20) == StepShape(0, 0, ((14, 0),), 1)
+    after_drafts, recomputed = plan_of(share(14, 11, 3)), plan_of(share(14, 0, 14))
+    assert shape_of(after_drafts, num_drafts=4) == StepShape(1, 14, (), 1)
+    assert shape_of(after_drafts) == StepShape(0, 0, ((3, 11),), 1)
+    assert shape_of(recomputed, num_drafts=20) == StepShape(0, 0, ((14, 0),), 1)
 
 
 @pytest.mark.parametrize("bound", ["low", "seconds", "high"])
@@ -114,6 +106,9 @@ def test_a_run_has_the_time_stamps_of_its_steps(
     curve = DecodeCurve(LinearCost(), bound)
     run = curve.run(requests, context, steps, 0.3, until)
     times, bindings = run.times, run.bindings
+    assert run.durations == [
+        curve.piece(requests, c).at(c) for c in _contexts(context, requests, run)
+    ]
     now, expected, waits = 0.3, [0.3], []
     for step in range(steps):
         piece = curve.piece(requests, context + step * requests)
@@ -123,8 +118,12 @@ def test_a_run_has_the_time_stamps_of_its_steps(
         waits.append(piece.binding)
         if now >= until:
             break
-    assert times.tolist() == expected
+    assert times == expected
     assert [name for name, count in bindings for _ in range(count)] == waits
+
+
+def _contexts(context: int, requests: int, run: RunTimes) -> list[int]:
+    return [context + step * requests for step in range(len(run.durations))]
 
 
 def test_steps_after_one_that_prefills_are_told_apart_while_it_matters() -> None:

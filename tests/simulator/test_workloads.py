@@ -195,7 +195,7 @@ def test_a_recording_is_replayed(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     recorder = Recorder(10, path)
     workload = specs((0.0, 30, 12), (0.05, 9, 1), (0.3, 50, 20))
-    original = make_fleet(workload, num_blocks=12, block_size=8, recorder=recorder)[0].run()
+    original = make_fleet(workload, num_blocks=12, block_size=8, observers=[recorder])[0].run()
     recorder.close()
     assert original.num_preemptions or any(
         request.scheduled > request.arrival for request in original.requests

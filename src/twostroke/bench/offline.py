@@ -12,8 +12,8 @@ from twostroke.bench.options import OfflineBenchOptions
 from twostroke.bench.workload import draw_prompt
 from twostroke.core.output import RequestOutput
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.engine.clients.base import GenerationRequest
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.profile import SERIALISE, Profiler
 
 
@@ -40,7 +40,7 @@ class OfflineResult:
 
 
 def run_offline(
-    engine: Engine,
+    engine: LLMEngine,
     options: OfflineBenchOptions,
     seed: int,
     done: Callable[[], None] = lambda: None,
@@ -89,7 +89,7 @@ class _Profile:
 
 
 def _run(
-    engine: Engine,
+    engine: LLMEngine,
     calls: Sequence[GenerationRequest],
     most: int,
     done: Callable[[], None],
@@ -119,7 +119,7 @@ def _run(
             profile.note(outputs, result.prefill_profile if prefill else result.decode_profile)
         for output in outputs:
             if output.error is not None:
-                raise output.error
+                raise output.error.to_exception()
             result.output_tokens += len(output.token_ids)
             if output.finished:
                 under_way -= 1

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from twostroke.bench.metrics import RequestRecord
     from twostroke.bench.workload import WorkItem
     from twostroke.core.output import RequestOutput
-    from twostroke.engine.engine import Engine
+    from twostroke.engine.llm_engine import LLMEngine
 
 WorkloadFlags = Annotated[
     WorkloadOptions,
@@ -180,7 +180,7 @@ def offline(
         print_profile(result, sys.stdout)
 
 
-def stream_events(engine: Engine) -> Callable[[RequestOutput], bytes]:
+def stream_events(engine: LLMEngine) -> Callable[[RequestOutput], bytes]:
     """Makes of an output what a server streams to a client of ``/v1/completions``."""
     from msgspec import UNSET
 

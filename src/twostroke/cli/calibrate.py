@@ -16,7 +16,7 @@ from twostroke.core.errors import ConfigError
 from twostroke.simulator.calibration.calibration_options import CalibrationOptions
 
 if TYPE_CHECKING:
-    from twostroke.engine.engine import Engine
+    from twostroke.engine.llm_engine import LLMEngine
     from twostroke.simulator.calibration.calibration_steps import Measurement
     from twostroke.simulator.calibration.machine_speed import Probe
 
@@ -98,7 +98,7 @@ def calibrate(
 
 
 def watched(
-    engine: Engine, rounds: int, probe: Probe, wait: Callable[[float], None]
+    engine: LLMEngine, rounds: int, probe: Probe, wait: Callable[[float], None]
 ) -> Measurement:
     """``measure``, with a progress bar on stderr, and what came of it."""
     from rich.console import Console

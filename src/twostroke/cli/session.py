@@ -133,7 +133,7 @@ class LocalSession:
 
     async def _stream(self, prompt: list[int], fields: Mapping[str, Any]) -> AsyncIterator[str]:
         from twostroke.core.sampling_params import SamplingParams
-        from twostroke.engine.clients.base import GenerationRequest
+        from twostroke.engine.messages import GenerationRequest
 
         params = SamplingParams(
             **{"max_tokens": None, **self._client.info.sampling_defaults, **fields}
@@ -144,7 +144,7 @@ class LocalSession:
         try:
             async for output in stream:
                 if output.error is not None:
-                    raise output.error
+                    raise output.error.to_exception()
                 yield output.text
         finally:
             stream.abort()

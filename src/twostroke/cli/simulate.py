@@ -169,7 +169,7 @@ def run_all(
                     scenario,
                     interval=output.interval,
                     jump=output.jump,
-                    recorders=recorders,
+                    observers=[[recorder] for recorder in recorders],
                     progress=lambda ended: progress.advance(task, ended),  # noqa: B023 - called in this turn only
                 )
                 fields.append(run_fields(run))

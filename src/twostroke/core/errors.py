@@ -6,6 +6,8 @@ line prints the message, a blank line, and ``hint: ...``.
 
 from __future__ import annotations
 
+import msgspec
+
 
 class TwostrokeError(Exception):
     """Base of all errors that a user of twostroke can cause or see.
@@ -128,3 +130,35 @@ class NonFiniteLogitsError(EngineError):
 
 class EngineDeadError(EngineError):
     """The engine failed repeatedly and no longer serves."""
+
+
+class ErrorMessage(msgspec.Struct, frozen=True):
+    """An error as data, so that it can cross from engine to client; ``kind`` is the class's name."""
+
+    kind: str
+    message: str
+    hint: str | None = None
+    param: str | None = None
+
+    @classmethod
+    def of(cls, error: TwostrokeError) -> ErrorMessage:
+        param = error.param if isinstance(error, InvalidRequestError) else None
+        return cls(type(error).__name__, error.message, error.hint, param)
+
+    def to_exception(self) -> TwostrokeError:
+        """An exception of the kind that was sent; ``EngineError`` if that kind is not known here."""
+        if self.kind == InvalidRequestError.__name__:
+            return InvalidRequestError(self.message, param=self.param, hint=self.hint)
+        kinds = {kind.__name__: kind for kind in _SENT_BY_ENGINES}
+        return kinds.get(self.kind, EngineError)(self.message, hint=self.hint)
+
+
+# What an engine ends a running request with. Refusals are raised where the client calls.
+_SENT_BY_ENGINES: tuple[type[TwostrokeError], ...] = (
+    EngineError,
+    RequestFailedError,
+    NonFiniteLogitsError,
+    EngineDeadError,
+    ShuttingDownError,
+    InsufficientMemoryError,
+)

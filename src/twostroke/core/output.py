@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from twostroke.core.errors import TwostrokeError
+from twostroke.core.errors import ErrorMessage
 from twostroke.core.logprobs import PositionLogprobs
-from twostroke.core.request import FinishReason
+from twostroke.core.request import FinishReason, Request
 
 
 class RequestOutput(msgspec.Struct):
@@ -37,9 +37,28 @@ class RequestOutput(msgspec.Struct):
     prompt_logprobs: list[PositionLogprobs] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
-    error: TwostrokeError | None = None
+    error: ErrorMessage | None = None
     num_used_prompt_tokens: int = 0
 
     @property
     def finished(self) -> bool:
         return self.finish_reason is not None
+
+
+def make_output(
+    request: Request,
+    token_ids: list[int],
+    finish_reason: FinishReason | None = None,
+    error: ErrorMessage | None = None,
+) -> RequestOutput:
+    """What a request has got: new tokens, and, if it ends with them, why."""
+    return RequestOutput(
+        request.parent_id,
+        request.index,
+        token_ids,
+        request.num_prompt_tokens,
+        request.num_cached_tokens,
+        finish_reason=finish_reason,
+        error=error,
+        num_used_prompt_tokens=request.num_used_prompt_tokens,
+    )

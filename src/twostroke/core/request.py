@@ -9,8 +9,8 @@ from enum import Enum
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.sampling_params import SamplingParams
 
-# What a full block holds, and all before it: a hash of the tokens, or a number where a simulation
-# knows of equal ones.
+# Content of a full block and of all blocks before it: a hash of the tokens. Simulated requests
+# have no tokens to hash; their workload numbers equal contents instead.
 BlockKey = bytes | int
 
 
@@ -24,14 +24,22 @@ class FinishReason(str, Enum):
 
 
 class RequestStatus(Enum):
+    """Where a request is. ``LOADING`` and ``HELD`` requests wait outside the queue.
+
+    ``LOADING``: its prefix is being loaded from a slower tier. ``HELD``: its keys and values are
+    to be transferred from or to another engine.
+    """
+
     WAITING = "waiting"
+    LOADING = "loading"
+    HELD = "held"
     RUNNING = "running"
     FINISHED = "finished"
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One answer being generated. The scheduler owns it; executors read it and change nothing.
+    """One answer being generated. The scheduler owns it; everything else only reads it.
 
     A request has ``num_tokens`` tokens known so far (prompt and output) and ``num_computed_tokens``
     whose keys and values are in the cache. There are no phases: the difference is what it lacks.
@@ -39,12 +47,12 @@ class Request:
     Attributes:
         request_id: Unique among the requests in the engine. The samples of one call are separate
             requests.
-        parent_id: The id the client knows (equal to ``request_id`` unless ``n > 1``).
-        index: Which of the ``n`` samples this is.
         token_ids: Prompt, then output; grows by what is sampled.
         num_prompt_tokens: How many of them are the prompt.
-        eos_token_ids: The model's end tokens (ignored under ``ignore_eos``).
         max_total_tokens: Prompt and output may not exceed this together.
+        parent_id: The id the client knows (equal to ``request_id`` unless ``n > 1``).
+        index: Which of the ``n`` samples this is.
+        eos_token_ids: The model's end tokens (ignored under ``ignore_eos``).
         seed: Resolved 64-bit seed of this sample; with a position it decides that position's draw.
         bad_words_token_ids: ``params.bad_words`` as token sequences.
         arrival_time: Seconds on the engine's clock.
@@ -54,18 +62,19 @@ class Request:
         tenant: On whose behalf it runs (the name of an API key); policy ``fair`` divides the engine
             among tenants.
         labels: What the client calls its end user and the like, for step events.
+        adapter_id: Which adapter's weights it runs with; empty for the model's own.
         leader: The sample whose prompt blocks this one shares, if it is one of several.
         stop_token_ids: All tokens that end it: the client's and, unless ``ignore_eos``, the
             model's.
-        edits_logits: Whether it masks, biases or penalises tokens; most requests do not, and need
-            not be asked why.
         block_hashes: Prefix-cache keys of its full blocks, as far as the KV manager has computed
             them.
+        draft_token_ids: Guesses of its next tokens, to be verified by its next step.
+        num_sent_tokens: How many of ``token_ids`` the executor has been told.
         num_scored_tokens: Prompt tokens whose log-probabilities have been delivered (a preempted
             request's are computed again).
         num_cached_tokens: Prompt tokens that did not have to be computed, at first admission.
-        num_reached_tokens: The most prompt tokens that were ever computed or found for it, or more;
-            preemption does not lower it.
+        num_charged_tokens: The highest position that was ever computed or found for it;
+            preemption does not lower it, so that no prompt token is charged twice.
     """
 
     request_id: str
@@ -84,15 +93,17 @@ class Request:
     cache_salt: str = ""
     tenant: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    adapter_id: str = ""
     leader: Request | None = None
 
     stop_token_ids: frozenset[int] = field(init=False)
-    edits_logits: bool = field(init=False)
     block_hashes: list[BlockKey] = field(default_factory=list)
+    draft_token_ids: list[int] = field(default_factory=list)
     status: RequestStatus = RequestStatus.WAITING
     num_computed_tokens: int = 0
+    num_sent_tokens: int = 0
     num_cached_tokens: int = 0
-    num_reached_tokens: int = 0
+    num_charged_tokens: int = 0
     num_scored_tokens: int = 0
     num_preemptions: int = 0
     first_scheduled_time: float | None = None
@@ -102,9 +113,10 @@ class Request:
 
     def __post_init__(self) -> None:
         self.parent_id = self.parent_id or self.request_id
-        own = frozenset(self.params.stop_token_ids)
-        self.stop_token_ids = own if self.params.ignore_eos else own | self.eos_token_ids
-        self.edits_logits = self.params.edits_logits or bool(self.bad_words_token_ids)
+        client_stops = frozenset(self.params.stop_token_ids)
+        self.stop_token_ids = (
+            client_stops if self.params.ignore_eos else client_stops | self.eos_token_ids
+        )
 
     @property
     def num_tokens(self) -> int:
@@ -130,34 +142,32 @@ class Request:
     @property
     def num_used_prompt_tokens(self) -> int:
         """Prompt tokens that were computed or found so far, each counted once."""
-        reached, prompt = self.num_reached_tokens, self.num_prompt_tokens
-        return reached if reached < prompt else prompt
+        counted, prompt = self.num_charged_tokens, self.num_prompt_tokens
+        return counted if counted < prompt else prompt
 
-    def reach(self, num_tokens: int) -> int:
-        """Note that the next ``num_tokens`` go through the model; how many are prompt tokens that
-        never did before.
+    def count_new_prompt_tokens(self, num_tokens: int) -> int:
+        """How many of the next ``num_tokens`` are prompt tokens that never ran before.
+
+        Also notes that they run now: each prompt token is counted once, whatever is preempted.
         """
         end = self.num_computed_tokens + num_tokens
-        reached, prompt = self.num_reached_tokens, self.num_prompt_tokens
-        known = reached if reached > self.num_computed_tokens else self.num_computed_tokens
-        self.num_reached_tokens = end if end > known else known
-        new = (end if end < prompt else prompt) - known
-        return new if new > 0 else 0
+        first_new = max(self.num_charged_tokens, self.num_computed_tokens)
+        self.num_charged_tokens = max(end, first_new)
+        return max(0, min(end, self.num_prompt_tokens) - first_new)
 
     def take_scores(self, scores: list[PositionLogprobs], start: int) -> list[PositionLogprobs]:
-        """The log-probabilities of prompt tokens ``start + 1 ..`` less those delivered before a
-        preemption.
-        """
+        """Log-probabilities of prompt tokens ``start + 1 ..`` without those delivered before."""
         scores = scores[max(0, self.num_scored_tokens - start) :]
         self.num_scored_tokens += len(scores)
         return scores
 
     @property
     def reads_prefix_cache(self) -> bool:
-        """Log-probabilities of the prompt need its logits, so until they are known every token is
+        """Whether cached blocks can stand in for computing its prompt.
+
+        Log-probabilities of the prompt need its logits, so until they are known every token is
         computed.
         """
-        return (
-            self.params.prompt_logprobs is None
-            or self.num_scored_tokens >= self.num_prompt_tokens - 1
-        )
+        if self.params.prompt_logprobs is None:
+            return True
+        return self.num_scored_tokens >= self.num_prompt_tokens - 1

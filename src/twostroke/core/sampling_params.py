@@ -52,8 +52,8 @@ def _is_token_list(value: object) -> bool:
     )
 
 
-def _ascending(token_ids: Iterable[int]) -> array[int]:
-    return array("q", sorted(set(token_ids)))
+def _ascending(token_ids: Iterable[int]) -> bytearray:
+    return bytearray(array("q", sorted(set(token_ids))).tobytes())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +93,9 @@ class SamplingParams:
         include_stop_str_in_output: Keep the stop string, or the stop token's text, at the end of
             the text.
         detokenize: Produce text; without it stop strings cannot be used.
-        allowed_array: ``allowed_token_ids`` as the sampler takes them at every step: ascending,
-            each once, 8 bytes.
-        banned_array: ``banned_token_ids`` likewise.
+        allowed_int64: ``allowed_token_ids`` as the sampler takes them at every step: ascending,
+            each once, as the bytes of int64 numbers.
+        banned_int64: ``banned_token_ids`` likewise.
     """
 
     n: int = 1
@@ -121,8 +121,8 @@ class SamplingParams:
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     detokenize: bool = True
-    allowed_array: array[int] | None = field(init=False, repr=False, compare=False)
-    banned_array: array[int] = field(init=False, repr=False, compare=False)
+    allowed_int64: bytearray | None = field(init=False, repr=False, compare=False)
+    banned_int64: bytearray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, default in (
@@ -233,8 +233,8 @@ class SamplingParams:
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else tuple(value))
         allowed = None if self.allowed_token_ids is None else _ascending(self.allowed_token_ids)
-        object.__setattr__(self, "allowed_array", allowed)
-        object.__setattr__(self, "banned_array", _ascending(self.banned_token_ids))
+        object.__setattr__(self, "allowed_int64", allowed)
+        object.__setattr__(self, "banned_int64", _ascending(self.banned_token_ids))
         ok = isinstance(self.logit_bias, Mapping) and len(self.logit_bias) <= MAX_LOGIT_BIAS
         ok = ok and all(
             _is_int(t) and t >= 0 and _is_number(b) and -100 <= b <= 100

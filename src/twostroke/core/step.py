@@ -1,4 +1,9 @@
-"""One step: the scheduler's plan for it and what came out, with the reasons of each decision."""
+"""One step as two messages: the scheduler's plan for it, and what the executor made of it.
+
+Both are plain data and have a wire form (``core/wire.py``), so that an executor may live in
+another process. An executor keeps what it needs of each request between steps; a plan
+says what is new: requests in ``new_requests``, tokens and blocks as the part that changed.
+"""
 
 from __future__ import annotations
 
@@ -6,41 +11,75 @@ from enum import Enum
 
 import msgspec
 
-from twostroke.core.errors import TwostrokeError
+from twostroke.core.errors import ErrorMessage
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.request import Request
+from twostroke.core.sampling_params import SamplingParams
+
+
+class NewRequest(msgspec.Struct, frozen=True):
+    """All that an executor must know of a request; sent with its first step after each admission.
+
+    Attributes:
+        token_ids: All tokens known so far: the prompt, and after a preemption the output too.
+        stop_token_ids: May not be drawn before ``params.min_tokens``.
+        seed: With a position it decides that position's draw.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    num_prompt_tokens: int
+    params: SamplingParams
+    seed: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    adapter_id: str = ""
+
+    @classmethod
+    def of(cls, request: Request) -> NewRequest:
+        return cls(
+            request.request_id,
+            list(request.token_ids),
+            request.num_prompt_tokens,
+            request.params,
+            request.seed,
+            request.stop_token_ids,
+            request.bad_words_token_ids,
+            request.adapter_id,
+        )
 
 
 class ScheduledRequest(msgspec.Struct, gc=False):
     """A request's share of one step: ``num_tokens`` tokens from position ``start`` on.
 
-    The garbage collector leaves it alone: nothing that it holds refers to it.
-
     Attributes:
-        block_ids: The request's block table, covering at least ``start + num_tokens`` slots. It is
-            the KV manager's own list: read it during the step, do not keep or change it.
-        table_changed_from: First index of ``block_ids`` that differs from what the executor saw of
-            this request in the last step that carried it (0 when the request is new or was
-            preempted in between).
+        num_tokens: Known tokens first, then ``draft_token_ids``.
+        samples: Whether the step reaches the last known token, so that its logits give the next.
+        num_blocks: Blocks of its table that cover ``start + num_tokens`` slots.
+        first_new_block: Where ``new_block_ids`` go in the table. What was sent before stays.
+        new_block_ids: The part of the table that the executor does not know. Read only.
+        new_token_ids: Tokens that became known since the last plan that carried the request.
+        draft_token_ids: Guesses of the tokens behind the last known one. They are computed too,
+            and accepted as far as each equals the token that is drawn at its position.
     """
 
-    request: Request
+    request_id: str
     start: int
     num_tokens: int
-    block_ids: list[int]
-    table_changed_from: int
-
-    @property
-    def samples(self) -> bool:
-        """Whether the step reaches the last known token, so that its logits give the next one."""
-        return self.start + self.num_tokens == len(self.request.token_ids)
+    samples: bool
+    num_blocks: int = 0
+    first_new_block: int = 0
+    new_block_ids: list[int] = []
+    new_token_ids: list[int] = []
+    draft_token_ids: list[int] = []
 
 
 class Reason(str, Enum):
     """Why a request got fewer tokens than it lacks in a step, or none.
 
-    ``POLICY``: there was room, but it is kept from the request. Newcomers go first (policy
-    ``fair``), or the step preempts somebody, and then nobody enters.
+    ``POLICY``: there was room, but the policy keeps it from the request: a boosted tenant goes
+    first (policy ``fair``), or the step preempts, and then it admits no request.
+    ``LOADING`` and ``HELD_FOR_TRANSFER``: see ``RequestStatus``.
     """
 
     TOKEN_BUDGET = "token_budget"
@@ -50,14 +89,15 @@ class Reason(str, Enum):
     POLICY = "policy"
     BATCH_RUNNING = "batch_running"
     SHARES_PROMPT = "shares_prompt"
+    LOADING = "loading"
+    HELD_FOR_TRANSFER = "held_for_transfer"
     PREEMPTED = "preempted"
 
 
 class Decision(msgspec.Struct):
     """One thing the scheduler decided against: ``request_id`` was held back for ``reason``.
 
-    Where the policy itself holds everybody back (``BATCH_RUNNING``), no single request is meant and
-    the id is empty.
+    Where the policy itself holds all requests back (``BATCH_RUNNING``), the id is empty.
 
     ``by`` names the request for whose sake it happened (preemption, or the sample whose prompt it
     waits for), and ``behind`` counts the waiting requests that queue behind this one and so wait
@@ -70,69 +110,75 @@ class Decision(msgspec.Struct):
     behind: int = 0
 
 
+class BlockTransfer(msgspec.Struct, frozen=True):
+    """Blocks to be loaded from, or saved to, a tier outside the executor's own KV memory.
+
+    Attributes:
+        request_id: The request that waits for them, or that filled them.
+        block_ids: KV blocks of the executor; ``keys`` are their contents, in the same order.
+    """
+
+    request_id: str
+    block_ids: list[int]
+    keys: list[bytes]
+
+
 class StepPlan(msgspec.Struct):
     """Which tokens of which requests go through the model in one step.
 
-    The executor first carries out ``block_copies`` (all sources are read before any destination is
-    written), then runs ``scheduled`` in the given order. Valid until the scheduler's ``update`` for
-    this plan.
+    The executor drops the state of ``released`` requests, takes in ``new_requests``, carries out
+    ``block_copies`` (all sources are read before any destination is written) and ``block_loads``,
+    runs ``scheduled`` in the given order, and then begins ``block_saves``. Valid until the
+    scheduler's ``update`` for this plan.
 
     Attributes:
+        step: Number of the step, from 0 on.
+        time: When it was planned, in seconds on the engine's clock.
         released: Ids of requests that lost their blocks since the last plan (finished, aborted or
-            preempted): an executor that keeps state per request drops it.
-        num_tokens: Of the step's budget: those of ``scheduled``, and one for each request that the
-            scheduler has lent.
+            preempted).
+        decisions: What the scheduler decided against; executors need not read it.
+        num_tokens: Tokens of ``scheduled`` together.
     """
 
     step: int
     time: float
     scheduled: dict[str, ScheduledRequest] = {}
+    new_requests: dict[str, NewRequest] = {}
     block_copies: list[tuple[int, int]] = []
+    block_loads: list[BlockTransfer] = []
+    block_saves: list[BlockTransfer] = []
     released: list[str] = []
     decisions: list[Decision] = []
     num_tokens: int = 0
 
-    def add(self, item: ScheduledRequest) -> None:
-        self.scheduled[item.request.request_id] = item
-        self.num_tokens += item.num_tokens
+    def add(self, share: ScheduledRequest) -> None:
+        self.scheduled[share.request_id] = share
+        self.num_tokens += share.num_tokens
 
-    def remove(self, request_id: str) -> None:
-        """Take back a request's share, if it has one (it is preempted in the step that was to run
-        it).
-        """
-        if item := self.scheduled.pop(request_id, None):
-            self.num_tokens -= item.num_tokens
-            own = set(item.block_ids)
-            self.block_copies = [
-                (source, target) for source, target in self.block_copies if target not in own
-            ]
+    def remove(self, request_id: str, block_ids: list[int]) -> None:
+        """Take back a request's share, if it has one, and the copies into its blocks.
 
-    def summary(self) -> dict[str, object]:
-        """The plan as plain values, equal for equal plans: what replay tests compare byte for
-        byte.
+        A request can be preempted in the very step that was to run it.
         """
-        return {
-            "step": self.step,
-            "time": self.time,
-            "scheduled": [
-                [request_id, item.start, item.num_tokens, list(item.block_ids)]
-                for request_id, item in self.scheduled.items()
-            ],
-            "block_copies": [list(pair) for pair in self.block_copies],
-            "released": list(self.released),
-            "decisions": [[d.request_id, d.reason.value, d.by, d.behind] for d in self.decisions],
-        }
+        if share := self.scheduled.pop(request_id, None):
+            self.num_tokens -= share.num_tokens
+            self.new_requests.pop(request_id, None)
+            targets = set(block_ids)
+            self.block_copies = [pair for pair in self.block_copies if pair[1] not in targets]
 
 
 class StepResult(msgspec.Struct):
     """What one forward pass produced, keyed by request id.
 
     Attributes:
-        token_ids: For each scheduled request that samples: its new tokens (one; several under
-            speculation). Lists are read, never changed: several may be the same.
+        token_ids: For each scheduled request that samples: its new tokens. One, or with drafts one
+            more than were accepted. Lists are read, never changed: several may be the same.
+        num_accepted_drafts: For requests with drafts: how many of them were accepted.
+        draft_token_ids: Guesses for the next step, where there are any.
         logprobs: One entry for each of those tokens, where asked for.
         prompt_logprobs: For positions ``start + 1 ..`` of the prompt covered by this step, where
             asked for.
+        loaded: Requests whose ``block_loads`` of this or an earlier step have arrived.
         errors: Requests whose computation failed; they have no entry in ``token_ids``.
         failure: Why the whole pass failed, if it did; then ``errors`` names every request in it.
         duration: Seconds of the pass, sampling included.
@@ -140,9 +186,12 @@ class StepResult(msgspec.Struct):
     """
 
     token_ids: dict[str, list[int]] = {}
+    num_accepted_drafts: dict[str, int] = {}
+    draft_token_ids: dict[str, list[int]] = {}
     logprobs: dict[str, list[PositionLogprobs]] = {}
     prompt_logprobs: dict[str, list[PositionLogprobs]] = {}
-    errors: dict[str, TwostrokeError] = {}
+    loaded: list[str] = []
+    errors: dict[str, ErrorMessage] = {}
     failure: str | None = None
     duration: float = 0.0
     timings: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""From what a client asks to what the scheduler runs: validation, seeds, one request per sample."""
+"""The client's side of a call: validation, seeds, and the message that the engine gets."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
-from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.engine.clients.base import GenerationRequest
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.engine.messages import AddRequest, GenerationRequest
+from twostroke.kv_cache.manager import check_fits
 from twostroke.sampling.random import derive_seed
 from twostroke.text.tokenizer import Tokenizer
 
 TokenSequences = tuple[tuple[int, ...], ...]
 
 
-class _Checked(NamedTuple):
-    """What follows from parameters alone; ``others`` are those of all samples but the first."""
+class _CheckedParams(NamedTuple):
+    """What follows from parameters alone."""
 
     params: SamplingParams
-    others: SamplingParams
+    other_params: SamplingParams
     bad_words: TokenSequences
 
 
 class Intake:
-    """Turns generation requests into requests. Touches no engine state: it may run beside the
-    engine's thread.
+    """Turns calls into messages for an engine. Needs only what the engine says of itself, so it may
+    run on another thread than the engine, or in another process.
 
     Args:
+        info: The engine's model and KV cache.
+        tokenizer: Needed for ``detokenize`` and ``bad_words``.
         seed: Seeds those requests that bring no seed, in order of arrival; ``None`` seeds them from
             the system.
     """
@@ -40,23 +42,24 @@ class Intake:
         self._tokenizer = tokenizer
         self._seed = seed
         self._num_seeded = 0
-        # The last one: an HTTP call has the same parameters for each of its prompts, and checking
-        # can take 20 ms.
-        self._checked: _Checked | None = None
-        # Of the last call that had any: many a client sends the same ones with every call.
+        # Of the last call: all prompts of an HTTP call have the same parameters, and checking
+        # them can take 20 ms. Bad words are compared: clients often send the same with each call.
+        self._checked: _CheckedParams | None = None
         self._bad_words: tuple[Sequence[str], TokenSequences] = ((), ())
         # Chat models often name the end of a turn in their tokenizer alone.
-        own_eos = tokenizer.eos_token_id if tokenizer else None
-        self._eos_token_ids = info.eos_token_ids | (frozenset() if own_eos is None else {own_eos})
+        tokenizer_eos = tokenizer.eos_token_id if tokenizer else None
+        self._eos_token_ids = info.eos_token_ids | (
+            frozenset() if tokenizer_eos is None else {tokenizer_eos}
+        )
 
-    def prepare(self, call: GenerationRequest, now: float) -> list[Request]:
-        """One request per sample, the first of which leads: the others share its prompt's blocks.
+    def prepare(self, call: GenerationRequest, now: float) -> AddRequest:
+        """Validate a call that came at ``now``, in seconds on the engine's clock.
 
         Raises:
             InvalidRequestError: An empty prompt, a token outside the vocabulary, a field that
                 cannot work here.
             RequestTooLargeError: The prompt leaves no room for an answer, or asks for more than the
-                context holds.
+                context or the KV cache holds.
         """
         params = call.params
         self._check_types(call)
@@ -75,29 +78,24 @@ class Intake:
                 "this engine has no tokenizer; set detokenize=False", param="detokenize"
             )
         checked = self._check(params)
+        check_fits(max_total_tokens, self._info.num_blocks, self._info.block_size)
         seed = self._next_seed() if params.seed is None else params.seed % 2**64
-        requests: list[Request] = []
-        for index in range(params.n):
-            request = Request(
-                request_id=call.request_id if params.n == 1 else f"{call.request_id}#{index}",
-                parent_id=call.request_id,
-                index=index,
-                token_ids=list(call.prompt_token_ids),
-                num_prompt_tokens=len(call.prompt_token_ids),
-                params=params if index == 0 else checked.others,
-                max_total_tokens=max_total_tokens,
-                eos_token_ids=self._eos_token_ids,
-                seed=seed if index == 0 else derive_seed(seed, index),
-                bad_words_token_ids=checked.bad_words,
-                arrival_time=now,
-                priority=call.priority,
-                cache_salt=call.cache_salt,
-                tenant=call.tenant,
-                labels=call.labels,
-                leader=requests[0] if requests else None,
-            )
-            requests.append(request)
-        return requests
+        return AddRequest(
+            request_id=call.request_id,
+            prompt_token_ids=call.prompt_token_ids,
+            params=params,
+            other_params=checked.other_params,
+            seeds=[seed, *(derive_seed(seed, index) for index in range(1, params.n))],
+            max_total_tokens=max_total_tokens,
+            arrival_time=now,
+            eos_token_ids=self._eos_token_ids,
+            bad_words_token_ids=checked.bad_words,
+            priority=call.priority,
+            cache_salt=call.cache_salt,
+            tenant=call.tenant,
+            labels=dict(call.labels),
+            adapter_id=call.adapter_id,
+        )
 
     @staticmethod
     def _check_types(call: GenerationRequest) -> None:
@@ -123,41 +121,42 @@ class Intake:
             raise InvalidRequestError("the prompt's token ids must be integers", param="prompt")
 
     def _max_total_tokens(self, call: GenerationRequest) -> int:
-        prompt, most = len(call.prompt_token_ids), self._info.max_model_len
-        held = self._info.num_blocks * self._info.block_size
-        wanted = call.params.max_tokens
-        if prompt >= most or (wanted is not None and prompt + wanted > most):
-            asked = "" if wanted is None else f" and {wanted} for the answer"
+        num_prompt, context = len(call.prompt_token_ids), self._info.max_model_len
+        max_tokens = call.params.max_tokens
+        if num_prompt >= context or (max_tokens is not None and num_prompt + max_tokens > context):
+            for_answer = "" if max_tokens is None else f" and {max_tokens} for the answer"
             raise RequestTooLargeError(
-                f"the model's context holds {most} tokens, but the request has {prompt} in the"
-                f" prompt{asked}",
-                needed=prompt + (wanted or 1),
-                available=most,
-                param="prompt" if prompt >= most else "max_tokens",
+                f"the model's context holds {context} tokens, but the request has {num_prompt} in"
+                f" the prompt{for_answer}",
+                needed=num_prompt + (max_tokens or 1),
+                available=context,
+                param="prompt" if num_prompt >= context else "max_tokens",
                 hint="shorten the prompt or lower max_tokens",
             )
-        return min(most, max(held, prompt + 1)) if wanted is None else prompt + wanted
+        if max_tokens is not None:
+            return num_prompt + max_tokens
+        cached = self._info.num_blocks * self._info.block_size
+        return min(context, max(cached, num_prompt + 1))
 
-    def _check(self, params: SamplingParams) -> _Checked:
+    def _check(self, params: SamplingParams) -> _CheckedParams:
         last = self._checked
         if last is not None and last.params is params:
             return last
         params.check_vocabulary(self._info.vocab_size)
-        # The leader reports the prompt's log-probabilities; computing them again would tell nothing
-        # new.
-        others = params if params.prompt_logprobs is None else replace(params, prompt_logprobs=None)
-        self._checked = checked = _Checked(params, others, self._encode_bad_words(params.bad_words))
+        other_params = params
+        if params.prompt_logprobs is not None:
+            other_params = replace(params, prompt_logprobs=None)
+        bad_words = self._encode_bad_words(params.bad_words)
+        self._checked = checked = _CheckedParams(params, other_params, bad_words)
         return checked
 
     def _encode_bad_words(self, words: Sequence[str]) -> TokenSequences:
-        """Each word as token sequences, as written, at the start of a text, and after a space: all
-        of them spell it.
-        """
+        """Each word as all token sequences that spell it: as written, and after a space."""
         if self._tokenizer is None or not words:
             return ()
-        last, known = self._bad_words
-        if last == words:
-            return known
+        last_words, last_sequences = self._bad_words
+        if last_words == words:
+            return last_sequences
         spellings: list[str] = []
         for word in words:
             bare = word.lstrip(" ")

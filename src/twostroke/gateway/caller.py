@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from twostroke.core.config import SchedulerConfig
-from twostroke.engine.clients.base import EngineClient, GenerationRequest, OutputStream
+from twostroke.engine.clients.base import EngineClient, OutputStream
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.text.tokenizer import Tokenizer
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from twostroke.core.request import FinishReason
-from twostroke.core.step import Reason, ScheduledRequest, StepPlan, StepResult
+from twostroke.core.step import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,91 +165,3 @@ class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)
-
-
-def build_step_event(
-    plan: StepPlan,
-    result: StepResult,
-    *,
-    started: float,
-    finished: float,
-    stats: SchedulerStats,
-    previous: SchedulerStats | None = None,
-    token_budget: int = 0,
-    finished_requests: Iterable[tuple[str, FinishReason]] = (),
-    timings: Mapping[str, float] | None = None,
-) -> StepEvent:
-    """The event of one step, from its plan and result. Call it after ``Scheduler.update``.
-
-    Args:
-        started: When the step began, seconds on the engine's clock.
-        finished: When it ended.
-        stats: The scheduler's state after the step.
-        previous: Its state after the step before; what was looked up in the prefix cache since
-            belongs to this step.
-        token_budget: ``max_num_batched_tokens``.
-        finished_requests: Internal ids (not the client's) of those that ended with this step, and
-            why.
-        timings: Seconds by component, in addition to those in ``result`` ("schedule", "update",
-            ...).
-    """
-    previous = previous or SchedulerStats()
-    waste = 1 - stats.used_slots / stats.allocated_slots if stats.allocated_slots else 0.0
-    return StepEvent(
-        step=plan.step,
-        time=started,
-        duration=finished - started,
-        scheduled=[_scheduled_tokens(item, plan, result) for item in plan.scheduled.values()],
-        num_tokens=plan.num_tokens,
-        token_budget=token_budget,
-        num_running=stats.num_running,
-        num_waiting=stats.num_waiting,
-        total_blocks=stats.total_blocks,
-        free_blocks=stats.free_blocks,
-        cached_blocks=stats.cached_blocks,
-        allocated_slots=stats.allocated_slots,
-        used_slots=stats.used_slots,
-        kv_waste=min(1.0, max(0.0, waste)),
-        prefix_queries=stats.prefix_queries - previous.prefix_queries,
-        prefix_hits=stats.prefix_hits - previous.prefix_hits,
-        preempted=[
-            PreemptedRequest(request_id=d.request_id, by=d.by)
-            for d in plan.decisions
-            if d.reason is Reason.PREEMPTED
-        ],
-        held_back=[
-            HeldBackRequest(request_id=d.request_id, reason=d.reason, by=d.by, behind=d.behind)
-            for d in plan.decisions
-            if d.reason is not Reason.PREEMPTED
-        ],
-        finished=[
-            FinishedRequest(request_id=request_id, reason=reason)
-            for request_id, reason in finished_requests
-        ],
-        labelled=[
-            LabelledRequest(request_id=item.request.request_id, labels=dict(item.request.labels))
-            for item in plan.scheduled.values()
-            if item.request.labels and item.request.first_scheduled_time == plan.time
-        ],
-        timings={**result.timings, **(timings or {})},
-        error=result.failure,
-    )
-
-
-def _scheduled_tokens(
-    item: ScheduledRequest, plan: StepPlan, result: StepResult
-) -> ScheduledTokens:
-    request = item.request
-    # The request's own tokens have grown by now, so that `item.samples` would say something else.
-    num_new_tokens = len(result.token_ids.get(request.request_id, ()))
-    num_prompt_tokens = min(item.start + item.num_tokens, request.num_prompt_tokens) - item.start
-    return ScheduledTokens(
-        request_id=request.request_id,
-        start=item.start,
-        num_tokens=item.num_tokens,
-        num_prompt_tokens=max(0, num_prompt_tokens),
-        sampled=num_new_tokens > 0,
-        num_new_tokens=num_new_tokens,
-        num_blocks=len(item.block_ids),
-        queued_since=request.arrival_time if request.first_scheduled_time == plan.time else None,
-    )

@@ -6,13 +6,17 @@ Bucket edges are those of vLLM's ``v1/metrics/loggers.py``. What twostroke adds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
-from twostroke.observability.events import SchedulerStats, StepEvent
+from twostroke.core.step import Reason
+from twostroke.observability.events import SchedulerStats
+from twostroke.observability.histogram import BulkHistogram
+from twostroke.observability.observer import ObservedRun, ObservedStep
 
 # The library's own constant names a newer version of the format in its later releases.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -57,13 +61,21 @@ ENGINE = "0"  # vLLM's number of the data-parallel rank: here there is one
 class EngineMetrics:
     """All metrics of one engine, in a registry of its own: two engines in a process do not meet.
 
-    The engine's thread calls ``observe_...``; ``render`` may run on any thread.
+    An observer of the engine; ``render`` may run on any thread.
+
+    Attributes:
+        stats: The scheduler's state after the latest step, arrival or abort.
     """
 
-    def __init__(self, model_name: str) -> None:
+    def __init__(
+        self, model_name: str, read_stats: Callable[[], SchedulerStats] = SchedulerStats
+    ) -> None:
         self.registry = CollectorRegistry()
+        self.stats = SchedulerStats()
+        self._read_stats = read_stats
         self._model_name = model_name
         self._last_token_time: dict[str, float] = {}
+        self._samples: dict[str, list[Request]] = {}  # by the client's id, until the last has ended
         self._make_step_metrics()
         self._make_request_metrics()
         self._startup = Gauge(
@@ -84,9 +96,7 @@ class EngineMetrics:
             self._startup.labels(self._model_name, ENGINE, phase).set(value)
 
     def describe_cache(self, num_blocks: int, block_size: int, *, prefix_caching: bool) -> None:
-        """Say how large the KV cache is: vLLM's info metric, whose facts are labels of a constant
-        1.
-        """
+        """Show the cache's size: vLLM's info metric, whose facts are labels of a constant 1."""
         facts = {
             "block_size": block_size,
             "num_gpu_blocks": num_blocks,
@@ -97,8 +107,57 @@ class EngineMetrics:
         )
         info.labels(self._model_name, ENGINE, *map(str, facts.values())).set(1)
 
+    # ---- what the engine reports -----------------------------------------------------------------
+
+    def on_add(self, requests: Sequence[Request]) -> None:
+        self._samples[requests[0].parent_id] = list(requests)
+        self.observe_stats(self._read_stats())
+
+    def on_step(self, step: ObservedStep) -> None:
+        """Count one step and what it gave each request.
+
+        As in vLLM, tokens that one step gave together (speculation) make one gap, and the prompt
+        counts as processed with the first output token, cached tokens included.
+        """
+        self.observe_tokens(_new_tokens(step), step.finished)
+        for request in step.ended:
+            self.observe_finished(request, step.finished)
+        self.observe_stats(step.stats)
+        self._prefix_queries.inc(step.prefix_queries)
+        self._prefix_hits.inc(step.prefix_hits)
+        self._preemptions.inc(sum(d.reason is Reason.PREEMPTED for d in step.plan.decisions))
+        if step.plan.num_tokens:
+            self._step_tokens.observe(step.plan.num_tokens)
+            self._step_seconds.observe(step.finished - step.plan.time)
+
+    def on_run(self, run: ObservedRun) -> None:
+        """Count the steps of a run, in each of which every request got a token."""
+        count, times = len(run.requests), run.times
+        self.observe_tokens([(request, 1) for request in run.requests], times[1])
+        self._last_token_time.update({r.request_id: times[-1] for r in run.requests})
+        self._step_tokens.observe(count, run.num_steps)
+        self._step_seconds.observe(times[1] - times[0])
+        for begin, end in zip(times[1:], times[2:]):
+            self._step_seconds.observe(end - begin)
+            self._itl.observe(end - begin, count)
+        self._generation_tokens.inc(count * (run.num_steps - 1))
+        for request in run.ended:
+            self.observe_finished(request, times[-1])
+        self.observe_stats(run.stats)
+
+    def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
+        for request in requests:
+            self.observe_finished(request, request.finish_time or 0.0)
+        self.observe_stats(self._read_stats())
+
+    def close(self) -> None:
+        """The metrics stay readable."""
+
+    # ---- counting --------------------------------------------------------------------------------
+
     def observe_stats(self, stats: SchedulerStats) -> None:
         """Set the gauges."""
+        self.stats = stats
         self._running.set(stats.num_running)
         self._waiting.set(stats.num_waiting)
         self._kv_usage.set(1 - stats.free_blocks / max(1, stats.total_blocks))
@@ -106,45 +165,27 @@ class EngineMetrics:
             1 - stats.used_slots / max(1, stats.allocated_slots) if stats.allocated_slots else 0.0
         )
 
-    def observe_step(self, event: StepEvent) -> None:
-        """Count one step; events must come once each and in order."""
-        self._prefix_queries.inc(event.prefix_queries)
-        self._prefix_hits.inc(event.prefix_hits)
-        self._preemptions.inc(len(event.preempted))
-        if event.num_tokens:
-            self._step_tokens.observe(event.num_tokens)
-            self._step_seconds.observe(event.duration)
-
     def observe_tokens(self, samples: Iterable[tuple[Request, int]], now: float) -> None:
-        """Count the output tokens of each sample that became known at ``now``, before
-        ``observe_finished`` for it.
-
-        As in vLLM, tokens that one step gave together (speculation) make one gap, and the prompt
-        counts as processed with the first output token, cached tokens included.
-        """
+        """Count the output tokens of each sample that became known together at ``now``."""
         num_generated = num_prompt = 0
-        times = self._last_token_time
-        for request, num_new_tokens in samples:
-            if num_new_tokens <= 0:
-                continue
-            num_generated += num_new_tokens
-            last = times.get(request.request_id)
+        for request, num_new in samples:
+            last = self._last_token_time.get(request.request_id)
             if last is None:
                 num_prompt += request.num_prompt_tokens
                 self._ttft.observe(now - request.arrival_time)
             else:
                 self._itl.observe(now - last)
-            times[request.request_id] = now
+            self._last_token_time[request.request_id] = now
+            num_generated += num_new
         self._generation_tokens.inc(num_generated)
         self._prompt_tokens.inc(num_prompt)
 
     def observe_finished(self, request: Request, now: float) -> None:
-        """Count a finished sample, once. Latencies are those of complete answers: not of aborted or
-        failed ones.
-        """
+        """Count a sample that has ended, once. Only complete answers are timed."""
         last = self._last_token_time.pop(request.request_id, None)
         reason = request.finish_reason or FinishReason.ERROR
         self._success[reason].inc()
+        self._forget(request)
         if reason not in (FinishReason.STOP, FinishReason.LENGTH):
             return
         self._e2e.observe(now - request.arrival_time)
@@ -164,14 +205,17 @@ class EngineMetrics:
             self._tpot.observe(decode_time / (request.num_output_tokens - 1))
 
     def observe_samples(self, samples: Sequence[Request]) -> None:
-        """Count a client's request whose last sample has ended, if any of them is a complete
-        answer.
-        """
-        if any(
-            sample.finish_reason in (FinishReason.STOP, FinishReason.LENGTH) for sample in samples
-        ):
+        """Count a call whose last sample has ended, if any of them is a complete answer."""
+        complete = (FinishReason.STOP, FinishReason.LENGTH)
+        if any(sample.finish_reason in complete for sample in samples):
             self._num_samples.observe(len(samples))
             self._longest_sample.observe(max(sample.num_output_tokens for sample in samples))
+
+    def _forget(self, request: Request) -> None:
+        samples = self._samples.get(request.parent_id)
+        if samples is not None and all(sample.finish_reason for sample in samples):
+            del self._samples[request.parent_id]
+            self.observe_samples(samples)
 
     def render(self) -> tuple[bytes, str]:
         """The exposition text and its content type."""
@@ -207,7 +251,7 @@ class EngineMetrics:
     def _make_request_metrics(self) -> None:
         self._prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens processed.")
         self._generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated.")
-        seconds: Callable[[str, str, Sequence[float]], Histogram] = self._histogram
+        seconds: Callable[[str, str, Sequence[float]], BulkHistogram] = self._histogram
         self._ttft = seconds(
             "vllm:time_to_first_token_seconds", "Arrival to first token.", TTFT_BUCKETS
         )
@@ -232,7 +276,7 @@ class EngineMetrics:
         self._decode_time = seconds(
             "vllm:request_decode_time_seconds", "First to last token.", REQUEST_BUCKETS
         )
-        tokens: Callable[[str, str], Histogram] = partial(
+        tokens: Callable[[str, str], BulkHistogram] = partial(
             self._histogram, buckets=REQUEST_TOKENS_BUCKETS
         )
         self._request_prompt_tokens = tokens(
@@ -267,6 +311,14 @@ class EngineMetrics:
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, LABELS, registry=self.registry).labels(self._model_name, ENGINE)
 
-    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
-        metric = Histogram(name, text, LABELS, registry=self.registry, buckets=buckets)
-        return metric.labels(self._model_name, ENGINE)
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> BulkHistogram:
+        labels = {"model_name": self._model_name, "engine": ENGINE}
+        return BulkHistogram(name, text, labels, buckets, self.registry)
+
+
+def _new_tokens(step: ObservedStep) -> Iterator[tuple[Request, int]]:
+    """The requests that the step gave tokens, and how many they kept."""
+    for share, request in zip(step.plan.scheduled.values(), step.requests):
+        known_before = share.start + share.num_tokens - len(share.draft_token_ids)
+        if share.samples and request.num_tokens > known_before:
+            yield request, request.num_tokens - known_before

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
 import msgspec
 
 from twostroke.core.errors import ConfigError
+from twostroke.core.output import RequestOutput
+from twostroke.core.request import Request
 from twostroke.observability.events import StepEvent
+from twostroke.observability.observer import ObservedRun, ObservedStep
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +41,19 @@ class Recorder:
         self._lock = threading.Lock()
         self._path = None if path is None else Path(path)
         self._file = None if self._path is None else _open(self._path)
+
+    def on_add(self, requests: Sequence[Request]) -> None:
+        """Requests are recorded by their first step."""
+
+    def on_step(self, step: ObservedStep) -> None:
+        self.add(step.event)
+
+    def on_run(self, run: ObservedRun) -> None:
+        for event in run.events():
+            self.add(event)
+
+    def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
+        """The next step's event names them."""
 
     def add(self, event: StepEvent) -> None:
         with self._lock:

@@ -12,21 +12,24 @@ from torch import Tensor
 
 from twostroke.core.step import ScheduledRequest, StepPlan
 from twostroke.layers.attention.base import AttentionMetadata
+from twostroke.runtime.request_states import RequestStates
+from twostroke.sampling.request_state import RequestState
 
 
 @dataclass(slots=True)
 class Batch:
-    """One forward pass: the tokens of ``items`` one after the other.
+    """One forward pass: the tokens of ``shares`` one after the other.
 
     Attributes:
         token_ids: ``[tokens]`` int64 on the device.
         positions: ``[tokens]`` int64 on the device.
-        query_start: ``requests + 1`` offsets: item i has rows ``query_start[i]`` to ``query_start[i
+        query_start: ``requests + 1`` offsets: share i has rows ``query_start[i]`` to ``query_start[i
             + 1]``.
-        sampling: Indices of the items that draw a token, from their last rows.
+        sampling: Indices of the shares that draw a token, from their last rows.
     """
 
-    items: list[ScheduledRequest]
+    shares: list[ScheduledRequest]
+    states: list[RequestState]
     token_ids: Tensor
     positions: Tensor
     query_start: list[int]
@@ -34,7 +37,7 @@ class Batch:
     attention: AttentionMetadata
 
     def rows(self, index: int) -> slice:
-        """Rows of item ``index``."""
+        """Rows of share ``index``."""
         return slice(self.query_start[index], self.query_start[index + 1])
 
 
@@ -69,43 +72,45 @@ class InputBatch:
             if row is not None:
                 self._free_rows.append(row)
 
-    def build(self, plan: StepPlan) -> Batch:
-        """The tensors of ``plan``, whose ``scheduled`` is not empty. Valid until the next call."""
-        items = list(plan.scheduled.values())
-        rows = np.array([self._update_row(item) for item in items])
-        counts = np.array([item.num_tokens for item in items])
-        starts = np.array([item.start for item in items])
+    def build(self, plan: StepPlan, states: RequestStates) -> Batch:
+        """The tensors of ``plan``, whose ``scheduled`` is not empty. Valid until the next call.
+
+        Args:
+            states: Up to date with the plan.
+        """
+        shares = list(plan.scheduled.values())
+        rows = np.array([self._update_row(share) for share in shares])
+        counts = np.array([share.num_tokens for share in shares])
+        starts = np.array([share.start for share in shares])
         query_start = np.concatenate(([0], np.cumsum(counts)))
         token_ids: list[int] = []
-        for item in items:
-            token_ids += item.request.token_ids[item.start : item.start + item.num_tokens]
-        positions = np.arange(query_start[-1]) + np.repeat(
-            starts - query_start[:-1], counts
-        )  # [tokens]
+        for share in shares:
+            token_ids += states.input_tokens(share)
+        shifts = np.repeat(starts - query_start[:-1], counts)  # [tokens]
+        positions = np.arange(query_start[-1]) + shifts  # [tokens]
         table = self._table[rows]  # [requests, blocks]
-        blocks = table[np.repeat(np.arange(len(items)), counts), positions // self._block_size]
+        blocks = table[np.repeat(np.arange(len(shares)), counts), positions // self._block_size]
         slots = blocks.astype(np.int64) * self._block_size + positions % self._block_size
         metadata = AttentionMetadata(query_start, starts + counts, table, self._to_device(slots))
         return Batch(
-            items,
+            shares,
+            [states[share.request_id] for share in shares],
             self._to_device(np.array(token_ids, dtype=np.int64)),
             self._to_device(positions),
             query_start.tolist(),
-            [index for index, item in enumerate(items) if item.samples],
+            [index for index, share in enumerate(shares) if share.samples],
             metadata,
         )
 
-    def _update_row(self, item: ScheduledRequest) -> int:
-        request_id, block_ids = item.request.request_id, item.block_ids
-        first = item.table_changed_from
-        if request_id not in self._rows:
-            self._rows[request_id] = self._take_row()
-            first = 0
-        row = self._rows[request_id]
-        if len(block_ids) > self._table.shape[1]:
-            self._table = np.pad(self._table, ((0, 0), (0, len(block_ids) - self._table.shape[1])))
-        if first < len(block_ids):
-            self._table[row, first : len(block_ids)] = block_ids[first:]
+    def _update_row(self, share: ScheduledRequest) -> int:
+        if share.request_id not in self._rows:
+            self._rows[share.request_id] = self._take_row()
+        row, start = self._rows[share.request_id], share.first_new_block
+        end = start + len(share.new_block_ids)
+        if end > self._table.shape[1]:
+            self._table = np.pad(self._table, ((0, 0), (0, end - self._table.shape[1])))
+        if share.new_block_ids:
+            self._table[row, start:end] = share.new_block_ids
         return row
 
     def _take_row(self) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from twostroke.core.config import EngineConfig
-from twostroke.core.errors import ConfigError, NonFiniteLogitsError
+from twostroke.core.errors import ConfigError, EngineError, ErrorMessage, NonFiniteLogitsError
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.step import ScheduledRequest, StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
@@ -28,8 +28,10 @@ from twostroke.observability.profile import ATTENTION, INPUT, SAMPLING, Profiler
 from twostroke.runtime.device import memory_error, release_cached_memory, resolve_device
 from twostroke.runtime.input_batch import Batch, InputBatch
 from twostroke.runtime.kv_tensors import KVTensors, plan_num_blocks
+from twostroke.runtime.request_states import RequestStates
 from twostroke.runtime.weights import load_model
 from twostroke.sampling.logprobs import prompt_logprobs
+from twostroke.sampling.request_state import RequestState
 from twostroke.sampling.sampler import NO_TOKEN, Sampler
 
 # Logits of a prompt's positions computed at once, in elements: 64 MiB of float32.
@@ -51,6 +53,7 @@ class TorchExecutor:
         self.inputs = InputBatch(
             max_num_seqs, -(-info.max_model_len // kv.block_size), kv.block_size, model.device
         )
+        self.requests = RequestStates()
         self._info = info
         self.backend = _attention_backend(model, kv)
         library = load_library() if model.device.type == "cpu" else None
@@ -124,10 +127,13 @@ class TorchExecutor:
     def execute(self, plan: StepPlan) -> StepResult:
         """Carry out one step, see ``Executor``. An exception means that the whole pass failed."""
         clock, result = _PhaseClock(), StepResult()
+        if plan.block_loads or plan.block_saves:
+            raise EngineError("this executor has no tier to load blocks from or to save them to")
+        self.requests.update(plan)
         self.inputs.release(plan.released)
         self.kv.copy_blocks(plan.block_copies)
         if plan.scheduled:
-            batch = self.inputs.build(plan)
+            batch = self.inputs.build(plan, self.requests)
             try:
                 self._run(batch, clock, result)
             except Exception as error:
@@ -142,7 +148,7 @@ class TorchExecutor:
         attention = self.backend.prepare(batch.attention)
         clock.mark("input")
         drawn = self._rows_to_draw_from(batch)
-        rows = None if drawn is None or any(map(_num_to_score, batch.items)) else drawn
+        rows = None if drawn is None or _scores_prompts(batch) else drawn
         hidden = self.model.forward(
             batch.token_ids, batch.positions, attention, rows
         )  # [rows, hidden]
@@ -187,52 +193,44 @@ class TorchExecutor:
         slots = batch.attention.slots
         if self.kv.all_finite(slots):
             return
-        for index, item in enumerate(batch.items):
+        for index in range(len(batch.shares)):
             if not self.kv.all_finite(slots[batch.rows(index)]):
-                self._fail(batch, index, item, result)
+                self._fail(batch, index, result)
 
-    def _fail(self, batch: Batch, index: int, item: ScheduledRequest, result: StepResult) -> None:
-        """End one request of the step with an error, and zero what it wrote so that it can poison
-        nobody.
-        """
+    def _fail(self, batch: Batch, index: int, result: StepResult) -> None:
+        """End one request of the step with an error, and zero what it wrote into its blocks."""
         self.kv.zero_slots(batch.attention.slots[batch.rows(index)])
-        request_id = item.request.request_id
-        result.errors[request_id] = NonFiniteLogitsError(
-            f"the model produced NaN or infinite values for request {request_id} "
-            f"at positions {item.start} to {item.start + item.num_tokens - 1}",
+        share = batch.shares[index]
+        error = NonFiniteLogitsError(
+            f"the model produced NaN or infinite values for request {share.request_id} "
+            f"at positions {share.start} to {share.start + share.num_tokens - 1}",
             hint=(
                 "the weights may be broken, or --dtype bfloat16 or float32 may be needed instead of"
                 " float16"
             ),
         )
-        result.prompt_logprobs.pop(request_id, None)
+        result.errors[share.request_id] = ErrorMessage.of(error)
+        result.prompt_logprobs.pop(share.request_id, None)
 
     def _score_prompts(self, batch: Batch, hidden: Tensor, result: StepResult) -> None:
         """Log-probabilities of prompt tokens: the logits at position p score the token at p + 1."""
-        for index, item in enumerate(batch.items):
-            request = item.request
-            num_top, count = request.params.prompt_logprobs, _num_to_score(item)
+        for index, (share, request) in enumerate(zip(batch.shares, batch.states)):
+            num_top, count = request.params.prompt_logprobs, _num_to_score(share, request)
             if num_top is None or request.request_id in result.errors:
                 continue
             if not count:
-                if request.num_prompt_tokens == 1 and item.start == 0:
-                    result.prompt_logprobs[
-                        request.request_id
-                    ] = []  # asked for, and there is nothing to score
+                if request.num_prompt_tokens == 1 and share.start == 0:  # nothing to score
+                    result.prompt_logprobs[request.request_id] = []
                 continue
             first = batch.query_start[index]
-            next_ids = request.token_ids[item.start + 1 : item.start + 1 + count]
+            next_ids = request.token_ids[share.start + 1 : share.start + 1 + count]
             step = max(1, _MAX_PROMPT_LOGITS // self._info.vocab_size)
             scores: list[PositionLogprobs] = []
             for start in range(0, count, step):
                 stop = min(start + step, count)
-                logits = self.model.logits(
-                    hidden[first + start : first + stop]
-                )  # [positions, vocab]
-                if not bool(
-                    logits.max() < torch.inf
-                ):  # as the sampler does: -inf is fine, NaN is not
-                    self._fail(batch, index, item, result)
+                logits = self.model.logits(hidden[first + start : first + stop])  # [rows, vocab]
+                if not bool(logits.max() < torch.inf):  # as in the sampler: -inf is fine, not NaN
+                    self._fail(batch, index, result)
                     break
                 scores += prompt_logprobs(logits, next_ids[start:stop], num_top)
             else:
@@ -246,19 +244,19 @@ class TorchExecutor:
         if result.errors:
             rows = [
                 row
-                for row, i in enumerate(indices)
-                if batch.items[i].request.request_id not in result.errors
+                for row, index in enumerate(indices)
+                if batch.shares[index].request_id not in result.errors
             ]
             indices, logits = [indices[row] for row in rows], logits[rows]
-        requests = [batch.items[index].request for index in indices]
+        requests = [batch.states[index] for index in indices]
         output = self._sampler.sample(logits, requests)
         for row in output.non_finite:
-            self._fail(batch, indices[row], batch.items[indices[row]], result)
+            self._fail(batch, indices[row], result)
         for row, request in enumerate(requests):
             if output.token_ids[row] != NO_TOKEN:
                 result.token_ids[request.request_id] = [output.token_ids[row]]
             elif row in output.errors:
-                result.errors[request.request_id] = output.errors[row]
+                result.errors[request.request_id] = ErrorMessage.of(output.errors[row])
                 result.prompt_logprobs.pop(request.request_id, None)
             if row in output.logprobs:
                 result.logprobs[request.request_id] = [output.logprobs[row]]
@@ -302,11 +300,15 @@ def _attention_backend(model: Decoder, kv: KVTensors) -> AttentionBackend:
     return SdpaBackend(kv.keys, kv.values, heads, windows)
 
 
-def _num_to_score(item: ScheduledRequest) -> int:
+def _scores_prompts(batch: Batch) -> bool:
+    return any(map(_num_to_score, batch.shares, batch.states))
+
+
+def _num_to_score(share: ScheduledRequest, request: RequestState) -> int:
     """How many of its tokens are followed by one of the prompt whose probability is asked for."""
-    if item.request.params.prompt_logprobs is None:
+    if request.params.prompt_logprobs is None:
         return 0
-    return max(0, min(item.num_tokens, item.request.num_prompt_tokens - 1 - item.start))
+    return max(0, min(share.num_tokens, request.num_prompt_tokens - 1 - share.start))
 
 
 def _max_model_len(wanted: int | None, model: ModelConfig) -> int:

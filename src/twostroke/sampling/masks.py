@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
@@ -10,15 +9,15 @@ import torch
 from torch import Tensor
 
 from twostroke.core.errors import InvalidRequestError, NonFiniteLogitsError, TwostrokeError
-from twostroke.core.request import Request
 from twostroke.sampling.pairs import Pairs
+from twostroke.sampling.request_state import RequestState
 
 # Of one row: more tokens are written by an operation of their own, since pairs of Python numbers
 # cost 0.1 us each.
 MANY_TOKENS = 256
 
 
-def apply_masks(logits: Tensor, requests: Sequence[Request]) -> None:
+def apply_masks(logits: Tensor, requests: Sequence[RequestState]) -> None:
     """Set to -inf, in place, what a row may not draw: by allowed and banned tokens, bad words and
     ``min_tokens``.
 
@@ -29,12 +28,13 @@ def apply_masks(logits: Tensor, requests: Sequence[Request]) -> None:
     masked = Pairs(logits.shape[1])
     for row, request in enumerate(requests):
         params = request.params
-        if params.allowed_array is not None:
-            _keep(logits[row], _known(params.allowed_array, logits))
-        if len(params.banned_array) > MANY_TOKENS:
-            logits[row].index_fill_(0, _known(params.banned_array, logits), -torch.inf)
+        if params.allowed_int64 is not None:
+            _keep(logits[row], _token_ids(params.allowed_int64, logits))
+        banned = memoryview(params.banned_int64).cast("q")
+        if len(banned) > MANY_TOKENS:
+            logits[row].index_fill_(0, _token_ids(params.banned_int64, logits), -torch.inf)
         else:
-            masked.add(row, params.banned_array)
+            masked.add(row, banned)
         masked.add(row, list(_bad_word_ends(request)))
         if request.num_output_tokens < request.params.min_tokens:
             masked.add(row, request.stop_token_ids)
@@ -42,7 +42,7 @@ def apply_masks(logits: Tensor, requests: Sequence[Request]) -> None:
         logits[masked.index(logits.device)] = -torch.inf
 
 
-def apply_logit_bias(logits: Tensor, requests: Sequence[Request]) -> None:
+def apply_logit_bias(logits: Tensor, requests: Sequence[RequestState]) -> None:
     """Add each request's ``logit_bias`` to its row of ``logits`` (float32 [rows, vocab]) in
     place.
     """
@@ -54,7 +54,7 @@ def apply_logit_bias(logits: Tensor, requests: Sequence[Request]) -> None:
         logits[biased.index(logits.device)] += biased.values(logits.device)
 
 
-def nothing_left(request: Request) -> TwostrokeError:
+def nothing_left(request: RequestState) -> TwostrokeError:
     """The error for a row in which every token has the logit -inf: what masked them, and what to
     change.
     """
@@ -82,11 +82,12 @@ def nothing_left(request: Request) -> TwostrokeError:
     )
 
 
-def _known(token_ids: array[int], logits: Tensor) -> Tensor:
-    """Those of ascending ids that have a logit, int64 [ids], where the logits are."""
-    known = token_ids[: bisect_left(token_ids, logits.shape[1])]
-    ids = torch.frombuffer(known, dtype=torch.int64) if known else torch.empty(0, dtype=torch.int64)
-    return ids.to(logits.device)
+def _token_ids(ascending: bytearray, logits: Tensor) -> Tensor:
+    """Those of ascending int64 ids that have a logit, int64 [ids], where the logits are."""
+    count = bisect_left(memoryview(ascending).cast("q"), logits.shape[1])
+    if not count:
+        return torch.empty(0, dtype=torch.int64, device=logits.device)
+    return torch.frombuffer(ascending, dtype=torch.int64, count=count).to(logits.device)
 
 
 def _keep(row: Tensor, token_ids: Tensor) -> None:
@@ -96,7 +97,7 @@ def _keep(row: Tensor, token_ids: Tensor) -> None:
     row[token_ids] = kept
 
 
-def _bad_word_ends(request: Request) -> Iterator[int]:
+def _bad_word_ends(request: RequestState) -> Iterator[int]:
     """Last tokens of those bad words whose other tokens are the end of the output."""
     last = request.token_ids[-1]
     for word in request.bad_words_token_ids:

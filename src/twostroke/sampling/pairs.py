@@ -4,7 +4,6 @@ device at once.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Collection, Iterable
 
 import numpy as np
@@ -35,11 +34,13 @@ class Pairs:
     def __len__(self) -> int:
         return self._length
 
-    def add(self, row: int, tokens: Collection[int], values: Iterable[float] | float = 0.0) -> None:
+    def add(
+        self, row: int, tokens: Collection[int] | memoryview, values: Iterable[float] | float = 0.0
+    ) -> None:
         """Add one pair for each of ``tokens``; ``values`` are as many, or one for all."""
         if not (count := len(tokens)):
             return
-        if isinstance(tokens, array):
+        if isinstance(tokens, memoryview):
             ids = np.frombuffer(tokens, dtype=np.int64)
         else:
             ids = np.fromiter(tokens, np.int64, count)

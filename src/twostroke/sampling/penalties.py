@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from twostroke.core.request import Request
 from twostroke.sampling.pairs import Pairs
+from twostroke.sampling.request_state import RequestState
 
 
-def apply_penalties(logits: Tensor, requests: Sequence[Request]) -> None:
+def apply_penalties(logits: Tensor, requests: Sequence[RequestState]) -> None:
     """Apply the three penalties to ``logits`` in place, row by row as each request asks for them.
 
     Counts are made from the request's tokens each time: no state to keep in step with preemption
@@ -29,7 +29,7 @@ def apply_penalties(logits: Tensor, requests: Sequence[Request]) -> None:
     _apply_presence_and_frequency(logits, requests)
 
 
-def _apply_repetition(logits: Tensor, requests: Sequence[Request]) -> None:
+def _apply_repetition(logits: Tensor, requests: Sequence[RequestState]) -> None:
     """Keskar et al. 2019 (CTRL), section 4.1, with the multiplication for negative logits that all
     engines use.
     """
@@ -44,7 +44,7 @@ def _apply_repetition(logits: Tensor, requests: Sequence[Request]) -> None:
         logits[index] = torch.where(values > 0, values / penalties, values * penalties)
 
 
-def _apply_presence_and_frequency(logits: Tensor, requests: Sequence[Request]) -> None:
+def _apply_presence_and_frequency(logits: Tensor, requests: Sequence[RequestState]) -> None:
     """OpenAI's definition: ``logit -= presence * (count > 0) + frequency * count`` over the output
     alone.
     """

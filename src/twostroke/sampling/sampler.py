@@ -14,13 +14,13 @@ from torch import Tensor
 
 from twostroke.core.errors import TwostrokeError
 from twostroke.core.logprobs import PositionLogprobs
-from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.sampling.drawing import WEIGHT_UNIT, Truncation, draw, draw_truncated, first_width
 from twostroke.sampling.logprobs import position_logprobs
 from twostroke.sampling.masks import apply_logit_bias, apply_masks, nothing_left
 from twostroke.sampling.penalties import apply_penalties
 from twostroke.sampling.random import uniforms
+from twostroke.sampling.request_state import RequestState
 
 # Below this a temperature is greedy for all practical purposes, and dividing by it would lose the
 # zeros to underflow.
@@ -78,7 +78,7 @@ class Sampler:
         self._peaks = peaks or torch_peaks
 
     @torch.inference_mode()
-    def sample(self, logits: Tensor, requests: Sequence[Request]) -> SamplerOutput:
+    def sample(self, logits: Tensor, requests: Sequence[RequestState]) -> SamplerOutput:
         """One token for each row, drawn at position ``len(request.token_ids)``.
 
         Args:
@@ -122,7 +122,7 @@ class Sampler:
         logprobs = {row: entry for row, entry in zip(asking, entries) if token_ids[row] != NO_TOKEN}
         return SamplerOutput(token_ids, logprobs, errors, non_finite)
 
-    def _draw(self, logits: Tensor, highest: Tensor, requests: Sequence[Request]) -> Tensor:
+    def _draw(self, logits: Tensor, highest: Tensor, requests: Sequence[RequestState]) -> Tensor:
         """Temperature, top-k, top-p, min-p and the draw, for rows that are not greedy.
 
         Args:

@@ -1,6 +1,4 @@
-"""When a request has said enough, judged by its tokens (stop strings are judged on text, by the
-output processor).
-"""
+"""When a request ends, judged by its tokens. Stop strings are judged on text, in the engine."""
 
 from __future__ import annotations
 
@@ -26,14 +24,10 @@ def check_stop(request: Request) -> Stop | None:
     return None
 
 
-def cut_at_stop(request: Request, tokens: list[int]) -> tuple[list[int], Stop | None]:
-    """Those of its last ``tokens`` that a request keeps, and what ends it: it loses those behind
-    the one that does.
-    """
-    known = request.token_ids
-    del known[len(known) - len(tokens) :]
-    for kept, token in enumerate(tokens, 1):
-        known.append(token)
+def append_until_stop(request: Request, tokens: list[int]) -> tuple[list[int], Stop | None]:
+    """Append sampled tokens up to the first that ends the request; returns those, and the end."""
+    for count, token in enumerate(tokens, 1):
+        request.token_ids.append(token)
         if stop := check_stop(request):
-            return tokens[:kept], stop
+            return tokens[:count], stop
     return tokens, None

@@ -16,7 +16,8 @@ from twostroke.core.errors import EngineError, InvalidRequestError, RequestTooLa
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.engine.clients.base import EngineClient, GenerationRequest, OutputStream
+from twostroke.engine.clients.base import EngineClient, OutputStream
+from twostroke.engine.messages import GenerationRequest
 from twostroke.gateway.caller import check_together
 from twostroke.server.answer_size import MANY_ENTRIES, check_copies, check_entries
 from twostroke.server.answers import Answer, Sample, Shape, StreamedAnswer, WholeAnswer
@@ -152,7 +153,9 @@ class Generation:
                 if reason is FinishReason.ERROR or reason is FinishReason.ABORT:
                     # Who aborts and still listens did not ask for it: half an answer must not look
                     # like a whole one.
-                    raise output.error or EngineError("the request failed for an unknown reason")
+                    if output.error is not None:
+                        raise output.error.to_exception()
+                    raise EngineError("the request failed for an unknown reason")
                 self._num_running -= 1
             self._completion_tokens += len(output.token_ids)
             if output.index == 0:

@@ -12,14 +12,13 @@ from typing import Any
 
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
-from twostroke.observability.recorder import Recorder
-from twostroke.simulator.cost.decode_curve import Bound
+from twostroke.observability.observer import Observer
 from twostroke.simulator.fleet.deployment import Deployment, deploy, make_replicas
 from twostroke.simulator.fleet.fleet import Fleet, FleetResult
 from twostroke.simulator.fleet.options import DeploymentOptions
 from twostroke.simulator.fleet.router import make_router
+from twostroke.simulator.jumping.decode_curve import Bound
 from twostroke.simulator.results.columns import Columns, to_columns
-from twostroke.simulator.results.step_log import StepLog
 from twostroke.simulator.results.summary import Summary, summarize
 from twostroke.simulator.workloads.make import make_workload
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
@@ -72,7 +71,7 @@ class Run:
         """What is left once the report's fields are made: the steps of many long runs would fill
         the memory.
         """
-        return replace(self, result=replace(self.result, logs=[]), columns=to_columns([StepLog()]))
+        return replace(self, result=replace(self.result, logs=[]), columns=to_columns([]))
 
 
 def simulate(
@@ -80,19 +79,19 @@ def simulate(
     *,
     interval: bool = False,
     jump: bool = True,
-    recorders: Sequence[Recorder] = (),
+    observers: Sequence[Sequence[Observer]] = (),
     progress: Progress = lambda _: None,
 ) -> Run:
     """Run a scenario to its end, or until Ctrl-C (then ``result.interrupted``).
 
     Args:
         interval: Also with each end of the cost model's interval taken for the truth.
-        recorders: One for each replica, or none.
+        observers: For each replica its own, or none.
         progress: Called with the number of requests that have just ended.
     """
     deployment = deploy(scenario.deployment, scenario.cache, scenario.scheduler)
     result, columns, summary, note = _run(
-        scenario, deployment, "seconds", jump, recorders, progress
+        scenario, deployment, "seconds", jump, observers, progress
     )
     ends: dict[str, Summary] = {}
     bounds: tuple[Bound, Bound] = ("low", "high")
@@ -151,7 +150,7 @@ def _run(
     deployment: Deployment,
     bound: Bound,
     jump: bool,
-    recorders: Sequence[Recorder],
+    observers: Sequence[Sequence[Observer]],
     progress: Progress,
 ) -> tuple[FleetResult, Columns, Summary, str | None]:
     options = scenario.deployment
@@ -163,7 +162,7 @@ def _run(
         bound=bound,
         jump=jump,
         seed=scenario.workload.seed,
-        recorders=recorders,
+        observers=observers,
     )
     made = make_workload(scenario.workload)
     fleet = Fleet(replicas, make_router(options.router), made.workload, deployment.max_model_len)

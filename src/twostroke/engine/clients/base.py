@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple, Protocol
 
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.output import RequestOutput
-from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationRequest:
-    """One call of a client: a prompt as token ids, how to sample, and what sets it apart.
-
-    Attributes:
-        request_id: Unique among the requests in the engine.
-        cache_salt: Cached prefixes are shared only between equal salts.
-        priority: Lower runs first under ``--policy priority``.
-        tenant: On whose behalf: ``--policy fair`` divides the engine among tenants. Empty if nobody
-            said.
-        labels: What the client calls its end user and the like; step events carry them, nothing
-            else does.
-        follows: One more prompt of a call whose first has been taken: a full queue refuses calls,
-            not parts of them.
-    """
-
-    request_id: str
-    prompt_token_ids: list[int]
-    params: SamplingParams = field(default_factory=SamplingParams)
-    priority: int = 0
-    cache_salt: str = ""
-    tenant: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    follows: bool = False
-
-
 class TokenUsage(NamedTuple):
-    """What a request made the engine do: its prompt counts once whatever ``n``, cached tokens
-    included.
-    """
+    """What a request made the engine do. Its prompt counts once whatever ``n``, cached or not."""
 
     prompt_tokens: int
     output_tokens: int
@@ -54,20 +25,18 @@ class TokenUsage(NamedTuple):
 
 
 class OutputStream(Protocol):
-    """The outputs of one request, in order, all its samples interleaved; ends after the last
-    sample's last output.
+    """The outputs of one request, in order, all its samples interleaved.
 
-    A failure of the request arrives as an output with ``finish_reason`` ``ERROR``, never as a
-    silent end. Outputs are heard or iterated over, not both.
+    It ends after the last sample's last output. A failure of the request arrives as an output with
+    ``finish_reason`` ``ERROR``, never as a silent end. Outputs are listened to or iterated over,
+    not both.
     """
 
-    def listen(self, hear: Callable[[RequestOutput], None]) -> None:
-        """Have ``hear`` called with each output: at once with those that have come, then with each
-        as it comes.
+    def listen(self, on_output: Callable[[RequestOutput], None]) -> None:
+        """Have ``on_output`` called with each output: those that have come, then each as it comes.
 
-        That is on the event loop's thread, in the call that brings the outputs of a step, so
-        ``hear`` must be short. If it raises, the request is aborted. After ``abort`` it hears
-        nothing.
+        That is on the event loop's thread, in the call that brings the outputs of a step, so it
+        must be short. If it raises, the request is aborted. After ``abort`` it is not called.
         """
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]: ...
@@ -77,11 +46,10 @@ class OutputStream(Protocol):
 
     @property
     def usage(self) -> TokenUsage:
-        """What the request has used so far, whether or not anybody has read its outputs."""
+        """What the request has used so far, whether or not its outputs have been read."""
 
-    def when_ended(self, tell: Callable[[TokenUsage], None]) -> None:
-        """Have ``tell`` called once, on the event loop's thread, when the engine has let go of the
-        request.
+    def when_ended(self, on_end: Callable[[TokenUsage], None]) -> None:
+        """Have ``on_end`` called once, on the event loop's thread, when the engine is through.
 
         That is after its last output, a failure, or an abort: what the step in flight still gave is
         counted.

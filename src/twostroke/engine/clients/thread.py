@@ -7,23 +7,33 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.errors import (
     EngineDeadError,
+    ErrorMessage,
     InvalidRequestError,
     QueueFullError,
     ShuttingDownError,
     TwostrokeError,
 )
-from twostroke.core.output import RequestOutput
-from twostroke.core.request import FinishReason, Request
-from twostroke.engine.clients.base import GenerationRequest, TokenUsage
-from twostroke.engine.engine import Engine
+from twostroke.core.output import RequestOutput, make_output
+from twostroke.core.request import FinishReason
+from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.messages import (
+    AbortRequest,
+    AddRequest,
+    Close,
+    EngineMessage,
+    ForgetRequest,
+    GenerationRequest,
+    make_requests,
+)
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.text.tokenizer import Tokenizer
 
@@ -33,112 +43,11 @@ STALL_SECONDS = 60.0
 T = TypeVar("T")
 
 
-class AsyncStream:
-    """Implements ``OutputStream``; lives on the event loop's thread.
-
-    Args:
-        call: Whose outputs these are.
-        abort: Asks the engine to end the request; its last outputs come here all the same, and
-            nobody hears them.
-    """
-
-    def __init__(self, call: GenerationRequest, abort: Callable[[], None]) -> None:
-        self._call = call
-        # Until somebody listens, outputs are kept for whoever will, or for an iterator.
-        self._outputs: asyncio.Queue[RequestOutput | None] = asyncio.Queue()
-        self._hear: Callable[[RequestOutput], None] = self._outputs.put_nowait
-        self._unfinished = set(range(call.params.n))
-        self._num_unread = call.params.n
-        self._aborted = False
-        self._abort = abort
-        self._prompt_tokens = self._output_tokens = 0
-        self._tell: list[Callable[[TokenUsage], None]] = []
-
-    def listen(self, hear: Callable[[RequestOutput], None]) -> None:
-        self._hear = hear
-        while not self._outputs.empty():
-            if (output := self._outputs.get_nowait()) is not None:
-                self._pass_on(output)
-
-    async def __aiter__(self) -> AsyncIterator[RequestOutput]:
-        try:
-            while self._num_unread and (output := await self._outputs.get()) is not None:
-                self._num_unread -= output.finished
-                yield output
-        finally:
-            self.abort()
-
-    def abort(self) -> None:
-        if self._unfinished and not self._aborted:
-            self._aborted = True
-            self._outputs.put_nowait(
-                None
-            )  # whoever still reads must not wait for what will not come
-            self._abort()
-
-    def abandon(self) -> None:
-        """Nobody reads it again: its event loop is closed."""
-        self._aborted = True
-
-    @property
-    def usage(self) -> TokenUsage:
-        return TokenUsage(self._prompt_tokens, self._output_tokens)
-
-    def when_ended(self, tell: Callable[[TokenUsage], None]) -> None:
-        if self._unfinished:
-            self._tell.append(tell)
-        else:
-            tell(self.usage)
-
-    def put(self, output: RequestOutput) -> bool:
-        """Pass an output on; tells whether the request has ended."""
-        self._output_tokens += len(output.token_ids)
-        if output.num_used_prompt_tokens > self._prompt_tokens:
-            self._prompt_tokens = output.num_used_prompt_tokens
-        if output.finish_reason is not None:
-            self._unfinished.discard(output.index)
-        self._pass_on(output)
-        if self._unfinished:
-            return False
-        told, self._tell = self._tell, []
-        for tell in told:
-            tell(self.usage)
-        return True
-
-    def _pass_on(self, output: RequestOutput) -> None:
-        """Whatever goes wrong with whoever listens, other streams get theirs."""
-        if self._aborted:
-            return
-        try:
-            self._hear(output)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException:  # a panic of the tokenizer's Rust is no Exception
-            logger.exception("request %s: nobody hears its outputs any more", self._call.request_id)
-            self.abort()
-            self._aborted = True  # also where there is nothing left to abort, but more to hand over
-
-    def fail(self, error: TwostrokeError, reason: FinishReason = FinishReason.ERROR) -> None:
-        """End the samples that will get no more outputs, or are not to wait for them."""
-        for index in sorted(self._unfinished):
-            self.put(
-                RequestOutput(
-                    request_id=self._call.request_id,
-                    index=index,
-                    token_ids=[],
-                    num_prompt_tokens=len(self._call.prompt_token_ids),
-                    num_cached_tokens=0,
-                    finish_reason=reason,
-                    error=error,
-                )
-            )
-
-
 class AsyncEngine:
     """Implements ``EngineClient`` in this process.
 
-    The engine's thread owns the engine. The event loop's thread hands it closures through an inbox
-    that is emptied between steps, and gets each step's outputs back in one call.
+    The engine's thread owns the engine. The event loop's thread validates calls and sends messages
+    through an inbox that is emptied between steps, and gets each step's outputs back in one call.
 
     Args:
         engine: Not to be used by anyone else from here on.
@@ -150,7 +59,7 @@ class AsyncEngine:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: LLMEngine,
         *,
         stall_seconds: float = STALL_SECONDS,
         max_queued_requests: int | None = None,
@@ -160,9 +69,7 @@ class AsyncEngine:
         # Samples put into the inbox, and taken out of it: each is written by one thread only.
         self._num_submitted = self._num_taken = 0
         self._stall_seconds = stall_seconds
-        self._inbox: queue.SimpleQueue[Callable[[], list[RequestOutput]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._inbox: queue.SimpleQueue[EngineMessage] = queue.SimpleQueue()
         self._streams: dict[str, AsyncStream] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = self._closed = False
@@ -185,7 +92,7 @@ class AsyncEngine:
         return self._engine.tokenizer
 
     def submit(self, request: GenerationRequest) -> AsyncStream:
-        self._live_on(asyncio.get_running_loop())
+        self._use_loop(asyncio.get_running_loop())
         if self._draining:
             what = "has been closed" if self._closed else "is shutting down"
             raise ShuttingDownError(f"the engine {what}", hint="retry against another server")
@@ -193,15 +100,14 @@ class AsyncEngine:
             raise InvalidRequestError(
                 f"request id {request.request_id!r} is in use", param="request_id"
             )
-        samples = self._engine.prepare(request)
+        message = self._engine.prepare(request)
         if not request.follows:
             self._check_queue()
-        self._num_submitted += len(samples)
-        stream = AsyncStream(
-            request, lambda: self._inbox.put(lambda: self._engine.abort(request.request_id))
-        )
+        self._num_submitted += len(message.seeds)
+        abort = AbortRequest(request.request_id)
+        stream = AsyncStream(request, partial(self._inbox.put, abort))
         self._streams[request.request_id] = stream
-        self._inbox.put(lambda: self._add(samples))
+        self._inbox.put(message)
         return stream
 
     def stats(self) -> SchedulerStats:
@@ -231,36 +137,31 @@ class AsyncEngine:
                     await asyncio.sleep(0.02)
         message = "the server shut down before the answer was complete"
         for request_id, stream in list(self._streams.items()):
-            error = ShuttingDownError(message, hint="send the request again, to another server")
-            self._inbox.put(partial(self._engine.abort, request_id, error))
-            # At once: the engine hears of it after the step that it is in, and that may outlast the
-            # server.
+            error = ErrorMessage.of(
+                ShuttingDownError(message, hint="send the request again, to another server")
+            )
+            self._inbox.put(AbortRequest(request_id, error))
+            # At once: the engine aborts after the step that it is in, which may outlast the server.
             stream.fail(error, FinishReason.ABORT)
 
     def close(self) -> None:
-        """Stop the thread after the step it is in, end what runs, and release the engine's
-        resources.
-        """
+        """Stop the thread after its step, end what runs, and release the engine's resources."""
         self._draining = self._closed = True
-        self._inbox.put(None)
+        self._inbox.put(Close())
         self._thread.join()
 
     # ---- the event loop's side -------------------------------------------------------------------
 
-    def _live_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on outputs go to ``loop``. What was asked for on one that is closed by now is
-        aborted.
-        """
+    def _use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on outputs go to ``loop``; requests of a loop that is closed are aborted."""
         former, self._loop = self._loop, loop
         if former is not None and former is not loop and former.is_closed():
             for request_id, stream in self._streams.items():
                 stream.abandon()
-                self._inbox.put(partial(self._forget, request_id))
+                self._inbox.put(ForgetRequest(request_id))
 
     def _check_queue(self) -> None:
-        """Refuse what would wait behind too many. Only the waiting count, so one call may exceed
-        it.
-        """
+        """Refuse a call behind too many waiting requests. One that is let in may exceed the limit."""
         waiting = self._num_submitted - self._num_taken + self._engine.last_stats.num_waiting
         if self._max_queued is not None and waiting >= self._max_queued:
             message = f"{waiting} requests wait already, and at most {self._max_queued} may"
@@ -270,34 +171,33 @@ class AsyncEngine:
 
     def _deliver(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:
-            # The id stays taken until the engine has let go of it: a step in flight still answers
-            # under it.
+            # The id stays taken until the engine's last output: a step in flight still uses it.
             if (stream := self._streams.get(output.request_id)) and stream.put(output):
                 del self._streams[output.request_id]
 
-    def _fail_streams(self, error: TwostrokeError) -> None:
+    def _fail_streams(self, error: ErrorMessage) -> None:
         failed, self._streams = self._streams, {}
         for stream in failed.values():
             stream.fail(error)
+
+    def _drop_stream(self, request_id: str) -> None:
+        self._streams.pop(request_id, None)
 
     # ---- the engine's side -----------------------------------------------------------------------
 
     def _run(self) -> None:
         """The thread: whatever goes wrong in it, no stream is left waiting."""
+        error = EngineDeadError("the engine has been closed")
         try:
             while self._turn():
                 pass
             self._send(self._engine.close())
         except BaseException as cause:  # a panic of the tokenizer's Rust is no Exception
             logger.exception("the engine's thread failed")
-            self._engine.dead = EngineDeadError(
-                f"the engine failed: {type(cause).__name__}: {cause}"
-            )
+            error = EngineDeadError(f"the engine failed: {type(cause).__name__}: {cause}")
+            self._engine.loop.dead = error
         finally:
-            self._post(
-                self._fail_streams,
-                self._engine.dead or EngineDeadError("the engine has been closed"),
-            )
+            self._post(self._fail_streams, ErrorMessage.of(self._engine.dead or error))
 
     def _turn(self) -> bool:
         """Take what came in, run one step, send what came out. ``False`` when it is time to end."""
@@ -308,64 +208,59 @@ class AsyncEngine:
                 self._busy_since = self._engine.clock()
                 outputs += self._engine.step()
                 self._busy_since = None
-        except (
-            Exception
-        ) as cause:  # a bug in the engine itself: say so to everyone rather than hang
+        except Exception as cause:  # a bug in the engine itself: end all requests rather than hang
             logger.exception("the engine failed")
             error = EngineDeadError(f"the engine failed: {type(cause).__name__}: {cause}")
             error.__cause__ = cause
-            go_on, self._busy_since = True, None
+            self._busy_since = None
             self._send(outputs + self._engine.die(error))
-            self._post(
-                self._fail_streams, error
-            )  # those whose last outputs were lost with the step
-            return go_on
+            # The last outputs of some may have been lost with the step.
+            self._post(self._fail_streams, ErrorMessage.of(error))
+            return True
         self._send(outputs)
         return go_on
 
     def _take_inbox(self, outputs: list[RequestOutput]) -> bool:
-        """Carry out what the event loop asked for; wait for it if there is nothing to run."""
+        """Carry out the messages that came in; wait for one if there is nothing to run.
+
+        Returns ``False`` after ``Close``.
+        """
         wait = not self._engine.has_work()
         while wait or not self._inbox.empty():
-            action = self._inbox.get()
-            if action is None:
-                return False
-            outputs += action()
+            message = self._inbox.get()
             wait = False
+            match message:
+                case AddRequest():
+                    outputs += self._add(message)
+                case AbortRequest():
+                    outputs += self._engine.abort(message.request_id, message.error)
+                case ForgetRequest():
+                    # The stream's last outputs may have been lost with its event loop.
+                    self._send(self._engine.abort(message.request_id))
+                    self._post(self._drop_stream, message.request_id)
+                case Close():
+                    return False
         return True
 
-    def _forget(self, request_id: str) -> list[RequestOutput]:
-        """Abort a request and drop its stream, whose last outputs may have been lost with its event
-        loop.
-        """
-        self._send(self._engine.abort(request_id))
-        self._post(self._drop, request_id)
+    def _add(self, message: AddRequest) -> list[RequestOutput]:
+        """Errors that only the engine's thread can find end that request, not the engine."""
+        try:
+            self._engine.add(message)
+        except TwostrokeError as error:
+            requests = make_requests(message)
+            reason, sent = FinishReason.ERROR, ErrorMessage.of(error)
+            return [make_output(request, [], reason, sent) for request in requests]
+        finally:
+            # After they are queued: for a moment they count twice, but never not at all.
+            self._num_taken += len(message.seeds)
         return []
-
-    def _drop(self, request_id: str) -> None:
-        self._streams.pop(request_id, None)
 
     def _send(self, outputs: list[RequestOutput]) -> None:
         if outputs:
             self._post(self._deliver, outputs)
 
     def _post(self, action: Callable[[T], None], argument: T) -> None:
-        """Run something on the event loop's thread."""
+        """Run something on the event loop's thread, unless that loop is closed."""
         if self._loop is not None:
-            with contextlib.suppress(
-                RuntimeError
-            ):  # the event loop has been closed: nobody is listening
+            with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(action, argument)
-
-    def _add(self, samples: list[Request]) -> list[RequestOutput]:
-        """What only the engine's thread can find wrong with a request ends that request, not the
-        engine.
-        """
-        try:
-            self._engine.add(samples)
-        except TwostrokeError as error:
-            return self._engine.refuse(samples, error)
-        finally:
-            # After they are queued: for a moment they count twice, but never not at all.
-            self._num_taken += len(samples)
-        return []

@@ -26,8 +26,8 @@ from statistics import median
 from typing import NamedTuple
 
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.engine.clients.base import GenerationRequest
-from twostroke.engine.engine import Engine
+from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.events import StepEvent
 from twostroke.simulator.calibration.machine_speed import SAME, Probe, Speed, average, usual
 from twostroke.simulator.cost.step_shape import SETTLING, StepShape
@@ -152,7 +152,7 @@ class _Runs:
 
 
 def measure(
-    engine: Engine,
+    engine: LLMEngine,
     rounds: int = 3,
     said: Callable[[int], None] = lambda done: None,
     probe: Probe | None = None,
@@ -276,7 +276,7 @@ def measured_steps(text: str) -> list[MeasuredStep]:
     return found
 
 
-def _fits(scene: Scene, engine: Engine) -> bool:
+def _fits(scene: Scene, engine: LLMEngine) -> bool:
     info = engine.info
     longest = [wave.prompt + wave.output + wave.stagger * (wave.requests - 1) for wave in scene]
     needed = sum(wave.requests * (tokens + info.block_size) for wave, tokens in zip(scene, longest))
@@ -288,7 +288,7 @@ def _fits(scene: Scene, engine: Engine) -> bool:
 
 
 def _run(
-    engine: Engine,
+    engine: LLMEngine,
     random: Random,
     base: Sequence[int],
     scene: Scene,
@@ -316,7 +316,7 @@ def _run(
         seconds = engine.clock() - began
         for ended in outputs:
             if ended.error is not None:
-                raise ended.error
+                raise ended.error.to_exception()
         event = engine.recorder.events(last)[-1]
         last = event.step
         shape = step_shape(event)
@@ -329,7 +329,7 @@ def _run(
 
 
 def _requests(
-    engine: Engine, random: Random, base: Sequence[int], wave: Wave
+    engine: LLMEngine, random: Random, base: Sequence[int], wave: Wave
 ) -> list[GenerationRequest]:
     found = []
     for index in range(wave.requests):

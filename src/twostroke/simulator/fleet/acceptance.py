@@ -27,9 +27,9 @@ class Acceptance:
     rate: float
     seed: int = 0
 
-    def num_accepted(self, sequence_number: int, position: int) -> int:
+    def num_accepted(self, request_seed: int, position: int) -> int:
         """How many drafts a request keeps at a position, from 0 to ``tokens``."""
-        uniform = derive_seed(derive_seed(self.seed, sequence_number + 1), position) / 2**64
+        uniform = derive_seed(derive_seed(self.seed, request_seed + 1), position) / 2**64
         accepted, threshold = 0, self.rate
         while accepted < self.tokens and uniform < threshold:
             accepted += 1

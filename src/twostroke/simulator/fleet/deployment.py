@@ -15,9 +15,8 @@ from twostroke.engine.executor import ExecutorInfo
 from twostroke.model_spec.model_sheet import ModelSheet
 from twostroke.model_spec.number_formats import weight_format
 from twostroke.model_spec.public_models import find_model
-from twostroke.observability.recorder import Recorder
+from twostroke.observability.observer import Observer
 from twostroke.simulator.cost.cost_model import Dtypes, Parallel, RooflineCostModel, Speculation
-from twostroke.simulator.cost.decode_curve import Bound
 from twostroke.simulator.cost.efficiencies import SHARED, Efficiencies, load_efficiencies
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet, load_hardware
 from twostroke.simulator.cost.step_shape import SETTLING
@@ -27,6 +26,7 @@ from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor
 from twostroke.simulator.fleet.options import LONGEST, DeploymentOptions
 from twostroke.simulator.fleet.replica import Replica
+from twostroke.simulator.jumping.decode_curve import Bound
 
 GB = 1e9
 # What a device's context, libraries and communication buffers take beside weights and activations.
@@ -214,10 +214,12 @@ def make_replicas(
     bound: Bound = "seconds",
     jump: bool = True,
     seed: int = 0,
-    recorders: Sequence[Recorder] = (),
+    observers: Sequence[Sequence[Observer]] = (),
 ) -> list[Replica]:
-    """Fresh engines at time 0. Each has a recorder of its own, if there are any: their steps have
-    the same numbers.
+    """Fresh engines at time 0.
+
+    Args:
+        observers: For each engine its own, or none.
     """
     acceptance = None
     if options.speculative_tokens:
@@ -239,7 +241,7 @@ def make_replicas(
                 scheduler,
                 enable_prefix_caching=cache.enable_prefix_caching,
                 jump=jump,
-                recorder=recorders[number] if recorders else None,
+                observers=observers[number] if observers else (),
             )
         )
     return replicas

@@ -30,6 +30,8 @@ WAITS = {
     "prefill_chunk": "--max-prefill-chunk",
     "preempted": "KV blocks, preempted",
     "shares_prompt": "a prompt it shares",
+    "loading": "a prefix to load",
+    "held_for_transfer": "a transfer",
 }
 # Tenants that the terminal shows, the busiest first; the JSON has all.
 MAX_TENANTS = 10

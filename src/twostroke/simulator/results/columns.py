@@ -5,12 +5,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
-from twostroke.simulator.results.step_log import FIELDS, StepLog
+from twostroke.simulator.results.step_log import StepLog
 
 Integers = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
@@ -51,108 +50,47 @@ class Columns:
 
 
 def to_columns(logs: Sequence[StepLog]) -> Columns:
-    """Copy logs, a run of steps as one entry for each; codes of bindings and reasons are made the
-    same in all.
-    """
-    runs = [_Runs(log) for log in logs]
-    bindings, binding = _same_codes(runs, "binding", [log.bindings for log in logs])
-    reasons, kept_out = _same_codes(runs, "kept_out", [log.reasons for log in logs])
-    lengths = np.cumsum([0, *(len(log) for log in logs)])
-
-    def same(name: str) -> Integers:
-        return np.concatenate([run.same(name) for run in runs])
-
+    """Copy logs; codes of bindings and reasons are made the same in all."""
+    bindings = tuple(sorted({name for log in logs for name in log.bindings}))
+    reasons = tuple(sorted({name for log in logs for name in log.reasons}))
+    firsts = np.cumsum([0, *(len(log) for log in logs)])[:-1]
     return Columns(
         start=_numbers([log.start for log in logs]),
         end=_numbers([log.end for log in logs]),
-        decode_requests=np.concatenate([run.requests for run in runs]),
-        decode_context=np.concatenate([run.contexts() for run in runs]),
-        prefill_tokens=same("prefill_tokens"),
-        prefill_context=same("prefill_context"),
-        new_tokens=same("new_tokens"),
-        gaps=np.concatenate([run.but_first("gaps") for run in runs]),
-        running=np.concatenate([run.but_last("running") for run in runs]),
-        waiting=same("waiting"),
-        free_blocks=np.concatenate([run.free_blocks() for run in runs]),
-        binding=binding,
-        kept_out=kept_out,
+        decode_requests=_integers([log.decode_requests for log in logs]),
+        decode_context=_integers([log.decode_context for log in logs]),
+        prefill_tokens=_integers([log.prefill_tokens for log in logs]),
+        prefill_context=_integers([log.prefill_context for log in logs]),
+        new_tokens=_integers([log.new_tokens for log in logs]),
+        gaps=_integers([log.gaps for log in logs]),
+        running=_integers([log.running for log in logs]),
+        waiting=_integers([log.waiting for log in logs]),
+        free_blocks=_integers([log.free_blocks for log in logs]),
+        binding=_recoded([(log.binding, log.bindings) for log in logs], bindings),
+        kept_out=_recoded([(log.kept_out, log.reasons) for log in logs], reasons),
         other_gaps=_numbers([log.other_gaps for log in logs]),
         bindings=bindings,
         reasons=reasons,
-        first=tuple(int(length) for length in lengths[:-1]),
+        first=tuple(int(first) for first in firsts),
     )
 
 
-def _same_codes(
-    runs: Sequence[_Runs], name: str, codes: Sequence[Mapping[str, int]]
-) -> tuple[tuple[str, ...], Integers]:
-    """Names in order, and a column of all logs with codes that are indices into them."""
-    names = sorted(set(chain.from_iterable(codes)))
-    new = [
-        np.array([names.index(each) for each in known] or [0], dtype=np.int64) for known in codes
+def _recoded(
+    columns: Sequence[tuple[array[int], Mapping[str, int]]], names: tuple[str, ...]
+) -> Integers:
+    """Columns of codes, each with codes of its own, as one with codes that are indices of names."""
+    recoded = [
+        np.array([names.index(name) for name in codes] or [0], dtype=np.int64)[column]
+        for column, codes in columns
     ]
-    translated = [run.same(name, of) for run, of in zip(runs, new)]
-    return tuple(names), np.concatenate(translated) if translated else np.zeros(0, dtype=np.int64)
-
-
-class _Runs:
-    """Gives the records of a log one entry for each of their steps."""
-
-    def __init__(self, log: StepLog) -> None:
-        table = np.frombuffer(bytes(log.records), dtype=np.int64).reshape(-1, len(FIELDS))
-        self._columns = dict(zip(FIELDS, np.ascontiguousarray(table.T)))
-        self._log = log
-        self._steps = self._columns["steps"]
-        ends = np.cumsum(self._steps)
-        self._firsts, self._lasts = ends - self._steps, ends - 1
-        self._later = np.arange(len(log)) - np.repeat(self._firsts, self._steps)
-        self.requests = self.same("decode_requests")
-
-    def same(self, name: str, codes: Integers | None = None) -> Integers:
-        """The record's entry, or what ``codes`` has for it, for every step."""
-        column = self._columns[name]
-        return np.repeat(column if codes is None else codes[column], self._steps)
-
-    def contexts(self) -> Integers:
-        """More by the number of requests in each further step."""
-        found: Integers = self.same("decode_context") + self._later * self.requests
-        return found
-
-    def free_blocks(self) -> Integers:
-        """What the record before left, less those taken since; what the record says for its last
-        step.
-        """
-        after = self._columns["free_blocks"]
-        before = np.zeros_like(after)
-        before[1:] = after[:-1]
-        new = self._taken()
-        taken = np.cumsum(new)
-        before += taken[self._firsts] - new[self._firsts]
-        found: Integers = np.repeat(before, self._steps) - taken
-        found[self._lasts] = after
-        return found
-
-    def _taken(self) -> Integers:
-        """Blocks that each step took, where a record stands for several."""
-        size = self._log.block_size
-        kept = np.minimum(self._steps, size)
-        at = np.repeat(np.cumsum(kept) - kept, self._steps) + self._later % size
-        found: Integers = np.fromiter(self._log.taken, np.int64)[at]
-        return found
-
-    def but_first(self, name: str) -> Integers:
-        """The record's entry for its first step, the number of requests for the others."""
-        return self._with(name, self._firsts)
-
-    def but_last(self, name: str) -> Integers:
-        """The record's entry for its last step, the number of requests for the others."""
-        return self._with(name, self._lasts)
-
-    def _with(self, name: str, at: Integers) -> Integers:
-        found = self.requests.copy()
-        found[at] = self._columns[name]
-        return found
+    return np.concatenate([np.zeros(0, dtype=np.int64), *recoded])
 
 
 def _numbers(columns: Sequence[array[float]]) -> Numbers:
-    return np.concatenate([np.array(column, dtype=np.float64) for column in columns])
+    arrays = [np.array(column, dtype=np.float64) for column in columns]
+    return np.concatenate([np.zeros(0), *arrays])
+
+
+def _integers(columns: Sequence[array[int]]) -> Integers:
+    arrays = [np.array(column, dtype=np.int64) for column in columns]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *arrays])

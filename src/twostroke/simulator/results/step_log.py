@@ -1,35 +1,27 @@
-"""What each step did: small enough for millions of steps, and the same for steps and for runs of
-them.
-"""
+"""What each step did, in a few numbers: an observer of a simulated engine."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from struct import Struct
+from typing import Protocol
 
+from twostroke.core.output import RequestOutput
+from twostroke.core.request import Request
+from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.scheduling.scheduler import Scheduler
 from twostroke.simulator.cost.step_shape import StepShape
 
-# Entries of a record, in this order, 8 bytes each.
-FIELDS = (
-    "steps",
-    "decode_requests",
-    "decode_context",
-    "prefill_tokens",
-    "prefill_context",
-    "new_tokens",
-    "gaps",
-    "running",
-    "waiting",
-    "free_blocks",
-    "binding",
-    "kept_out",
-)
-_PACK = Struct(f"{len(FIELDS)}q").pack
+
+class Timed(Protocol):
+    """What the log asks of a simulated executor, after a step or a run of steps."""
+
+    last_shape: StepShape
+    last_binding: str
+    last_bindings: list[tuple[str, int]]
 
 
-class _Codes(dict[str, int]):
+class Codes(dict[str, int]):
     """Numbers names in the order in which they are first asked for."""
 
     def __missing__(self, name: str) -> int:
@@ -37,148 +29,143 @@ class _Codes(dict[str, int]):
         return code
 
 
-def _numbers() -> array[float]:
-    return array("d")
-
-
-@dataclass(slots=True)
 class StepLog:
-    """Columns with one entry per step, and records of a step or of several that only decode.
+    """Columns with one entry per step; the same whether steps are taken singly or in runs.
 
-    ``columns.to_columns`` gives all of it one entry per step.
+    Args:
+        executor: Whose steps these are.
+        scheduler: What has planned them.
 
     Attributes:
-        start: Of each step, in seconds; ``end`` likewise. A step may begin long after the one
-            before: then nobody was there.
-        taken: How many blocks each step took, or 0 where a record stands for one step alone: of
-            each record the first ``block_size`` steps, after which it is the same again.
-        other_gaps: Seconds between two tokens of a request that was left out of the steps between
-            them.
-        records: Packed, ``FIELDS`` for each:
-
-            - steps: How many steps a record stands for. Its other entries are those of the first of
-              them; in each further one ``decode_context`` is more by the number of requests, and
-              every request draws again.
-            - decode_requests: Requests that computed one token (or, under speculation, verified
-              drafts).
-            - decode_context: Tokens that those attended to.
-            - prefill_tokens: Prompt tokens computed.
-            - prefill_context: Pairs of a prompt token and a token that it attended to.
-            - new_tokens: Tokens drawn.
-            - gaps: Requests that also got a token in the step before: ``end - start`` lies between
-              the two.
-            - running: Requests after the last step of a record, ``decode_requests`` after the
-              others.
-            - waiting: Requests that wait, after the step.
-            - free_blocks: KV blocks after the last step of a record. Within one and between two,
-              none becomes free.
-            - binding: What most of the step waited for, as an index into ``bindings``.
-            - kept_out: Why the first waiting request did not enter, as an index into ``reasons``;
-              it and those behind it wait for the same. ``""`` where nobody waits.
+        start: When a step begins, in seconds; ``end``: when it ends. A step may begin long after
+            the one before: then the engine was idle.
+        decode_requests: Requests that computed one token (or, under speculation, verified drafts).
+        decode_context: Tokens that those attended to.
+        prefill_tokens: Prompt tokens computed.
+        prefill_context: Pairs of a prompt token and a token that it attended to.
+        new_tokens: Tokens drawn and kept.
+        gaps: Requests that also got a token in the step before: ``end - start`` lies between both.
+        running: Requests that run after the step.
+        waiting: Requests that wait after the step.
+        free_blocks: KV blocks that are free after the step.
+        binding: What most of the step waited for, as an index into ``bindings``.
+        kept_out: Why the first waiting request did not enter, as an index into ``reasons``; those
+            behind it wait for the same. ``""`` where no request waits.
+        other_gaps: Seconds between two tokens of a request that the steps between left out.
     """
 
-    block_size: int = 1
-    start: array[float] = field(default_factory=_numbers)
-    end: array[float] = field(default_factory=_numbers)
-    taken: list[int] = field(default_factory=list)
-    other_gaps: array[float] = field(default_factory=_numbers)
-    records: bytearray = field(default_factory=bytearray)
-    bindings: dict[str, int] = field(default_factory=_Codes)
-    reasons: dict[str, int] = field(default_factory=_Codes)
-    _free: int = 0
+    def __init__(self, executor: Timed, scheduler: Scheduler) -> None:
+        self.start, self.end, self.other_gaps = array("d"), array("d"), array("d")
+        self.decode_requests, self.decode_context = array("i"), array("q")
+        self.prefill_tokens, self.prefill_context = array("i"), array("q")
+        self.new_tokens, self.gaps = array("i"), array("i")
+        self.running, self.waiting, self.free_blocks = array("i"), array("i"), array("i")
+        self.binding, self.kept_out = array("i"), array("i")
+        self.bindings, self.reasons = Codes(), Codes()
+        self._executor = executor
+        self._scheduler = scheduler
+        self._last_token_time: dict[str, float] = {}
 
     def __len__(self) -> int:
         return len(self.start)
 
-    def add(
-        self,
-        start: float,
-        end: float,
-        shape: StepShape,
-        binding: str,
-        *,
-        new_tokens: int,
-        gaps: int,
-        running: int,
-        waiting: int,
-        free_blocks: int,
-        kept_out: str = "",
-    ) -> None:
-        """Append one step."""
-        requests, context, prefill = shape[:3]
-        self.start.append(start)
-        self.end.append(end)
-        self.taken.append(0)
+    def on_add(self, requests: Sequence[Request]) -> None:
+        """Requests count from their first step on."""
+
+    def on_step(self, step: ObservedStep) -> None:
+        shape, num_running, num_waiting = self._executor.last_shape, *self._count()
         tokens = pairs = 0
-        for count, cached in prefill:
+        for count, cached in shape.prefill:
             tokens += count
             pairs += count * cached + count * (count + 1) // 2
-        code, why = self.bindings[binding], self.reasons[kept_out]
-        self.records += _PACK(
-            1,
-            requests,
-            context,
-            tokens,
-            pairs,
-            new_tokens,
-            gaps,
-            running,
-            waiting,
-            free_blocks,
-            code,
-            why,
-        )
-        self._free = free_blocks
+        self.start.append(step.plan.time)
+        self.end.append(step.finished)
+        self.decode_requests.append(shape.decode_requests)
+        self.decode_context.append(shape.decode_context)
+        self.prefill_tokens.append(tokens)
+        self.prefill_context.append(pairs)
+        self.new_tokens.append(sum(len(output.token_ids) for output in step.outputs))
+        self.gaps.append(self._count_gaps(step.result.token_ids, step.plan.time, step.finished))
+        self.running.append(num_running)
+        self.waiting.append(num_waiting)
+        self.free_blocks.append(self._scheduler.kv.pool.num_free)
+        self.binding.append(self.bindings[self._executor.last_binding])
+        # The plan ends with why the first waiting request does not enter.
+        kept_out = step.plan.decisions[-1].reason.value if num_waiting else ""
+        self.kept_out.append(self.reasons[kept_out])
+        self._forget(step.ended)
 
-    def add_run(
-        self,
-        times: array[float],
-        requests: int,
-        context: int,
-        *,
-        first_gaps: int,
-        left: int,
-        waiting: int,
-        taken: list[int],
-        free_blocks: int,
-        bindings: Sequence[tuple[str, int]],
-        kept_out: str = "",
-    ) -> None:
-        """Append consecutive steps in which ``requests`` requests decode.
+    def on_run(self, run: ObservedRun) -> None:
+        steps, count, times = run.num_steps, len(run.requests), run.times
+        context = sum(request.num_computed_tokens + 1 for request in run.requests) - steps * count
+        self.start.extend(times[:-1])
+        self.end.extend(times[1:])
+        self.decode_requests.extend(_repeat(count, steps))
+        self.decode_context.extend(range(context, context + steps * count, count))
+        self.prefill_tokens.extend(_repeat(0, steps))
+        self.prefill_context.extend(range(1) if steps == 1 else (0,) * steps)
+        self.new_tokens.extend(_repeat(count, steps))
+        request_ids = [request.request_id for request in run.requests]
+        self.gaps.append(self._count_gaps(request_ids, times[0], times[1]))
+        self.gaps.extend(_repeat(count, steps - 1))
+        self._last_token_time.update(dict.fromkeys(request_ids, times[-1]))
+        self.running.extend(_repeat(count, steps - 1))
+        self.running.append(len(self._scheduler.running))
+        self.waiting.extend(_repeat(run.num_waiting, steps))
+        self.free_blocks.extend([free for free, _ in run.blocks[:-1]])
+        self.free_blocks.append(self._scheduler.kv.pool.num_free)
+        for binding, length in self._executor.last_bindings:
+            self.binding.extend(_repeat(self.bindings[binding], length))
+        kept_out = run.decisions[-1].reason.value if run.decisions else ""
+        self.kept_out.extend(_repeat(self.reasons[kept_out], steps))
+        self._forget(run.ended)
 
-        Args:
-            times: When the first begins, then when each ends.
-            context: Tokens attended to in the first; ``requests`` more in each further one.
-            first_gaps: ``gaps`` of the first.
-            left: Requests that run on after the last.
-            taken: How many blocks each of the steps took, or of the first ``block_size``, after
-                which it is the same again; ``free_blocks``: after the last.
-            bindings: What how many of them wait for: each becomes a record.
-        """
-        self.start += times[:-1]
-        self.end += times[1:]
-        gaps, running, free, done, steps = first_gaps, requests, self._free, 0, len(times) - 1
-        for binding, count in bindings:
-            self.taken += taken[:count] if count > 1 else (0,)
-            done += count
-            if done == steps:
-                running, free = left, free_blocks
-            else:
-                rounds = taken * (count // len(taken) + 2)
-                free -= sum(rounds[:count])
-                taken = rounds[count : count + len(taken)]
-            code, why = self.bindings[binding], self.reasons[kept_out]
-            self.records += _PACK(
-                count, requests, context, 0, 0, requests, gaps, running, waiting, free, code, why
-            )
-            gaps = requests
-            context += count * requests
-        self._free = free_blocks
+    def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
+        self._forget(requests)
+
+    def close(self) -> None:
+        """The columns stay readable."""
 
     def drop_unfinished(self) -> None:
-        """Forget what an interruption left half written: Ctrl-C comes between any two
-        operations.
+        """Forget what an interruption left half written: Ctrl-C comes between any two lines."""
+        columns: list[array[int] | array[float]] = [
+            *(self.start, self.end, self.decode_requests, self.decode_context),
+            *(self.prefill_tokens, self.prefill_context, self.new_tokens, self.gaps),
+            *(self.running, self.waiting, self.free_blocks, self.binding, self.kept_out),
+        ]
+        num_complete = min(map(len, columns))
+        for column in columns:
+            del column[num_complete:]
+
+    def _count(self) -> tuple[int, int]:
+        """Running and waiting requests."""
+        num_running = len(self._scheduler.running)
+        return num_running, len(self._scheduler.requests) - num_running
+
+    def _count_gaps(
+        self, request_ids: Sequence[str] | dict[str, list[int]], start: float, end: float
+    ) -> int:
+        """How many of the requests that get a token also got one in the step before.
+
+        The seconds between two tokens of the others are noted.
         """
-        counts = memoryview(self.records).cast("q")[:: len(FIELDS)].tolist()
-        del self.start[sum(counts) :], self.end[sum(counts) :]
-        del self.taken[sum(min(count, self.block_size) for count in counts) :]
+        last_times = self._last_token_time
+        gaps, left_out = 0, []
+        for request_id in request_ids:
+            last = last_times.get(request_id)
+            if last == start:
+                gaps += 1
+            elif last is not None:
+                left_out.append(request_id)
+        for request_id in sorted(left_out):
+            self.other_gaps.append(end - last_times[request_id])
+        last_times.update(dict.fromkeys(request_ids, end))
+        return gaps
+
+    def _forget(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._last_token_time.pop(request.request_id, None)
+
+
+def _repeat(value: int, count: int) -> array[int]:
+    return array("i", [value]) * count

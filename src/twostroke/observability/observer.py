@@ -1,0 +1,264 @@
+"""The seam of everything that watches an engine: text, metrics, recordings, statistics, pages.
+
+An observer sees each step after the scheduler has taken in its result, or a run of equal decode
+steps at once. It may read everything it is given and keep nothing but requests; it changes no
+request and no plan. (Text is the exception that the engine knows of: it fills in the outputs'
+``text`` and ends requests at stop strings, and so comes first.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+from twostroke.core.output import RequestOutput
+from twostroke.core.request import Request
+from twostroke.core.step import Decision, Reason, ScheduledRequest, StepPlan, StepResult
+from twostroke.observability.events import (
+    FinishedRequest,
+    HeldBackRequest,
+    LabelledRequest,
+    PreemptedRequest,
+    ScheduledTokens,
+    SchedulerStats,
+    StepEvent,
+)
+
+
+class Observer(Protocol):
+    """All methods are called by the thread that steps, in the order in which things happen."""
+
+    def on_add(self, requests: Sequence[Request]) -> None:
+        """The samples of one call were queued."""
+
+    def on_step(self, step: ObservedStep) -> None:
+        """A step has ended."""
+
+    def on_run(self, run: ObservedRun) -> None:
+        """Several steps were taken at once, in each of which every running request decoded."""
+
+    def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
+        """Requests were ended between two steps: aborted, or by the engine's end."""
+
+    def close(self) -> None:
+        """The engine is closed; nothing else will be called."""
+
+
+@dataclass
+class ObservedStep:
+    """One step, after the scheduler's ``update``.
+
+    Attributes:
+        requests: Those of ``plan.scheduled``, in its order, as the step left them.
+        outputs: What they got.
+        clock: Seconds on the engine's clock; see ``finished``.
+        token_budget: ``max_num_batched_tokens``.
+        prefix_queries: Tokens looked up in the prefix cache in this step.
+        prefix_hits: Tokens found there in this step.
+        ended_before: Requests that ended after the step before this one, and not by a step.
+        read_stats: Counts the scheduler's state; see ``stats``.
+    """
+
+    plan: StepPlan
+    result: StepResult
+    requests: Sequence[Request]
+    outputs: Sequence[RequestOutput]
+    clock: Callable[[], float]
+    read_stats: Callable[[], SchedulerStats]
+    token_budget: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    ended_before: Sequence[Request] = ()
+
+    @cached_property
+    def finished(self) -> float:
+        """When the step ended: with its text, so when it is first asked for after that.
+
+        ``plan.time`` is when it began.
+        """
+        return self.clock()
+
+    @cached_property
+    def stats(self) -> SchedulerStats:
+        """The scheduler's state after the step, counted when it is first asked for."""
+        return self.read_stats()
+
+    @property
+    def ended(self) -> list[Request]:
+        """Requests that ended with this step."""
+        return [request for request in self.requests if request.finish_reason is not None]
+
+    @cached_property
+    def event(self) -> StepEvent:
+        """The step as a record that lasts."""
+        plan, result = self.plan, self.result
+        pairs = list(zip(plan.scheduled.values(), self.requests, strict=True))
+        return make_event(
+            self.stats,
+            plan.decisions,
+            step=plan.step,
+            time=plan.time,
+            duration=self.finished - plan.time,
+            scheduled=[_scheduled_tokens(share, r, plan, result) for share, r in pairs],
+            num_tokens=plan.num_tokens,
+            token_budget=self.token_budget,
+            prefix_queries=self.prefix_queries,
+            prefix_hits=self.prefix_hits,
+            finished=_finished([*self.ended_before, *self.ended]),
+            labelled=[
+                LabelledRequest(request_id=request.request_id, labels=dict(request.labels))
+                for request in self.requests
+                if request.labels and request.first_scheduled_time == plan.time
+            ],
+            timings=result.timings,
+            error=result.failure,
+        )
+
+
+@dataclass
+class ObservedRun:
+    """Consecutive steps in each of which every running request decoded one token.
+
+    Attributes:
+        first_step: Number of the first one.
+        times: When the first begins, then when each ends: one more than there are steps.
+        durations: Seconds that the executor took for each.
+        requests: All that ran, in the plan's order, as the last step left them.
+        decisions: Why waiting requests wait; the same in each step.
+        num_waiting: Requests that wait.
+        blocks: Free and cached blocks after each step; those that the last step frees included.
+        stats: The scheduler's state after the last step.
+        block_size: Tokens per block.
+        token_budget: ``max_num_batched_tokens``.
+    """
+
+    first_step: int
+    times: Sequence[float]
+    durations: Sequence[float]
+    requests: Sequence[Request]
+    decisions: Sequence[Decision]
+    num_waiting: int
+    blocks: Sequence[tuple[int, int]]
+    read_stats: Callable[[], SchedulerStats]
+    block_size: int
+    token_budget: int = 0
+    ended_before: Sequence[Request] = field(default=())
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.durations)
+
+    @cached_property
+    def ended(self) -> list[Request]:
+        """Requests that ended with the last step."""
+        return [request for request in self.requests if request.finish_reason is not None]
+
+    @cached_property
+    def stats(self) -> SchedulerStats:
+        return self.read_stats()
+
+    def events(self) -> Iterator[StepEvent]:
+        """The records of the steps, one by one, equal to those of steps that were taken singly."""
+        last = self.num_steps - 1
+        first_starts = [request.num_computed_tokens - self.num_steps for request in self.requests]
+        for number in range(self.num_steps):
+            begin, end = self.times[number], self.times[number + 1]
+            yield make_event(
+                self.stats if number == last else self._stats_after(number, first_starts),
+                self.decisions,
+                step=self.first_step + number,
+                time=begin,
+                duration=end - begin,
+                scheduled=[
+                    ScheduledTokens(
+                        request_id=request.request_id,
+                        start=start + number,
+                        num_tokens=1,
+                        num_prompt_tokens=0,
+                        sampled=True,
+                        num_new_tokens=1,
+                        num_blocks=-(-(start + number + 1) // self.block_size),
+                    )
+                    for request, start in zip(self.requests, first_starts)
+                ],
+                num_tokens=len(self.requests),
+                token_budget=self.token_budget,
+                finished=_finished(
+                    [
+                        *(self.ended_before if number == 0 else ()),
+                        *(self.ended if number == last else ()),
+                    ]
+                ),
+                timings={"forward": self.durations[number], "schedule": 0.0},
+            )
+
+    def _stats_after(self, number: int, first_starts: list[int]) -> SchedulerStats:
+        """After a step before the last: no request has ended, each has one token more."""
+        free, cached = self.blocks[number]
+        total, size = self.stats.total_blocks, self.block_size
+        used = [start + number + 1 for start in first_starts]
+        unused = sum(-(-tokens // size) * size - tokens for tokens in used)
+        allocated = (total - free) * size
+        return SchedulerStats(
+            num_running=len(self.requests),
+            num_waiting=self.num_waiting,
+            total_blocks=total,
+            free_blocks=free,
+            cached_blocks=cached,
+            allocated_slots=allocated,
+            used_slots=max(0, allocated - unused),
+        )
+
+
+def make_event(stats: SchedulerStats, decisions: Sequence[Decision], **fields: object) -> StepEvent:
+    """A record with the scheduler's state after the step, and with what it decided against."""
+    waste = 1 - stats.used_slots / stats.allocated_slots if stats.allocated_slots else 0.0
+    return StepEvent(
+        num_running=stats.num_running,
+        num_waiting=stats.num_waiting,
+        total_blocks=stats.total_blocks,
+        free_blocks=stats.free_blocks,
+        cached_blocks=stats.cached_blocks,
+        allocated_slots=stats.allocated_slots,
+        used_slots=stats.used_slots,
+        kv_waste=min(1.0, max(0.0, waste)),
+        preempted=[
+            PreemptedRequest(request_id=d.request_id, by=d.by)
+            for d in decisions
+            if d.reason is Reason.PREEMPTED
+        ],
+        held_back=[
+            HeldBackRequest(request_id=d.request_id, reason=d.reason, by=d.by, behind=d.behind)
+            for d in decisions
+            if d.reason is not Reason.PREEMPTED
+        ],
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def _finished(requests: Sequence[Request]) -> list[FinishedRequest]:
+    return [
+        FinishedRequest(request_id=request.request_id, reason=request.finish_reason)
+        for request in requests
+        if request.finish_reason is not None
+    ]
+
+
+def _scheduled_tokens(
+    share: ScheduledRequest, request: Request, plan: StepPlan, result: StepResult
+) -> ScheduledTokens:
+    num_new_tokens = len(result.token_ids.get(share.request_id, ()))
+    num_prompt_tokens = min(share.start + share.num_tokens, request.num_prompt_tokens) - share.start
+    is_first = request.first_scheduled_time == plan.time
+    return ScheduledTokens(
+        request_id=share.request_id,
+        start=share.start,
+        num_tokens=share.num_tokens,
+        num_prompt_tokens=max(0, num_prompt_tokens),
+        sampled=num_new_tokens > 0,
+        num_new_tokens=num_new_tokens,
+        num_blocks=share.num_blocks,
+        queued_since=request.arrival_time if is_first else None,
+    )

@@ -1,0 +1,26 @@
+"""How a running request is made to wait: the ways to take its blocks away."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from twostroke.core.request import Request
+from twostroke.kv_cache.manager import KVCacheManager
+
+
+class Preemption(Protocol):
+    """Takes the blocks of a running request, which then waits to be admitted again.
+
+    After ``preempt`` the request holds no block of the pool, and ``num_computed_tokens`` says how
+    many of its tokens need not be computed again once it is admitted.
+    """
+
+    def preempt(self, request: Request, kv: KVCacheManager) -> None: ...
+
+
+class Recompute:
+    """Drop the blocks. What the prefix cache has lost by the next admission is computed again."""
+
+    def preempt(self, request: Request, kv: KVCacheManager) -> None:
+        kv.free(request)
+        request.num_computed_tokens = 0

@@ -1,0 +1,73 @@
+"""Requests that do not run: in the policy's queue, or outside it for a reason of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from twostroke.core.request import Request, RequestStatus
+from twostroke.core.step import Decision, Reason
+from twostroke.scheduling.policies.base import SchedulingPolicy
+
+
+class WaitingRequests:
+    """Keeps out of the queue what could not run if it were its turn, so that it blocks nothing.
+
+    That is a sample whose leader's prompt, which it will share, is still being computed; and a
+    request that was set aside while its blocks are loaded or transferred.
+    """
+
+    def __init__(self, queue: SchedulingPolicy) -> None:
+        self._queue = queue
+        self._samples: dict[str, list[Request]] = {}  # by their leader's id
+        self._aside: dict[str, Request] = {}
+
+    def add(self, request: Request, requests: Mapping[str, Request]) -> None:
+        """Take in a new request; ``requests`` are all those that have not ended."""
+        leader = request.leader
+        if leader is None or leader.request_id not in requests or leader.prompt_computed:
+            self._queue.push(request)
+        else:
+            self._samples.setdefault(leader.request_id, []).append(request)
+
+    def remove(self, request: Request) -> None:
+        """Drop a request that has ended while it waited."""
+        leader_id = request.leader.request_id if request.leader else ""
+        if request in self._samples.get(leader_id, ()):
+            self._samples[leader_id].remove(request)
+            if not self._samples[leader_id]:
+                del self._samples[leader_id]
+        elif self._aside.pop(request.request_id, None) is None:
+            self._queue.remove(request)
+
+    def leader_is_ready(self, leader: Request) -> None:
+        """Queue the samples of a leader whose prompt is computed, or that has ended."""
+        for request in self._samples.pop(leader.request_id, ()):
+            self._queue.push(request)
+
+    def set_aside(self, request: Request, status: RequestStatus) -> None:
+        assert request.status is RequestStatus.WAITING
+        assert status in (RequestStatus.LOADING, RequestStatus.HELD)
+        self.remove(request)
+        request.status = status
+        self._aside[request.request_id] = request
+
+    def resume(self, request: Request) -> None:
+        if self._aside.pop(request.request_id, None) is not None:
+            request.status = RequestStatus.WAITING
+            self._queue.push(request)
+
+    def decisions(self) -> list[Decision]:
+        """Why the requests outside the queue wait."""
+        shares = [
+            Decision(samples[0].request_id, Reason.SHARES_PROMPT, leader_id, len(samples) - 1)
+            for leader_id, samples in self._samples.items()
+        ]
+        return shares + [
+            Decision(
+                request.request_id,
+                Reason.LOADING
+                if request.status is RequestStatus.LOADING
+                else Reason.HELD_FOR_TRANSFER,
+            )
+            for request in self._aside.values()
+        ]
