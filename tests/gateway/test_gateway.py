@@ -12,14 +12,14 @@ import httpx
 import openai
 import pytest
 
-from tests.server.http import USER
+from tests.server.http_calls import USER
 from tests.server.running import running_server, wait_until
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.core.errors import ConfigError
 from twostroke.gateway.gateway import Gateway, GatewayMiddleware
 from twostroke.gateway.keys import key_line, new_key
 from twostroke.gateway.options import GatewayOptions
-from twostroke.server.errors import error_response
+from twostroke.server.http.errors import error_response
 
 KEY = "sk-secret"
 ROUTES = [

@@ -16,10 +16,10 @@ import uvicorn
 
 from twostroke.engine.clients.base import EngineClient
 from twostroke.gateway.gateway import Gateway
-from twostroke.server.app import create_app
-from twostroke.server.lifecycle import uvicorn_config
+from twostroke.server.application import create_app
+from twostroke.server.http.lifecycle import uvicorn_config
 from twostroke.server.options import ServerOptions
-from twostroke.server.serve import listen
+from twostroke.server.process import listen
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.errors import ModelLoadError
 from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
-from twostroke.server.serve import serve
+from twostroke.server.process import serve
 
 
 def main() -> None:

@@ -16,7 +16,8 @@ from tests.text.tiny_tokenizers import byte_level, id_of
 from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.text.chat_template import ChatTemplate
-from twostroke.text.context import Assembly, ContextOptions, assemble
+from twostroke.text.context import Assembly, assemble
+from twostroke.text.context_material import ContextOptions
 from twostroke.text.context_report import Strategy
 from twostroke.text.documents import Document, bm25_scores
 from twostroke.text.tokenizer import Tokenizer
@@ -55,18 +56,19 @@ def put_together(
     messages: list[dict[str, Any]],
     documents: list[Document] | None = None,
     *,
-    most: int,
+    hard_limit: int,
     **options: Any,
 ) -> Assembly:
-    source, usual = template(options.pop("template", "chatml")), options.pop("usual", None)
+    source = template(options.pop("template", "chatml"))
+    soft_limit = options.pop("soft_limit", None)
     return assemble(
         source,
         tokenizer(),
         messages,
         documents or [],
         ContextOptions(**options),
-        most=most,
-        usual=usual,
+        hard_limit=hard_limit,
+        soft_limit=soft_limit,
     )
 
 
@@ -87,7 +89,7 @@ def chat(turns: int, system: str | None = "Be brief.") -> list[dict[str, Any]]:
 
 def size(messages: list[dict[str, Any]], documents: list[Document] | None = None) -> int:
     """Tokens of a prompt from which nothing is left out."""
-    return len(put_together(messages, documents, most=10**6).token_ids)
+    return len(put_together(messages, documents, hard_limit=10**6).token_ids)
 
 
 def kept_turns(assembly: Assembly, turns: int) -> list[int]:
@@ -107,14 +109,14 @@ def docs(*texts: str, scores: tuple[float, ...] | None = None) -> list[Document]
 
 def test_what_fits_is_what_the_template_writes() -> None:
     messages = chat(2)
-    assembly = put_together(messages, most=1000)
+    assembly = put_together(messages, hard_limit=1000)
     text = template("chatml").render(messages)
     assert assembly.token_ids == tokenizer().encode(text, add_special_tokens=False)
     assert assembly.report.dropped_turns == 0 and assembly.report.kept_turns == 2
 
 
 def test_order_is_system_documents_history_last() -> None:
-    text = text_of(put_together(chat(1), docs("first text", "second text"), most=1000))
+    text = text_of(put_together(chat(1), docs("first text", "second text"), hard_limit=1000))
     places = [
         text.index(t)
         for t in ("Be brief.", "[d0]\nfirst text", "[d1]\nsecond text", "question0", "the last")
@@ -136,9 +138,9 @@ def test_turns_go_whole_and_in_the_order_of_the_strategy(
         if not any(m["content"].endswith(str(i)) for i in set(range(5)) - set(left))
     ]
     exactly = size(without)
-    assert kept_turns(put_together(messages, most=exactly, strategy=strategy), 5) == left
+    assert kept_turns(put_together(messages, hard_limit=exactly, strategy=strategy), 5) == left
     assert (
-        len(kept_turns(put_together(messages, most=exactly - 1, strategy=strategy), 5))
+        len(kept_turns(put_together(messages, hard_limit=exactly - 1, strategy=strategy), 5))
         == 5 - gone - 1
     )
 
@@ -146,11 +148,11 @@ def test_turns_go_whole_and_in_the_order_of_the_strategy(
 def test_turns_go_before_documents_or_after() -> None:
     messages, documents = chat(3), docs("a fox", "a dog", scores=(2.0, 1.0))
     turns_first = put_together(
-        messages, documents, most=size(messages[-1:], documents) + 12, strategy="drop_oldest"
+        messages, documents, hard_limit=size(messages[-1:], documents) + 12, strategy="drop_oldest"
     )
     assert turns_first.report.dropped_document_tokens == 0 and turns_first.report.dropped_turns == 3
     documents_first = put_together(
-        messages, documents, most=size(messages), strategy="drop_documents"
+        messages, documents, hard_limit=size(messages), strategy="drop_documents"
     )
     assert (
         documents_first.report.kept_document_tokens == 0
@@ -161,11 +163,11 @@ def test_turns_go_before_documents_or_after() -> None:
 @pytest.mark.parametrize("strategy", DROPPING)
 def test_documents_go_by_score_and_stay_in_their_order(strategy: str) -> None:
     documents = docs("fox " * 20, "dog " * 20, "lazy " * 20, scores=(1.0, 3.0, 2.0))
-    most = size(chat(0), [documents[1], documents[2]])
-    assembly = put_together(chat(0), documents, most=most, strategy=strategy)
+    hard_limit = size(chat(0), [documents[1], documents[2]])
+    assembly = put_together(chat(0), documents, hard_limit=hard_limit, strategy=strategy)
     assert [bool(use.kept_tokens) for use in assembly.report.documents] == [False, True, True]
     assert text_of(assembly).index("[d1]") < text_of(assembly).index("[d2]")
-    best_first = put_together(chat(0), documents, most=1000, document_order="score")
+    best_first = put_together(chat(0), documents, hard_limit=1000, document_order="score")
     places = [text_of(best_first).index(f"[{name}]") for name in ("d1", "d2", "d0")]
     assert places == sorted(places)
 
@@ -173,14 +175,15 @@ def test_documents_go_by_score_and_stay_in_their_order(strategy: str) -> None:
 def test_without_scores_bm25_ranks_by_the_last_question() -> None:
     documents = docs("the fox jumps", "what the LAST question was", "the dog sleeps and sleeps")
     assembly = put_together(
-        chat(0), documents, most=size(chat(0), documents) - 1, strategy="drop_documents"
+        chat(0), documents, hard_limit=size(chat(0), documents) - 1, strategy="drop_documents"
     )
     scores = [use.score or 0 for use in assembly.report.documents]
     assert scores[1] > max(scores[0], scores[2])
     # "the" is in all of them: the shortest gains most by it, and of the others the last goes first.
     assert [bool(use.kept_tokens) for use in assembly.report.documents] == [True, True, False]
     assert all(
-        use.score is None for use in put_together(chat(0), documents, most=1000).report.documents
+        use.score is None
+        for use in put_together(chat(0), documents, hard_limit=1000).report.documents
     )
 
 
@@ -215,20 +218,24 @@ def test_bm25_is_the_formula(question: list[str], texts: list[list[str]]) -> Non
 def test_the_last_document_to_go_is_cut() -> None:
     words = " ".join(f"word{i}" for i in range(60))
     documents = docs("short and good", words, "never seen " * 40, scores=(3.0, 2.0, 1.0))
-    most = size(chat(0), documents[:2]) - 50
-    assembly = put_together(chat(0), documents, most=most, strategy="truncate_documents")
+    hard_limit = size(chat(0), documents[:2]) - 50
+    assembly = put_together(
+        chat(0), documents, hard_limit=hard_limit, strategy="truncate_documents"
+    )
     first, cut, gone = assembly.report.documents
     assert (
         first.kept_tokens == first.tokens
         and 0 < cut.kept_tokens < cut.tokens
         and gone.kept_tokens == 0
     )
-    assert most - 10 <= len(assembly.token_ids) <= most
+    assert hard_limit - 10 <= len(assembly.token_ids) <= hard_limit
     text = text_of(assembly)
     written = text[text.index("word0") : text.index("<|end|>")]
     assert words.startswith(written)
     assert assembly.report.cut_document_tokens == cut.tokens - cut.kept_tokens
-    whole_or_not = put_together(chat(0), documents, most=most, strategy="drop_documents")
+    whole_or_not = put_together(
+        chat(0), documents, hard_limit=hard_limit, strategy="drop_documents"
+    )
     # The second does not fit whole, and the third does.
     assert [bool(use.kept_tokens) for use in whole_or_not.report.documents] == [True, False, True]
 
@@ -236,44 +243,47 @@ def test_the_last_document_to_go_is_cut() -> None:
 def test_error_refuses_with_the_numbers() -> None:
     messages = chat(3)
     needed = size(messages)
-    assert put_together(messages, most=needed, strategy="error").report.dropped_turns == 0
+    assert put_together(messages, hard_limit=needed, strategy="error").report.dropped_turns == 0
     with pytest.raises(RequestTooLargeError) as caught:
-        put_together(messages, most=needed - 1, strategy="error")
+        put_together(messages, hard_limit=needed - 1, strategy="error")
     assert (caught.value.needed, caught.value.available) == (needed, needed - 1)
     with pytest.raises(RequestTooLargeError, match="about"):
-        put_together(messages, docs("fox " * 1000), most=needed, strategy="error")
+        put_together(messages, docs("fox " * 1000), hard_limit=needed, strategy="error")
 
 
 @pytest.mark.parametrize("strategy", get_args(Strategy))
 def test_what_must_stay_is_never_cut(strategy: str) -> None:
     least = size(chat(0))
     if strategy != "error":
-        fits = put_together(chat(4), docs("fox"), most=least, strategy=strategy)
-        assert fits.token_ids == put_together(chat(0), most=least).token_ids
+        fits = put_together(chat(4), docs("fox"), hard_limit=least, strategy=strategy)
+        assert fits.token_ids == put_together(chat(0), hard_limit=least).token_ids
     with pytest.raises(RequestTooLargeError) as caught:
-        put_together(chat(4), docs("fox"), most=least - 1, strategy=strategy)
+        put_together(chat(4), docs("fox"), hard_limit=least - 1, strategy=strategy)
     assert (caught.value.needed, caught.value.available, caught.value.param) == (
         least,
         least - 1,
         "messages",
     )
     with pytest.raises(RequestTooLargeError) as caught:
-        put_together(chat(4), most=-5, strategy=strategy)
+        put_together(chat(4), hard_limit=-5, strategy=strategy)
     assert caught.value.available == 0
 
 
 def test_usual_gives_way_to_what_must_stay() -> None:
     messages = chat(3)
     least = size(chat(0))
-    assert put_together(messages, most=1000, usual=least - 5).report.kept_turns == 0
-    assert put_together(messages, most=1000, usual=size(messages)).report.kept_turns == 3
-    assert put_together(messages, most=1000, usual=1, strategy="error").report.kept_turns == 3
+    assert put_together(messages, hard_limit=1000, soft_limit=least - 5).report.kept_turns == 0
+    assert put_together(messages, hard_limit=1000, soft_limit=size(messages)).report.kept_turns == 3
+    assert (
+        put_together(messages, hard_limit=1000, soft_limit=1, strategy="error").report.kept_turns
+        == 3
+    )
 
 
 def test_system_messages_stay_wherever_they_are() -> None:
     messages = chat(2)
     messages.insert(3, {"role": "system", "content": "From now on rhyme."})
-    assembly = put_together(messages, most=size([messages[0], messages[3], messages[-1]]))
+    assembly = put_together(messages, hard_limit=size([messages[0], messages[3], messages[-1]]))
     assert "From now on rhyme." in text_of(assembly) and assembly.report.dropped_turns == 2
     assert assembly.report.system_tokens == sum(
         tokenizer().count(["Be brief.", "From now on rhyme."])
@@ -282,35 +292,35 @@ def test_system_messages_stay_wherever_they_are() -> None:
 
 def test_what_follows_the_last_user_message_stays() -> None:
     messages = [*chat(2), {"role": "assistant", "content": "I think"}]
-    assembly = put_together(messages, most=size([messages[0], *messages[-2:]]))
+    assembly = put_together(messages, hard_limit=size([messages[0], *messages[-2:]]))
     assert text_of(assembly).endswith("I think<|end|>\n<|start|>assistant\n")
     assert assembly.report.kept_turns == 0
 
 
 def test_an_answer_without_a_question_is_a_turn() -> None:
     messages = [{"role": "assistant", "content": "answer9"}, *chat(1, system=None)]
-    assert put_together(messages, most=1000).report.kept_turns == 2
-    assembly = put_together(messages, most=size(messages) - 1)
+    assert put_together(messages, hard_limit=1000).report.kept_turns == 2
+    assembly = put_together(messages, hard_limit=size(messages) - 1)
     assert "answer9" not in text_of(assembly) and kept_turns(assembly, 1) == [0]
 
 
 def test_where_documents_go() -> None:
     documents = [Document(text="a fox", id="d0", title="Foxes")]
     user = chat(0, system=None)
-    assert text_of(put_together(user, documents, most=1000)).startswith(
+    assert text_of(put_together(user, documents, hard_limit=1000)).startswith(
         "<|start|>system\nDocuments:\n\n[d0] Foxes\na fox<|end|>\n<|start|>user\nthe last question"
     )
-    own = text_of(put_together(user, documents, most=1000, template="own_documents"))
+    own = text_of(put_together(user, documents, hard_limit=1000, template="own_documents"))
     assert own.startswith("<d0=Foxes:a fox><|start|>user\nthe last")
-    no_system = text_of(put_together(user, documents, most=1000, template="no_system"))
+    no_system = text_of(put_together(user, documents, hard_limit=1000, template="no_system"))
     assert no_system == "user: Documents:\n\n[d0] Foxes\na fox\n\nthe last question "
 
 
 def test_a_template_for_documents_is_taken_where_there_are_any() -> None:
     both = ChatTemplate({"default": PLAIN, "rag": OWN_DOCUMENTS})
-    assembly = assemble(both, tokenizer(), chat(0), docs("a fox"), most=1000)
+    assembly = assemble(both, tokenizer(), chat(0), docs("a fox"), hard_limit=1000)
     assert text_of(assembly).startswith("<d0=:a fox><|start|>system")
-    assert text_of(assemble(both, tokenizer(), chat(0), most=1000)).startswith("system: ")
+    assert text_of(assemble(both, tokenizer(), chat(0), hard_limit=1000)).startswith("system: ")
 
 
 def test_a_document_cannot_end_its_turn() -> None:
@@ -319,7 +329,10 @@ def test_a_document_cannot_end_its_turn() -> None:
     honest = [Document(text="a", id="b", title="c")]
     special = [id_of(tokenizer().backend, text) for text in ("<|end|>", "<|start|>")]
     counts = [
-        [put_together(chat(0), documents, most=1000).token_ids.count(token) for token in special]
+        [
+            put_together(chat(0), documents, hard_limit=1000).token_ids.count(token)
+            for token in special
+        ]
         for documents in (evil, honest)
     ]
     assert counts[0] == counts[1]
@@ -327,9 +340,9 @@ def test_a_document_cannot_end_its_turn() -> None:
 
 def test_a_chat_that_the_template_refuses() -> None:
     with pytest.raises(InvalidRequestError, match="does not accept"):
-        put_together(chat(1), most=1000, template="no_system")
+        put_together(chat(1), hard_limit=1000, template="no_system")
     with pytest.raises(InvalidRequestError, match="no chat template"):
-        assemble(ChatTemplate(None), tokenizer(), chat(1), docs("x"), most=1000)
+        assemble(ChatTemplate(None), tokenizer(), chat(1), docs("x"), hard_limit=1000)
 
 
 def test_texts_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,7 +364,7 @@ def test_texts_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = docs(
         *[f"text {i} " + "fox " * 30 for i in range(1000)], scores=tuple(map(float, range(1000)))
     )
-    assembly = put_together(chat(40), documents, most=1000)
+    assembly = put_together(chat(40), documents, hard_limit=1000)
     assert 5 <= sum(use.kept_tokens > 0 for use in assembly.report.documents) <= 10
     assert sum(map(len, counted)) < 1.1 * sum(len(d.written()) for d in documents)
     assert sum(map(len, encoded)) < 8 * len(text_of(assembly))
@@ -370,7 +383,9 @@ def test_with_the_embedded_model() -> None:
         {"role": "user", "content": "What is decode?"},
     ]
     whole = own.encode(source.render(messages), add_special_tokens=False)
-    assembly = assemble(source, own, messages, docs("Decode writes tokens."), most=len(whole) // 2)
+    assembly = assemble(
+        source, own, messages, docs("Decode writes tokens."), hard_limit=len(whole) // 2
+    )
     report = assembly.report
     one_turn = len(
         own.encode(source.render(turns[:2], add_generation_prompt=False), add_special_tokens=False)
@@ -403,7 +418,7 @@ MESSAGES = st.tuples(st.sampled_from(["system", "user", "assistant"]), TEXTS)
     name=st.sampled_from(["chatml", "plain", "own_documents"]),
     strategy=st.sampled_from(get_args(Strategy)),
     order=st.sampled_from(["given", "score"]),
-    most=st.integers(0, 400),
+    hard_limit=st.integers(0, 400),
 )
 @settings(deadline=None, max_examples=150)
 def test_properties(
@@ -413,7 +428,7 @@ def test_properties(
     name: str,
     strategy: Strategy,
     order: str,
-    most: int,
+    hard_limit: int,
 ) -> None:
     """Never over the budget; order kept; system and last message intact; all tokens counted; better
     ones first.
@@ -432,13 +447,13 @@ def test_properties(
     fixed = [m for i, m in enumerate(chatted) if m["role"] == "system" or i >= last]
     least = tokenizer().encode(template(name).render(fixed), add_special_tokens=False)
     try:
-        assembly = put_together(chatted, given_documents, most=most, **options)
+        assembly = put_together(chatted, given_documents, hard_limit=hard_limit, **options)
     except RequestTooLargeError as error:
-        assert error.available == most < error.needed
+        assert error.available == hard_limit < error.needed
         assert strategy == "error" or error.needed == len(least)
         return
     report, text = assembly.report, text_of(assembly)
-    assert len(assembly.token_ids) == report.prompt_tokens <= report.max_tokens == most
+    assert len(assembly.token_ids) == report.prompt_tokens <= report.max_tokens == hard_limit
 
     there = [i for i, m in enumerate(chatted) if m["content"] in text]
     places = [text.index(chatted[i]["content"]) for i in there]
@@ -476,10 +491,10 @@ def test_properties(
 @given(
     texts=st.lists(TEXTS, max_size=12),
     name=st.sampled_from(["chatml", "plain"]),
-    most=st.integers(5, 300),
+    hard_limit=st.integers(5, 300),
 )
 @settings(deadline=None, max_examples=100)
-def test_no_turn_goes_needlessly(texts: list[str], name: str, most: int) -> None:
+def test_no_turn_goes_needlessly(texts: list[str], name: str, hard_limit: int) -> None:
     """As plain a search as can be finds the same prompt: leave out one more turn until it fits."""
     turns = [
         [{"role": "user", "content": text}, {"role": "assistant", "content": text[::-1]}]
@@ -494,10 +509,10 @@ def test_no_turn_goes_needlessly(texts: list[str], name: str, most: int) -> None
         )
         for k in range(len(turns) + 1)
     ]
-    expected = next((prompt for prompt in prompts if len(prompt) <= most), None)
+    expected = next((prompt for prompt in prompts if len(prompt) <= hard_limit), None)
     messages = [*(m for turn in turns for m in turn), {"role": "user", "content": "x"}]
     if expected is None:
         with pytest.raises(RequestTooLargeError):
-            put_together(messages, most=most, template=name)
+            put_together(messages, hard_limit=hard_limit, template=name)
     else:
-        assert put_together(messages, most=most, template=name).token_ids == expected
+        assert put_together(messages, hard_limit=hard_limit, template=name).token_ids == expected
