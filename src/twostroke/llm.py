@@ -47,7 +47,7 @@ class GenerationResult:
 
     @property
     def error(self) -> TwostrokeError | None:
-        """Why the request failed while it ran, if it did; ``outputs`` hold what there was before."""
+        """Why the request failed while it ran, if it did; ``outputs`` hold what came before."""
         return next((sample.error for sample in self.outputs if sample.error is not None), None)
 
     @property

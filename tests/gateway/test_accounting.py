@@ -220,7 +220,8 @@ def test_the_fair_policy_knows_the_keys() -> None:
     with serve(policy="fair") as bench, bench.client(ALICE) as alice, bench.client(BOB) as bob:
         cached_tokens(alice)
         cached_tokens(bob)
-        counters: dict[str, float] = bench.engine.scheduler.policy.counters  # type: ignore[attr-defined]
+        policy = bench.engine.scheduler.policy
+        counters: dict[str, float] = policy.counters  # type: ignore[attr-defined]
         assert len(counters) == 2 and all(name.startswith("key-") for name in counters)
 
 

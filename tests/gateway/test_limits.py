@@ -1,6 +1,4 @@
-"""Rate limits: counted in memory and in a (fake) Redis alike, released in time, refused when nobody
-can count.
-"""
+"""Rate limits: counted in memory and in a (fake) Redis alike, and released in time."""
 
 from __future__ import annotations
 
@@ -26,27 +24,27 @@ MakeLimits = Callable[..., Limits]
 
 
 class Stream:
-    """Implements ``OutputStream``: uses what it is told."""
+    """Implements ``OutputStream``: uses as many tokens as ``end`` is given."""
 
     def __init__(self) -> None:
         self.usage = TokenUsage(0, 0)
-        self._tell: Callable[[TokenUsage], None] = lambda usage: None
+        self._on_end: Callable[[TokenUsage], None] = lambda usage: None
 
-    def listen(self, hear: Callable[[RequestOutput], None]) -> None:
-        raise AssertionError("nobody hears it")
+    def listen(self, on_output: Callable[[RequestOutput], None]) -> None:
+        raise AssertionError("the tally does not listen")
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]:
-        raise AssertionError("nobody reads it")
+        raise AssertionError("the tally reads no outputs")
 
     def abort(self) -> None:
         """Nothing runs."""
 
-    def when_ended(self, tell: Callable[[TokenUsage], None]) -> None:
-        self._tell = tell
+    def when_ended(self, on_end: Callable[[TokenUsage], None]) -> None:
+        self._on_end = on_end
 
     def end(self, prompt: int, output: int) -> None:
         self.usage = TokenUsage(prompt, output)
-        self._tell(self.usage)
+        self._on_end(self.usage)
 
 
 @pytest.fixture(scope="module")

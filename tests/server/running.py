@@ -29,7 +29,8 @@ def running_server(
     client: EngineClient, *, gateway: Gateway | None = None, **options: object
 ) -> Iterator[str]:
     """The base URL of a server for ``client``."""
-    settings = ServerOptions(**{"port": 0, "served_model_name": ("scripted",), **options})  # type: ignore[arg-type]
+    options = {"port": 0, "served_model_name": ("scripted",), **options}
+    settings = ServerOptions(**options)  # type: ignore[arg-type]
     listener = listen(settings)
     port = listener.getsockname()[1]
     config = uvicorn_config(create_app(client, settings, gateway), settings)

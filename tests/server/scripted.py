@@ -1,6 +1,4 @@
-"""An engine that says what it is told to: for the shapes of the protocol, without torch or a
-scheduler.
-"""
+"""An engine that answers from a script: for tests of HTTP, without torch or a scheduler."""
 
 from __future__ import annotations
 
@@ -109,14 +107,14 @@ class ScriptedStream:
         self._engine = engine
         self._request = request
         self._usage = TokenUsage(0, 0)
-        self._tell: list[Callable[[TokenUsage], None]] = []
+        self._on_end: list[Callable[[TokenUsage], None]] = []
 
     @property
     def usage(self) -> TokenUsage:
         return self._usage
 
-    def when_ended(self, tell: Callable[[TokenUsage], None]) -> None:
-        self._tell.append(tell)
+    def when_ended(self, on_end: Callable[[TokenUsage], None]) -> None:
+        self._on_end.append(on_end)
 
     def abort(self) -> None:
         request_id = self._request.request_id
@@ -125,20 +123,19 @@ class ScriptedStream:
             self._end()
 
     def _end(self) -> None:
-        told, self._tell = self._tell, []
-        for tell in told:
-            tell(self._usage)
+        callbacks, self._on_end = self._on_end, []
+        for on_end in callbacks:
+            on_end(self._usage)
 
-    def listen(self, hear: Callable[[RequestOutput], None]) -> None:
-        self._telling = asyncio.ensure_future(
-            self._tell_all(hear)
-        )  # kept: the event loop would not
+    def listen(self, on_output: Callable[[RequestOutput], None]) -> None:
+        # Kept here: the event loop holds its tasks weakly.
+        self._passing = asyncio.ensure_future(self._pass_outputs(on_output))
 
-    async def _tell_all(self, hear: Callable[[RequestOutput], None]) -> None:
+    async def _pass_outputs(self, on_output: Callable[[RequestOutput], None]) -> None:
         async for output in self:
             if self._request.request_id in self._engine.aborted:
                 return
-            hear(output)
+            on_output(output)
 
     async def __aiter__(self) -> AsyncIterator[RequestOutput]:
         script, params = self._engine.script, self._request.params

@@ -49,7 +49,7 @@ async def test_openapi_document() -> None:
 
 def test_server_imports_no_torch() -> None:
     code = (
-        "import sys, twostroke.server.http.lifecycle; sys.exit('torch' in sys.modules or 'transformers'"
-        " in sys.modules)"
+        "import sys, twostroke.server.application, twostroke.server.http.lifecycle;"
+        " sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

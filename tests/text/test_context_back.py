@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.text.test_context import chat, docs, kept_turns, put_together, size
+from tests.text.contexts import chat, docs, kept_turns, put_together, size
 
 
 @pytest.mark.parametrize("strategy", ["drop_oldest", "drop_middle"])

@@ -53,7 +53,7 @@ class CollectedAnswer:
 
 
 def output_error(output: RequestOutput) -> TwostrokeError | None:
-    """Why the request failed, if this output says so."""
+    """Why the request failed, if it did."""
     return output.error
 
 

@@ -70,7 +70,7 @@ class ServerState:
         return stats.num_running + stats.num_waiting
 
     def model(self) -> ServedModel:
-        """The model, to look at.
+        """The model, to read about it.
 
         Raises:
             ModelLoadingError: It is not there yet, or never will be.

@@ -86,7 +86,8 @@ async def test_a_stream_that_is_cut_off_ends_with_an_error(engine: AsyncEngine) 
     )
     http = httpx.AsyncClient(transport=again)
     # Newer clients are annotated with httpx2, and take both.
-    client = openai.AsyncOpenAI(api_key="x", base_url="http://test/v1", http_client=http)  # type: ignore[arg-type]
+    url = "http://test/v1"
+    client = openai.AsyncOpenAI(api_key="x", base_url=url, http_client=http)  # type: ignore[arg-type]
     with pytest.raises(openai.APIError, match="shut down before the answer was complete"):
         async for _ in await client.completions.create(model="x", prompt="x", stream=True):
             pass

@@ -157,7 +157,7 @@ def install_error_handlers(app: FastAPI) -> None:
         if isinstance(error.__cause__, TwostrokeError):
             return error_response(error.__cause__)
         if error.status_code == 400:
-            # FastAPI says this of bodies alone, and without the reason.
+            # FastAPI raises this for bodies alone, and without the reason.
             return error_response(InvalidRequestError(UNREADABLE))
         messages = {
             404: f"there is no {request.url.path} here; /docs lists the routes",
@@ -186,7 +186,7 @@ _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large
 
 
 def _methods(request: Request) -> list[str]:
-    """All methods of a path; Starlette tells only those of the first of its routes."""
+    """All methods of a path; Starlette gives only those of its first route."""
     verbs = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
     routes: Sequence[BaseRoute] = request.app.routes
     return [

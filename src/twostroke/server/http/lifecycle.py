@@ -105,8 +105,8 @@ class DrainingServer(uvicorn.Server):
         if num_unfinished:
             seconds = self._options.shutdown_timeout
             _report(
-                f"draining: {num_unfinished} unfinished, may go on within {seconds:g} s; signal again to"
-                " exit at once"
+                f"draining: {num_unfinished} unfinished, may go on within {seconds:g} s; signal"
+                " again to exit at once"
             )
         try:
             await self._state.drain()

@@ -55,7 +55,7 @@ class StreamOptions(OpenAIFields):
     )
 
 
-# Fields of a request that are SamplingParams' own, under the same name.
+# Fields of a request that `SamplingParams` has under the same name.
 SAMPLING_FIELDS = (
     "n",
     "temperature",

@@ -64,8 +64,8 @@ class TextOffsets:
     Args:
         start: Length of the text before the first token.
         skip_special_tokens: They are not in the text.
-        text: The whole text, where it is known from elsewhere: it shows which special tokens, and
-            whether the space before the first word, are in it.
+        text: The whole text, if the caller has it: it shows which special tokens, and whether the
+            space before the first word, are in it.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ def completion_logprobs(
 
 
 def prompt_logprobs(positions: Sequence[PositionLogprobs], tokenizer: Tokenizer) -> PromptLogprobs:
-    """vLLM's form: nothing for the first token, then for each token id what is known of it."""
+    """vLLM's form: nothing for the first token, then for each token id its entry."""
     entries: PromptLogprobs = [None]
     for position in positions:
         tokens = {token.token_id: token for token in (position.chosen, *position.top)}

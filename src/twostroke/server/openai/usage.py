@@ -96,7 +96,7 @@ def make_usage(tokens: CallTokens) -> Usage:
 
 
 def context_usage(report: ContextReport) -> ContextUsage:
-    """What the answer's ``usage`` says of it."""
+    """The part of the ``usage`` that reports how a prompt was put together."""
     return ContextUsage(
         strategy=report.strategy,
         max_tokens=report.max_tokens,
