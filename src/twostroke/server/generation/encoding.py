@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Sequence
 
 from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.executor import ExecutorInfo
 from twostroke.server.served_model import ServedModel
 from twostroke.text.tokenizer import LONG_TEXT
 
@@ -24,27 +26,23 @@ def max_text_chars(max_model_len: int) -> int:
 
 
 async def encode_text(
-    model: ServedModel, text: str, *, add_special_tokens: bool, max_tokens: int | None = None
+    model: ServedModel, text: str, *, add_special_tokens: bool, must_fit: bool = False
 ) -> list[int]:
     """Token ids of a text, without blocking the event loop for long (10 ms).
 
     Args:
-        max_tokens: The caller refuses more tokens than this. A text that must have more is refused
-            here, before the work.
+        must_fit: The caller refuses more tokens than the model's context. A text that must have
+            more is refused here, before the work.
 
     Raises:
-        RequestTooLargeError: The text has more tokens than ``max_tokens``, whatever they are; or it
-            is longer than ``max_text_chars``.
+        RequestTooLargeError: With ``must_fit``, the text has too many tokens, whatever they are; or
+            it is longer than ``max_text_chars``.
     """
     tokenizer = model.client.tokenizer
     if len(text) <= LONG_TEXT:
         return tokenizer.encode(text, add_special_tokens)
-    chars_per_token = tokenizer.max_chars_per_token
-    if (
-        chars_per_token is not None
-        and max_tokens is not None
-        and len(text) > max_tokens * chars_per_token
-    ):
+    chars_per_token, max_tokens = tokenizer.max_chars_per_token, model.client.info.max_model_len
+    if must_fit and chars_per_token is not None and len(text) > max_tokens * chars_per_token:
         needed = -(-len(text) // chars_per_token)
         message = (
             f"the prompt of {len(text)} characters has at least {needed} tokens, the model's"
@@ -75,6 +73,13 @@ def check_tokens(model: ServedModel, tokens: Sequence[int], param: str) -> None:
         raise InvalidRequestError(f"{param} holds token ids outside [0, {vocab_size})", param=param)
 
 
-def truncate(tokens: list[int], length: int | None) -> list[int]:
-    """The last ``length`` tokens; ``None``: all of them."""
+def truncate(
+    tokens: list[int], length: int | None, info: ExecutorInfo, params: SamplingParams
+) -> list[int]:
+    """The last ``length`` tokens of a prompt; ``None``: all of them.
+
+    -1 stands for as many as fit into the model's context beside ``max_tokens``.
+    """
+    if length == -1:
+        length = max(1, info.max_model_len - (params.max_tokens or 1))
     return tokens if length is None else tokens[-length:]

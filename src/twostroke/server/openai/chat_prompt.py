@@ -39,7 +39,7 @@ async def chat_prompt(
         InvalidRequestError: The messages are malformed, or the template refuses them.
         RequestTooLargeError: The prompt cannot fit.
     """
-    if body.is_assembled:
+    if body.documents or body.context is not None:
         return ChatPrompt(*await assemble_chat(model, body, params.max_tokens))
     tokens = await encode_messages(
         model,
@@ -47,9 +47,10 @@ async def chat_prompt(
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         add_special_tokens=bool(body.add_special_tokens),
-        max_tokens=body.max_prompt_tokens(model.client.info),
+        must_fit=body.truncate_prompt_tokens is None,
     )
-    return ChatPrompt(truncate(tokens, body.truncated_length(model.client.info, params)))
+    info = model.client.info
+    return ChatPrompt(truncate(tokens, body.truncate_prompt_tokens, info, params))
 
 
 async def encode_messages(
@@ -59,12 +60,12 @@ async def encode_messages(
     add_generation_prompt: bool | None,
     continue_final_message: bool | None,
     add_special_tokens: bool = False,
-    max_tokens: int | None = None,
+    must_fit: bool = False,
 ) -> list[int]:
     """The token ids of a conversation; for the options see ``turn_options``.
 
     Args:
-        max_tokens: See ``encode_text``.
+        must_fit: See ``encode_text``.
     """
     length = num_chars(messages)
     check_length(model, length, "messages")
@@ -74,6 +75,4 @@ async def encode_messages(
         text = await asyncio.to_thread(model.chat_template.render, chat, **options)
     else:
         text = model.chat_template.render(chat, **options)
-    return await encode_text(
-        model, text, add_special_tokens=add_special_tokens, max_tokens=max_tokens
-    )
+    return await encode_text(model, text, add_special_tokens=add_special_tokens, must_fit=must_fit)

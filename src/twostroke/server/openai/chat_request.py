@@ -113,11 +113,6 @@ class ChatCompletionRequest(GenerationFields):
         None, description="Shorten the prompt to fit; else what is too long fails."
     )
 
-    @property
-    def is_assembled(self) -> bool:
-        """Whether the prompt is put together to fit, rather than refused where it does not."""
-        return bool(self.documents) or self.context is not None
-
     def to_params(self, defaults: Mapping[str, float]) -> SamplingParams:
         """Sampling parameters of a chat; without ``max_tokens`` the answer may fill the context."""
         self.check_combinations()

@@ -40,12 +40,12 @@ async def _encode_prompt(
             model,
             prompt,
             add_special_tokens=body.add_special_tokens is not False,
-            max_tokens=body.max_prompt_tokens(info),
+            must_fit=body.truncate_prompt_tokens is None,
         )
     else:
         tokens = prompt
         check_tokens(model, tokens, "prompt")
-    kept = truncate(tokens, body.truncated_length(info, params))
+    kept = truncate(tokens, body.truncate_prompt_tokens, info, params)
     # What is too long will be refused, with the numbers: its text, of millions of tokens perhaps,
     # is not needed.
     if not body.echo or len(kept) > info.max_model_len:

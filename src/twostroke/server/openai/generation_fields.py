@@ -22,7 +22,6 @@ from twostroke.core.sampling_params import (
     SamplingParams,
 )
 from twostroke.engine.clients.base import GenerationRequest
-from twostroke.engine.executor import ExecutorInfo
 from twostroke.server.http.body_fields import check_unicode
 from twostroke.server.openai.field_limits import (
     MAX_LABEL_LENGTH,
@@ -159,16 +158,6 @@ class GenerationFields(OpenAIFields):
     @property
     def continuous_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.continuous_usage_stats)
-
-    def truncated_length(self, info: ExecutorInfo, params: SamplingParams) -> int | None:
-        """How many tokens a longer prompt is cut to; ``None``: it is not cut."""
-        if self.truncate_prompt_tokens != -1:
-            return self.truncate_prompt_tokens
-        return max(1, info.max_model_len - (params.max_tokens or 1))
-
-    def max_prompt_tokens(self, info: ExecutorInfo) -> int | None:
-        """The longest prompt that is not refused; ``None`` where any is cut to fit."""
-        return info.max_model_len if self.truncate_prompt_tokens is None else None
 
     def check_combinations(self) -> None:
         """Refuse combinations that have no meaning, and texts that are not Unicode."""
