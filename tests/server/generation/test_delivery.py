@@ -165,7 +165,7 @@ async def test_a_failure_ends_the_other_prompts_at_once(
 
     end = EventStream.end
 
-    def ending(stream: EventStream, frame: bytes = b"") -> None:
+    def ending(stream: EventStream, frame: bytes) -> None:
         failed_at.append(list(aborted))
         end(stream, frame)
 

@@ -23,7 +23,8 @@ from tests.server.running import running_server, wait_until
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.server.http import lifecycle
 from twostroke.server.http.connection import BoundedProtocol
-from twostroke.server.http.sse import DONE, WRITE_CHUNK, EventStream
+from twostroke.server.http.sse import WRITE_CHUNK, EventStream
+from twostroke.server.openai.stream_end import DONE
 
 
 async def turns(count: int) -> None:
@@ -89,7 +90,7 @@ async def test_frames_keep_their_order(extensions: dict[str, Any], early: int) -
     for at, frame in enumerate(frames[early:-1]):
         await turns(at % 11)
         stream.push(frame)
-    stream.end(frames[-1])
+    stream.end(frames[-1] + DONE)
     await asyncio.wait_for(answer, 5)
     assert wire.body == b"".join(frames) + DONE
     assert wire.messages[0]["type"] == "http.response.start"

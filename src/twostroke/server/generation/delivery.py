@@ -10,7 +10,6 @@ from twostroke.core.errors import TwostrokeError
 from twostroke.core.output import RequestOutput
 from twostroke.engine.answer import CollectedAnswer
 from twostroke.server.generation.response_format import CallTokens, ResponseFormat
-from twostroke.server.http.errors import encode_error
 from twostroke.server.http.sse import EventStream
 
 logger = logging.getLogger(__name__)
@@ -66,14 +65,14 @@ class StreamedDelivery:
         tokens: CallTokens,
     ) -> None:
         self._request_id = request_id
-        self._chunk = response_format.chunk
+        self._format = response_format
         self._stream = stream
         self._tokens = tokens
         self._begun: set[int] = set()
 
     def deliver(self, choice: int, output: RequestOutput, *, last: bool) -> None:
         first = choice not in self._begun
-        events = self._chunk(choice, output, self._tokens, first=first, last=last)
+        events = self._format.chunk(choice, output, self._tokens, first=first, last=last)
         if first and events:
             self._begun.add(choice)
         if last:
@@ -88,4 +87,4 @@ class StreamedDelivery:
             return
         if not isinstance(error, TwostrokeError):
             logger.error("request %s failed in mid-stream", self._request_id, exc_info=error)
-        self._stream.end(b"data: " + encode_error(error) + b"\n\n")
+        self._stream.end(self._format.failure(error))

@@ -41,5 +41,8 @@ class ResponseFormat(Protocol):
             last: Nothing follows, of no choice; what ends the stream is part of the events.
         """
 
+    def failure(self, error: Exception) -> bytes:
+        """The last events of a stream in which something has been sent already."""
+
     def complete(self, answers: Sequence[CollectedAnswer], tokens: CallTokens) -> object:
         """The whole answer, for JSON: ``answers`` has one entry for each choice, ended."""

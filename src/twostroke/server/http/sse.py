@@ -22,7 +22,6 @@ WriteChunk = Callable[[bytes], bool]
 # answer at once, past all layers, once its head has been sent. ``False``: not now, it must go by
 # ``send``, and so must all before the next try.
 WRITE_CHUNK = "twostroke.write_chunk"
-DONE = b"data: [DONE]\n\n"
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -61,7 +60,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Sends frames as they are pushed, then ``[DONE]``.
+    """Sends frames as they are pushed.
 
     The response starts with the first frame: a request that fails before it gets its proper status.
     A failure after that must arrive as a frame.
@@ -93,10 +92,10 @@ class EventStream(Response):
             self._kept.append(frame)
             self._due.set()
 
-    def end(self, frame: bytes = b"") -> None:
-        """Send the last events, in one write with ``[DONE]`` and the end of the body."""
+    def end(self, frame: bytes) -> None:
+        """Send the last events, in one write with the end of the body."""
         self._write = _not_now
-        self._kept += (frame, DONE)
+        self._kept.append(frame)
         self._ended = True
         self._due.set()
 

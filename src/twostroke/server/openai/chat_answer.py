@@ -20,6 +20,7 @@ from twostroke.server.openai.logprobs import (
     chat_logprobs,
     prompt_logprobs,
 )
+from twostroke.server.openai.stream_end import DONE, failure_events
 from twostroke.server.openai.usage import ChunkUsage, Usage, context_usage, make_usage
 from twostroke.server.served_model import ServedModel
 
@@ -115,7 +116,11 @@ class ChatResponseFormat:
             events.append(self._chunk([self._chunk_choice(choice, output)], usage))
         if last and self._include_usage:
             events.append(self._chunk([], self._final_usage(tokens)))
-        return b"".join(map(event, events))
+        frames = b"".join(map(event, events))
+        return frames + DONE if last else frames
+
+    def failure(self, error: Exception) -> bytes:
+        return failure_events(error)
 
     def complete(self, answers: Sequence[CollectedAnswer], tokens: CallTokens) -> object:
         positions = answers[0].prompt_logprobs

@@ -22,6 +22,7 @@ from twostroke.server.openai.logprobs import (
     completion_logprobs,
     prompt_logprobs,
 )
+from twostroke.server.openai.stream_end import DONE, failure_events
 from twostroke.server.openai.usage import ChunkUsage, Usage, make_usage
 from twostroke.text.tokenizer import Tokenizer
 
@@ -92,7 +93,11 @@ class CompletionResponseFormat:
             events.append(self._completion([piece], usage))
         if last and self._include_usage:
             events.append(self._completion([], self._usage(tokens)))
-        return b"".join(map(event, events))
+        frames = b"".join(map(event, events))
+        return frames + DONE if last else frames
+
+    def failure(self, error: Exception) -> bytes:
+        return failure_events(error)
 
     def complete(self, answers: Sequence[CollectedAnswer], tokens: CallTokens) -> object:
         choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
