@@ -16,7 +16,7 @@ from limits.aio.storage.redis.bridge import RedisBridge
 
 from twostroke.core.errors import LimitStorageError, RequestRateError, TokenRateError
 from twostroke.core.output import RequestOutput
-from twostroke.engine.clients.base import TokenUsage
+from twostroke.engine.clients.base import ChargedTokens
 from twostroke.gateway.limits import Limits, format_duration
 from twostroke.gateway.options import GatewayOptions
 
@@ -27,8 +27,8 @@ class Stream:
     """Implements ``OutputStream``: uses as many tokens as ``end`` is given."""
 
     def __init__(self) -> None:
-        self.usage = TokenUsage(0, 0)
-        self._on_end: Callable[[TokenUsage], None] = lambda usage: None
+        self.usage = ChargedTokens(0, 0)
+        self._on_end: Callable[[ChargedTokens], None] = lambda usage: None
 
     def listen(self, on_output: Callable[[RequestOutput], None]) -> None:
         raise AssertionError("the tally does not listen")
@@ -39,11 +39,11 @@ class Stream:
     def abort(self) -> None:
         """Nothing runs."""
 
-    def when_ended(self, on_end: Callable[[TokenUsage], None]) -> None:
+    def when_ended(self, on_end: Callable[[ChargedTokens], None]) -> None:
         self._on_end = on_end
 
     def end(self, prompt: int, output: int) -> None:
-        self.usage = TokenUsage(prompt, output)
+        self.usage = ChargedTokens(prompt, output)
         self._on_end(self.usage)
 
 
@@ -121,7 +121,7 @@ async def test_tokens_count_while_they_run_and_after(limits: MakeLimits, storage
     snapshot.check_tokens(30)
     counting.tally("runs").watch(stream, 55)
     assert snapshot.tokens_left() == 45, "what it may use is reserved from the start"
-    stream.usage = TokenUsage(30, 25)
+    stream.usage = ChargedTokens(30, 25)
     assert snapshot.tokens_left() == 45
     other = await counting.count_request("runs")
     with pytest.raises(TokenRateError, match="55 used or reserved, 46 more requested"):

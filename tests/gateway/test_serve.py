@@ -21,7 +21,7 @@ def test_flags_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the served name reaches the engine, whose metrics carry it as vLLM's do."""
     calls: list[Any] = []
     monkeypatch.setattr(
-        twostroke.server.process, "serve", lambda *arguments: calls.append(arguments)
+        twostroke.server.process, "run_server", lambda *arguments: calls.append(arguments)
     )
     flags = [
         "--api-key", "a", "--api-key", "b", "--api-key-file", "keys", "--metrics-without-key",

@@ -12,7 +12,7 @@ from twostroke.core.errors import InvalidRequestError, RequestTooLargeError, Two
 from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
-from twostroke.engine.clients.base import GenerationRequest, TokenUsage
+from twostroke.engine.clients.base import ChargedTokens, GenerationRequest
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.text.tokenizer import Tokenizer
@@ -106,14 +106,14 @@ class ScriptedStream:
     def __init__(self, engine: ScriptedEngine, request: GenerationRequest) -> None:
         self._engine = engine
         self._request = request
-        self._usage = TokenUsage(0, 0)
-        self._on_end: list[Callable[[TokenUsage], None]] = []
+        self._usage = ChargedTokens(0, 0)
+        self._on_end: list[Callable[[ChargedTokens], None]] = []
 
     @property
-    def usage(self) -> TokenUsage:
+    def usage(self) -> ChargedTokens:
         return self._usage
 
-    def when_ended(self, on_end: Callable[[TokenUsage], None]) -> None:
+    def when_ended(self, on_end: Callable[[ChargedTokens], None]) -> None:
         self._on_end.append(on_end)
 
     def abort(self) -> None:
@@ -167,7 +167,7 @@ class ScriptedStream:
     ) -> RequestOutput:
         script, request = self._engine.script, self._request
         tokens = self._engine.tokenizer.encode(text[:100])[:1]  # one token, however long its text
-        self._usage = TokenUsage(
+        self._usage = ChargedTokens(
             len(request.prompt_token_ids), self._usage.output_tokens + len(tokens)
         )
         logprobs = request.params.logprobs

@@ -13,7 +13,7 @@ from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.errors import ModelLoadError
 from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
-from twostroke.server.process import serve
+from twostroke.server.process import run_server
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
             raise ModelLoadError("no weights", hint="bring some")
         return ScriptedEngine(script)
 
-    serve(
+    run_server(
         EngineConfig(model=ModelOptions(model="scripted")), ServerOptions(**options), load, gateway
     )
 

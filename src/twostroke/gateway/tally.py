@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from twostroke.core.errors import LimitStorageError
-from twostroke.engine.clients.base import OutputStream, TokenUsage
+from twostroke.engine.clients.base import ChargedTokens, OutputStream
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Tally:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _settle(self, stream: OutputStream, usage: TokenUsage) -> None:
+    def _settle(self, stream: OutputStream, usage: ChargedTokens) -> None:
         del self._running[stream]
         if usage.total:
             self._unwritten += usage.total

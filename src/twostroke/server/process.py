@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Loader = Callable[[EngineConfig], "OwnedEngine"]
 
 
-def serve(
+def run_server(
     config: EngineConfig,
     options: ServerOptions,
     load: Loader,

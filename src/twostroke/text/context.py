@@ -15,7 +15,12 @@ from typing import Any, NamedTuple
 from twostroke.core.errors import RequestTooLargeError
 from twostroke.text.chat_messages import check_messages
 from twostroke.text.chat_template import ChatTemplate
-from twostroke.text.context_material import Choice, ContextMaterial, ContextOptions, Piece
+from twostroke.text.context_material import (
+    ContextChoice,
+    ContextMaterial,
+    ContextOptions,
+    ContextPiece,
+)
 from twostroke.text.context_report import ContextReport
 from twostroke.text.documents import Document
 from twostroke.text.tokenizer import Tokenizer
@@ -68,7 +73,7 @@ def assemble(
     material = ContextMaterial(
         template, tokenizer, check_messages(messages), documents, options, rendering
     )
-    minimal = material.prompt(Choice((), ()))
+    minimal = material.prompt(ContextChoice((), ()))
     if len(minimal) > hard_limit:
         raise RequestTooLargeError(
             f"the system prompt and the last message need {len(minimal)} tokens, "
@@ -85,7 +90,9 @@ def assemble(
     return Assembly(prompt, material.report(choice, len(prompt), budget))
 
 
-def _fit(material: ContextMaterial, minimal: list[int], budget: int) -> tuple[Choice, list[int]]:
+def _fit(
+    material: ContextMaterial, minimal: list[int], budget: int
+) -> tuple[ContextChoice, list[int]]:
     """What stays, and the prompt.
 
     Args:
@@ -122,7 +129,7 @@ def _fit(material: ContextMaterial, minimal: list[int], budget: int) -> tuple[Ch
 
 
 def _whole_prompt(
-    material: ContextMaterial, everything: Choice, num_wanted: int, budget: int
+    material: ContextMaterial, everything: ContextChoice, num_wanted: int, budget: int
 ) -> list[int]:
     """The prompt with everything in it, which must fit."""
     # One that is far too long is refused without being written out.
@@ -142,7 +149,7 @@ def _whole_prompt(
 
 
 def _remove_fewest(
-    material: ContextMaterial, order: Sequence[Piece], minimal: list[int], budget: int
+    material: ContextMaterial, order: Sequence[ContextPiece], minimal: list[int], budget: int
 ) -> tuple[int, list[int]]:
     """How many pieces to remove, in order, for the rest to fit; and the prompt of that rest."""
     frame = material.estimate_frame(len(minimal))
@@ -170,8 +177,12 @@ def _remove_fewest(
 
 
 def _restore_fitting(
-    material: ContextMaterial, removed: list[Piece], frame: float, prompt: list[int], budget: int
-) -> tuple[list[Piece], list[int]]:
+    material: ContextMaterial,
+    removed: list[ContextPiece],
+    frame: float,
+    prompt: list[int],
+    budget: int,
+) -> tuple[list[ContextPiece], list[int]]:
     """What stays removed once all that fits is restored; and the prompt of the rest.
 
     A turn is restored only if those between it and the kept ones are: the history gets no further
@@ -184,7 +195,7 @@ def _restore_fitting(
     """
     slack = 0
     for _ in range(MAX_GUESSES):
-        room, restored, has_hole = float(budget - len(prompt) - slack), list[Piece](), False
+        room, restored, has_hole = float(budget - len(prompt) - slack), list[ContextPiece](), False
         for piece in removed:
             is_turn = piece.kind == "turn"
             tokens = piece.tokens + (frame * material.messages_in(piece.index) if is_turn else 0)
@@ -205,8 +216,12 @@ def _restore_fitting(
 
 
 def _with_shortened(
-    material: ContextMaterial, removed: Sequence[Piece], cut: Piece, prompt: list[int], budget: int
-) -> tuple[Choice, list[int]] | None:
+    material: ContextMaterial,
+    removed: Sequence[ContextPiece],
+    cut: ContextPiece,
+    prompt: list[int],
+    budget: int,
+) -> tuple[ContextChoice, list[int]] | None:
     """With as much of the beginning of ``cut`` as fits; ``None`` if that is too little.
 
     Args:

@@ -37,7 +37,7 @@ class ContextOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ContextPiece:
     """What is kept or removed as a whole."""
 
     kind: Literal["turn", "document"]
@@ -45,7 +45,7 @@ class Piece:
     tokens: int
 
 
-class Choice(NamedTuple):
+class ContextChoice(NamedTuple):
     """The turns and documents in a prompt; a document may be a shortened one."""
 
     turns: tuple[int, ...]
@@ -81,25 +81,25 @@ class ContextMaterial:
         if options.document_order == "score":
             self.rank()
 
-    def turn(self, index: int) -> Piece:
-        return Piece("turn", index, sum(self._counts[i] for i in self._turns[index]))
+    def turn(self, index: int) -> ContextPiece:
+        return ContextPiece("turn", index, sum(self._counts[i] for i in self._turns[index]))
 
-    def document(self, index: int) -> Piece:
-        return Piece("document", index, self._document_counts[index])
+    def document(self, index: int) -> ContextPiece:
+        return ContextPiece("document", index, self._document_counts[index])
 
-    def everything(self) -> Choice:
+    def everything(self) -> ContextChoice:
         return self.without(())
 
-    def without(self, pieces: Sequence[Piece]) -> Choice:
+    def without(self, pieces: Sequence[ContextPiece]) -> ContextChoice:
         """All but ``pieces``, in the order in which they come in the prompt."""
         removed = {(piece.kind, piece.index) for piece in pieces}
         turns = tuple(i for i in range(len(self._turns)) if ("turn", i) not in removed)
         documents = [i for i in range(len(self.documents)) if ("document", i) not in removed]
         if self.options.document_order == "score":
             documents.sort(key=self._from_best)
-        return Choice(turns, tuple((i, self.documents[i]) for i in documents))
+        return ContextChoice(turns, tuple((i, self.documents[i]) for i in documents))
 
-    def prompt(self, choice: Choice) -> list[int]:
+    def prompt(self, choice: ContextChoice) -> list[int]:
         """Token ids; the template writes its own special tokens."""
         kept = {i for turn in choice.turns for i in self._turns[turn]} | set(self._system)
         chat = [m for i, m in enumerate(self._chat) if i in kept or i >= self._last]
@@ -116,7 +116,7 @@ class ContextMaterial:
         if not self._turns:
             return 0.0
         latest = len(self._turns) - 1
-        num_with_latest = len(self.prompt(Choice((latest,), ())))
+        num_with_latest = len(self.prompt(ContextChoice((latest,), ())))
         return (num_with_latest - num_minimal - self.turn(latest).tokens) / len(self._turns[latest])
 
     def messages_in(self, turn: int) -> int:
@@ -128,7 +128,7 @@ class ContextMaterial:
             texts = [f"{document.title or ''}\n{document.text}" for document in self.documents]
             self._scores = list(bm25_scores(self._chat[self._last]["content"], texts))
 
-    def removal_order(self) -> list[Piece]:
+    def removal_order(self) -> list[ContextPiece]:
         """Every turn and document; the first one is the first to be removed."""
         self.rank()
         documents = [
@@ -142,7 +142,7 @@ class ContextMaterial:
         turns_first = self.options.strategy in ("drop_oldest", "drop_middle")
         return turns + documents if turns_first else documents + turns
 
-    def report(self, choice: Choice, prompt_tokens: int, budget: int) -> ContextReport:
+    def report(self, choice: ContextChoice, prompt_tokens: int, budget: int) -> ContextReport:
         kept = dict(choice.documents)
         counts = {i: self._document_counts[i] for i in kept}
         cut = [i for i, document in kept.items() if document is not self.documents[i]]

@@ -40,7 +40,7 @@ class GenerationRequest:
     follows: bool = False
 
 
-class TokenUsage(NamedTuple):
+class ChargedTokens(NamedTuple):
     """What a request made the engine do: its prompt counts once whatever ``n``, cached tokens
     included.
     """
@@ -76,10 +76,10 @@ class OutputStream(Protocol):
         """End all samples now and free what they hold; harmless after the end."""
 
     @property
-    def usage(self) -> TokenUsage:
+    def usage(self) -> ChargedTokens:
         """What the request has used so far, whether or not anybody has read its outputs."""
 
-    def when_ended(self, tell: Callable[[TokenUsage], None]) -> None:
+    def when_ended(self, tell: Callable[[ChargedTokens], None]) -> None:
         """Have ``tell`` called once, on the event loop's thread, when the engine has let go of the
         request.
 

@@ -21,7 +21,7 @@ from twostroke.core.errors import (
 )
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
-from twostroke.engine.clients.base import GenerationRequest, TokenUsage
+from twostroke.engine.clients.base import ChargedTokens, GenerationRequest
 from twostroke.engine.engine import Engine
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.events import SchedulerStats, StepEvent
@@ -52,7 +52,7 @@ class AsyncStream:
         self._aborted = False
         self._abort = abort
         self._prompt_tokens = self._output_tokens = 0
-        self._tell: list[Callable[[TokenUsage], None]] = []
+        self._tell: list[Callable[[ChargedTokens], None]] = []
 
     def listen(self, hear: Callable[[RequestOutput], None]) -> None:
         self._hear = hear
@@ -81,10 +81,10 @@ class AsyncStream:
         self._aborted = True
 
     @property
-    def usage(self) -> TokenUsage:
-        return TokenUsage(self._prompt_tokens, self._output_tokens)
+    def usage(self) -> ChargedTokens:
+        return ChargedTokens(self._prompt_tokens, self._output_tokens)
 
-    def when_ended(self, tell: Callable[[TokenUsage], None]) -> None:
+    def when_ended(self, tell: Callable[[ChargedTokens], None]) -> None:
         if self._unfinished:
             self._tell.append(tell)
         else:

@@ -73,7 +73,7 @@ def check_tokens(model: ServedModel, tokens: Sequence[int], param: str) -> None:
         raise InvalidRequestError(f"{param} holds token ids outside [0, {vocab_size})", param=param)
 
 
-def truncate(
+def truncate_prompt(
     tokens: list[int], length: int | None, info: ExecutorInfo, params: SamplingParams
 ) -> list[int]:
     """The last ``length`` tokens of a prompt; ``None``: all of them.

@@ -112,8 +112,8 @@ def encode_error(error: Exception) -> bytes:
     rule = error_rule(error)
     if isinstance(error, TwostrokeError):
         message = f"{error.message}. Hint: {error.hint}" if error.hint else error.message
-        return _encode(message, rule, getattr(error, "param", None))
-    return _encode("internal server error; the server's log has the cause", rule, None)
+        return _encode_envelope(message, rule, getattr(error, "param", None))
+    return _encode_envelope("internal server error; the server's log has the cause", rule, None)
 
 
 def error_response(error: Exception) -> Response:
@@ -166,7 +166,7 @@ def install_error_handlers(app: FastAPI) -> None:
         rule = ErrorRule(
             error.status_code, _http_type(error.status_code), _HTTP_CODES.get(error.status_code)
         )
-        body = _encode(messages.get(error.status_code, str(error.detail)), rule, None)
+        body = _encode_envelope(messages.get(error.status_code, str(error.detail)), rule, None)
         response = _response(body, error.status_code, None)
         response.headers.update(error.headers or {})
         if error.status_code == 405:
@@ -200,7 +200,7 @@ def _http_type(status: int) -> str:
     return "server_error" if status >= 500 else "invalid_request_error"
 
 
-def _encode(message: str, rule: ErrorRule, param: str | None) -> bytes:
+def _encode_envelope(message: str, rule: ErrorRule, param: str | None) -> bytes:
     body = ErrorBody(
         _printable(message), rule.type, None if param is None else _printable(param), rule.code
     )

@@ -18,7 +18,7 @@ from twostroke.server.openai.logprobs import (
     ChatLogprobs,
     PromptLogprobs,
     chat_logprobs,
-    prompt_logprobs,
+    prompt_logprob_entries,
 )
 from twostroke.server.openai.stream_end import DONE, failure_events
 from twostroke.server.openai.usage import ChunkUsage, Usage, context_usage, make_usage
@@ -131,7 +131,7 @@ class ChatResponseFormat:
             choices=[self._choice(index, answer) for index, answer in enumerate(answers)],
             usage=self._final_usage(tokens),
             prompt_logprobs=(
-                UNSET if positions is None else prompt_logprobs(positions, self._tokenizer)
+                UNSET if positions is None else prompt_logprob_entries(positions, self._tokenizer)
             ),
             prompt_token_ids=self._prompt if self._token_ids else UNSET,
         )

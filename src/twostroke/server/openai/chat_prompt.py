@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.server.generation.encoding import check_length, encode_text, truncate
+from twostroke.server.generation.encoding import check_length, encode_text, truncate_prompt
 from twostroke.server.openai.chat_context import assemble_chat
 from twostroke.server.openai.chat_messages import (
     ChatMessage,
@@ -50,7 +50,7 @@ async def chat_prompt(
         must_fit=body.truncate_prompt_tokens is None,
     )
     info = model.client.info
-    return ChatPrompt(truncate(tokens, body.truncate_prompt_tokens, info, params))
+    return ChatPrompt(truncate_prompt(tokens, body.truncate_prompt_tokens, info, params))
 
 
 async def encode_messages(

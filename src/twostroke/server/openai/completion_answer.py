@@ -20,7 +20,7 @@ from twostroke.server.openai.logprobs import (
     PromptLogprobs,
     TextOffsets,
     completion_logprobs,
-    prompt_logprobs,
+    prompt_logprob_entries,
 )
 from twostroke.server.openai.stream_end import DONE, failure_events
 from twostroke.server.openai.usage import ChunkUsage, Usage, make_usage
@@ -106,7 +106,7 @@ class CompletionResponseFormat:
             first_sample = answers[choice.index - choice.index % self._n]
             positions = first_sample.prompt_logprobs or []
             if self._prompt_logprobs:
-                choice.prompt_logprobs = prompt_logprobs(positions, self._tokenizer)
+                choice.prompt_logprobs = prompt_logprob_entries(positions, self._tokenizer)
             if self._echo and self._num_top_logprobs is not None:
                 answer = answers[choice.index]
                 choice.logprobs = self._echoed_logprobs(choice.index, answer, positions)

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.server.generation.encoding import check_tokens, encode_text, truncate
+from twostroke.server.generation.encoding import check_tokens, encode_text, truncate_prompt
 from twostroke.server.openai.completion_request import CompletionRequest
 from twostroke.server.served_model import ServedModel
 
@@ -45,7 +45,7 @@ async def _encode_prompt(
     else:
         tokens = prompt
         check_tokens(model, tokens, "prompt")
-    kept = truncate(tokens, body.truncate_prompt_tokens, info, params)
+    kept = truncate_prompt(tokens, body.truncate_prompt_tokens, info, params)
     # What is too long will be refused, with the numbers: its text, of millions of tokens perhaps,
     # is not needed.
     if not body.echo or len(kept) > info.max_model_len:

@@ -123,7 +123,9 @@ def completion_logprobs(
     return result
 
 
-def prompt_logprobs(positions: Sequence[PositionLogprobs], tokenizer: Tokenizer) -> PromptLogprobs:
+def prompt_logprob_entries(
+    positions: Sequence[PositionLogprobs], tokenizer: Tokenizer
+) -> PromptLogprobs:
     """vLLM's form: nothing for the first token, then for each token id its entry."""
     entries: PromptLogprobs = [None]
     for position in positions:
