@@ -1,6 +1,4 @@
-"""`twostroke serve` with keys: its flags, its banner, and what it refuses before it loads
-anything.
-"""
+"""`twostroke serve` with keys: its flags, its banner, and what it refuses before it loads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A process for the tests: `twostroke serve` around a scripted engine. Arguments: options as
-JSON.
-"""
+"""A process for tests: `twostroke serve` around a scripted engine; its argument is JSON."""
 
 from __future__ import annotations
 

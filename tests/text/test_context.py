@@ -227,8 +227,8 @@ def test_texts_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_with_the_embedded_model() -> None:
-    own = Tokenizer.from_folder(resolve_model("pilot"))
-    source = ChatTemplate.from_tokenizer(own)
+    pilot_tokenizer = Tokenizer.from_folder(resolve_model("pilot"))
+    source = ChatTemplate.from_tokenizer(pilot_tokenizer)
     turns = [
         {"role": role, "content": f"{role} speaks of prefill " * 9}
         for role in ("user", "assistant")
@@ -238,13 +238,15 @@ def test_with_the_embedded_model() -> None:
         *turns,
         {"role": "user", "content": "What is decode?"},
     ]
-    whole = own.encode(source.render(messages), add_special_tokens=False)
+    whole = pilot_tokenizer.encode(source.render(messages), add_special_tokens=False)
     assembly = assemble(
-        source, own, messages, docs("Decode writes tokens."), hard_limit=len(whole) // 2
+        source, pilot_tokenizer, messages, docs("Decode writes tokens."), hard_limit=len(whole) // 2
     )
     report = assembly.report
     one_turn = len(
-        own.encode(source.render(turns[:2], add_generation_prompt=False), add_special_tokens=False)
+        pilot_tokenizer.encode(
+            source.render(turns[:2], add_generation_prompt=False), add_special_tokens=False
+        )
     )
     assert (
         len(whole) // 2 - one_turn
@@ -252,7 +254,7 @@ def test_with_the_embedded_model() -> None:
         == len(assembly.token_ids)
         <= len(whole) // 2
     )
-    text = own.decode(assembly.token_ids, skip_special_tokens=False)
+    text = pilot_tokenizer.decode(assembly.token_ids, skip_special_tokens=False)
     assert text.startswith(
         "<|im_start|>system\nBe brief.\n\nDocuments:\n\n[d0]\nDecode writes tokens.<|im_end|>\n"
     )

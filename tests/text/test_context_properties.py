@@ -45,9 +45,7 @@ def test_properties(
     order: str,
     hard_limit: int,
 ) -> None:
-    """Never over the budget; order kept; system and last message intact; all tokens counted; better
-    ones first.
-    """
+    """Within the budget, in order, system and last message intact, all tokens counted."""
     chatted = [
         {"role": role, "content": f"<{i}>{text}</{i}>"} for i, (role, text) in enumerate(messages)
     ]

@@ -1,6 +1,4 @@
-"""What goes wrong while an output becomes a chunk or an answer ends that call, with an error, and
-no other.
-"""
+"""A failure while an output becomes a chunk or an answer ends its own call, with an error."""
 
 from __future__ import annotations
 
@@ -57,9 +55,7 @@ async def test_a_bug_amid_a_stream(
     failure: type[BaseException],
     at: int,
 ) -> None:
-    """Before the first event it has a status, after it the stream says so; its neighbours go on to
-    the end.
-    """
+    """Before the first event it has a status, after it an event; other calls go on to their end."""
     chunk = CompletionResponseFormat.chunk
     calls = 0
 
@@ -114,9 +110,7 @@ async def test_a_bug_amid_a_whole_answer(
 async def test_nothing_of_a_request_is_left_for_the_garbage_collector(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
-    """Streams hold who listens, who listens holds the streams: prompts and answers would pile
-    up.
-    """
+    """In a circle of streams and listeners, prompts and answers would pile up."""
     made: list[weakref.ref[Generation]] = []
 
     class Watched(Generation):
@@ -141,7 +135,7 @@ async def test_nothing_of_a_request_is_left_for_the_garbage_collector(
 async def test_a_failure_ends_the_other_prompts_at_once(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not only when the client has taken the error: the engine would go on for nobody."""
+    """Not only when the client has read the error: the engine would go on in vain."""
     aborted: list[str] = []
     abort = AsyncStream.abort
 

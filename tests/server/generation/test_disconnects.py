@@ -38,9 +38,7 @@ class GatedExecutor(FakeExecutor):
 
 
 class WatchedEngine(AsyncEngine):
-    """Says when the server has noticed that the client is gone: a request is aborted at that
-    moment.
-    """
+    """Records when the server has noticed that a client is gone: its request is aborted then."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)

@@ -1,6 +1,4 @@
-"""Limits that multiply: what their product would take is refused, what is large is written beside
-the event loop.
-"""
+"""Limits whose product is too large are refused; large answers are written on a thread."""
 
 from __future__ import annotations
 
@@ -88,7 +86,7 @@ async def test_a_call_is_asked_for_its_copies(monkeypatch: pytest.MonkeyPatch) -
     assert (response.status_code, response.json()["error"]["param"]) == (400, "n")
 
 
-async def test_a_chat_hears_of_it_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_chat_is_refused_by_its_own_field_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twostroke.server.generation.memory_limits.MAX_LOGPROB_ENTRIES", 2_000)
     body = {"messages": USER, "logprobs": True, "top_logprobs": 20, "max_tokens": 80, "n": 2}
     response = await post(ScriptedEngine(), "chat/completions", body)

@@ -1,6 +1,4 @@
-"""`--max-queued-requests` over HTTP: a real engine on a slow executor, and what clients see of its
-full queue.
-"""
+"""`--max-queued-requests` over HTTP: a real engine on a slow executor, with a full queue."""
 
 from __future__ import annotations
 
@@ -60,9 +58,7 @@ async def test_a_full_queue_is_a_429_with_retry_after() -> None:
 
 
 async def test_a_call_of_many_prompts_is_taken_whole_or_not_at_all() -> None:
-    """With more prompts than may wait it was refused on an idle server, and told to try again, for
-    ever.
-    """
+    """With more prompts than may wait it was refused for ever, even by an idle server."""
     config = EngineConfig(scheduler=SchedulerConfig(max_num_seqs=2))
     engine = AsyncEngine(
         Engine(SlowExecutor(), Tokenizer(byte_level()), config), max_queued_requests=2
@@ -82,7 +78,7 @@ async def test_a_call_of_many_prompts_is_taken_whole_or_not_at_all() -> None:
 
 
 def test_the_option_reaches_the_engine(monkeypatch: Any) -> None:
-    """`twostroke serve` hands it to whoever loads the engine."""
+    """`twostroke serve` passes it on to the function that loads the engine."""
     import twostroke.cli.main
     import twostroke.server.process
 

@@ -31,9 +31,7 @@ def connected(url: str) -> Iterator[socket.socket]:
 
 
 def answer(opened: socket.socket) -> tuple[int, str]:
-    """Status and code of an error with an id, after which the connection must be closed by the
-    server.
-    """
+    """Status and code of an error with an id; the server must close the connection after it."""
     data = b""
     try:
         while piece := opened.recv(65536):
@@ -46,11 +44,11 @@ def answer(opened: socket.socket) -> tuple[int, str]:
     return int(head.split()[1]), json.loads(body)["error"]["code"]
 
 
-def send_until_refused(opened: socket.socket, piece: bytes, most: int) -> int:
+def send_until_refused(opened: socket.socket, piece: bytes, max_bytes: int) -> int:
     """How many bytes could be sent before the server answered or closed."""
     sent = 0
     opened.setblocking(False)
-    while sent < most:
+    while sent < max_bytes:
         try:
             at = sent % len(piece)
             sent += opened.send(piece[at:] + piece[:at])
@@ -173,7 +171,7 @@ def test_an_offer_to_go_on_in_http2_is_ignored(cut: int | None, chunked: bool) -
     assert [request.params.max_tokens for request in engine.submitted] == [5, 5]
 
 
-def test_nobody_is_connected_through() -> None:
+def test_the_server_is_no_proxy() -> None:
     with running_server(ScriptedEngine()) as url, connected(url) as opened:
         opened.sendall(b"CONNECT example.com:443 HTTP/1.1\r\nhost: example.com:443\r\n\r\n")
         assert answer(opened) == (400, "invalid_value")
@@ -190,8 +188,6 @@ def test_a_client_that_takes_nothing_loses_its_request(monkeypatch: pytest.Monke
 
 
 def test_idle_connections_outlive_those_of_clients() -> None:
-    """At 5 s, the default, httpx's pool and the server close at the same moment, and a request is
-    lost between.
-    """
+    """At 5 s, the default, httpx and the server close at the same moment, and lose a request."""
     config = uvicorn_config(ScriptedEngine, ServerOptions())  # type: ignore[arg-type]
     assert config.timeout_keep_alive == KEEP_ALIVE_SECONDS > 60

@@ -1,6 +1,4 @@
-"""A server's life as a process: ready banner, drain on SIGTERM, second signal, failed loads, taken
-ports.
-"""
+"""A server as a process: banner, drain on SIGTERM, second signal, failed loads, ports in use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Frames arrive in order and once, whichever way each takes, and whatever the client does
-meanwhile.
-"""
+"""Frames arrive in order and once, whichever way each takes, and whatever the client does."""
 
 from __future__ import annotations
 
@@ -33,8 +31,7 @@ async def turns(count: int) -> None:
 
 
 class Wire:
-    """Where a stream ends: by ``send``, which takes a while, and by the extension, which lets one
-    in three wait.
+    """Where a stream ends: by ``send``, which is slow, or by the extension, which refuses a third.
 
     A while is some turns of the event loop, not a time: the order of things is the same on any
     machine.
@@ -78,7 +75,7 @@ class Wire:
 )
 @pytest.mark.parametrize("early", [0, 3])
 async def test_frames_keep_their_order(extensions: dict[str, Any], early: int) -> None:
-    """Pushed before anybody sends, while something is sent, and while nothing is."""
+    """Pushed before the response starts, while something is sent, and while nothing is."""
     wire = Wire()
     if extensions.get("extensions"):
         extensions = {"extensions": {WRITE_CHUNK: wire.write}}
@@ -87,8 +84,8 @@ async def test_frames_keep_their_order(extensions: dict[str, Any], early: int) -
     for frame in frames[:early]:
         stream.push(frame)
     answer = wire.answer(stream, **extensions)
-    for at, frame in enumerate(frames[early:-1]):
-        await turns(at % 11)
+    for i, frame in enumerate(frames[early:-1]):
+        await turns(i % 11)
         stream.push(frame)
     stream.end(frames[-1] + DONE)
     await asyncio.wait_for(answer, 5)
@@ -136,22 +133,22 @@ def connected(url: str) -> Iterator[socket.socket]:
 
 def bodies(data: bytes) -> list[bytes]:
     """The bodies of chunked answers, one behind the other and nothing between."""
-    found, at = [], 0
-    while at < len(data):
-        end = data.index(b"\r\n\r\n", at)
+    result, start = [], 0
+    while start < len(data):
+        end = data.index(b"\r\n\r\n", start)
         assert (
-            data.startswith(b"HTTP/1.1 200 OK", at)
-            and b"transfer-encoding: chunked" in data[at:end]
+            data.startswith(b"HTTP/1.1 200 OK", start)
+            and b"transfer-encoding: chunked" in data[start:end]
         )
-        body, at, size = b"", end + 4, -1
+        body, start, size = b"", end + 4, -1
         while size:
-            end = data.index(b"\r\n", at)
-            size, at = int(data[at:end], 16), end + 2
-            body += data[at : at + size]
-            at += size + 2
-            assert data[at - 2 : at] == b"\r\n"
-        found.append(body)
-    return found
+            end = data.index(b"\r\n", start)
+            size, start = int(data[start:end], 16), end + 2
+            body += data[start : start + size]
+            start += size + 2
+            assert data[start - 2 : start] == b"\r\n"
+        result.append(body)
+    return result
 
 
 def texts(body: bytes) -> list[str]:

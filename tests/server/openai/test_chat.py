@@ -57,15 +57,15 @@ async def test_text_that_is_held_back_makes_no_event() -> None:
     assert [event["choices"][0]["delta"].get("content") for event in events] == ["", "the ", "fox"]
 
 
-async def test_samples_are_told_apart() -> None:
+async def test_samples_have_their_index() -> None:
     answer = await chat(ScriptedEngine(), n=3)
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
     assert answer["usage"]["completion_tokens"] == 12
     events = await stream(ScriptedEngine(), "chat/completions", {"messages": USER, "n": 2})
     for index in (0, 1):
-        own = [event["choices"][0] for event in events if event["choices"][0]["index"] == index]
-        assert own[0]["delta"]["role"] == "assistant"
-        assert "".join(choice["delta"]["content"] for choice in own) == TEXT
+        choices = [event["choices"][0] for event in events if event["choices"][0]["index"] == index]
+        assert choices[0]["delta"]["role"] == "assistant"
+        assert "".join(choice["delta"]["content"] for choice in choices) == TEXT
 
 
 async def test_logprobs() -> None:
@@ -139,8 +139,8 @@ async def test_sampling_fields_reach_the_engine() -> None:
     )
     request = engine.submitted[0]
     for name, value in given.items():
-        found = getattr(request.params, name)
-        assert (list(found) if isinstance(found, tuple) else found) == value, name
+        value_sent = getattr(request.params, name)
+        assert (list(value_sent) if isinstance(value_sent, tuple) else value_sent) == value, name
     assert list(request.params.stop) == ["END"]
     assert request.params.logit_bias == {4: 1.5}
     assert (request.priority, request.cache_salt) == (-1, "me")
@@ -156,8 +156,6 @@ async def test_defaults() -> None:
 
 
 async def test_an_aborted_answer_is_none() -> None:
-    """``abort`` is no finish_reason of OpenAI's, and half an answer with a 200 would be taken for a
-    whole one.
-    """
+    """``abort`` is no finish_reason of OpenAI's: half an answer with a 200 would look whole."""
     engine = ScriptedEngine(Script(finish_reason=FinishReason.ABORT))
     assert (await post(engine, "chat/completions", {"messages": USER})).status_code == 500

@@ -1,6 +1,4 @@
-"""Chats with documents and a budget: what the engine gets, what usage says of it, and which fields
-are refused.
-"""
+"""Chats with documents and a budget: prompts, usage, and the fields that are refused."""
 
 from __future__ import annotations
 
@@ -84,7 +82,7 @@ async def test_a_stream_says_the_same() -> None:
 
 
 async def test_a_stream_without_usage_reports_on_its_last_chunk() -> None:
-    """What was left out is never known to nobody; the events before are as without documents."""
+    """What was left out is always reported; the events before are as without documents."""
     body = {
         "messages": history(9),
         "documents": ["a fox " * 9],

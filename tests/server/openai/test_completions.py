@@ -64,16 +64,14 @@ async def test_echo() -> None:
 
 @pytest.mark.parametrize("prompt", [[-1], [5, 2**70], [[5], [340]], [-1] * 200, [1] * 200])
 async def test_what_cannot_be_echoed(prompt: list[Any]) -> None:
-    """Its text was looked up before anybody had seen that there is none."""
+    """Its text was looked up before the check that there is none."""
     response = await post(ScriptedEngine(), "completions", {"prompt": prompt, "echo": True})
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == "prompt"
 
 
 async def test_many_prompts_let_others_have_their_turn() -> None:
-    """256 of 20,000 characters are encoded on the event loop, 10 ms each: without turns between,
-    nobody is served.
-    """
+    """256 of 20,000 characters are encoded on the event loop, 10 ms each."""
     turns, done = 0, asyncio.Event()
 
     async def other() -> None:
@@ -106,9 +104,7 @@ async def test_logprobs() -> None:
 
 
 async def test_scoring_a_text() -> None:
-    """``echo`` with ``max_tokens=0`` returns the prompt's log-probabilities and generates
-    nothing.
-    """
+    """``echo`` with ``max_tokens=0`` returns log-probabilities and generates nothing."""
     answer = await complete(ScriptedEngine(), echo=True, logprobs=1, max_tokens=0)
     choice = answer["choices"][0]
     assert (choice["text"], choice["finish_reason"]) == ("the dog", "length")

@@ -1,6 +1,4 @@
-"""Too large is refused by name, just large enough is served; the API document has the same
-limits.
-"""
+"""Too large is refused by name, at the limit it is served; the document has the same limits."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ def words(count: int) -> list[str]:
 
 
 def biases(count: int) -> dict[str, float]:
-    """More of them than there are tokens, which is refused as well, but later and by another
-    name.
-    """
+    """More than there are tokens is refused as well, but later and by another name."""
     return {str(i): 1.0 for i in range(count)}
 
 

@@ -14,9 +14,9 @@ PROMPT = "the 👩 dog, 世 the dog"
 
 
 def token_id(tokenizer: Tokenizer, piece: str) -> int:
-    found = tokenizer.backend.token_to_id(piece)
-    assert found is not None
-    return found
+    token_id = tokenizer.backend.token_to_id(piece)
+    assert token_id is not None
+    return token_id
 
 
 def offsets(tokenizer: Tokenizer, tokens: list[int], text: str | None = None) -> list[int]:

@@ -91,9 +91,7 @@ def test_leaving_a_stream_aborts_it() -> None:
 
 @pytest.mark.parametrize("seconds_per_step", [0.005, 60.0])
 def test_leaving_before_the_answer_aborts_it(seconds_per_step: float) -> None:
-    """Also while the engine computes the first step of a stream, or of an answer that is not
-    streamed.
-    """
+    """Also during the first step of a stream, and of an answer that is not streamed."""
     engine = ScriptedEngine(Script(endless=True, seconds_per_step=seconds_per_step))
     with running_server(engine) as url:
         with pytest.raises(httpx.ReadTimeout):

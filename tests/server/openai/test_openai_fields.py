@@ -1,6 +1,4 @@
-"""Every field that OpenAI's own client knows is served or refused by name: none is ignored in
-silence.
-"""
+"""Every field that OpenAI's own client has is served or refused by name, never ignored."""
 
 from __future__ import annotations
 
@@ -71,7 +69,7 @@ LABELS = {"user": "joe", "safety_identifier": "abc123", "prompt_cache_key": "sho
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_who_asks_is_in_the_engines_request_and_in_the_log(
+async def test_labels_are_in_the_engines_request_and_in_the_log(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = ScriptedEngine()
@@ -88,9 +86,7 @@ async def test_who_asks_is_in_the_engines_request_and_in_the_log(
 
 
 async def test_a_label_has_a_length() -> None:
-    """And so has a salt, which is hashed for each sample: one of 30 MB took the engine 34 ms each
-    time.
-    """
+    """And so has a salt, which is hashed for each sample: one of 30 MB took 34 ms each time."""
     for field in (*LABELS, "cache_salt"):
         assert (
             await post(ScriptedEngine(), "completions", {"prompt": "x", field: "a" * 512})

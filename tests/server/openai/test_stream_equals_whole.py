@@ -1,5 +1,4 @@
-"""What a client gets in pieces is, joined, what it gets at once: text to the character, reasons,
-log-probabilities.
+"""The pieces of a stream, joined, are the whole answer: text, reasons, log-probabilities.
 
 A real model over the HTTP layer. Its answers are random bytes, so pieces end amid characters, and
 stop strings are taken from the answers themselves, so they are met, across pieces too.
@@ -93,17 +92,15 @@ async def check(
 def check_stopped(
     choice: dict[str, Any], whole: dict[str, Any], stop: str, skip: int, *, kept: bool
 ) -> None:
-    """The answer ends at the first occurrence, and no part of the stop string is shown unless asked
-    for.
-    """
+    """The answer ends at the first occurrence, and the stop string is shown only if asked for."""
     text = whole["text"]
-    at = text.find(stop, skip)
-    if at < 0:
+    position = text.find(stop, skip)
+    if position < 0:
         # Not the log-probabilities: it ran on alone where another sample stopped, which can move a
         # last bit.
         assert (text, whole["token_ids"]) == (choice["text"], choice["token_ids"])
         return
-    assert choice["text"] == text[: at + len(stop) if kept else at]
+    assert choice["text"] == text[: position + len(stop) if kept else position]
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop)
 
 
@@ -137,7 +134,9 @@ async def ask_streaming(
     for chunk in chunks:
         (choice,) = chunk["choices"]
         pieces.setdefault(choice["index"], []).append(choice)
-    assert all(piece["finish_reason"] is None for own in pieces.values() for piece in own[:-1])
+    assert all(
+        piece["finish_reason"] is None for choice in pieces.values() for piece in choice[:-1]
+    )
     choices = [merge(pieces[index], path) for index in sorted(pieces)]
     return {"choices": choices, "usage": last["usage"]}
 
@@ -161,12 +160,10 @@ def merge(pieces: list[dict[str, Any]], path: str) -> dict[str, Any]:
 
 
 def message(piece: dict[str, Any]) -> dict[str, Any]:
-    said: dict[str, Any] = piece["message"] if "message" in piece else piece["delta"]
-    return said
+    message: dict[str, Any] = piece["message"] if "message" in piece else piece["delta"]
+    return message
 
 
 def alone(body: dict[str, Any]) -> dict[str, Any]:
-    """Without the help of earlier requests' blocks: their sums can differ from ours in the last bit
-    of a float.
-    """
+    """Without cached blocks: their sums can differ in the last bit of a float."""
     return {**body, "cache_salt": uuid.uuid4().hex}

@@ -116,9 +116,7 @@ async def test_bad_bodies_name_their_field(path: str, body: dict[str, Any], para
 async def test_no_text_is_encoded_that_is_too_long_for_memory(
     path: str, body: dict[str, Any], param: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tokenizer takes 250 bytes for each character, even where all but a few tokens are cut off
-    afterwards.
-    """
+    """A tokenizer takes 250 bytes per character, even where most tokens are cut off later."""
     engine = ScriptedEngine()
     monkeypatch.setattr(engine.tokenizer, "encode", lambda *_, **__: 1 / 0)
     response = await ask(path, body, engine)
@@ -130,13 +128,13 @@ async def test_no_text_is_encoded_that_is_too_long_for_memory(
 
 async def test_two_very_long_texts_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, lock = ScriptedEngine(), threading.Lock()
-    running = most = 0
+    running = most_at_once = 0
 
     def encode(*_: object, **__: object) -> list[int]:
-        nonlocal running, most
+        nonlocal running, most_at_once
         with lock:
             running += 1
-            most = max(most, running)
+            most_at_once = max(most_at_once, running)
         time.sleep(0.02)
         with lock:
             running -= 1
@@ -146,7 +144,7 @@ async def test_two_very_long_texts_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
     async with client_for(engine) as client:
         body = {"prompt": "x" * (VERY_LONG_TEXT + 1)}
         await asyncio.gather(*(client.post("/tokenize", json=body) for _ in range(6)))
-    assert most == 2
+    assert most_at_once == 2
 
 
 async def test_other_models_are_not_here() -> None:

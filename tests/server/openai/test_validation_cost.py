@@ -25,9 +25,7 @@ PART = {"type": "text", "text": ""}
 
 @pytest.fixture
 def only_its_own_garbage() -> Iterator[None]:
-    """Else the collector goes through what all other tests have left, in the time that is
-    measured.
-    """
+    """Else the time of the collector on what other tests have left would be measured."""
     gc.collect()
     gc.freeze()
     yield
