@@ -63,10 +63,12 @@ class Caller:
         context as is left to them all: a limit below the model's context refuses none for ever.
         """
         reserved = [_max_usage(info, request, info.max_model_len) for request in requests]
-        if self.limits is None or (tokens_left := self.limits.tokens_left()) is None:
+        if self.limits is None:
             return reserved
         needed = [_max_usage(info, request, 1) for request in requests]
-        self.limits.check_tokens(sum(needed))
+        tokens_left = self.limits.check_tokens(sum(needed))
+        if tokens_left is None:
+            return reserved
         spare = tokens_left - sum(needed)
         for i in range(len(requests)):
             reserved[i] = min(reserved[i], needed[i] + spare)

@@ -79,11 +79,11 @@ class RateLimitSnapshot:
             )
         self.check_tokens(1)
 
-    def check_tokens(self, num_tokens: int) -> None:
-        """Raise ``TokenRateError`` if fewer than ``num_tokens`` are left."""
+    def check_tokens(self, num_tokens: int) -> int | None:
+        """``tokens_left``; raises ``TokenRateError`` if these are fewer than ``num_tokens``."""
         left = self.tokens_left()
         if self._tokens is None or left is None or num_tokens <= left:
-            return
+            return left
         used, limit = self._tokens.limit - left, self._tokens.limit
         message = (
             f"the key's limit is {limit} tokens per minute: {used} used or reserved, {num_tokens}"
