@@ -1,4 +1,4 @@
-"""The offline API: what users of ``LLM`` get back, and what they are told when they err."""
+"""The offline API: what ``LLM`` returns, and how it refuses wrong arguments."""
 
 from __future__ import annotations
 

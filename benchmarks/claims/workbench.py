@@ -19,6 +19,7 @@ from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ModelLoadError
 from twostroke.core.output import RequestOutput
 from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import GenerationRequest
 from twostroke.model_spec.model_files import resolve_model
@@ -128,8 +129,7 @@ def step(engine: LLMEngine) -> list[RequestOutput]:
     """One step; a benchmark whose requests fail measures nothing, so their errors are raised."""
     outputs = engine.step()
     for output in outputs:
-        if output.error is not None:
-            raise output.error.to_exception()
+        raise_output_error(output)
     return outputs
 
 

@@ -17,6 +17,7 @@ from benchmarks.gpu.environment import record
 from tests.checkpoints import LLAMA3_ROPE, tiny_config, write_checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import GenerationRequest
 from twostroke.runtime.reference import generate_naive
@@ -78,8 +79,7 @@ def compare(folder: Path, family: str, device: str) -> dict[str, Any]:
         engine.submit(call)
     while engine.has_work():
         for output in engine.step():
-            if output.error:
-                raise output.error.to_exception()
+            raise_output_error(output)
             outputs.setdefault(output.request_id, []).extend(output.token_ids)
         engine.scheduler.kv.check_integrity()
     wrong = []

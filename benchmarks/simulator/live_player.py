@@ -8,6 +8,7 @@ from collections.abc import Callable
 from random import Random
 
 from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import GenerationRequest
 from twostroke.simulator.fleet.fleet import RequestResult
@@ -72,8 +73,7 @@ class LivePlayer:
             outputs = engine.step()
             now = self._now()
             for output in outputs:
-                if output.error is not None:
-                    raise output.error.to_exception()
+                raise_output_error(output)
                 self._first.setdefault(output.request_id, now)
                 self._sent[output.request_id][1].extend(output.token_ids)
                 if output.finished:

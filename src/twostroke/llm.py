@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Integral
 from types import TracebackType
 from typing import Any, cast
@@ -15,8 +15,8 @@ from twostroke.core.config import EngineConfig
 from twostroke.core.errors import InvalidRequestError, TwostrokeError
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.output import RequestOutput
-from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.answer import CollectedAnswer
 from twostroke.engine.messages import GenerationRequest
 from twostroke.startup import load_engine
 from twostroke.text.chat_template import ChatTemplate
@@ -26,60 +26,39 @@ Prompt = str | Sequence[int]
 
 
 @dataclass(slots=True)
-class Completion:
-    """One sample: its text and tokens, why it ended, and log-probabilities where asked for."""
-
-    index: int
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[PositionLogprobs] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
-    stop_reason: str | int | None = None
-
-    @property
-    def cumulative_logprob(self) -> float:
-        """Sum of the chosen tokens' log-probabilities (0 unless ``logprobs`` were asked for)."""
-        return sum(position.chosen.logprob for position in self.logprobs)
-
-
-@dataclass(slots=True)
 class GenerationResult:
-    """All samples for one prompt, in order of ``index``.
-
-    Attributes:
-        error: Why the request failed while it ran, if it did; its outputs then hold what there was
-            before.
-    """
+    """All samples for one prompt, in order of ``index``."""
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
-    outputs: list[Completion]
-    prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
-    num_cached_tokens: int = 0
-    error: TwostrokeError | None = None
+    outputs: list[CollectedAnswer]
 
     @property
     def text(self) -> str:
-        """The first sample's text; raises ``error`` if there is one, so that half an answer is not
-        taken for whole.
+        """The first sample's text.
+
+        Raises:
+            TwostrokeError: The request failed: half an answer must not be taken for whole.
         """
-        if self.error is not None:
-            raise self.error
+        if (error := self.error) is not None:
+            raise error
         return self.outputs[0].text
 
-    def take(self, output: RequestOutput) -> None:
-        """Add what a step brought."""
-        if output.error is not None and self.error is None:
-            self.error = output.error.to_exception()
-        sample = self.outputs[output.index]
-        sample.text += output.text
-        sample.token_ids += output.token_ids
-        sample.logprobs += output.logprobs or []
-        sample.finish_reason, sample.stop_reason = output.finish_reason, output.stop_reason
-        self.prompt_logprobs += output.prompt_logprobs or []
-        if output.index == 0:
-            self.num_cached_tokens = output.num_cached_tokens
+    @property
+    def error(self) -> TwostrokeError | None:
+        """Why the request failed while it ran, if it did; ``outputs`` hold what came before."""
+        return next((sample.error for sample in self.outputs if sample.error is not None), None)
+
+    @property
+    def prompt_logprobs(self) -> list[PositionLogprobs]:
+        """For the prompt's tokens but the first, where asked for; else empty."""
+        return self.outputs[0].prompt_logprobs or []
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens that the prefix cache had."""
+        return self.outputs[0].num_cached_tokens
 
 
 class LLM:
@@ -105,7 +84,7 @@ class LLM:
         self._running = False
 
     def default_params(self, **fields: Any) -> SamplingParams:
-        """What the model's makers recommend for sampling, changed by ``fields``."""
+        """The sampling parameters that the checkpoint recommends, changed by ``fields``."""
         return SamplingParams(**{**self.engine.info.sampling_defaults, **fields})
 
     def generate(
@@ -126,21 +105,25 @@ class LLM:
 
         A request that fails while it runs ends alone: its result carries the ``error``.
         """
-        listed = _as_list(prompts)
+        prompt_list = _as_list(prompts)
         if params is None or isinstance(params, SamplingParams):
-            each = [params or self.default_params()] * len(listed)
+            params_list = [params or self.default_params()] * len(prompt_list)
         else:
-            each = list(params)
-            if not all(isinstance(own, SamplingParams) for own in each):
+            params_list = list(params)
+            if not all(isinstance(item, SamplingParams) for item in params_list):
                 raise InvalidRequestError(
                     "params must be SamplingParams, or one for each prompt", param="params"
                 )
-        if len(each) != len(listed):
+        if len(params_list) != len(prompt_list):
             raise InvalidRequestError(
-                f"{len(listed)} prompts but {len(each)} sampling parameters", param="params"
+                f"{len(prompt_list)} prompts but {len(params_list)} sampling parameters",
+                param="params",
             )
-        results = [self._result(prompt, own) for prompt, own in zip(listed, each, strict=True)]
-        for _ in self._run(results, each, progress):
+        results = [
+            self._empty_result(prompt, prompt_params)
+            for prompt, prompt_params in zip(prompt_list, params_list, strict=True)
+        ]
+        for _ in self._run(results, params_list, progress):
             pass
         return results
 
@@ -157,17 +140,15 @@ class LLM:
         """
         if not messages:
             raise InvalidRequestError("messages is empty", param="messages")
-        one = isinstance(messages[0], Mapping)
-        conversations = cast(Sequence[Sequence[Message]], [messages] if one else messages)
+        is_single = isinstance(messages[0], Mapping)
+        conversations = cast(Sequence[Sequence[Message]], [messages] if is_single else messages)
         params = params or self.default_params(max_tokens=None)
         return self.generate(
             [self.chat_prompt(c) for c in conversations], params, progress=progress
         )
 
     def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
-        """The token ids that the model's chat template makes of a conversation, ready for its
-        answer.
-        """
+        """The token ids of a conversation in the model's chat template, ready for its answer."""
         text = self._template.render(messages, add_generation_prompt=True)
         return self.tokenizer.encode(text, add_special_tokens=False)
 
@@ -176,7 +157,7 @@ class LLM:
     ) -> Iterator[RequestOutput]:
         """Complete one prompt and yield each step's output as it comes."""
         params = params or self.default_params()
-        yield from self._run([self._result(prompt, params)], [params], progress=False)
+        yield from self._run([self._empty_result(prompt, params)], [params], progress=False)
 
     def close(self) -> None:
         self.engine.close()
@@ -188,11 +169,11 @@ class LLM:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        at: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
-    def _result(self, prompt: Prompt, params: SamplingParams) -> GenerationResult:
+    def _empty_result(self, prompt: Prompt, params: SamplingParams) -> GenerationResult:
         self._num_calls += 1
         text = prompt if isinstance(prompt, str) else None
         tokens = (
@@ -201,15 +182,13 @@ class LLM:
             else [int(token) for token in prompt]
         )
         return GenerationResult(
-            f"llm-{self._num_calls}", text, tokens, [Completion(i) for i in range(params.n)]
+            f"llm-{self._num_calls}", text, tokens, [CollectedAnswer(i) for i in range(params.n)]
         )
 
     def _run(
         self, results: list[GenerationResult], params: Sequence[SamplingParams], progress: bool
     ) -> Iterator[RequestOutput]:
-        """Validate all, queue all, step until all have ended; whatever happens, leave nothing
-        running.
-        """
+        """Validate all, queue all, step until all have ended; leave nothing running."""
         if self._running:
             hint = (
                 "read that stream to its end or close it first; for several at once, use"
@@ -220,10 +199,12 @@ class LLM:
         calls = [
             self.engine.prepare(
                 GenerationRequest(
-                    request_id=r.request_id, prompt_token_ids=r.prompt_token_ids, params=own
+                    request_id=r.request_id,
+                    prompt_token_ids=r.prompt_token_ids,
+                    params=prompt_params,
                 )
             )
-            for r, own in zip(results, params, strict=True)
+            for r, prompt_params in zip(results, params, strict=True)
         ]
         self._running = True
         try:
@@ -232,11 +213,11 @@ class LLM:
             with Progress(
                 console=Console(stderr=True), transient=True, disable=not progress
             ) as bar:
-                answers = bar.add_task("generating", total=sum(p.n for p in params))
+                task = bar.add_task("generating", total=sum(p.n for p in params))
                 while self.engine.has_work():
                     for output in self.engine.step():
-                        by_id[output.request_id].take(output)
-                        bar.advance(answers, output.finished)
+                        by_id[output.request_id].outputs[output.index].add(output)
+                        bar.advance(task, output.finished)
                         yield output
         finally:
             self._running = False

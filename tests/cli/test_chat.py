@@ -19,7 +19,7 @@ from twostroke.cli.flags import SamplingOptions
 from twostroke.cli.generate import print_answer
 from twostroke.cli.session import LocalSession, RemoteSession, Session
 from twostroke.core.errors import ConfigError, EngineError, RequestFailedError
-from twostroke.server.app import create_app
+from twostroke.server.application import create_app
 
 TEXT = "the quick brown fox"
 

@@ -1,6 +1,4 @@
-"""What keys are billed, and what they share: a real engine behind a real server, on an executor
-without a model.
-"""
+"""What keys are charged, and what they share: a real engine and server, without a model."""
 
 from __future__ import annotations
 
@@ -108,7 +106,7 @@ def test_several_samples_and_prompts() -> None:
 
 
 def test_a_stream_that_is_left_is_billed_for_what_the_engine_did() -> None:
-    """To the last token, those included that nobody has read."""
+    """To the last token, those included that no client has read."""
     with serve() as bench, bench.client() as api:
         bench.executor.seconds = 0.01
         stream = api.completions.create(**FIELDS, max_tokens=900, stream=True)
@@ -120,7 +118,7 @@ def test_a_stream_that_is_left_is_billed_for_what_the_engine_did() -> None:
         assert 1 < bench.generated() < 900
 
 
-def test_an_answer_that_nobody_waits_for_is_billed_too() -> None:
+def test_an_answer_whose_client_has_left_is_charged_too() -> None:
     with serve() as bench, bench.client() as api:
         bench.executor.seconds = 0.01
         with pytest.raises(openai.APITimeoutError):
@@ -130,7 +128,7 @@ def test_an_answer_that_nobody_waits_for_is_billed_too() -> None:
         assert 1 < bench.generated() < 900
 
 
-def test_who_leaves_the_queue_pays_nothing() -> None:
+def test_a_request_that_leaves_the_queue_is_not_charged() -> None:
     """While it waits its prompt is reserved; it never ran."""
     with serve(max_num_seqs=1) as bench, bench.client() as api, bench.client(BOB) as other:
         bench.executor.seconds = 0.02
@@ -220,7 +218,8 @@ def test_the_fair_policy_knows_the_keys() -> None:
     with serve(policy="fair") as bench, bench.client(ALICE) as alice, bench.client(BOB) as bob:
         cached_tokens(alice)
         cached_tokens(bob)
-        counters: dict[str, float] = bench.engine.scheduler.policy.counters  # type: ignore[attr-defined]
+        policy = bench.engine.scheduler.policy
+        counters: dict[str, float] = policy.counters  # type: ignore[attr-defined]
         assert len(counters) == 2 and all(name.startswith("key-") for name in counters)
 
 

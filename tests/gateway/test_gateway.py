@@ -12,14 +12,14 @@ import httpx
 import openai
 import pytest
 
-from tests.server.http import USER
+from tests.server.http_calls import USER
 from tests.server.running import running_server, wait_until
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.core.errors import ConfigError
 from twostroke.gateway.gateway import Gateway, GatewayMiddleware
 from twostroke.gateway.keys import key_line, new_key
 from twostroke.gateway.options import GatewayOptions
-from twostroke.server.errors import error_response
+from twostroke.server.http.errors import error_response
 
 KEY = "sk-secret"
 ROUTES = [
@@ -126,7 +126,8 @@ async def test_websockets_are_not_an_open_door() -> None:
         sent.append(message)
 
     guard = GatewayMiddleware(app, Gateway(GatewayOptions(api_key=(KEY,))), error_response)
-    await guard({"type": "websocket", "path": "/ws", "headers": []}, asyncio.Event().wait, send)  # type: ignore[arg-type]
+    scope = {"type": "websocket", "path": "/ws", "headers": []}
+    await guard(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
@@ -215,9 +216,7 @@ def test_too_many_tokens_are_a_429_of_their_own_type() -> None:
 
 
 def test_an_answer_is_reserved_before_it_runs() -> None:
-    """Short prompts with long answers do not slip through together; what they leave unused is given
-    back.
-    """
+    """Short prompts with long answers do not slip through together; the unused rest is returned."""
     engine = ScriptedEngine(Script(endless=True, seconds_per_step=0.01))
     with guarded(engine, tokens_per_minute=100) as url, client(url) as api:
         running = api.completions.create(
@@ -243,7 +242,7 @@ def test_a_chat_without_max_tokens_takes_what_is_left() -> None:
 
 
 def test_prompts_of_one_call_meet_the_limit_together() -> None:
-    """None is submitted if they do not all fit, and what can never fit is not told to wait."""
+    """None is submitted if they do not all fit; what can never fit gets no time to wait."""
     engine = ScriptedEngine()
     with guarded(engine, tokens_per_minute=30) as url, client(url) as api:
         prompts = [list(range(1, 11)), list(range(1, 26))]

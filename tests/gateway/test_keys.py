@@ -72,9 +72,7 @@ def test_a_revoked_key_says_so(tmp_path: Path) -> None:
 
 
 def test_every_key_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time of an answer must not tell how far down the list a key stands, or how much of it was
-    right.
-    """
+    """The time of an answer must not depend on a key's place in the list, or on its first bytes."""
     compared: list[bool] = []
     original = hmac.compare_digest
 
@@ -110,7 +108,7 @@ def test_a_malformed_line_is_named_but_not_shown(tmp_path: Path, line: str) -> N
 
 
 def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:
-    """It would lock everybody out, or (worse) be taken for no keys at all."""
+    """It would refuse all clients, or (worse) count as no keys at all."""
     with pytest.raises(ConfigError, match="holds no key"):
         ring(tmp_path, "# nobody")
     with pytest.raises(ConfigError, match="No such file"):

@@ -1,6 +1,4 @@
-"""Rate limits: counted in memory and in a (fake) Redis alike, released in time, refused when nobody
-can count.
-"""
+"""Rate limits: counted in memory and in a (fake) Redis alike, and released in time."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from limits.aio.storage.redis.bridge import RedisBridge
 
 from twostroke.core.errors import LimitStorageError, RequestRateError, TokenRateError
 from twostroke.core.output import RequestOutput
-from twostroke.engine.clients.base import TokenUsage
+from twostroke.engine.clients.base import ChargedTokens
 from twostroke.gateway.limits import Limits, format_duration
 from twostroke.gateway.options import GatewayOptions
 
@@ -26,27 +24,27 @@ MakeLimits = Callable[..., Limits]
 
 
 class Stream:
-    """Implements ``OutputStream``: uses what it is told."""
+    """Implements ``OutputStream``: uses as many tokens as ``end`` is given."""
 
     def __init__(self) -> None:
-        self.usage = TokenUsage(0, 0)
-        self._tell: Callable[[TokenUsage], None] = lambda usage: None
+        self.usage = ChargedTokens(0, 0)
+        self._on_end: Callable[[ChargedTokens], None] = lambda usage: None
 
-    def listen(self, hear: Callable[[RequestOutput], None]) -> None:
-        raise AssertionError("nobody hears it")
+    def listen(self, on_output: Callable[[RequestOutput], None]) -> None:
+        raise AssertionError("the tally does not listen")
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]:
-        raise AssertionError("nobody reads it")
+        raise AssertionError("the tally reads no outputs")
 
     def abort(self) -> None:
         """Nothing runs."""
 
-    def when_ended(self, tell: Callable[[TokenUsage], None]) -> None:
-        self._tell = tell
+    def when_ended(self, on_end: Callable[[ChargedTokens], None]) -> None:
+        self._on_end = on_end
 
     def end(self, prompt: int, output: int) -> None:
-        self.usage = TokenUsage(prompt, output)
-        self._tell(self.usage)
+        self.usage = ChargedTokens(prompt, output)
+        self._on_end(self.usage)
 
 
 @pytest.fixture(scope="module")
@@ -94,75 +92,73 @@ async def test_requests_are_counted_per_tenant(limits: MakeLimits, storage: str)
     counting = limits(storage, requests_per_minute=3)
     left = []
     for _ in range(3):
-        standing = await counting.arrive("counted")
-        standing.check()
-        left.append(values(standing.headers())["remaining-requests"])
+        snapshot = await counting.count_request("counted")
+        snapshot.check()
+        left.append(values(snapshot.headers())["remaining-requests"])
     assert left == ["2", "1", "0"]
     with pytest.raises(RequestRateError, match="3 requests per minute") as caught:
-        (await counting.arrive("counted")).check()
+        (await counting.count_request("counted")).check()
     assert 1 <= caught.value.retry_after <= 60
-    (await counting.arrive("other")).check()
+    (await counting.count_request("other")).check()
 
 
 async def test_a_window_ends(limits: MakeLimits) -> None:
     counting = limits("memory://", seconds=1, requests_per_minute=1)
-    (await counting.arrive("a")).check()
-    standing = await counting.arrive("a")
+    (await counting.count_request("a")).check()
+    snapshot = await counting.count_request("a")
     with pytest.raises(RequestRateError) as caught:
-        standing.check()
+        snapshot.check()
     assert caught.value.retry_after == 1
     await asyncio.sleep(1.1)
-    (await counting.arrive("a")).check()
+    (await counting.count_request("a")).check()
 
 
 async def test_tokens_count_while_they_run_and_after(limits: MakeLimits, storage: str) -> None:
     counting = limits(storage, tokens_per_minute=100)
-    standing = await counting.arrive("runs")
-    assert standing.tokens_left() == 100
+    snapshot = await counting.count_request("runs")
+    assert snapshot.tokens_left() == 100
     stream = Stream()
-    standing.check_tokens(30)
+    snapshot.check_tokens(30)
     counting.tally("runs").watch(stream, 55)
-    assert standing.tokens_left() == 45, "what it may use is reserved from the start"
-    stream.usage = TokenUsage(30, 25)
-    assert standing.tokens_left() == 45
-    other = await counting.arrive("runs")
+    assert snapshot.tokens_left() == 45, "what it may use is reserved from the start"
+    stream.usage = ChargedTokens(30, 25)
+    assert snapshot.tokens_left() == 45
+    other = await counting.count_request("runs")
     with pytest.raises(TokenRateError, match="55 used or reserved, 46 more requested"):
         other.check_tokens(46)
     stream.end(30, 40)
     assert other.tokens_left() == 30, "between the end and the storage nothing is lost"
     await counting.tally("runs").flush()
-    assert (other.tokens_left(), (await counting.arrive("runs")).tokens_left()) == (30, 30)
+    assert (other.tokens_left(), (await counting.count_request("runs")).tokens_left()) == (30, 30)
 
 
 async def test_a_prompt_that_never_ran_is_given_back(limits: MakeLimits, storage: str) -> None:
     counting = limits(storage, tokens_per_minute=100)
-    standing = await counting.arrive("aborted")
+    snapshot = await counting.count_request("aborted")
     stream = Stream()
     counting.tally("aborted").watch(stream, 80)
-    assert standing.tokens_left() == 20
+    assert snapshot.tokens_left() == 20
     stream.end(0, 0)
-    assert standing.tokens_left() == 100
+    assert snapshot.tokens_left() == 100
 
 
 async def test_what_goes_beyond_the_limit_is_counted_too(limits: MakeLimits, storage: str) -> None:
-    """Of several servers, each knows what runs on it alone; whoever has overdrawn waits for the
-    next minute.
-    """
+    """A server counts its own requests alone; an overdrawn key waits for the next minute."""
     counting = limits(storage, tokens_per_minute=100)
     stream = Stream()
     counting.tally("overdrawn").watch(stream, 10)
     stream.end(10, 500)
     await counting.tally("overdrawn").flush()
-    standing = await counting.arrive("overdrawn")
-    assert values(standing.headers())["remaining-tokens"] == "0"
+    snapshot = await counting.count_request("overdrawn")
+    assert values(snapshot.headers())["remaining-tokens"] == "0"
     with pytest.raises(TokenRateError):
-        standing.check()
+        snapshot.check()
 
 
 async def test_a_prompt_above_the_limit_says_that_waiting_will_not_help(limits: MakeLimits) -> None:
     counting = limits("memory://", tokens_per_minute=100)
     with pytest.raises(TokenRateError) as caught:
-        (await counting.arrive("a")).check_tokens(101)
+        (await counting.count_request("a")).check_tokens(101)
     assert caught.value.hint == "ask for at most 100 tokens, prompts and max_tokens together"
 
 
@@ -173,15 +169,15 @@ async def test_servers_that_share_a_redis_count_together(
         limits(redis_url, requests_per_minute=2, tokens_per_minute=100) for _ in range(2)
     )
     stream = Stream()
-    (await first.arrive("shared")).check()
+    (await first.count_request("shared")).check()
     first.tally("shared").watch(stream, 60)
     stream.end(60, 20)
     await first.tally("shared").flush()
-    standing = await second.arrive("shared")
-    standing.check()
-    assert values(standing.headers())["remaining-tokens"] == "20"
+    snapshot = await second.count_request("shared")
+    snapshot.check()
+    assert values(snapshot.headers())["remaining-tokens"] == "20"
     with pytest.raises(RequestRateError):
-        (await first.arrive("shared")).check()
+        (await first.count_request("shared")).check()
 
 
 async def test_no_answer_from_the_storage_refuses_in_time(limits: MakeLimits) -> None:
@@ -191,11 +187,11 @@ async def test_no_answer_from_the_storage_refuses_in_time(limits: MakeLimits) ->
     counting = limits(f"redis://127.0.0.1:{port}", requests_per_minute=1)
     started = time.monotonic()
     with pytest.raises(LimitStorageError):
-        await counting.arrive("a")
+        await counting.count_request("a")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         counting = limits(f"redis://127.0.0.1:{silent.getsockname()[1]}", requests_per_minute=1)
         with pytest.raises(LimitStorageError):
-            await counting.arrive("a")
+            await counting.count_request("a")
     assert time.monotonic() - started < 30
 
 

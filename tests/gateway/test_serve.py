@@ -1,6 +1,4 @@
-"""`twostroke serve` with keys: its flags, its banner, and what it refuses before it loads
-anything.
-"""
+"""`twostroke serve` with keys: its flags, its banner, and what it refuses before it loads."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import twostroke.server.serve
+import twostroke.server.process
 from tests.server.running import running_process
 from twostroke.cli.main import run
 from twostroke.gateway.options import GatewayOptions
@@ -20,11 +18,14 @@ from twostroke.gateway.options import GatewayOptions
 def test_flags_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the served name reaches the engine, whose metrics carry it as vLLM's do."""
     calls: list[Any] = []
-    monkeypatch.setattr(twostroke.server.serve, "serve", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(
+        twostroke.server.process, "run_server", lambda *arguments: calls.append(arguments)
+    )
     flags = [
-        "--api-key", "a", "--api-key", "b", "--api-key-file", "keys", "--metrics-without-key", "--share-prefix-cache",
-        "--requests-per-minute", "5", "--tokens-per-minute", "70", "--served-model-name", "x",
-        "--served-model-name", "y", "--policy", "fair", "--fair-output-weight", "3", "--stall-timeout", "7",
+        "--api-key", "a", "--api-key", "b", "--api-key-file", "keys", "--metrics-without-key",
+        "--share-prefix-cache", "--requests-per-minute", "5", "--tokens-per-minute", "70",
+        "--served-model-name", "x", "--served-model-name", "y", "--policy", "fair",
+        "--fair-output-weight", "3", "--stall-timeout", "7",
     ]  # fmt: skip
     assert run(["serve", *flags]) == 0
     config, _, load, gateway = calls[0]
@@ -68,7 +69,7 @@ def test_what_cannot_work_is_said_at_once(
     def load(*_: object) -> None:
         raise AssertionError("began to load")
 
-    monkeypatch.setattr(twostroke.server.serve, "load_on_thread", load)
+    monkeypatch.setattr(twostroke.server.process, "load_on_thread", load)
     assert run(["serve", "--port", "0", *flags]) in (1, 2)
     assert message in capsys.readouterr().err
 

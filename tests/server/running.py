@@ -16,10 +16,10 @@ import uvicorn
 
 from twostroke.engine.clients.base import EngineClient
 from twostroke.gateway.gateway import Gateway
-from twostroke.server.app import create_app
-from twostroke.server.lifecycle import uvicorn_config
+from twostroke.server.application import create_app
+from twostroke.server.http.lifecycle import uvicorn_config
 from twostroke.server.options import ServerOptions
-from twostroke.server.serve import listen
+from twostroke.server.process import listen
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +29,8 @@ def running_server(
     client: EngineClient, *, gateway: Gateway | None = None, **options: object
 ) -> Iterator[str]:
     """The base URL of a server for ``client``."""
-    settings = ServerOptions(**{"port": 0, "served_model_name": ("scripted",), **options})  # type: ignore[arg-type]
+    options = {"port": 0, "served_model_name": ("scripted",), **options}
+    settings = ServerOptions(**options)  # type: ignore[arg-type]
     listener = listen(settings)
     port = listener.getsockname()[1]
     config = uvicorn_config(create_app(client, settings, gateway), settings)

@@ -1,6 +1,4 @@
-"""An engine that says what it is told to: for the shapes of the protocol, without torch or a
-scheduler.
-"""
+"""An engine that answers from a script: for tests of HTTP, without torch or a scheduler."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from twostroke.core.errors import (
 from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
-from twostroke.engine.clients.base import TokenUsage
+from twostroke.engine.clients.base import ChargedTokens
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.events import SchedulerStats, StepEvent
@@ -114,15 +112,15 @@ class ScriptedStream:
     def __init__(self, engine: ScriptedEngine, request: GenerationRequest) -> None:
         self._engine = engine
         self._request = request
-        self._usage = TokenUsage(0, 0)
-        self._tell: list[Callable[[TokenUsage], None]] = []
+        self._usage = ChargedTokens(0, 0)
+        self._on_end: list[Callable[[ChargedTokens], None]] = []
 
     @property
-    def usage(self) -> TokenUsage:
+    def usage(self) -> ChargedTokens:
         return self._usage
 
-    def when_ended(self, tell: Callable[[TokenUsage], None]) -> None:
-        self._tell.append(tell)
+    def when_ended(self, on_end: Callable[[ChargedTokens], None]) -> None:
+        self._on_end.append(on_end)
 
     def abort(self) -> None:
         request_id = self._request.request_id
@@ -131,20 +129,19 @@ class ScriptedStream:
             self._end()
 
     def _end(self) -> None:
-        told, self._tell = self._tell, []
-        for tell in told:
-            tell(self._usage)
+        callbacks, self._on_end = self._on_end, []
+        for on_end in callbacks:
+            on_end(self._usage)
 
-    def listen(self, hear: Callable[[RequestOutput], None]) -> None:
-        self._telling = asyncio.ensure_future(
-            self._tell_all(hear)
-        )  # kept: the event loop would not
+    def listen(self, on_output: Callable[[RequestOutput], None]) -> None:
+        # Kept here: the event loop holds its tasks weakly.
+        self._passing = asyncio.ensure_future(self._pass_outputs(on_output))
 
-    async def _tell_all(self, hear: Callable[[RequestOutput], None]) -> None:
+    async def _pass_outputs(self, on_output: Callable[[RequestOutput], None]) -> None:
         async for output in self:
             if self._request.request_id in self._engine.aborted:
                 return
-            hear(output)
+            on_output(output)
 
     async def __aiter__(self) -> AsyncIterator[RequestOutput]:
         script, params = self._engine.script, self._request.params
@@ -176,7 +173,7 @@ class ScriptedStream:
     ) -> RequestOutput:
         script, request = self._engine.script, self._request
         tokens = self._engine.tokenizer.encode(text[:100])[:1]  # one token, however long its text
-        self._usage = TokenUsage(
+        self._usage = ChargedTokens(
             len(request.prompt_token_ids), self._usage.output_tokens + len(tokens)
         )
         logprobs = request.params.logprobs

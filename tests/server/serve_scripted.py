@@ -1,6 +1,4 @@
-"""A process for the tests: `twostroke serve` around a scripted engine. Arguments: options as
-JSON.
-"""
+"""A process for tests: `twostroke serve` around a scripted engine; its argument is JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.errors import ModelLoadError
 from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
-from twostroke.server.serve import serve
+from twostroke.server.process import run_server
 
 
 def main() -> None:
@@ -28,7 +26,7 @@ def main() -> None:
             raise ModelLoadError("no weights", hint="bring some")
         return ScriptedEngine(script)
 
-    serve(
+    run_server(
         EngineConfig(model=ModelOptions(model="scripted")), ServerOptions(**options), load, gateway
     )
 

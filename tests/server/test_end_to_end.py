@@ -55,12 +55,12 @@ def test_banner(server: ServerProcess) -> None:
 
 
 def test_start_up_by_phase(server: ServerProcess) -> None:
-    """Phases in the order in which they are over; they add up to what it took until the engine was
-    ready.
-    """
+    """Phases in order of their ends; they add up to the time until the engine was ready."""
     lines = httpx.get(server.url() + "/metrics").text.splitlines()
-    found = [line for line in lines if line.startswith("twostroke:startup_seconds{")]
-    seconds = {re.findall(r'phase="(\w+)"', line)[0]: float(line.split()[-1]) for line in found}
+    phase_lines = [line for line in lines if line.startswith("twostroke:startup_seconds{")]
+    seconds = {
+        re.findall(r'phase="(\w+)"', line)[0]: float(line.split()[-1]) for line in phase_lines
+    }
     one_after_the_other = ("process", "import", "config", "weights", "kv_cache")
     assert seconds.keys() == {*one_after_the_other, "tokenizer", "ready"}
     assert (

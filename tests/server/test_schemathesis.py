@@ -1,5 +1,4 @@
-"""Whatever fits the API document, and whatever does not: no 5xx, no hang, no answer that the
-document does not show.
+"""Whatever clients send: no 5xx, no hang, no answer that the API document does not show.
 
 By hand, with many more: ``TWOSTROKE_SCHEMATHESIS_EXAMPLES=300 pytest
 tests/server/test_schemathesis.py``. Last: 300 for each operation, good and bad (3,900), after one
@@ -126,9 +125,7 @@ def test_operation(
 
 
 def test_the_bounds_of_every_field(url: str, engine: AsyncEngine) -> None:
-    """Each value at, next to and beyond each bound of the document: the phase that only the command
-    line has.
-    """
+    """Each value at and beside each bound of the document: a phase that only the command has."""
     command = [
         sys.executable,
         "-m",

@@ -1,6 +1,4 @@
-"""The API document of a server with keys and limits: what the gateway asks for and answers with
-stands in it.
-"""
+"""The API document of a server with keys and limits names what the gateway needs and sends."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_same_text_as_transformers(source: str, options: dict[str, bool]) -> Non
     assert render(source, CHAT, **options) == expected[0][0]
 
 
-def test_documents_and_who_writes_them() -> None:
+def test_which_templates_write_documents() -> None:
     own = "{% for d in documents %}{{ d.title }}: {{ d.text }}{% endfor %}"
     documents = [{"title": "A", "text": "b"}]
     assert render(own, documents=documents) == "A: b"
@@ -216,7 +216,7 @@ def test_documents_and_who_writes_them() -> None:
     assert named.render(USER, documents=documents, tools=[{}]) == "tools"
 
 
-def test_who_takes_a_system_message() -> None:
+def test_which_templates_take_a_system_message() -> None:
     refuses = (
         "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}" + CHATML
     )

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.text.test_context import chat, docs, kept_turns, put_together, size
+from tests.text.contexts import chat, docs, kept_turns, put_together, size
 
 
 @pytest.mark.parametrize("strategy", ["drop_oldest", "drop_middle"])
 def test_a_document_that_can_never_fit_takes_no_turn_with_it(strategy: str) -> None:
     """Turns go before documents; but those that made no room are not given up for nothing."""
     documents = docs("fox " * 400, "dog " * 400, scores=(2.0, 1.0))
-    assembly = put_together(chat(6), documents, most=size(chat(6)) + 40, strategy=strategy)
+    assembly = put_together(chat(6), documents, hard_limit=size(chat(6)) + 40, strategy=strategy)
     assert kept_turns(assembly, 6) == list(range(6))
     assert assembly.report.kept_document_tokens == 0
 
@@ -21,7 +21,9 @@ def test_a_document_that_can_never_fit_takes_no_turn_with_it(strategy: str) -> N
 def test_a_small_document_stays_where_a_better_one_is_too_long() -> None:
     documents = docs("fox " * 400, "dog " * 9, scores=(2.0, 1.0))
     for strategy in ("drop_oldest", "drop_documents"):
-        assembly = put_together(chat(0), documents, most=size(chat(0)) + 100, strategy=strategy)
+        assembly = put_together(
+            chat(0), documents, hard_limit=size(chat(0)) + 100, strategy=strategy
+        )
         assert [bool(use.kept_tokens) for use in assembly.report.documents] == [False, True]
 
 
@@ -29,8 +31,11 @@ def test_history_gets_no_holes() -> None:
     """A turn older than one that does not fit stays out, small as it may be."""
     messages = chat(4)
     messages[3]["content"] += " long" * 60  # turn 1
-    most = size([*messages[:1], *messages[5:]]) + size(chat(1)) - size(chat(0))
-    assert kept_turns(put_together(messages, most=most, strategy="drop_oldest"), 4) == [2, 3]
+    hard_limit = size([*messages[:1], *messages[5:]]) + size(chat(1)) - size(chat(0))
+    assert kept_turns(put_together(messages, hard_limit=hard_limit, strategy="drop_oldest"), 4) == [
+        2,
+        3,
+    ]
 
 
 def test_a_document_is_cut_into_what_turns_have_left() -> None:
@@ -38,7 +43,7 @@ def test_a_document_is_cut_into_what_turns_have_left() -> None:
     messages = chat(2)
     messages[1]["content"] += " long" * 200
     assembly = put_together(
-        messages, docs("fox " * 300), most=size(chat(2)) + 50, strategy="truncate_documents"
+        messages, docs("fox " * 300), hard_limit=size(chat(2)) + 50, strategy="truncate_documents"
     )
     assert assembly.report.kept_turns == 1
     assert assembly.report.kept_document_tokens > 16 and assembly.report.cut_document_tokens > 0
@@ -61,9 +66,9 @@ def test_no_document_is_left_out_that_would_fit(
     documents = docs(
         *("dog " * length for length in texts), scores=tuple(map(float, range(len(texts))))
     )
-    most = size(chat(0)) + extra
-    report = put_together(messages, documents, most=most).report
-    assert report.prompt_tokens <= most
-    room = most - report.prompt_tokens
+    hard_limit = size(chat(0)) + extra
+    report = put_together(messages, documents, hard_limit=hard_limit).report
+    assert report.prompt_tokens <= hard_limit
+    room = hard_limit - report.prompt_tokens
     # Headings and separators are no part of a document's own tokens.
     assert all(use.kept_tokens or use.tokens + 40 > room for use in report.documents)

@@ -42,9 +42,7 @@ def _sentencepiece_vocab() -> dict[str, int]:
 
 
 def byte_fallback() -> Backend:
-    """As Llama 2 and Gemma: sentencepiece, with unknown characters as bytes, and the first space
-    stripped.
-    """
+    """As Llama 2 and Gemma: sentencepiece, bytes for unknown characters, first space stripped."""
     backend = Backend(
         BPE(vocab=_sentencepiece_vocab(), merges=[], byte_fallback=True, unk_token="<unk>")
     )

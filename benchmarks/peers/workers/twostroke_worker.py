@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.peers.workers.protocol import Clock, Prompts, serve
 from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.answer import raise_output_error
 from twostroke.engine.messages import GenerationRequest
 from twostroke.llm import LLM
 
@@ -35,8 +36,7 @@ def main() -> None:
             )
         while engine.has_work():
             for output in engine.step():
-                if output.error is not None:
-                    raise output.error.to_exception()
+                raise_output_error(output)
                 clock.note(int(output.request_id.split("-")[1]), output.token_ids)
 
     serve("twostroke", version("twostroke"), run, format=args.quantization or "bf16")

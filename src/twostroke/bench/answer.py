@@ -10,7 +10,7 @@ from twostroke.bench.metrics import RequestRecord
 from twostroke.bench.transport import Arrival
 
 
-class Usage(msgspec.Struct):
+class ReportedUsage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -46,7 +46,7 @@ class Chunk(msgspec.Struct):
     """
 
     choices: list[Choice] = []
-    usage: Usage | None = None
+    usage: ReportedUsage | None = None
     error: ServerError | str | None = None
 
     @property
@@ -64,7 +64,7 @@ class EventReader:
         self._record = record
         self._began = began
         self._rest = b""
-        self._usage: Usage | None = None
+        self._usage: ReportedUsage | None = None
         self._ended = False
 
     def feed(self, arrivals: Iterable[Arrival]) -> bool:

@@ -12,6 +12,7 @@ from twostroke.bench.options import OfflineBenchOptions
 from twostroke.bench.workload import draw_prompt
 from twostroke.core.output import RequestOutput
 from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.profile import SERIALISE, Profiler
@@ -118,8 +119,7 @@ def _run(
         if profile is not None:
             profile.note(outputs, result.prefill_profile if prefill else result.decode_profile)
         for output in outputs:
-            if output.error is not None:
-                raise output.error.to_exception()
+            raise_output_error(output)
             result.output_tokens += len(output.token_ids)
             if output.finished:
                 under_way -= 1

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twostroke.batch.lines import Key, Line
     from twostroke.batch.results import ResultsFile
     from twostroke.batch.runner import BatchRunner
-    from twostroke.server.serving import OwnedEngine
+    from twostroke.server.server_state import OwnedEngine
 
 EXIT_FAILURES = 1
 # Seconds for which a server that is busy or away is asked again; one in this process is not away.
@@ -199,7 +199,7 @@ def local_client(engine: OwnedEngine, names: tuple[str, ...]) -> httpx.AsyncClie
     """Calls the server's application without a network."""
     import httpx
 
-    from twostroke.server.app import create_app
+    from twostroke.server.application import create_app
     from twostroke.server.options import ServerOptions
 
     app = create_app(engine, ServerOptions(served_model_name=names))

@@ -182,14 +182,15 @@ def offline(
 
 def stream_events(engine: LLMEngine) -> Callable[[RequestOutput], bytes]:
     """Makes of an output what a server streams to a client of ``/v1/completions``."""
-    from msgspec import UNSET
-
-    from twostroke.server.completions import CompletionShape, Prompt
-    from twostroke.server.protocol import CompletionRequest
-    from twostroke.server.sse import event
+    from twostroke.server.generation.response_format import CallTokens
+    from twostroke.server.openai.completion_answer import CompletionResponseFormat
+    from twostroke.server.openai.completion_prompt import CompletionPrompt
+    from twostroke.server.openai.completion_request import CompletionRequest
 
     assert engine.tokenizer is not None
     name = engine.config.model.model
     body = CompletionRequest.model_validate({"model": name, "prompt": [0]})
-    shape = CompletionShape("bench", name, engine.tokenizer, body, [Prompt([0], "")])
-    return lambda output: b"".join(map(event, shape.chunk(0, output, UNSET, first=False)))
+    prompts = [CompletionPrompt([0], "")]
+    answer = CompletionResponseFormat("bench", name, engine.tokenizer, body, prompts)
+    tokens = CallTokens(prompt=1, completion=0, cached=[0])
+    return lambda output: answer.chunk(0, output, tokens, first=False, last=False)

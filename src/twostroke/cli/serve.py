@@ -35,7 +35,7 @@ def serve(
         model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same
             as --model.
     """
-    from twostroke.server.serve import serve as run_server
+    from twostroke.server.process import run_server
     from twostroke.startup import start_async_engine
 
     config = engine_config(model, model_options, cache, scheduler, observability)

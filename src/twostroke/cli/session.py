@@ -20,7 +20,7 @@ from twostroke.core.errors import (
 if TYPE_CHECKING:
     import httpx
 
-    from twostroke.server.serving import OwnedEngine
+    from twostroke.server.server_state import OwnedEngine
 
 Message = Mapping[str, str]
 
@@ -122,10 +122,13 @@ class LocalSession:
 
         info, answer = self._client.info, fields.get("max_tokens")
         longest = min(info.max_model_len, info.num_blocks * info.block_size)
-        usual = longest - (longest // 4 if answer is None else answer)
-        most = longest - (answer or 1)
+        soft_limit = longest - (longest // 4 if answer is None else answer)
         return assemble(
-            self._template, self._client.tokenizer, messages, most=most, usual=usual
+            self._template,
+            self._client.tokenizer,
+            messages,
+            hard_limit=longest - (answer or 1),
+            soft_limit=soft_limit,
         ).report.dropped_turns
 
     def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[str]:
@@ -133,6 +136,7 @@ class LocalSession:
 
     async def _stream(self, prompt: list[int], fields: Mapping[str, Any]) -> AsyncIterator[str]:
         from twostroke.core.sampling_params import SamplingParams
+        from twostroke.engine.answer import raise_output_error
         from twostroke.engine.messages import GenerationRequest
 
         params = SamplingParams(
@@ -143,8 +147,7 @@ class LocalSession:
         )
         try:
             async for output in stream:
-                if output.error is not None:
-                    raise output.error.to_exception()
+                raise_output_error(output)
                 yield output.text
         finally:
             stream.abort()

@@ -1,6 +1,6 @@
 """One exception tree. Every error says what happened and, in ``hint``, what to change.
 
-The HTTP server maps these classes to status codes in one table (``server/errors.py``); the command
+The HTTP server maps these classes to status codes in one table (``server/http/errors.py``); the command
 line prints the message, a blank line, and ``hint: ...``.
 """
 
@@ -68,6 +68,14 @@ class RequestTooLargeError(InvalidRequestError):
         super().__init__(message, param=param, hint=hint)
         self.needed = needed
         self.available = available
+
+
+class ModelNotFoundError(InvalidRequestError):
+    """A request names a model that this server does not serve."""
+
+
+class ModelLoadingError(TwostrokeError):
+    """The model is not there yet (or could not be loaded)."""
 
 
 class QueueFullError(TwostrokeError):

@@ -1,3 +1,1 @@
-"""Who may ask, how much, and on whose behalf: API keys, rate limits, tenants kept apart. Sees HTTP
-and protocols.
-"""
+"""API keys, rate limits, and tenants kept apart. Sees HTTP and protocols."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from twostroke.core.config import SchedulerConfig
 from twostroke.engine.clients.base import EngineClient, OutputStream
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import GenerationRequest
-from twostroke.observability.events import SchedulerStats, StepEvent
-from twostroke.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from twostroke.gateway.limits import Standing
+    from twostroke.gateway.limits import RateLimitSnapshot
     from twostroke.gateway.tally import Tally
 
 SCOPE_KEY = "twostroke.caller"
@@ -22,125 +19,77 @@ SCOPE_KEY = "twostroke.caller"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent one HTTP request.
+    """The sender of one HTTP request.
 
     Attributes:
         tenant: The name of its key; empty where there are no keys.
         private_prefixes: Whether its cached prefixes are for its own requests alone.
-        standing: Where its limits stand, if there are any.
+        limits: What its rate limits left when the request arrived, if there are any.
         tally: What it has running, if its tokens are counted.
     """
 
-    tenant: str
-    private_prefixes: bool
-    standing: Standing | None = None
+    tenant: str = ""
+    private_prefixes: bool = False
+    limits: RateLimitSnapshot | None = None
     tally: Tally | None = None
 
-    def salt(self, own: str) -> str:
-        """The salt of its cached prefixes; ``own`` is the one that the client gave. No two tenants
-        can meet in it.
-        """
-        return f"{len(self.tenant)}:{self.tenant}{own}" if self.private_prefixes else own
+    def salt(self, client_salt: str) -> str:
+        """The salt of its cached prefixes; those of two tenants differ, whatever clients send."""
+        if not self.private_prefixes:
+            return client_salt
+        return f"{len(self.tenant)}:{self.tenant}{client_salt}"
 
-
-def client_for(scope: MutableMapping[str, Any], client: EngineClient) -> EngineClient:
-    """``client`` on behalf of whoever sent the request of this ASGI scope; itself where no gateway
-    stands before it.
-    """
-    caller: Caller | None = scope.get(SCOPE_KEY)
-    return client if caller is None else CallerClient(client, caller)
-
-
-def check_together(client: EngineClient, requests: Sequence[GenerationRequest]) -> None:
-    """See that the caller's limit has room for all of a call's requests, before the first is
-    submitted.
-
-    Raises:
-        TokenRateError: It has not.
-    """
-    if isinstance(client, CallerClient):
-        client.reserve(requests)
-
-
-class CallerClient:
-    """Implements ``EngineClient``: the engine as one caller may use it."""
-
-    def __init__(self, client: EngineClient, caller: Caller) -> None:
-        self._client = client
-        self._caller = caller
-        self._reserved: dict[str, int] = {}
-
-    @property
-    def info(self) -> ExecutorInfo:
-        return self._client.info
-
-    @property
-    def scheduler_config(self) -> SchedulerConfig:
-        return self._client.scheduler_config
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._client.tokenizer
-
-    def submit(self, request: GenerationRequest) -> OutputStream:
-        """As ``EngineClient.submit``, under the caller's name and salt.
+    def submit(
+        self, client: EngineClient, requests: Sequence[GenerationRequest]
+    ) -> Iterator[OutputStream]:
+        """Submit the requests of one call under the caller's name and salt, as it is iterated over.
 
         Raises:
-            TokenRateError: Prompt and answer may exceed what the caller's limit leaves.
+            TokenRateError: Prompts and answers together may exceed what the caller's limit leaves;
+                then nothing has been submitted.
+            TwostrokeError: See ``EngineClient.submit``; the requests before it have been submitted.
         """
-        caller = self._caller
-        if request.request_id not in self._reserved:
-            self.reserve([request])
-        reserved = self._reserved.pop(request.request_id)
-        request = replace(request, tenant=caller.tenant, cache_salt=caller.salt(request.cache_salt))
-        stream = self._client.submit(request)
-        if caller.tally is not None:
-            caller.tally.watch(stream, reserved)
-        return stream
+        reserved = self._reserve(client.info, requests) if self.tally is not None else ()
+        for i, request in enumerate(requests):
+            salt = self.salt(request.cache_salt)
+            stream = client.submit(replace(request, tenant=self.tenant, cache_salt=salt))
+            if self.tally is not None:
+                self.tally.watch(stream, reserved[i])
+            yield stream
 
-    def reserve(self, requests: Sequence[GenerationRequest]) -> None:
-        """Note how many tokens each request may use: prompt, and ``max_tokens`` of each sample.
+    def _reserve(self, info: ExecutorInfo, requests: Sequence[GenerationRequest]) -> list[int]:
+        """How many tokens each request may use: prompt, and ``max_tokens`` of each sample.
 
         Those without ``max_tokens`` need one token for each sample, and reserve as much of the
         context as is left to them all: a limit below the model's context refuses none for ever.
-
-        Raises:
-            TokenRateError: Together they exceed what the caller's limit leaves.
         """
-        least = [self._tokens(request, 1) for request in requests]
-        most = [self._tokens(request, self.info.max_model_len) for request in requests]
-        standing = self._caller.standing
-        if standing is not None and (left := standing.tokens_left()) is not None:
-            standing.check_tokens(sum(least))
-            spare = left - sum(least)
-            for i in range(len(requests)):
-                most[i] = min(most[i], least[i] + spare)
-                spare -= most[i] - least[i]
-        self._reserved |= {
-            request.request_id: tokens for request, tokens in zip(requests, most, strict=True)
-        }
+        reserved = [_max_usage(info, request, info.max_model_len) for request in requests]
+        if self.limits is None:
+            return reserved
+        needed = [_max_usage(info, request, 1) for request in requests]
+        tokens_left = self.limits.check_tokens(sum(needed))
+        if tokens_left is None:
+            return reserved
+        spare = tokens_left - sum(needed)
+        for i in range(len(requests)):
+            reserved[i] = min(reserved[i], needed[i] + spare)
+            spare -= reserved[i] - needed[i]
+        return reserved
 
-    def _tokens(self, request: GenerationRequest, open_ended: int) -> int:
-        """The most that a request can use, if one without ``max_tokens`` answers with
-        ``open_ended`` tokens.
-        """
-        prompt, params = len(request.prompt_token_ids), request.params
-        room = max(0, self.info.max_model_len - prompt)
-        return prompt + params.n * min(
-            room, open_ended if params.max_tokens is None else params.max_tokens
-        )
 
-    def stats(self) -> SchedulerStats:
-        return self._client.stats()
+def caller_of(scope: MutableMapping[str, Any]) -> Caller:
+    """The sender of the request of this ASGI scope; an anonymous one where there is no gateway."""
+    caller: Caller | None = scope.get(SCOPE_KEY)
+    return Caller() if caller is None else caller
 
-    def events(self, since: int = -1) -> list[StepEvent]:
-        return self._client.events(since)
 
-    def unhealthy_reason(self) -> str | None:
-        return self._client.unhealthy_reason()
+def _max_usage(info: ExecutorInfo, request: GenerationRequest, open_ended: int) -> int:
+    """The most tokens that a request can use.
 
-    def render_metrics(self) -> tuple[bytes, str]:
-        return self._client.render_metrics()
-
-    async def drain(self, timeout: float) -> None:
-        await self._client.drain(timeout)
+    Args:
+        open_ended: Tokens of each answer without ``max_tokens``.
+    """
+    num_prompt_tokens, params = len(request.prompt_token_ids), request.params
+    room = max(0, info.max_model_len - num_prompt_tokens)
+    answer = open_ended if params.max_tokens is None else params.max_tokens
+    return num_prompt_tokens + params.n * min(room, answer)

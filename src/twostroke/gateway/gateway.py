@@ -1,4 +1,4 @@
-"""The gateway: who is let in, and what stands before every route as an ASGI layer."""
+"""The gateway: an ASGI layer before every route that checks keys and counts requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twostroke.gateway.keys import KeyRing, given_keys, read_key_file
 from twostroke.gateway.options import GatewayOptions
 
 if TYPE_CHECKING:
-    from twostroke.gateway.limits import Limits
+    from twostroke.gateway.limits import Limits, RateLimitSnapshot
 
 OPEN_PATHS = frozenset({"/health"})
 
@@ -35,17 +35,15 @@ class Gateway:
     def __init__(self, options: GatewayOptions, *, limits: Limits | None = None) -> None:
         self._keys: KeyRing | None = None
         if options.has_keys:
-            in_file = (
-                read_key_file(Path(options.api_key_file))
-                if options.api_key_file is not None
-                else []
-            )
-            self._keys = KeyRing([*given_keys(options.api_key), *in_file])
+            records = given_keys(options.api_key)
+            if options.api_key_file is not None:
+                records += read_key_file(Path(options.api_key_file))
+            self._keys = KeyRing(records)
         self._private_prefixes = self._keys is not None and not options.share_prefix_cache
         self.open_paths = OPEN_PATHS | ({"/metrics"} if options.metrics_without_key else set())
         self._limits = limits
         if limits is None and options.has_limits:
-            # Imported where it is asked for: it costs a tenth of a second.
+            # Imported here, since it costs a tenth of a second.
             from twostroke.gateway.limits import Limits
 
             self._limits = Limits(options)
@@ -60,24 +58,26 @@ class Gateway:
 
     @property
     def needed(self) -> bool:
-        """Whether there is anything for it to do."""
+        """Whether there are keys or limits to check."""
         return self._keys is not None or self._limits is not None
 
-    async def let_in(self, scope: Scope) -> Caller | None:
-        """Who sent this request; ``None`` on routes that are open to all. A POST counts towards its
-        limits.
+    async def identify(self, scope: Scope) -> Caller | None:
+        """The sender of a request, by its key; ``None`` on routes that are open to all.
+
+        A POST counts towards the limits of its key.
 
         Raises:
-            MissingKeyError, InvalidKeyError, RevokedKeyError: Nobody who may.
+            MissingKeyError, InvalidKeyError, RevokedKeyError: It has no valid key.
             LimitStorageError: The limits cannot be counted.
         """
         if scope["path"] in self.open_paths:
             return None
         tenant = "" if self._keys is None else self._keys.holder_of(_authorization(scope))
-        standing = tally = None
+        limits = tally = None
         if self._limits is not None and scope.get("method") == "POST":
-            standing, tally = await self._limits.arrive(tenant), self._limits.tally(tenant)
-        return Caller(tenant, self._private_prefixes, standing, tally)
+            limits = await self._limits.count_request(tenant)
+            tally = self._limits.tally(tenant)
+        return Caller(tenant, self._private_prefixes, limits, tally)
 
     async def close(self) -> None:
         """Write what has been counted; the server takes no more requests."""
@@ -104,34 +104,31 @@ class GatewayMiddleware:
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            # There are no such routes; one that is added must not be open by accident.
+            # There are no such routes; one that is added must not bypass the keys by accident.
             await send({"type": "websocket.close", "code": 1008})
             return
         try:
-            caller = await self._gateway.let_in(scope)
+            caller = await self._gateway.identify(scope)
             if caller is not None:
                 scope[SCOPE_KEY] = caller
-                send = _with_limits(send, caller)
-                if caller.standing is not None:
-                    caller.standing.check()
+                if caller.limits is not None:
+                    send = _send_with_limits(send, caller.limits)
+                    caller.limits.check()
         except TwostrokeError as error:
             await self._refuse(error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
 
-def _with_limits(send: Send, caller: Caller) -> Send:
-    """Adds the headers of the limits, as they stand when the answer begins."""
-    standing = caller.standing
-    if standing is None:
-        return send
+def _send_with_limits(send: Send, limits: RateLimitSnapshot) -> Send:
+    """Adds the headers of the limits, as they are when the answer begins."""
 
-    async def annotated(message: Message) -> None:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), *standing.headers()]
+            message["headers"] = [*message.get("headers", ()), *limits.headers()]
         await send(message)
 
-    return annotated
+    return send_with_headers
 
 
 def _authorization(scope: Scope) -> str | None:

@@ -1,4 +1,4 @@
-"""API keys: only their SHA-256 is kept, and comparing takes the same time whichever key is sent."""
+"""API keys: only their SHA-256 is kept, and a comparison takes the same time for all."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ _LINE = re.compile(rf"({_NAME.pattern}):([0-9a-fA-F]{{64}})(?::({REVOKED}))?")
 
 
 class KeyRecord(NamedTuple):
-    """One accepted key. Keys of one name are one tenant, so that a key can be replaced without a
-    gap.
-    """
+    """One accepted key. Keys of one name are one tenant: a key can be replaced without a gap."""
 
     name: str
     digest: bytes
@@ -36,7 +34,7 @@ def new_key() -> str:
 
 
 def digest_of(key: str) -> bytes:
-    """A fast hash suffices: keys are random, not chosen by people."""
+    """The SHA-256 of a key. A fast hash suffices, since keys are random."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -53,12 +51,13 @@ def key_line(name: str, key: str) -> str:
 
 
 def read_key_file(path: Path) -> list[KeyRecord]:
-    """The keys of a file: ``NAME:SHA256`` or ``NAME:SHA256:revoked`` per line; empty lines and
-    ``#`` comments.
+    """The keys of a file, which may also have empty lines and ``#`` comments.
+
+    A line is ``NAME:SHA256`` or ``NAME:SHA256:revoked``.
 
     Raises:
-        ConfigError: The file cannot be read, holds no key, or a line is malformed (which is named,
-            but not shown).
+        ConfigError: The file cannot be read, holds no key, or a line is malformed (its number is
+            given, but not its text).
     """
     try:
         lines = path.read_text("utf-8").splitlines()
@@ -86,9 +85,7 @@ def read_key_file(path: Path) -> list[KeyRecord]:
 
 
 def given_keys(keys: Iterable[str]) -> list[KeyRecord]:
-    """Keys from the command line, named after their hash, so that a key has the same name on every
-    server.
-    """
+    """Keys from the command line, named after their hash: the same name on every server."""
     digests = map(digest_of, keys)
     return [KeyRecord(f"key-{digest.hex()[:8]}", digest) for digest in digests]
 
@@ -115,8 +112,8 @@ class KeyRing:
 
         Raises:
             MissingKeyError: There is no bearer token in it.
-            InvalidKeyError: It is none of ours.
-            RevokedKeyError: It was.
+            InvalidKeyError: The key is not in the ring.
+            RevokedKeyError: The key is in the ring, but revoked.
         """
         scheme, _, key = (authorization or "").strip().partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
@@ -124,16 +121,16 @@ class KeyRing:
                 "no API key was sent", hint="send the header Authorization: Bearer KEY"
             )
         digest = digest_of(key.strip())
-        found = None
-        for record in self._records:  # to the end: the time must not tell which one it was
-            if hmac.compare_digest(record.digest, digest) and (found is None or record.revoked):
-                found = record
-        if found is None:
+        match: KeyRecord | None = None
+        for record in self._records:  # all of them: the time must not depend on the key
+            if hmac.compare_digest(record.digest, digest) and (match is None or record.revoked):
+                match = record
+        if match is None:
             raise InvalidKeyError(
                 "the API key is not known here", hint="check it, or ask whoever runs this server"
             )
-        if found.revoked:
+        if match.revoked:
             raise RevokedKeyError(
-                f"the API key of {found.name} has been revoked", hint="ask for a new one"
+                f"the API key of {match.name} has been revoked", hint="ask for a new one"
             )
-        return found.name
+        return match.name

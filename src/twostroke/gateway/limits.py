@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Window(NamedTuple):
-    """One limit as it stood at one moment; ``resets_in`` seconds later all of it is free again.
+    """One limit at one moment. ``resets_in`` seconds later all of it is free again.
 
     ``length`` is that of the whole window, also in seconds.
     """
@@ -49,7 +49,7 @@ class Window(NamedTuple):
     length: int
 
 
-class Standing:
+class RateLimitSnapshot:
     """What its key's limits left to one HTTP request when it arrived.
 
     Args:
@@ -79,13 +79,11 @@ class Standing:
             )
         self.check_tokens(1)
 
-    def check_tokens(self, num_tokens: int) -> None:
-        """Raise ``TokenRateError`` if fewer than ``num_tokens`` are left, what running requests may
-        use subtracted.
-        """
+    def check_tokens(self, num_tokens: int) -> int | None:
+        """``tokens_left``; raises ``TokenRateError`` if these are fewer than ``num_tokens``."""
         left = self.tokens_left()
         if self._tokens is None or left is None or num_tokens <= left:
-            return
+            return left
         used, limit = self._tokens.limit - left, self._tokens.limit
         message = (
             f"the key's limit is {limit} tokens per minute: {used} used or reserved, {num_tokens}"
@@ -99,28 +97,28 @@ class Standing:
         raise _exceeded(TokenRateError, message, self._tokens, hint)
 
     def tokens_left(self) -> int | None:
-        """``None`` without a limit on tokens."""
+        """What running requests may use is subtracted; ``None`` without a limit on tokens."""
         if self._tokens is None:
             return None
-        since = self._tally.written - self._written_before
-        return max(0, self._tokens.remaining - since - self._tally.outstanding())
+        newly_written = self._tally.written - self._written_before
+        return max(0, self._tokens.remaining - newly_written - self._tally.outstanding())
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """The limits under OpenAI's names, as of now."""
-        found = []
+        headers = []
         for name, window, left in (
             ("requests", self._requests, self._requests and self._requests.remaining),
             ("tokens", self._tokens, self.tokens_left()),
         ):
             if window is not None:
-                # What only runs yet opens a window when it ends.
+                # A request that still runs opens a window when it ends.
                 reset = window.resets_in or (window.length if left != window.limit else 0)
-                found += [
+                headers += [
                     (f"x-ratelimit-limit-{name}", str(window.limit)),
                     (f"x-ratelimit-remaining-{name}", str(left)),
                     (f"x-ratelimit-reset-{name}", format_duration(reset)),
                 ]
-        return [(name.encode(), value.encode()) for name, value in found]
+        return [(name.encode(), value.encode()) for name, value in headers]
 
 
 class Limits:
@@ -142,19 +140,19 @@ class Limits:
         )
         self._tallies: dict[str, Tally] = {}
 
-    async def arrive(self, tenant: str) -> Standing:
+    async def count_request(self, tenant: str) -> RateLimitSnapshot:
         """Count one request, refused ones too, and look at what is left.
 
         Raises:
-            LimitStorageError: Nobody knows.
+            LimitStorageError: The storage does not answer.
         """
         counted, requests, tokens = True, None, None
         if self._requests is not None:
-            counted = await _answer(self._limiter.hit(self._requests, "requests", tenant))
+            counted = await _ask_storage(self._limiter.hit(self._requests, "requests", tenant))
             requests = await self._window(self._requests, "requests", tenant)
         if self._tokens is not None:
             tokens = await self._window(self._tokens, "tokens", tenant)
-        return Standing(requests, counted, tokens, self.tally(tenant))
+        return RateLimitSnapshot(requests, counted, tokens, self.tally(tenant))
 
     def tally(self, tenant: str) -> Tally:
         """What the tenant has running in this process."""
@@ -163,7 +161,7 @@ class Limits:
         return self._tallies[tenant]
 
     async def close(self) -> None:
-        """Write what is on its way, and hang up."""
+        """Write what has ended, and close the connections to the storage."""
         for tally in self._tallies.values():
             await tally.flush()
         if self._pool is not None:
@@ -171,14 +169,16 @@ class Limits:
 
     def _writer(self, tenant: str) -> Callable[[int], Awaitable[None]]:
         async def write(num_tokens: int) -> None:
-            # Beyond the limit, too: what was used was used, and the next request will find it.
+            # Beyond the limit, too: what was used counts against the next request.
             if self._tokens is not None:
-                await _answer(self._limiter.hit(self._tokens, "tokens", tenant, cost=num_tokens))
+                await _ask_storage(
+                    self._limiter.hit(self._tokens, "tokens", tenant, cost=num_tokens)
+                )
 
         return write
 
     async def _window(self, item: RateLimitItem, *names: str) -> Window:
-        stats = await _answer(self._limiter.get_window_stats(item, *names))
+        stats = await _ask_storage(self._limiter.get_window_stats(item, *names))
         return Window(
             item.amount,
             stats.remaining,
@@ -208,10 +208,10 @@ def _item(amount: int | None, seconds: int) -> RateLimitItem | None:
 
 
 def _open_pool(url: str) -> BlockingConnectionPool | None:
-    """Connections of our own, because the library never closes those that it makes."""
+    """Connections that this server closes; the library never closes those that it makes."""
     if url == MEMORY:
         return None
-    # Imported where it is asked for: it is an optional dependency.
+    # Imported here, since it is an optional dependency.
     from redis.asyncio import BlockingConnectionPool
 
     pool: BlockingConnectionPool = BlockingConnectionPool.from_url(
@@ -232,7 +232,7 @@ def _open_storage(url: str, pool: BlockingConnectionPool | None) -> Storage:
     return storage
 
 
-async def _answer(question: Awaitable[T]) -> T:
+async def _ask_storage(question: Awaitable[T]) -> T:
     try:
         return await question
     except (StorageError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What the gateway can be told; the command line derives its flags from these fields."""
+"""The gateway's settings; the command line derives its flags from these fields."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def _require(condition: bool, flag: str, value: object, allowed: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """API keys, limits for each of them, and what they share. Without keys, everybody is one
-    anonymous tenant.
+    """API keys, limits for each of them, and what they share.
+
+    Without keys, all requests are those of one anonymous tenant.
     """
 
     api_key: tuple[str, ...] = field(default=(), repr=False)
@@ -48,7 +49,7 @@ class GatewayOptions:
         ok = all(
             key and key.isprintable() and " " not in key and key.isascii() for key in self.api_key
         )
-        if not ok:  # without the value: it may be in somebody's log
+        if not ok:  # without the value, which must not end up in a log
             raise ConfigError(
                 "--api-key must be printable ASCII without spaces",
                 hint="make one with twostroke key NAME",
@@ -70,8 +71,10 @@ class GatewayOptions:
     def _check_storage(self) -> None:
         if self.rate_limit_storage == MEMORY:
             return
-        scheme, found, _ = self.rate_limit_storage.partition("://")
-        if not found or scheme + found not in REDIS_SCHEMES:  # what follows may hold a password
+        scheme, separator, _ = self.rate_limit_storage.partition("://")
+        if (
+            not separator or scheme + separator not in REDIS_SCHEMES
+        ):  # what follows may hold a password
             hint = f"give {MEMORY} or a URL that begins with " + ", ".join(REDIS_SCHEMES)
             raise ConfigError(f"--rate-limit-storage knows no {scheme!r}", hint=hint)
         if not self.has_limits:

@@ -1,3 +1,5 @@
-"""The HTTP front end: OpenAI's routes over an ``EngineClient``. Imports no torch, and knows nothing
-of models.
+"""The HTTP front end over an ``EngineClient``. Imports no torch, and knows nothing of models.
+
+``http/`` is the transport, ``generation/`` runs a call on the engine, and each API has a room of
+its own (``openai/``): its routes, request objects and answer objects.
 """

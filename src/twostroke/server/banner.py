@@ -7,13 +7,15 @@ import shlex
 
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.process import age_of_process
-from twostroke.server.serving import ServedModel
+from twostroke.server.served_model import ServedModel
 from twostroke.server.version import package_version
 
 
-def ready_banner(model: ServedModel, url: str, *, keyed: bool = False) -> str:
-    """Several lines, the last of which is a command that works when pasted (if ``keyed``, with
-    $OPENAI_API_KEY).
+def ready_banner(model: ServedModel, url: str, *, asks_for_keys: bool = False) -> str:
+    """Several lines, the last of which is a command that works when pasted.
+
+    Args:
+        asks_for_keys: The command sends ``$OPENAI_API_KEY``.
     """
     info = model.client.info
     return "\n".join(
@@ -26,7 +28,7 @@ def ready_banner(model: ServedModel, url: str, *, keyed: bool = False) -> str:
             *sampling_summary(info),
             f"  {'API':<10} {url}/v1 (OpenAI), documented at {url}/docs",
             "",
-            curl_line(model, url, keyed=keyed),
+            curl_line(model, url, asks_for_keys=asks_for_keys),
             "",
         ]
     )
@@ -36,10 +38,9 @@ def memory_summary(info: ExecutorInfo) -> list[str]:
     """Weights, KV blocks, the tokens they hold, and how many requests of maximum length that is."""
     tokens = info.num_blocks * info.block_size
     kv_cache = format_size(tokens * info.kv_bytes_per_token)
-    # Floor: what is left over serves shorter requests only. A cache may hold less than one of
-    # maximum length.
-    fits = info.num_blocks // -(-info.max_model_len // info.block_size)
-    share = f"{fits} requests" if fits != 1 else "1 request"
+    # Rounded down: what is left over serves shorter requests only.
+    num_requests = info.num_blocks // -(-info.max_model_len // info.block_size)
+    share = f"{num_requests} requests" if num_requests != 1 else "1 request"
     return [
         f"  {'weights':<10} {format_size(info.weight_bytes)}",
         (
@@ -59,7 +60,7 @@ def sampling_summary(info: ExecutorInfo) -> list[str]:
     ]
 
 
-def curl_line(model: ServedModel, url: str, *, keyed: bool = False) -> str:
+def curl_line(model: ServedModel, url: str, *, asks_for_keys: bool = False) -> str:
     """A streaming request, quoted for a POSIX shell."""
     body: dict[str, object] = {"model": model.name, "stream": True}
     if model.chats:
@@ -69,7 +70,7 @@ def curl_line(model: ServedModel, url: str, *, keyed: bool = False) -> str:
         path = "completions"
         body.update(prompt="The two strokes of inference are", max_tokens=64)
     data = shlex.quote(json.dumps(body))
-    key = ' -H "Authorization: Bearer $OPENAI_API_KEY"' if keyed else ""
+    key = ' -H "Authorization: Bearer $OPENAI_API_KEY"' if asks_for_keys else ""
     return (
         f"curl -N {shlex.quote(f'{url}/v1/{path}')}{key} -H 'Content-Type: application/json' -d"
         f" {data}"

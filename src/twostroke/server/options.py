@@ -1,4 +1,4 @@
-"""What the HTTP server can be told; the command line derives its flags from these fields."""
+"""The HTTP server's settings; the command line derives its flags from these fields."""
 
 from __future__ import annotations
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 
 def package_version() -> str:
-    """The version in the package's metadata; ``0+source`` when run from a source tree that is not
-    installed.
-    """
+    """The version in the package's metadata; ``0+source`` where it is not installed."""
     # Imported here: `twostroke --help` does not need it.
     from importlib.metadata import PackageNotFoundError, version
 

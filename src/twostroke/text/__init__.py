@@ -1,3 +1,1 @@
-"""Text in, tokens; tokens out, text: tokenizer, incremental detokenizer, stop strings, chat
-template.
-"""
+"""Text to tokens and back: tokenizer, detokenizer, stop strings, chat template, context."""

@@ -12,20 +12,19 @@ _FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's mapping: printable bytes stand for themselves, the others for characters from U+0100
-    on.
-    """
+    """GPT-2's mapping: printable bytes stand for themselves, the rest for U+0100 and up."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [b for b in range(256) if b not in set(printable)]
-    return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}
+    unprintable = [b for b in range(256) if b not in set(printable)]
+    return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(unprintable)}
 
 
 _ALPHABET = _byte_alphabet()
 
 
 def byte_level_bytes(piece: str) -> bytes:
-    """Bytes of a byte-level token; one with characters outside the alphabet (an added token) is its
-    own UTF-8.
+    """Bytes of a byte-level token.
+
+    An added token may have characters outside the alphabet: its bytes are its UTF-8.
     """
     try:
         return bytes([_ALPHABET[c] for c in piece])
@@ -40,13 +39,10 @@ def fallback_byte(piece: str) -> int | None:
 
 
 def decoder_steps(backend: Backend) -> list[dict[str, Any]]:
-    """The tokenizer's decoder as a flat list of its steps, as they are written in
-    `tokenizer.json`.
-    """
+    """The tokenizer's decoder as a flat list of its steps, as in `tokenizer.json`."""
     if backend.decoder is None:
         return []
-    # Saving the decoder alone is the only way to look inside; the whole tokenizer would cost
-    # seconds.
+    # Only saving shows what is inside; of the decoder alone, since the whole takes seconds.
     return _flatten(json.loads(backend.decoder.__getstate__()))
 
 
@@ -57,9 +53,7 @@ def _flatten(decoder: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def space_symbol(steps: list[dict[str, Any]]) -> str | None:
-    """The character that stands for a space in token texts (usually U+2581), if the decoder
-    replaces one.
-    """
+    """The character that the decoder replaces by a space (usually U+2581), if there is one."""
     for step in steps:
         if step["type"] == "Metaspace":
             return str(step["replacement"])

@@ -1,6 +1,4 @@
-"""Chat messages as clients send them, checked and brought into the one form that templates
-expect.
-"""
+"""Chat messages as clients send them, checked and brought into the form of templates."""
 
 from __future__ import annotations
 
@@ -47,41 +45,41 @@ def append_to_text(message: dict[str, Any], suffix: str) -> str:
     return text
 
 
-def _check_message(message: object, where: str, rename_developer: bool) -> dict[str, Any]:
+def _check_message(message: object, path: str, rename_developer: bool) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise InvalidRequestError(
-            f"{where} must be an object, got {type(message).__name__}", param=where
+            f"{path} must be an object, got {type(message).__name__}", param=path
         )
     role = message.get("role")
     if role not in ROLES:
         raise InvalidRequestError(
-            f"{where}.role must be one of {', '.join(ROLES)}, got {role!r}", param=f"{where}.role"
+            f"{path}.role must be one of {', '.join(ROLES)}, got {role!r}", param=f"{path}.role"
         )
     checked = dict(message)
     if role == "developer" and rename_developer:
         checked["role"] = "system"
     calls = message.get("tool_calls")
-    checked["content"] = _text(message.get("content"), f"{where}.content", optional=bool(calls))
+    checked["content"] = _text(message.get("content"), f"{path}.content", optional=bool(calls))
     if calls:
-        checked["tool_calls"] = _check_tool_calls(calls, f"{where}.tool_calls")
+        checked["tool_calls"] = _check_tool_calls(calls, f"{path}.tool_calls")
     return checked
 
 
-def _text(content: object, where: str, *, optional: bool) -> str:
+def _text(content: object, path: str, *, optional: bool) -> str:
     if isinstance(content, str):
         return content
     if content is None and optional:
         return ""
     if not isinstance(content, Sequence) or isinstance(content, (bytes, bytearray)):
-        raise InvalidRequestError(f"{where} must be a string or a list of text parts", param=where)
+        raise InvalidRequestError(f"{path} must be a string or a list of text parts", param=path)
     texts = []
     for i, part in enumerate(content):
         kind = part.get("type") if isinstance(part, Mapping) else None
         text = part.get("text") if isinstance(part, Mapping) else None
         if kind not in ("text", "input_text", "output_text") or not isinstance(text, str):
             raise InvalidRequestError(
-                f"{where}[{i}] must be a text part, got type {kind!r}",
-                param=f"{where}[{i}]",
+                f"{path}[{i}] must be a text part, got type {kind!r}",
+                param=f"{path}[{i}]",
                 hint=(
                     "this server takes text only; send images and audio to a model that reads them"
                 ),
@@ -90,28 +88,28 @@ def _text(content: object, where: str, *, optional: bool) -> str:
     return "\n".join(texts)
 
 
-def _check_tool_calls(calls: object, where: str) -> list[dict[str, Any]]:
+def _check_tool_calls(calls: object, path: str) -> list[dict[str, Any]]:
     if not isinstance(calls, Sequence) or isinstance(calls, (str, bytes)):
-        raise InvalidRequestError(f"{where} must be a list", param=where)
+        raise InvalidRequestError(f"{path} must be a list", param=path)
     checked = []
     for i, call in enumerate(calls):
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise InvalidRequestError(
-                f"{where}[{i}].function must be an object with a name", param=f"{where}[{i}]"
+                f"{path}[{i}].function must be an object with a name", param=f"{path}[{i}]"
             )
         arguments = function.get("arguments")
         if isinstance(arguments, str):
-            arguments = _parse_arguments(arguments, f"{where}[{i}].function.arguments")
+            arguments = _parse_arguments(arguments, f"{path}[{i}].function.arguments")
         checked.append({**call, "function": {**function, "arguments": arguments}})
     return checked
 
 
-def _parse_arguments(text: str, where: str) -> dict[str, Any]:
+def _parse_arguments(text: str, path: str) -> dict[str, Any]:
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"{where} is not valid JSON: {error}", param=where) from error
+        raise InvalidRequestError(f"{path} is not valid JSON: {error}", param=path) from error
     if not isinstance(value, dict):
-        raise InvalidRequestError(f"{where} must be a JSON object", param=where)
+        raise InvalidRequestError(f"{path} must be a JSON object", param=path)
     return value

@@ -1,10 +1,9 @@
-"""Chat messages to one prompt text: the checkpoint's Jinja template, in a sandbox, rendered as
-`transformers` does.
+"""Chat messages to one prompt text: the checkpoint's Jinja template, rendered in a sandbox.
 
-The sandbox stops templates from reaching Python's internals; `_SandboxedEnvironment` further bounds
-loops and repeated text. That keeps a careless template from harm; it does not make one from a
-stranger safe (text can still be doubled in a loop), so templates come from the checkpoint or the
-operator, never from a request.
+The result is that of `transformers`. The sandbox stops templates from reaching Python's internals;
+`_SandboxedEnvironment` further bounds loops and repeated text. That keeps a careless template from
+harm. It does not make an untrusted one safe (text can still be doubled in a loop), so templates
+come from the checkpoint or the operator, never from a request.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class ChatTemplate:
     """The chat template of one model.
 
     Args:
-        sources: One Jinja source, or several by name; `tool_use` is taken for requests with tools,
+        sources: One Jinja source, or several by name; `tool_use` serves requests with tools,
             `rag` for those with documents, else `default`.
         special_tokens: Available to the template under their names (`bos_token` ...).
         now: The time that `strftime_now` formats.
@@ -55,8 +54,7 @@ class ChatTemplate:
         self._environment = _environment(now)
         self._sources = named
         self._templates = {name: self._compile(name, source) for name, source in named.items()}
-        # OpenAI renamed "system"; templates older than that would write the new name out as an
-        # unknown role.
+        # OpenAI renamed "system" to "developer"; older templates do not know the new role.
         self._renames_developer = not any("developer" in source for source in named.values())
 
     @classmethod
@@ -72,8 +70,7 @@ class ChatTemplate:
         continue_final_message: bool = False,
         **variables: Any,
     ) -> str:
-        """The prompt text. Encode it with `add_special_tokens=False`: the template has written
-        them.
+        """The prompt text, special tokens included: encode it with `add_special_tokens=False`.
 
         Args:
             messages: As in the OpenAI API; contents are a string or a list of text parts (joined by
@@ -113,7 +110,7 @@ class ChatTemplate:
 
     @cached_property
     def writes_documents(self) -> bool:
-        """Whether the template has a place of its own for `documents`."""
+        """Whether the template itself writes `documents`."""
         source = self._sources.get(self._choose(with_tools=False, with_documents=True), "")
         return "documents" in meta.find_undeclared_variables(self._environment.parse(source))
 
@@ -127,8 +124,8 @@ class ChatTemplate:
             return False
 
     def _choose(self, with_tools: bool, with_documents: bool) -> str:
-        wanted = ["tool_use"] * with_tools + ["rag"] * with_documents
-        name = next((name for name in wanted if name in self._templates), "default")
+        names = ["tool_use"] * with_tools + ["rag"] * with_documents
+        name = next((name for name in names if name in self._templates), "default")
         if name not in self._templates:
             raise InvalidRequestError(
                 "this model has no chat template",
@@ -150,9 +147,7 @@ class ChatTemplate:
 
 
 class _SandboxedEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, in which `*` and `**` cannot make huge values either, at compile time or
-    later.
-    """
+    """Jinja's sandbox, in which `*` and `**` cannot make huge values either."""
 
     intercepted_binops = frozenset(["*", "**"])
 
@@ -177,9 +172,7 @@ class _Generation(Extension):
 
 
 class _BoundedRange:
-    """`range` for templates; all calls of one rendering share one bound, which nested loops exhaust
-    as well.
-    """
+    """`range` for templates; all calls of one rendering share one bound, nested loops, too."""
 
     def __init__(self) -> None:
         self._left = MAX_LOOP_STEPS
@@ -230,7 +223,7 @@ def _render(template: Template, context: dict[str, Any]) -> str:
         for piece in template.generate(context):
             length += len(piece)
             if length > MAX_PROMPT_CHARS:
-                # Long messages do this to any template, so it is no fault of the template's.
+                # Long messages do this to any template, so it is not the template's error.
                 message = (
                     f"the chat template writes more than {MAX_PROMPT_CHARS} characters for these"
                     " messages"
@@ -250,9 +243,7 @@ def _render(template: Template, context: dict[str, Any]) -> str:
         ) from error
     except RequestTooLargeError:
         raise
-    except (
-        Exception
-    ) as error:  # templates can fail with any exception, from `raise_exception` to TypeError
+    except Exception as error:  # templates can fail with any, from `raise_exception` to TypeError
         raise InvalidRequestError(
             f"the chat template does not accept these messages: {error}",
             param="messages",
@@ -262,14 +253,12 @@ def _render(template: Template, context: dict[str, Any]) -> str:
 
 
 def _cut_at_mark(text: str, final_text: str) -> str:
-    """The rendered text up to the mark; without trailing space if the template trims (as
-    transformers does).
-    """
-    at = text.rfind(_MARK.strip())
-    if at < 0 or final_text.strip() not in text:
+    """The rendered text up to the mark; as in transformers, trimmed if the template trims."""
+    position = text.rfind(_MARK.strip())
+    if position < 0 or final_text.strip() not in text:
         raise InvalidRequestError(
             "continue_final_message: the chat template does not write out the last message",
             param="continue_final_message",
             hint="this model's template changes or drops it; use the completions endpoint",
         )
-    return text[:at] if text.startswith(_MARK, at) else text[:at].rstrip()
+    return text[:position] if text.startswith(_MARK, position) else text[:position].rstrip()

@@ -21,15 +21,14 @@ class DocumentUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextReport:
-    """Where a prompt's tokens come from, and what is missing in it; all counts but those of turns
-    are tokens.
+    """Where a prompt's tokens come from, and what is missing in it.
 
-    The kept ones (system, documents, history, last message, template) add up to ``prompt_tokens``.
+    All counts but those of turns are tokens. The kept ones (system, documents, history, last
+    message, template) add up to ``prompt_tokens``.
 
     Attributes:
         max_tokens: How many the prompt might have had.
-        template_tokens: What the chat template adds around the texts, less what it leaves out of
-            them.
+        template_tokens: What the chat template adds to the texts, less what it leaves out of them.
         documents: One entry per document, in the order given.
     """
 

@@ -1,11 +1,10 @@
-"""Output tokens to text as they come: complete characters only, at a cost that grows with the
-tokens, not their square.
+"""Output tokens to text as they come: complete characters only, at a cost linear in the tokens.
 
-Two ways, by the tokenizer's decoder. A byte-level one maps every token to bytes, so the output is
-one byte stream with an incremental UTF-8 decoder behind it. Every other one is asked for the text
-of a short window of the latest tokens, with and without the new ones (the prefix and read offsets
-of text-generation-inference and vLLM). The `DecodeStream` of the `tokenizers` library is not used:
-it raises "Invalid prefix" on outputs that are no valid UTF-8.
+There are two ways, by the tokenizer's decoder. A byte-level one maps every token to bytes, so the
+output is one byte stream with an incremental UTF-8 decoder behind it. Every other one is asked for
+the text of a short window of the latest tokens, with and without the new ones (the prefix and read
+offsets of text-generation-inference and vLLM). The `DecodeStream` of the `tokenizers` library is
+not used: it raises "Invalid prefix" on outputs that are no valid UTF-8.
 """
 
 from __future__ import annotations
@@ -63,9 +62,7 @@ class IncrementalDetokenizer:
         return self._stream.push(token_ids)
 
     def finish(self) -> str:
-        """The text still held back: incomplete characters as `decode` gives them. Empty when called
-        again.
-        """
+        """The text still held back, as `decode` gives it; empty when called again."""
         if self._finished:
             return ""
         self._finished = True
@@ -73,9 +70,7 @@ class IncrementalDetokenizer:
 
 
 class _ByteStream:
-    """Byte-level tokens: Python's replacement of invalid UTF-8 is the one that the library uses
-    (both Unicode's).
-    """
+    """Byte-level tokens. Python and the library replace invalid UTF-8 alike, as Unicode says."""
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
         self._token_bytes = tokenizer.token_bytes
@@ -85,7 +80,7 @@ class _ByteStream:
     def push(self, token_ids: Iterable[int]) -> str:
         skip = self._skip
         data = self._held + b"".join([self._token_bytes(t) for t in token_ids if t not in skip])
-        # What an incremental decoder calls, which is written in Python and takes as long again.
+        # An incremental decoder calls the same, but is written in Python and takes twice as long.
         text, num_read = codecs.utf_8_decode(data, "replace", False)
         self._held = data[num_read:]
         return text
@@ -121,9 +116,8 @@ class _WindowStream:
             return ""
         text = self._decode(self._ids)
         if self._byte_level and text.endswith("\ufffd"):
-            return (
-                ""  # a byte-level step inside a longer decoder: perhaps the middle of a character
-            )
+            # A byte-level step inside a longer decoder: perhaps the middle of a character.
+            return ""
         new = text[len(self._prefix) :]
         rest = self._decode(self._ids[self._read :])
         if rest:
@@ -140,9 +134,7 @@ class _WindowStream:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
     def _visible(self, token_id: int) -> bool:
-        """Skipped and unknown tokens are dropped first, as `decode` does: a window of them has no
-        text to start on.
-        """
+        """Whether a token has text: `decode` drops unknown tokens, and special ones if asked to."""
         if self._skip_special and token_id in self._tokenizer.special_ids:
             return False
         return self._tokenizer.backend.id_to_token(token_id) is not None

@@ -1,6 +1,4 @@
-"""Documents that come with a chat: how they are written into the prompt, and which of them a
-question is about.
-"""
+"""Documents that come with a chat: written into its prompt, and ranked by its question."""
 
 from __future__ import annotations
 
@@ -13,8 +11,7 @@ from typing import Any
 from twostroke.text.chat_template import ChatTemplate
 
 HEADING = "Documents:"
-# Where words are not set apart by spaces (Thai, Lao, Japanese, Chinese), each character counts as a
-# word.
+# Thai, Lao, Japanese and Chinese have no spaces between words: each character counts as a word.
 _SPACELESS = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(f"[{_SPACELESS}]|[^\\W{_SPACELESS}]+")
 
@@ -24,7 +21,7 @@ class Document:
     """Something retrieved for the model to read.
 
     Attributes:
-        id: How the prompt and the report call it.
+        id: Its name in the prompt and in the report.
         score: How well it fits the question, on any scale; more is better.
     """
 
@@ -34,13 +31,13 @@ class Document:
     score: float | None = None
 
     def written(self) -> str:
-        """As it stands in a prompt whose template has no place for documents."""
+        """As text, for a prompt whose template does not write documents."""
         return (
             f"[{self.id}] {self.title}\n{self.text}" if self.title else f"[{self.id}]\n{self.text}"
         )
 
     def variables(self) -> dict[str, str]:
-        """As templates that have such a place read it."""
+        """As the variables that templates read which write documents themselves."""
         return {
             "doc_id": self.id,
             **({"title": self.title} if self.title else {}),
@@ -53,8 +50,8 @@ def without_special_tokens(
 ) -> list[Document]:
     """The documents with a space inside each special token, which thereby is plain text.
 
-    What was retrieved is not the user's own: a page that spells out ``<|im_end|>`` must not end the
-    turn it lies in.
+    Retrieved text is not trusted: a page that spells out ``<|im_end|>`` must not end the turn that
+    it is in.
     """
     special = "|".join(
         re.escape(text) for text in sorted(special_texts, key=len, reverse=True) if len(text) > 1
@@ -115,20 +112,20 @@ def _with_block(
 
 
 def bm25_scores(question: str, texts: Sequence[str]) -> list[float]:
-    """How well each text fits the question: BM25 as Lucene has it (k1 1.5, b 0.75); 0 if no word is
-    shared.
+    """How well each text fits the question, by BM25 (k1 1.5, b 0.75); 0 if no word is shared.
 
-    Source: Robertson et al., Okapi at TREC-3 (1994), as computed by the library ``bm25s``.
+    Source: Robertson et al., Okapi at TREC-3 (1994), in Lucene's variant, as computed by the
+    library ``bm25s``.
     """
-    asked = set(_words(question))
-    # Words that nobody asked for count for a text's length alone: one of them stands for all.
-    words = [[word if word in asked else "" for word in _words(text)] for text in texts]
-    shared = sorted(asked & set().union(*words))
+    question_words = set(_words(question))
+    # All other words count for a text's length alone, so "" stands for each of them.
+    words = [[word if word in question_words else "" for word in _words(text)] for text in texts]
+    shared = sorted(question_words & set().union(*words))
     if not shared:
         return [0.0] * len(texts)
-    import bm25s  # 0.1 s, for those alone who rank
+    import bm25s  # here, since it costs 0.1 s
 
-    # The library turns its own logger to DEBUG when it is imported.
+    # The library sets its logger to DEBUG when it is imported.
     logging.getLogger("bm25s").setLevel(logging.WARNING)
     index = bm25s.BM25()
     index.index(words, show_progress=False)

@@ -1,6 +1,4 @@
-"""Stop strings in streamed text: found at once, never shown, at a cost that grows with the text
-alone.
-"""
+"""Stop strings in streamed text: found at once, never shown, at a cost linear in the text."""
 
 from __future__ import annotations
 
@@ -8,8 +6,7 @@ from collections.abc import Sequence
 
 
 class StopChecker:
-    """Looks for stop strings in text that comes in pieces; the result does not depend on how it is
-    cut.
+    """Looks for stop strings in text that comes in pieces, however it is cut.
 
     The match is the one that is complete first, as if the text came character by character; of
     several that end together, the longest. Text that may be the start of a stop string is held
@@ -25,9 +22,8 @@ class StopChecker:
         # Longest first, so that it wins where several end at the same character.
         self._stops = sorted(dict.fromkeys(stop), key=len, reverse=True)
         self._failures = [_failure_table(s) for s in self._stops]
-        self._states = [0] * len(
-            self._stops
-        )  # how many characters of each string the text now ends with
+        # How many characters of each string the text now ends with.
+        self._states = [0] * len(self._stops)
         self._include = include_stop
         self._held = ""
         self.matched: str | None = None
@@ -47,9 +43,9 @@ class StopChecker:
         if not self._stops:
             return text, None
         for i, char in enumerate(text):
-            found = self._advance(char)
-            if found is not None and armed:
-                return self._cut(text[: i + 1], found), found
+            stop = self._advance(char)
+            if stop is not None and armed:
+                return self._cut(text[: i + 1], stop), stop
         buffer = self._held + text
         shown = len(buffer) - (0 if self._include else max(self._states))
         if self._include:
@@ -64,10 +60,8 @@ class StopChecker:
         return held
 
     def _advance(self, char: str) -> str | None:
-        """Move every automaton by one character; returns the longest string that is complete
-        now.
-        """
-        found = None
+        """Move every automaton by one character; the longest string that is complete now."""
+        longest = None
         for i, stop in enumerate(self._stops):
             state, failure = self._states[i], self._failures[i]
             while state and stop[state] != char:
@@ -75,20 +69,21 @@ class StopChecker:
             if stop[state] == char:
                 state += 1
             if state == len(stop):
-                found = found or stop
+                longest = longest or stop
                 state = failure[state - 1]
             self._states[i] = state
-        return found
+        return longest
 
-    def _cut(self, text: str, found: str) -> str:
-        self.matched = found
+    def _cut(self, text: str, stop: str) -> str:
+        self.matched = stop
         buffer, self._held = self._held + text, ""
-        return buffer if self._include else buffer[: len(buffer) - len(found)]
+        return buffer if self._include else buffer[: len(buffer) - len(stop)]
 
 
 def _failure_table(pattern: str) -> list[int]:
-    """For each prefix of `pattern`: how long its longest proper suffix is that is also a prefix
-    (Knuth et al. 1977).
+    """For each prefix of `pattern`: the length of its longest proper suffix that is a prefix.
+
+    Source: Knuth, Morris and Pratt, Fast pattern matching in strings (1977).
     """
     table = [0] * len(pattern)
     state = 0

@@ -1,6 +1,4 @@
-"""A checkpoint's tokenizer, over the `tokenizers` library, with what `tokenizer_config.json` adds
-to it.
-"""
+"""A checkpoint's tokenizer, over the `tokenizers` library and with `tokenizer_config.json`."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 from twostroke.core.errors import InvalidRequestError, ModelLoadError
 from twostroke.text.byte_tokens import byte_level_bytes, decoder_steps, fallback_byte, space_symbol
 
-# Longer texts are encoded where the library lets go of the GIL, which it does for batches alone.
+# Longer texts are encoded as a batch: only for batches does the library release the GIL.
 LONG_TEXT = 20_000
 
 SPECIAL_TOKEN_NAMES = (
@@ -113,10 +111,9 @@ class Tokenizer:
         )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`; special tokens written out in it are recognized, as `transformers`
-        does.
+        """Token ids of `text`; special tokens written out in it are recognized.
 
-        So a chat message that contains `<|im_end|>` ends the message early, here as there: the
+        As in `transformers`, a chat message that contains `<|im_end|>` ends the message early: the
         tokenizer cannot tell the template's markers from the user's. A rendered chat template
         brings its own BOS: encode it with `add_special_tokens=False`.
 
@@ -141,41 +138,30 @@ class Tokenizer:
         return list(map(len, self.encode_all(texts)))
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text by itself, without the model's BOS; all cores work, none holds the
-        GIL.
-        """
+        """Token ids of each text by itself, without the model's BOS; on all cores, GIL released."""
         encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def prefix(self, text: str, num_tokens: int) -> str:
-        """What the first `num_tokens` tokens of a text stand for; a character that they would split
-        stays whole.
-        """
+        """The text of the first `num_tokens` tokens; a character that they split stays whole."""
         if num_tokens < 1:
             return ""
         if self.max_chars_per_token is not None:
-            text = text[
-                : num_tokens * self.max_chars_per_token
-            ]  # what lies behind need not be encoded
-        offsets = self.backend.encode_batch([text], add_special_tokens=False)[
-            0
-        ].offsets  # [tokens] of (start, end)
+            text = text[: num_tokens * self.max_chars_per_token]  # the rest need not be encoded
+        encoding = self.backend.encode_batch([text], add_special_tokens=False)[0]
+        offsets = encoding.offsets  # [tokens] of (start, end)
         return text if num_tokens >= len(offsets) else text[: offsets[num_tokens - 1][1]]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Text of `ids`; bytes that are no UTF-8 become U+FFFD, ids outside the vocabulary become
-        nothing.
-        """
-        if len(ids) > LONG_TEXT:  # of batches the library lets go of the GIL
+        """Text of `ids`; invalid UTF-8 becomes U+FFFD, unknown ids become nothing."""
+        if len(ids) > LONG_TEXT:  # as a batch: see LONG_TEXT
             return str(self.backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)[0])
         text: str = self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 
     @cached_property
     def max_chars_per_token(self) -> int | None:
-        """No token stands for more characters of a text than this; ``None`` if tokens may drop text
-        altogether.
-        """
+        """The most characters that a token stands for; ``None`` if tokens may drop text."""
         if self._step_types != {"ByteLevel"} and "ByteFallback" not in self._step_types:
             return None
         # Unicode's normal forms compose at most four characters into one.
@@ -183,27 +169,22 @@ class Tokenizer:
         return shrinks * max(map(len, self.backend.get_vocab(with_added_tokens=True)), default=1)
 
     def piece(self, token_id: int) -> str:
-        """The token as the vocabulary spells it (``Ġthe``, ``▁the``); empty outside the
-        vocabulary.
-        """
+        """The token as the vocabulary spells it (``Ġthe``, ``▁the``); empty outside of it."""
         return self.backend.id_to_token(token_id) or ""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that a token stands for: possibly a part of a character; empty outside the
-        vocabulary.
+        """The bytes of a token, possibly a part of a character; empty outside the vocabulary.
 
         Joined over an output they give its UTF-8 text, up to a leading space that
         sentencepiece-like tokenizers drop.
         """
-        known = self._bytes.get(token_id)
-        if known is None:
-            known = self._bytes[token_id] = self._compute_bytes(token_id)
-        return known
+        data = self._bytes.get(token_id)
+        if data is None:
+            data = self._bytes[token_id] = self._compute_bytes(token_id)
+        return data
 
     def token_text(self, token_id: int) -> str:
-        """The token as text by itself, for people: with its leading space; U+FFFD for parts of
-        characters.
-        """
+        """The token as text: with its leading space, and U+FFFD for a part of a character."""
         return self.token_bytes(token_id).decode("utf-8", errors="replace")
 
     def _compute_bytes(self, token_id: int) -> bytes:
@@ -228,10 +209,10 @@ class Tokenizer:
 def _not_unicode(text: object) -> InvalidRequestError:
     if not isinstance(text, str):
         return InvalidRequestError(f"text must be a string, got {type(text).__name__}")
-    at = next((i for i, c in enumerate(text) if "\ud800" <= c <= "\udfff"), 0)
+    position = next((i for i, c in enumerate(text) if "\ud800" <= c <= "\udfff"), 0)
     hint = "send characters beyond U+FFFF as UTF-8 or as a complete pair of \\u escapes"
     return InvalidRequestError(
-        f"the text holds a lone surrogate at character {at}, which is not Unicode", hint=hint
+        f"the text holds a lone surrogate at character {position}, which is not Unicode", hint=hint
     )
 
 
@@ -293,42 +274,41 @@ def _add_declared_tokens(
                 raise ModelLoadError(
                     message, hint=f"the tokenizer files in {folder} do not belong together"
                 )
-    known = {t.content for t in backend.get_added_tokens_decoder().values() if t.special}
+    special_texts = {t.content for t in backend.get_added_tokens_decoder().values() if t.special}
     marked = [e["content"] for _, e in entries if e.get("special")] + list(specials)
     marked += [
         t for t in map(_token_text, config.get("additional_special_tokens") or ()) if t is not None
     ]
     for text in dict.fromkeys(marked):
-        if text not in known and backend.token_to_id(text) is not None:
+        if text not in special_texts and backend.token_to_id(text) is not None:
             backend.add_special_tokens([AddedToken(text, normalized=False)])
 
 
 def _set_bos_and_eos(backend: Backend, config: dict[str, Any], specials: Mapping[str, str]) -> None:
-    """`add_bos_token` and `add_eos_token`, where written, override the post-processor (as in
-    transformers 5).
-    """
+    """As in transformers 5, `add_bos_token` and `add_eos_token` override the post-processor."""
     if "add_bos_token" not in config and "add_eos_token" not in config:
         return
     single, tokens = ["$A:0"], []
-    for flag, name, at in (("add_bos_token", "bos_token", 0), ("add_eos_token", "eos_token", 2)):
+    for flag, name, position in (
+        ("add_bos_token", "bos_token", 0),
+        ("add_eos_token", "eos_token", 2),
+    ):
         text = specials.get(name)
         token_id = None if text is None else backend.token_to_id(text)
         if config.get(flag) and text is not None and token_id is not None:
-            single.insert(at, f"{text}:0")
+            single.insert(position, f"{text}:0")
             tokens.append((text, token_id))
     backend.post_processor = TemplateProcessing(single=single, special_tokens=tokens)
 
 
 def _read_chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
-    """Files win over the configuration, whose `chat_template` is one source or a list of named
-    ones.
-    """
+    """Chat templates by name; files win over `chat_template` of the configuration."""
     templates: dict[str, str] = {}
-    written = config.get("chat_template")
-    if isinstance(written, str):
-        templates["default"] = written
-    elif isinstance(written, list):
-        templates.update({entry["name"]: entry["template"] for entry in written})
+    configured = config.get("chat_template")
+    if isinstance(configured, str):
+        templates["default"] = configured
+    elif isinstance(configured, list):  # named ones
+        templates.update({entry["name"]: entry["template"] for entry in configured})
     try:
         if (path := folder / "chat_template.jinja").is_file():
             templates["default"] = path.read_text(encoding="utf-8")

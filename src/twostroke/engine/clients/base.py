@@ -13,7 +13,7 @@ from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.text.tokenizer import Tokenizer
 
 
-class TokenUsage(NamedTuple):
+class ChargedTokens(NamedTuple):
     """What a request made the engine do. Its prompt counts once whatever ``n``, cached or not."""
 
     prompt_tokens: int
@@ -45,10 +45,10 @@ class OutputStream(Protocol):
         """End all samples now and free what they hold; harmless after the end."""
 
     @property
-    def usage(self) -> TokenUsage:
+    def usage(self) -> ChargedTokens:
         """What the request has used so far, whether or not its outputs have been read."""
 
-    def when_ended(self, on_end: Callable[[TokenUsage], None]) -> None:
+    def when_ended(self, on_end: Callable[[ChargedTokens], None]) -> None:
         """Have ``on_end`` called once, on the event loop's thread, when the engine is through.
 
         That is after its last output, a failure, or an abort: what the step in flight still gave is

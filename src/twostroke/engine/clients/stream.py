@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from twostroke.core.errors import ErrorMessage
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
-from twostroke.engine.clients.base import TokenUsage
+from twostroke.engine.clients.base import ChargedTokens
 from twostroke.engine.messages import GenerationRequest
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class AsyncStream:
         self._aborted = False
         self._send_abort = send_abort
         self._prompt_tokens = self._output_tokens = 0
-        self._on_end: list[Callable[[TokenUsage], None]] = []
+        self._on_end: list[Callable[[ChargedTokens], None]] = []
 
     def listen(self, on_output: Callable[[RequestOutput], None]) -> None:
         self._on_output = on_output
@@ -61,10 +61,10 @@ class AsyncStream:
         self._aborted = True
 
     @property
-    def usage(self) -> TokenUsage:
-        return TokenUsage(self._prompt_tokens, self._output_tokens)
+    def usage(self) -> ChargedTokens:
+        return ChargedTokens(self._prompt_tokens, self._output_tokens)
 
-    def when_ended(self, on_end: Callable[[TokenUsage], None]) -> None:
+    def when_ended(self, on_end: Callable[[ChargedTokens], None]) -> None:
         if self._unfinished:
             self._on_end.append(on_end)
         else:

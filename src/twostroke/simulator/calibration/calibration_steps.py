@@ -26,6 +26,7 @@ from statistics import median
 from typing import NamedTuple
 
 from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.events import StepEvent
@@ -315,8 +316,7 @@ def _run(
         outputs = engine.step()
         seconds = engine.clock() - began
         for ended in outputs:
-            if ended.error is not None:
-                raise ended.error.to_exception()
+            raise_output_error(ended)
         event = engine.recorder.events(last)[-1]
         last = event.step
         shape = step_shape(event)

@@ -1,0 +1,48 @@
+"""The seam between a generation and its API: outputs become the objects of that API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from twostroke.core.output import RequestOutput
+from twostroke.engine.answer import CollectedAnswer
+
+
+@dataclass(slots=True)
+class CallTokens:
+    """Tokens of one call so far, over all its prompts and samples.
+
+    Attributes:
+        prompt: A prompt counts once, however many samples it has.
+        cached: Those of them that the prefix cache had, by prompt.
+    """
+
+    prompt: int
+    completion: int
+    cached: list[int]
+
+
+class ResponseFormat(Protocol):
+    """What one route promises to send. Choices are numbered over all prompts.
+
+    The choice of a sample is ``prompt * n + sample``. ``tokens`` is the generation's own: read it
+    during the call, do not keep or change it.
+    """
+
+    def chunk(
+        self, choice: int, output: RequestOutput, tokens: CallTokens, *, first: bool, last: bool
+    ) -> bytes:
+        """The server-sent events for what a step added to a choice; empty while text is held back.
+
+        Args:
+            first: Nothing has been sent of this choice.
+            last: Nothing follows, of no choice; what ends the stream is part of the events.
+        """
+
+    def failure(self, error: Exception) -> bytes:
+        """The last events of a stream in which something has been sent already."""
+
+    def complete(self, answers: Sequence[CollectedAnswer], tokens: CallTokens) -> object:
+        """The whole answer, for JSON: ``answers`` has one entry for each choice, ended."""

@@ -1,0 +1,1 @@
+"""The transport: connections, request bodies, server-sent events, errors, health, life cycle."""

@@ -1,0 +1,217 @@
+"""From exceptions to HTTP: one table gives each class its status, ``type`` and ``code``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match
+
+from twostroke.core.errors import (
+    EngineDeadError,
+    EngineError,
+    InvalidKeyError,
+    InvalidRequestError,
+    LimitStorageError,
+    MissingKeyError,
+    ModelLoadingError,
+    ModelNotFoundError,
+    NonFiniteLogitsError,
+    QueueFullError,
+    RequestFailedError,
+    RequestRateError,
+    RequestTooLargeError,
+    RevokedKeyError,
+    ShuttingDownError,
+    TokenRateError,
+    TwostrokeError,
+)
+from twostroke.server.http.request_id import request_id
+from twostroke.server.http.validation_errors import describe_validation
+
+logger = logging.getLogger(__name__)
+
+
+class BodyTooLargeError(InvalidRequestError):
+    """A request's body exceeds ``--max-body-size``."""
+
+
+class MalformedRequestError(InvalidRequestError):
+    """The bytes of a request are not valid HTTP."""
+
+
+class HeadTooLargeError(InvalidRequestError):
+    """The request's line and headers are larger than any client has reason to send."""
+
+
+class RequestTimeoutError(InvalidRequestError):
+    """The rest of a request did not come."""
+
+
+class ErrorRule(NamedTuple):
+    """How one class of error looks to a client."""
+
+    status: int
+    type: str
+    code: str | None
+    retry_after: int | None = None
+
+
+# The most derived class of an exception that is listed here decides.
+ERROR_RULES: dict[type[BaseException], ErrorRule] = {
+    InvalidRequestError: ErrorRule(400, "invalid_request_error", "invalid_value"),
+    RequestTooLargeError: ErrorRule(400, "invalid_request_error", "context_length_exceeded"),
+    ModelNotFoundError: ErrorRule(404, "invalid_request_error", "model_not_found"),
+    BodyTooLargeError: ErrorRule(413, "invalid_request_error", "body_too_large"),
+    HeadTooLargeError: ErrorRule(431, "invalid_request_error", "head_too_large"),
+    RequestTimeoutError: ErrorRule(408, "invalid_request_error", "request_timeout"),
+    MissingKeyError: ErrorRule(401, "invalid_request_error", "missing_api_key"),
+    InvalidKeyError: ErrorRule(401, "invalid_request_error", "invalid_api_key"),
+    RevokedKeyError: ErrorRule(403, "invalid_request_error", "revoked_api_key"),
+    # OpenAI's types name what there was too much of.
+    RequestRateError: ErrorRule(429, "requests", "rate_limit_exceeded", retry_after=1),
+    TokenRateError: ErrorRule(429, "tokens", "rate_limit_exceeded", retry_after=1),
+    LimitStorageError: ErrorRule(503, "server_error", "rate_limit_storage", retry_after=5),
+    QueueFullError: ErrorRule(429, "rate_limit_error", "queue_full", retry_after=1),
+    ShuttingDownError: ErrorRule(503, "server_error", "shutting_down", retry_after=5),
+    ModelLoadingError: ErrorRule(503, "server_error", "model_loading", retry_after=2),
+    EngineDeadError: ErrorRule(503, "server_error", "engine_dead", retry_after=10),
+    EngineError: ErrorRule(500, "server_error", "engine_error"),
+    RequestFailedError: ErrorRule(500, "server_error", "request_failed"),
+    NonFiniteLogitsError: ErrorRule(500, "server_error", "non_finite_logits"),
+    Exception: ErrorRule(500, "server_error", "internal_error"),
+}
+
+
+class ErrorBody(msgspec.Struct):
+    """OpenAI's error object."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorEnvelope(msgspec.Struct):
+    error: ErrorBody
+
+
+def error_rule(error: BaseException) -> ErrorRule:
+    """The rule of the nearest ancestor of ``error`` in the table."""
+    return next(ERROR_RULES[cls] for cls in type(error).__mro__ if cls in ERROR_RULES)
+
+
+def encode_error(error: Exception) -> bytes:
+    """``{"error": {...}}``; the text of any other error than a ``TwostrokeError`` stays hidden."""
+    rule = error_rule(error)
+    if isinstance(error, TwostrokeError):
+        message = f"{error.message}. Hint: {error.hint}" if error.hint else error.message
+        return _encode_envelope(message, rule, getattr(error, "param", None))
+    return _encode_envelope("internal server error; the server's log has the cause", rule, None)
+
+
+def error_response(error: Exception) -> Response:
+    rule = error_rule(error)
+    response = _response(
+        encode_error(error), rule.status, getattr(error, "retry_after", rule.retry_after)
+    )
+    if rule.status == 401:
+        response.headers["www-authenticate"] = "Bearer"
+    return response
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Give every error of ``app`` OpenAI's shape.
+
+    That is ``TwostrokeError``, the validator's errors, unknown routes and bugs.
+    """
+
+    async def typed_error(request: Request, error: Exception) -> Response:
+        if error_rule(error).status == 500:
+            name = request_id(request.scope)
+            logger.error(
+                "%s: %s %s failed: %s",
+                name,
+                request.method,
+                request.url.path,
+                error,
+                exc_info=error,
+            )
+        response = error_response(error)
+        # A bug is answered outside all other layers, so nothing else adds the header.
+        response.headers["x-request-id"] = request_id(request.scope)
+        return response
+
+    async def invalid_body(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return error_response(describe_validation(error.errors()))
+
+    async def http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if isinstance(error.__cause__, TwostrokeError):
+            return error_response(error.__cause__)
+        if error.status_code == 400:
+            # FastAPI raises this for bodies alone, and without the reason.
+            return error_response(InvalidRequestError(UNREADABLE))
+        messages = {
+            404: f"there is no {request.url.path} here; /docs lists the routes",
+            405: f"{request.url.path} does not take {request.method}",
+        }
+        rule = ErrorRule(
+            error.status_code, _http_type(error.status_code), _HTTP_CODES.get(error.status_code)
+        )
+        body = _encode_envelope(messages.get(error.status_code, str(error.detail)), rule, None)
+        response = _response(body, error.status_code, None)
+        response.headers.update(error.headers or {})
+        if error.status_code == 405:
+            response.headers["allow"] = ", ".join(_methods(request))
+        return response
+
+    app.add_exception_handler(TwostrokeError, typed_error)
+    app.add_exception_handler(RequestValidationError, invalid_body)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(Exception, typed_error)
+
+
+UNREADABLE = (
+    "the body is not valid JSON in UTF-8, is nested too deeply, or holds a number that is too long"
+)
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+
+
+def _methods(request: Request) -> list[str]:
+    """All methods of a path; Starlette gives only those of its first route."""
+    verbs = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
+    routes: Sequence[BaseRoute] = request.app.routes
+    return [
+        verb
+        for verb in verbs
+        if any(r.matches({**request.scope, "method": verb})[0] is Match.FULL for r in routes)
+    ]
+
+
+def _http_type(status: int) -> str:
+    return "server_error" if status >= 500 else "invalid_request_error"
+
+
+def _encode_envelope(message: str, rule: ErrorRule, param: str | None) -> bytes:
+    body = ErrorBody(
+        _printable(message), rule.type, None if param is None else _printable(param), rule.code
+    )
+    return msgspec.json.encode(ErrorEnvelope(body))
+
+
+def _printable(text: str) -> str:
+    # A client's JSON may carry lone surrogates, which no encoder writes.
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _response(body: bytes, status: int, retry_after: int | None) -> Response:
+    headers = {} if retry_after is None else {"retry-after": str(retry_after)}
+    return Response(body, status_code=status, media_type="application/json", headers=headers)

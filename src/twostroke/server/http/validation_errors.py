@@ -1,0 +1,74 @@
+"""From pydantic's complaints about a body to one sentence with the name of one field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from twostroke.core.errors import InvalidRequestError
+
+# In messages, only the types of parts and the roles have a fixed set of values.
+TEXT_ONLY = "this server takes text only: no images, audio, files or tools"
+_UNION_TAGS = frozenset({"str", "int", "float", "bool", "dict", "list"})
+
+
+def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
+    """One sentence, with the field's name, for the first field that the validator names."""
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        return InvalidRequestError(
+            f"the body is not valid JSON: {first.get('ctx', {}).get('error', '')}"
+        )
+    if first["type"] == "string_unicode":
+        # Values are checked later, so this is a key, of which only the place can be written.
+        where = _field_name(first["loc"]) or "the body"
+        return InvalidRequestError(
+            f"{where} holds a key that is not Unicode", param=_field_name(first["loc"]) or None
+        )
+    if len(first["loc"]) < 2 and first["type"] not in ("unsupported_field", "unknown_field"):
+        hint = "send a JSON object, with the header Content-Type: application/json"
+        return InvalidRequestError("the body must be a JSON object", hint=hint)
+    # A union gives one error for each of its members; the one that got furthest was meant.
+    same_field = [error for error in errors if error["loc"][:2] == first["loc"][:2]]
+    error = max(same_field, key=lambda error: (error["type"] == "too_long", len(error["loc"])))
+    param = _field_name(error["loc"])
+    if error["type"] == "extra_forbidden":
+        # The last part is the client's own word, even if it looks like a union's tag.
+        return _unknown_field(_field_name(error["loc"][:-1]), str(error["loc"][-1]))
+    if error["type"] == "unknown_field":
+        return _unknown_field(param, error["ctx"]["field"])
+    if error["type"] == "unsupported_field":
+        param = f"{param}.{error['ctx']['field']}".lstrip(".")
+        return InvalidRequestError(
+            f"{param} is not supported by this server", param=param, hint="leave it out"
+        )
+    if error["type"] == "missing":
+        return InvalidRequestError(f"{param} is missing", param=param)
+    if error["type"] == "too_short":
+        return InvalidRequestError(f"{param} is empty", param=param, hint="send at least one")
+    if error["type"] == "too_long":
+        limit = f"{error['ctx']['max_length']} {error['ctx'].get('of', 'items')}"
+        return InvalidRequestError(
+            f"{param} holds more than {limit}", param=param, hint="send fewer"
+        )
+    texts = dict.fromkeys(e["msg"] for e in same_field if _field_name(e["loc"]) == param)
+    message = f"{param}: " + " or ".join(text[0].lower() + text[1:] for text in texts)
+    text_only = error["type"] == "literal_error" and param.startswith("messages")
+    return InvalidRequestError(message, param=param, hint=TEXT_ONLY if text_only else None)
+
+
+def _unknown_field(parent: str, name: str) -> InvalidRequestError:
+    name = name if len(name) <= 100 else name[:100] + "..."
+    param = f"{parent}.{name}" if parent else name
+    return InvalidRequestError(f"unknown field {param!r}", param=param)
+
+
+def _field_name(loc: Sequence[str | int]) -> str:
+    """``messages[0].content`` from pydantic's location, without the tags of unions."""
+    name = ""
+    for part in loc[1:]:
+        if isinstance(part, int):
+            name += f"[{part}]"
+        elif part not in _UNION_TAGS and "[" not in part:
+            name += f".{part}" if name else part
+    return name

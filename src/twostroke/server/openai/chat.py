@@ -1,0 +1,46 @@
+"""``POST /v1/chat/completions``: the way of a request, from its body to its answer."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from twostroke.core.errors import InvalidRequestError
+from twostroke.gateway.caller import caller_of
+from twostroke.server.generation.generation import Generation
+from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
+from twostroke.server.http.body_json import StrictRoute
+from twostroke.server.http.request_id import name_request
+from twostroke.server.openai.chat_answer import ChatChunk, ChatCompletion, ChatResponseFormat
+from twostroke.server.openai.chat_prompt import chat_prompt
+from twostroke.server.openai.chat_request import ChatCompletionRequest
+from twostroke.server.server_state import ServerState
+
+
+def chat_router(state: ServerState) -> APIRouter:
+    """The route of chat completions."""
+    router = APIRouter(route_class=StrictRoute, tags=["chat"])
+
+    responses = answer_responses(
+        ChatCompletion, "The answer; or, streamed, its pieces, then [DONE].", stream=ChatChunk
+    )
+
+    @router.post(
+        "/v1/chat/completions", response_class=Response, responses=responses | ERROR_RESPONSES
+    )
+    async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
+        """The model's answer to a conversation."""
+        model = state.model_for_new_work()
+        model.check_name(body.model)
+        params = body.to_params(model.client.info.sampling_defaults)
+        request_id = name_request(request.scope, "chatcmpl")
+        try:
+            prompt = await chat_prompt(model, body, params)
+            requests = body.engine_requests(request_id, [prompt.token_ids], params)
+            generation = Generation(model.client, caller_of(request.scope), request_id, requests)
+        except InvalidRequestError as error:
+            raise body.in_terms_of_chat(error) from error
+        answer = ChatResponseFormat(request_id, model, body, prompt)
+        return await generation.respond(answer, request, stream=bool(body.stream))
+
+    return router

@@ -1,0 +1,42 @@
+"""``POST /v1/completions``: the way of a request, from its body to its answer."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from twostroke.gateway.caller import caller_of
+from twostroke.server.generation.generation import Generation
+from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
+from twostroke.server.http.body_json import StrictRoute
+from twostroke.server.http.request_id import name_request
+from twostroke.server.openai.completion_answer import Completion, CompletionResponseFormat
+from twostroke.server.openai.completion_prompt import encode_prompts
+from twostroke.server.openai.completion_request import CompletionRequest
+from twostroke.server.server_state import ServerState
+
+
+def completions_router(state: ServerState) -> APIRouter:
+    """The route of text completions."""
+    router = APIRouter(route_class=StrictRoute, tags=["completions"])
+
+    responses = answer_responses(
+        Completion, "The answers; or, streamed, their pieces, then [DONE].", stream=Completion
+    )
+
+    @router.post("/v1/completions", response_class=Response, responses=responses | ERROR_RESPONSES)
+    async def create_completion(body: CompletionRequest, request: Request) -> Response:
+        """What the model writes after a text, or after each of several."""
+        model = state.model_for_new_work()
+        model.check_name(body.model)
+        params = body.to_params(model.client.info.sampling_defaults)
+        prompts = await encode_prompts(model, body, params)
+        request_id = name_request(request.scope, "cmpl")
+        token_ids = [prompt.token_ids for prompt in prompts]
+        requests = body.engine_requests(request_id, token_ids, params)
+        generation = Generation(model.client, caller_of(request.scope), request_id, requests)
+        tokenizer = model.client.tokenizer
+        answer = CompletionResponseFormat(request_id, model.name, tokenizer, body, prompts)
+        return await generation.respond(answer, request, stream=bool(body.stream))
+
+    return router

@@ -1,0 +1,117 @@
+"""The ``usage`` of an answer: its tokens, and how its prompt was put together."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Struct, UnsetType
+
+from twostroke.server.generation.response_format import CallTokens
+from twostroke.text.context_report import ContextReport
+
+
+class PromptTokensDetails(Struct):
+    cached_tokens: int
+
+
+class KeptTokens(Struct):
+    __doc__ = (
+        "They add up to the prompt's; ``template`` is what the chat template adds, less what it"
+        " leaves out."
+    )
+
+    system: int
+    documents: int
+    history: int
+    last_message: int
+    template: int
+
+
+class CutTokens(Struct):
+    """Missing at the end of documents that are there in part."""
+
+    documents: int
+
+
+class DroppedTokens(Struct):
+    documents: int
+    history: int
+
+
+class TurnCounts(Struct):
+    kept: int
+    dropped: int
+
+
+class ContextDocument(Struct):
+    __doc__ = (
+        "One of the request's documents; ``kept_tokens`` is 0 if it was left out, ``score`` null if"
+        " none was needed."
+    )
+
+    index: int
+    id: str
+    score: float | None
+    tokens: int
+    kept_tokens: int
+
+
+class ContextUsage(Struct):
+    """How a prompt was put together; all counts but those of turns are tokens."""
+
+    strategy: str
+    max_tokens: int
+    kept: KeptTokens
+    cut: CutTokens
+    dropped: DroppedTokens
+    turns: TurnCounts
+    documents: list[ContextDocument]
+
+
+class Usage(Struct):
+    """Tokens of one call, over all prompts and samples; a prompt counts once, whatever ``n``.
+
+    Attributes:
+        context: Of a chat that brought ``documents`` or ``context``.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    context: ContextUsage | UnsetType = UNSET
+
+
+# Of a chunk: OpenAI leaves it out, or writes null where usage comes at the end; vLLM can give it
+# with every chunk.
+ChunkUsage = Usage | UnsetType | None
+
+
+def make_usage(tokens: CallTokens) -> Usage:
+    """The usage of a call so far."""
+    return Usage(
+        tokens.prompt,
+        tokens.completion,
+        tokens.prompt + tokens.completion,
+        PromptTokensDetails(sum(tokens.cached)),
+    )
+
+
+def context_usage(report: ContextReport) -> ContextUsage:
+    """The part of the ``usage`` that reports how a prompt was put together."""
+    return ContextUsage(
+        strategy=report.strategy,
+        max_tokens=report.max_tokens,
+        kept=KeptTokens(
+            system=report.system_tokens,
+            documents=report.kept_document_tokens,
+            history=report.kept_history_tokens,
+            last_message=report.last_message_tokens,
+            template=report.template_tokens,
+        ),
+        cut=CutTokens(report.cut_document_tokens),
+        dropped=DroppedTokens(report.dropped_document_tokens, report.dropped_history_tokens),
+        turns=TurnCounts(report.kept_turns, report.dropped_turns),
+        documents=[
+            ContextDocument(use.index, use.id, use.score, use.tokens, use.kept_tokens)
+            for use in report.documents
+        ],
+    )

@@ -1,0 +1,111 @@
+"""Where a server is in its life: loading, ready or draining; and its model once that is there."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from typing import NoReturn, Protocol
+
+from twostroke.core.errors import ModelLoadingError, ShuttingDownError, TwostrokeError
+from twostroke.engine.clients.base import EngineClient
+from twostroke.server.options import ServerOptions
+from twostroke.server.served_model import ServedModel
+
+
+class OwnedEngine(EngineClient, Protocol):
+    """An engine that ends with the server that loaded it."""
+
+    def close(self) -> None: ...
+
+
+class ServerState:
+    """The life of one server: loading, ready, draining.
+
+    Args:
+        source: A loaded engine, or the future of one that is being loaded.
+    """
+
+    def __init__(self, source: EngineClient | Future[OwnedEngine], options: ServerOptions) -> None:
+        self._options = options
+        self._source = source
+        self._model: ServedModel | None = None
+        self._load_error: Exception | None = None
+        self._draining = False
+        self.settled = asyncio.Event()  # set once the model is there, or known not to come
+        if not isinstance(source, Future):
+            self._attach(source)
+
+    async def load(self) -> None:
+        """Wait for the model; a failure is kept and reported by ``/health``."""
+        if isinstance(self._source, Future):
+            try:
+                engine: OwnedEngine = await asyncio.wrap_future(self._source)
+                self._attach(engine)
+            except Exception as error:
+                self._load_error = error
+        self.settled.set()
+
+    @property
+    def load_error(self) -> Exception | None:
+        return self._load_error
+
+    def _attach(self, client: EngineClient) -> None:
+        self._model = ServedModel(client, self._options.served_model_name)
+
+    def begin_drain(self) -> None:
+        """From here on new work is refused."""
+        self._draining = True
+
+    async def drain(self) -> None:
+        """Refuse new work, and let what runs finish for ``--shutdown-timeout`` seconds."""
+        self.begin_drain()
+        if self._model is not None:
+            await self._model.client.drain(self._options.shutdown_timeout)
+
+    def num_unfinished(self) -> int:
+        """Requests that run or wait."""
+        if self._model is None:
+            return 0
+        stats = self._model.client.stats()
+        return stats.num_running + stats.num_waiting
+
+    def model(self) -> ServedModel:
+        """The model, to read about it.
+
+        Raises:
+            ModelLoadingError: It is not there yet, or never will be.
+        """
+        if self._model is None:
+            self._raise_not_loaded()
+        return self._model
+
+    def model_for_new_work(self) -> ServedModel:
+        """The model, to send it requests.
+
+        Raises:
+            ShuttingDownError: The server is draining.
+            ModelLoadingError: See ``model``.
+        """
+        if self._draining:
+            raise ShuttingDownError(
+                "the server is shutting down and takes no new work", hint="try another server"
+            )
+        return self.model()
+
+    def status(self) -> tuple[str, str | None]:
+        """``ok``, ``loading``, ``draining`` or ``unhealthy``, and why it is not ok."""
+        if self._draining:
+            return "draining", "the server is shutting down"
+        if self._load_error is not None:
+            return "unhealthy", f"the model could not be loaded: {self._load_error}"
+        if self._model is None:
+            return "loading", "the model is loading"
+        reason = self._model.client.unhealthy_reason()
+        return ("ok", None) if reason is None else ("unhealthy", reason)
+
+    def _raise_not_loaded(self) -> NoReturn:
+        if isinstance(self._load_error, TwostrokeError):
+            raise ModelLoadingError(
+                f"the model could not be loaded: {self._load_error}", hint=self._load_error.hint
+            )
+        raise ModelLoadingError("the model is loading", hint="wait until /health answers 200")

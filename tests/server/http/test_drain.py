@@ -1,0 +1,107 @@
+"""What a drain aborts ends as an error that clients repeat, not as half an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+
+import httpx
+import openai
+import pytest
+import pytest_asyncio
+
+from tests.fakes import FakeExecutor
+from tests.text.tiny_tokenizers import byte_level
+from twostroke.core.step import StepPlan, StepResult
+from twostroke.engine.clients.thread import AsyncEngine
+from twostroke.engine.llm_engine import LLMEngine
+from twostroke.server.application import create_app
+from twostroke.text.tokenizer import Tokenizer
+
+STEP_SECONDS = 0.03
+BODY = {"prompt": [1, 2, 3], "max_tokens": 100, "ignore_eos": True}
+
+
+class SlowExecutor(FakeExecutor):
+    """A hundred tokens take seconds."""
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        time.sleep(STEP_SECONDS)
+        return super().execute(plan)
+
+
+@pytest_asyncio.fixture
+async def engine() -> AsyncIterator[AsyncEngine]:
+    engine = AsyncEngine(LLMEngine(SlowExecutor(), Tokenizer(byte_level())))
+    yield engine
+    engine.close()
+
+
+def client_for(engine: AsyncEngine) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(create_app(engine)), base_url="http://test/v1/"
+    )
+
+
+def tokens(engine: AsyncEngine) -> float:
+    lines = engine.render_metrics()[0].decode().splitlines()
+    return next(
+        float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total")
+    )
+
+
+async def drain_when(engine: AsyncEngine, condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+    await engine.drain(0)
+
+
+async def test_an_answer_that_is_cut_off_is_a_503(engine: AsyncEngine) -> None:
+    async with client_for(engine) as client:
+        answer = asyncio.create_task(client.post("completions", json=BODY))
+        await drain_when(engine, lambda: engine.stats().num_running == 1)
+        response = await asyncio.wait_for(answer, 5)
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "shutting_down")
+    assert int(response.headers["retry-after"]) > 0
+
+
+async def test_a_stream_that_is_cut_off_ends_with_an_error(engine: AsyncEngine) -> None:
+    """OpenAI's client raises it."""
+    async with client_for(engine) as http:
+        answer = asyncio.create_task(http.post("completions", json={**BODY, "stream": True}))
+        await drain_when(engine, lambda: tokens(engine) > 2)
+        response = await asyncio.wait_for(answer, 5)
+    *chunks, error, done, end = response.text.split("\n\n")
+    assert len(chunks) > 1
+    assert not any('"finish_reason":"abort"' in chunk for chunk in chunks)
+    assert json.loads(error.removeprefix("data: "))["error"]["code"] == "shutting_down"
+    assert (done, end) == ("data: [DONE]", "")
+    again = httpx.MockTransport(
+        lambda _: httpx.Response(200, headers=response.headers, text=response.text)
+    )
+    http = httpx.AsyncClient(transport=again)
+    # Newer clients are annotated with httpx2, and take both.
+    url = "http://test/v1"
+    client = openai.AsyncOpenAI(api_key="x", base_url=url, http_client=http)  # type: ignore[arg-type]
+    with pytest.raises(openai.APIError, match="shut down before the answer was complete"):
+        async for _ in await client.completions.create(model="x", prompt="x", stream=True):
+            pass
+
+
+async def test_clients_need_not_wait_for_a_long_step(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends 5 s later, within a step perhaps: its clients saw the connection break."""
+    monkeypatch.setattr("tests.server.http.test_drain.STEP_SECONDS", 1.5)
+    async with client_for(engine) as client:
+        answer = asyncio.create_task(client.post("completions", json=BODY))
+        while not engine.stats().num_running + engine.stats().num_waiting:
+            await asyncio.sleep(0.005)
+        began = time.monotonic()
+        await engine.drain(0)
+        response = await asyncio.wait_for(answer, 5)
+    assert response.status_code == 503
+    assert time.monotonic() - began < 0.7

@@ -1,0 +1,117 @@
+"""Nonsense costs the server little: one complaint is made of it, however much of it there is."""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from tests.server.http_calls import USER, post
+from tests.server.scripted import ScriptedEngine
+from twostroke.server.openai.chat_request import ChatCompletionRequest
+from twostroke.server.openai.completion_request import CompletionRequest
+from twostroke.server.openai.field_limits import MAX_MESSAGE_PARTS, MAX_MESSAGES
+from twostroke.server.openai.tokenization import DetokenizeRequest, TokenizeRequest
+
+MANY = 20_000
+CHAT, TEXT = {"messages": USER}, {"prompt": "the dog"}
+PART = {"type": "text", "text": ""}
+
+
+@pytest.fixture
+def only_its_own_garbage() -> Iterator[None]:
+    """Else the time of the collector on what other tests have left would be measured."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        (ChatCompletionRequest, {"messages": [0] * MANY}),
+        (ChatCompletionRequest, {"messages": [{}] * MANY}),
+        (ChatCompletionRequest, {"messages": [{"role": "user", "content": [0] * MANY}]}),
+        (ChatCompletionRequest, {**CHAT, "documents": [{}] * 1000}),
+        (ChatCompletionRequest, {**CHAT, **{f"field {i}": 0 for i in range(MANY)}}),
+        (
+            ChatCompletionRequest,
+            {"messages": [{**USER[0], **{f"field {i}": 0 for i in range(MANY)}}]},
+        ),
+        (ChatCompletionRequest, {**CHAT, "allowed_token_ids": ["x"] * MANY}),
+        (ChatCompletionRequest, {**CHAT, "stop": [0] * MANY}),
+        (ChatCompletionRequest, {**CHAT, "bad_words": [0] * MANY}),
+        (ChatCompletionRequest, {**CHAT, "logit_bias": {str(i): "x" for i in range(MANY)}}),
+        (CompletionRequest, {"prompt": [None] * MANY}),
+        (CompletionRequest, {"prompt": [[None] * MANY]}),
+        (CompletionRequest, {"prompt": [["x"]] * MANY}),
+        (CompletionRequest, {**TEXT, "banned_token_ids": [0.5] * MANY}),
+        (TokenizeRequest, {"messages": [0] * MANY}),
+        (DetokenizeRequest, {"tokens": ["x"] * MANY}),
+    ],
+)
+def test_few_complaints_about_many_mistakes(model: type[BaseModel], body: dict[str, Any]) -> None:
+    """Each would be a dictionary, made on the event loop, and only one is read."""
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(body)
+    assert caught.value.error_count() <= 8  # a union complains once for each of its members
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("chat/completions", {"messages": [0] * 500_000}, "messages[0]"),
+        ("chat/completions", {"messages": USER * (MAX_MESSAGES + 1)}, "messages"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": [PART] * (MAX_MESSAGE_PARTS + 1)}]},
+            "messages",
+        ),
+        (
+            "chat/completions",
+            {**CHAT, "logit_bias": {str(i): "x" for i in range(100_000)}},
+            "logit_bias",
+        ),
+        ("completions", {**TEXT, **{f"field {i}": 0 for i in range(50_000)}}, "field 0"),
+        ("completions", {"prompt": ["x"] * 200_000}, "prompt"),
+        ("completions", {"prompt": [[]] * 1_000_000}, None),
+        ("chat/completions", {"messages": [{}] * 500_000}, None),
+    ],
+)
+@pytest.mark.usefixtures("only_its_own_garbage")
+async def test_megabytes_of_nonsense_are_answered_at_once(
+    path: str, body: dict[str, Any], param: str | None
+) -> None:
+    content = json.dumps(body)
+    began = time.thread_time()
+    response = await post(ScriptedEngine(), path, content)
+    assert time.thread_time() - began < 0.5
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == param
+
+
+async def test_brackets_in_texts_are_no_lists() -> None:
+    text = '[{"a": "\\\\"}, [' * 20_000
+    error = (await post(ScriptedEngine(), "completions", {"prompt": text})).json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    for unfinished in ('{"prompt": "' + "[" * 100_000, '"[\\' * 100_000):
+        assert (
+            "not valid JSON"
+            in (await post(ScriptedEngine(), "completions", unfinished)).json()["error"]["message"]
+        )
+
+
+async def test_as_many_messages_and_parts_as_are_allowed() -> None:
+    """They pass the check; the prompt is then too long for this engine."""
+    parts = [{"role": "user", "content": [PART] * MAX_MESSAGE_PARTS}]
+    for messages in (USER * MAX_MESSAGES, parts):
+        error = (await post(ScriptedEngine(), "chat/completions", {"messages": messages})).json()[
+            "error"
+        ]
+        assert error["code"] == "context_length_exceeded"
