@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from twostroke.bench.metrics import Distribution, RequestRecord, percentile, summarize
+from twostroke.bench.metrics import RequestRecord, summarize
+from twostroke.observability.latency import Distribution, percentile
 
 
 def record(

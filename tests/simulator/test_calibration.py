@@ -16,17 +16,19 @@ from twostroke.core.errors import ConfigError
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.engine import Engine
 from twostroke.model_spec.model_reader import model_sheet
-from twostroke.simulator.calibration.calibrate import as_toml, calibrate
-from twostroke.simulator.calibration.calibration_options import CalibrationOptions
-from twostroke.simulator.calibration.calibration_steps import (
-    PAUSE,
+from twostroke.simulator.calibration.calibrate import fit_coefficients
+from twostroke.simulator.calibration.efficiencies_file import as_toml
+from twostroke.simulator.calibration.machine_speed import Speed, usual
+from twostroke.simulator.calibration.measuring import (
     MeasuredStep,
     measure,
     measured_steps,
     steps_csv,
 )
-from twostroke.simulator.calibration.machine_speed import Speed, usual
-from twostroke.simulator.cost.cost_model import Dtypes, Parallel, RooflineCostModel
+from twostroke.simulator.calibration.options import CalibrationOptions
+from twostroke.simulator.calibration.scenes import PAUSE
+from twostroke.simulator.cost.configuration import Dtypes, Parallel
+from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import load_efficiencies
 from twostroke.simulator.cost.hardware_sheet import load_hardware
 from twostroke.simulator.cost.step_shape import SETTLING, StepShape
@@ -108,7 +110,7 @@ def test_a_fit_finds_what_a_pause_costs() -> None:
     real = RooflineCostModel(CPU, MODEL, Parallel(), Dtypes(), truth)
     alone = [StepShape(0, 0, ((tokens, 0),), 1, after_idle=True) for tokens in (20, 90, 400)]
     steps = [MeasuredStep(shape, real.step(shape).seconds) for shape in (*shapes(), *alone)]
-    found = calibrate(steps, CPU, MODEL, START, starts=2)
+    found = fit_coefficients(steps, CPU, MODEL, START, starts=2)
     assert found.efficiencies.host.wake == pytest.approx(0.02, rel=0.2)
 
 
@@ -229,7 +231,7 @@ def test_a_fit_finds_times_that_other_coefficients_made() -> None:
     steps = [MeasuredStep(shape, real.step(shape).seconds) for shape in shapes()]
     before = RooflineCostModel(CPU, MODEL, Parallel(), Dtypes(), START)
     assert max(step.seconds / before.step(step.shape).seconds for step in steps) > 1.5
-    found = calibrate(steps, CPU, MODEL, START, starts=2)
+    found = fit_coefficients(steps, CPU, MODEL, START, starts=2)
     assert found.median_error < 0.04
     other = StepShape(32, 32 * 700, (), 32)
     after = RooflineCostModel(CPU, MODEL, Parallel(), Dtypes(), found.efficiencies)
@@ -241,21 +243,21 @@ def test_what_costs_nothing_at_the_start_is_not_fitted() -> None:
     """A GPU has no pauses to pay for; a start of 0 has no logarithm either."""
     steps = [MeasuredStep(shape, 0.01) for shape in shapes()]
     start = replace(START, host=replace(START.host, wake=0.0, settle=0.0))
-    found = calibrate(steps, CPU, MODEL, start, starts=1).efficiencies
+    found = fit_coefficients(steps, CPU, MODEL, start, starts=1).efficiencies
     assert (found.host.wake, found.host.settle, found.prefill.block) == (0.0, 0.0, 0.0)
     assert found.host.step != START.host.step
 
 
 def test_nothing_can_be_fitted_to_nothing() -> None:
     with pytest.raises(ConfigError, match="no steps were measured"):
-        calibrate([], CPU, MODEL, START)
+        fit_coefficients([], CPU, MODEL, START)
     with pytest.raises(ConfigError, match="took no time"):
-        calibrate([MeasuredStep(shapes()[0], 0.0)], CPU, MODEL, START)
+        fit_coefficients([MeasuredStep(shapes()[0], 0.0)], CPU, MODEL, START)
 
 
 def test_the_file_is_read_back(tmp_path: Path) -> None:
     steps = [MeasuredStep(shape, 0.01) for shape in shapes()]
-    found = calibrate(steps, CPU, MODEL, START, starts=1)
+    found = fit_coefficients(steps, CPU, MODEL, START, starts=1)
     file = tmp_path / "own.toml"
     file.write_text(as_toml(found, "a test", Speed(8e11, 2e10, held=False)))
     assert Speed(**tomllib.loads(file.read_text())["speed"]) == Speed(8e11, 2e10, held=False)

@@ -13,7 +13,8 @@ import pytest
 from tests.model_spec import configs
 from twostroke.core.errors import ConfigError
 from twostroke.model_spec.model_reader import model_sheet
-from twostroke.simulator.cost.cost_model import Dtypes, Parallel, RooflineCostModel, Speculation
+from twostroke.simulator.cost.configuration import Dtypes, Parallel, Speculation
+from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import load_efficiencies, stack_names
 from twostroke.simulator.cost.hardware_sheet import hardware_names, load_hardware
 from twostroke.simulator.cost.step_shape import StepShape

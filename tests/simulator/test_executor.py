@@ -13,11 +13,11 @@ from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import ScheduledRequest, StepPlan
 from twostroke.simulator.cost.decode_curve import Bound, DecodeCurve
 from twostroke.simulator.cost.step_shape import StepShape
+from twostroke.simulator.deployment.deployment import deploy
+from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.fleet.acceptance import Acceptance
 from twostroke.simulator.fleet.clock import VirtualClock
-from twostroke.simulator.fleet.deployment import deploy
 from twostroke.simulator.fleet.executor import SimulatedExecutor, step_shape
-from twostroke.simulator.fleet.options import DeploymentOptions
 from twostroke.simulator.results.columns import to_columns
 
 

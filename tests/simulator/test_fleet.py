@@ -8,8 +8,7 @@ import pytest
 
 from tests.simulator.fleets import make_fleet, run_fleet, specs
 from twostroke.core.config import SchedulerConfig
-from twostroke.simulator.fleet.options import RouterName
-from twostroke.simulator.fleet.router import MAX_IMBALANCE
+from twostroke.routing.routers import MAX_IMBALANCE, RouterName
 from twostroke.simulator.workloads.arrivals import ClosedLoop
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
 from twostroke.simulator.workloads.sessions import Sessions, Turn

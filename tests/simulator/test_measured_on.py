@@ -12,11 +12,12 @@ import pytest
 
 from twostroke.core.errors import ConfigError
 from twostroke.model_spec.public_models import find_model
-from twostroke.simulator.calibration.calibrate import Calibration, as_toml
-from twostroke.simulator.calibration.measured_on import MeasuredOn, as_text, processor_name
+from twostroke.simulator.calibration.calibrate import Calibration
+from twostroke.simulator.calibration.efficiencies_file import as_toml
 from twostroke.simulator.cost.efficiencies import load_efficiencies
-from twostroke.simulator.fleet.deployment import deploy
-from twostroke.simulator.fleet.options import DeploymentOptions
+from twostroke.simulator.cost.measured_on import MeasuredOn, as_text, processor_name
+from twostroke.simulator.deployment.deployment import deploy
+from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.scenario import Scenario
 
 ON = MeasuredOn(

@@ -24,10 +24,11 @@ from twostroke.observability.recorder import Recorder
 from twostroke.simulator.fleet.executor import SimulatedExecutor
 from twostroke.simulator.fleet.fleet import FleetResult
 from twostroke.simulator.fleet.replica import Replica
+from twostroke.simulator.fleet.requests import make_request
+from twostroke.simulator.fleet.step_log import StepLog
 from twostroke.simulator.results.columns import to_columns
-from twostroke.simulator.results.step_log import StepLog
 from twostroke.simulator.workloads.arrivals import ClosedLoop
-from twostroke.simulator.workloads.base import OpenLoop, RequestSpec, Workload, make_request
+from twostroke.simulator.workloads.base import OpenLoop, RequestSpec, Workload
 from twostroke.simulator.workloads.sessions import Sessions, Turn
 
 PARAMS = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True, detokenize=False)

@@ -22,12 +22,16 @@ from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.errors import ConfigError, InsufficientMemoryError, ModelLoadError
 from twostroke.core.step import Reason
 from twostroke.model_spec.public_models import find_model
-from twostroke.simulator.fleet.deployment import deploy
-from twostroke.simulator.fleet.options import DeploymentOptions, OutputOptions
+from twostroke.simulator.deployment.deployment import deploy
+from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.reports.earlier import read_report
+from twostroke.simulator.reports.fields import WAITS, report_json, requests_csv, run_fields
 from twostroke.simulator.reports.html import report_html
-from twostroke.simulator.reports.report import WAITS, report_json, requests_csv, run_fields
-from twostroke.simulator.scenario import Run, Scenario, fitting, parse_axis, simulate, sweep
+from twostroke.simulator.reports.options import OutputOptions
+from twostroke.simulator.results.run import Run
+from twostroke.simulator.scenario import Scenario
+from twostroke.simulator.simulate import simulate
+from twostroke.simulator.sweep import keep_fitting, parse_axis, sweep
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 
@@ -389,7 +393,7 @@ def test_what_is_no_report_is_refused(content: bytes, tmp_path: Path) -> None:
 
 def test_a_sweep_leaves_out_what_does_not_fit_and_refuses_what_does_not_exist() -> None:
     asked = replace(scenario(), deployment=DeploymentOptions(model="llama-3.1-70b"))
-    fit, left_out = fitting(sweep(asked, ("tp=1,2,4",)))
+    fit, left_out = keep_fitting(sweep(asked, ("tp=1,2,4",)))
     assert [each.label for each in fit] == ["tp=2", "tp=4"]
     assert (
         len(left_out) == 1
@@ -397,9 +401,9 @@ def test_a_sweep_leaves_out_what_does_not_fit_and_refuses_what_does_not_exist() 
         and "GB too much" in left_out[0]
     )
     with pytest.raises(InsufficientMemoryError):
-        fitting(sweep(asked, ("gpu=l4,a10",)))
+        keep_fitting(sweep(asked, ("gpu=l4,a10",)))
     with pytest.raises(ConfigError, match="unknown device"):
-        fitting(sweep(asked, ("gpu=l4,h10o",)))
+        keep_fitting(sweep(asked, ("gpu=l4,h10o",)))
 
 
 class Page(HTMLParser):

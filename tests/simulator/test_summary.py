@@ -12,14 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulator.test_replica import live_engine, mixed_workload
-from twostroke.bench.metrics import Distribution
 from twostroke.core.config import SchedulerConfig
+from twostroke.observability.latency import PERCENTILES, Distribution, meets_targets
+from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.fleet.fleet import RequestResult
-from twostroke.simulator.fleet.options import DeploymentOptions
-from twostroke.simulator.results.distributions import PERCENTILES, exact_sum, weighted
+from twostroke.simulator.results.distributions import exact_sum, weighted_distribution
 from twostroke.simulator.results.prometheus import render_metrics
-from twostroke.simulator.results.summary import meets
-from twostroke.simulator.scenario import Run, Scenario, simulate
+from twostroke.simulator.results.run import Run
+from twostroke.simulator.scenario import Scenario
+from twostroke.simulator.simulate import simulate
+from twostroke.simulator.sweep import vary
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 
@@ -52,7 +54,7 @@ def test_weighted_percentiles_are_those_of_the_expanded_list(
     expected = Distribution.of(
         [value for value, weight in pairs for _ in range(weight)], PERCENTILES
     )
-    found = weighted(values, weights)
+    found = weighted_distribution(values, weights)
     assert found.mean == pytest.approx(expected.mean)
     assert found.percentiles == pytest.approx(expected.percentiles)
 
@@ -66,8 +68,10 @@ def test_goodput_counts_those_that_met_every_target() -> None:
     request = RequestResult(0, 0, 1.0, 1.1, 1.4, 2.4, 10, 11, 0, 0)
     assert request.ttft == pytest.approx(0.4)
     assert request.tpot == pytest.approx(0.1)
-    assert meets(request, {}) and meets(request, {"ttft": 0.41, "tpot": 0.11, "e2el": 1.5})
-    assert not meets(request, {"ttft": 0.41, "tpot": 0.09})
+    assert meets_targets(request, {}) and meets_targets(
+        request, {"ttft": 0.41, "tpot": 0.11, "e2el": 1.5}
+    )
+    assert not meets_targets(request, {"ttft": 0.41, "tpot": 0.09})
 
 
 def test_token_counts_and_gaps_add_up() -> None:
@@ -92,7 +96,7 @@ def test_gaps_across_preemptions_add_up_too() -> None:
             workload="random", num_requests=12, input_len=300, output_len=600
         ),
     )
-    run = simulate(scenario.varied({"kv_cache_memory": "200MiB", "max_num_seqs": "12"}))
+    run = simulate(vary(scenario, {"kv_cache_memory": "200MiB", "max_num_seqs": "12"}))
     assert run.summary.preemptions > 0
     assert len(run.columns.other_gaps) > 0
     gaps = math.fsum((run.columns.duration * run.columns.gaps).tolist()) + math.fsum(

@@ -17,8 +17,8 @@ from twostroke.simulator.cost.communication import all_reduce_time
 from twostroke.simulator.cost.efficiencies import load_efficiencies
 from twostroke.simulator.cost.gemm import Product
 from twostroke.simulator.cost.hardware_sheet import load_hardware
+from twostroke.simulator.cost.kernel_tables import KernelTables
 from twostroke.simulator.cost.kernel_time import KernelTime
-from twostroke.simulator.cost.tables import KernelTables
 
 H100 = load_hardware("h100")
 EFFICIENCIES = load_efficiencies("h100-sxm")

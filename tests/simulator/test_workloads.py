@@ -14,8 +14,9 @@ import pytest
 from tests.simulator.fleets import make_fleet, specs
 from twostroke.core.errors import ConfigError
 from twostroke.observability.recorder import Recorder
+from twostroke.simulator.fleet.requests import block_keys
 from twostroke.simulator.workloads.arrivals import ClosedLoop, burst_times, gamma_times, stretch
-from twostroke.simulator.workloads.base import RequestSpec, block_keys
+from twostroke.simulator.workloads.base import RequestSpec
 from twostroke.simulator.workloads.make import make_workload
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 from twostroke.simulator.workloads.traces import read_specs

@@ -8,7 +8,6 @@ is computed once per number and kept, so that a step which only decodes costs a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple, Protocol
 
@@ -23,12 +22,13 @@ from twostroke.simulator.cost.attention_cost import (
     context_bytes,
 )
 from twostroke.simulator.cost.communication import all_gather_time, all_reduce_time
+from twostroke.simulator.cost.configuration import Dtypes, Parallel, Speculation
 from twostroke.simulator.cost.efficiencies import Efficiencies
 from twostroke.simulator.cost.gemm import Product
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
+from twostroke.simulator.cost.kernel_tables import KernelTables
 from twostroke.simulator.cost.kernel_time import KernelTime, Parts
 from twostroke.simulator.cost.step_shape import StepShape
-from twostroke.simulator.cost.tables import KernelTables
 
 ACTIVATION_BYTES = 2.0
 # Passes over a token's hidden state in one layer: two norms, each of which reads and writes it and
@@ -61,33 +61,6 @@ class CostModel(Protocol):
     """The seam. ``step`` is pure: the same shape costs the same, always."""
 
     def step(self, shape: StepShape) -> Estimate: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parallel:
-    """``tensor``: how many devices share every layer."""
-
-    tensor: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dtypes:
-    """Formats of weights and KV cache; ``auto`` is what the checkpoint states, and bfloat16."""
-
-    weights: str = "auto"
-    kv_cache: str = "auto"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speculation:
-    """Every decoding request computes ``tokens`` drafted tokens beside its own; ``draft`` makes
-    them one by one.
-
-    Without a draft model (n-gram) drafting costs nothing here.
-    """
-
-    tokens: int
-    draft: ModelSheet | None = None
 
 
 class _Sizes(NamedTuple):

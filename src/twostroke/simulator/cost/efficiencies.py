@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.file_errors import reason
-from twostroke.simulator.calibration.measured_on import MeasuredOn, read_measured
+from twostroke.simulator.cost.measured_on import MeasuredOn, read_measured
 
 FILES = Path(__file__).parent / "efficiency_files"
 # In place of a device's name: the coefficients that devices have in common.

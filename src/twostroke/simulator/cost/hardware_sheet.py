@@ -1,9 +1,8 @@
-"""What a device can do by its data sheet: memory, dense rates, links, power, price. One TOML file
-for each.
+"""What a device can do by its data sheet: memory, dense rates, links, power, price.
 
-The files are in ``simulator/cost/hardware_files``; a path to a file of one's own is as good as a name. Every
-file says where its numbers come from. Rates are those without sparsity: data sheets that print only
-the sparse figure were halved.
+One TOML file per device, in ``simulator/cost/hardware_files``; a path to a file of one's own works
+in place of a name. Every file says where its numbers come from. Rates are those without sparsity:
+data sheets that print only the sparse figure were halved.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from twostroke.observability.events import SchedulerStats, build_step_event
 from twostroke.observability.recorder import Recorder
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.simulator.fleet.executor import TOKEN, SimulatedExecutor
+from twostroke.simulator.fleet.step_log import StepLog
 from twostroke.simulator.jumping.steady import Steady
-from twostroke.simulator.results.step_log import StepLog
 
 # Longest run of steps taken in one go: bounds what is computed in vain when an arrival cuts a run
 # short.

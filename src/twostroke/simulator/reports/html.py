@@ -9,7 +9,7 @@ from typing import Any
 
 from twostroke.simulator.reports.charts import Series, bar_chart, line_chart
 from twostroke.simulator.reports.comparison import COMPARED, notes_of
-from twostroke.simulator.reports.report import WAITS
+from twostroke.simulator.reports.fields import WAITS
 
 Fields = Mapping[str, Any]
 # Priorities or tenants in a table; the JSON has all.

@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from twostroke.simulator.results.step_log import FIELDS, StepLog
+from twostroke.simulator.fleet.step_log import FIELDS, StepLog
 
 Integers = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]

@@ -19,7 +19,7 @@ from twostroke.core.request import FinishReason
 from twostroke.observability import metrics
 from twostroke.observability.metrics import EngineMetrics
 from twostroke.simulator.fleet.fleet import RequestResult
-from twostroke.simulator.scenario import Run
+from twostroke.simulator.results.run import Run
 
 Values = npt.NDArray[np.float64]
 Weights = npt.NDArray[np.int64]

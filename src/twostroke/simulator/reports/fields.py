@@ -1,6 +1,4 @@
-"""Runs as tables for people, as JSON and CSV for programs. Same runs, same bytes: no dates, no
-durations of ours.
-"""
+"""Runs as JSON and CSV. Same runs, same bytes: no dates, no wall-clock times."""
 
 from __future__ import annotations
 
@@ -8,18 +6,18 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
-from twostroke.bench.report import latency_fields, latency_rows, print_table
-from twostroke.simulator.fleet.deployment import describe
-from twostroke.simulator.results.summary import LATENCIES, Summary, meets
-from twostroke.simulator.scenario import Run
+from twostroke.observability.latency import latency_fields, meets_targets
+from twostroke.simulator.deployment.deployment import describe
+from twostroke.simulator.results.run import Run
+from twostroke.simulator.results.summary import RUN_LATENCIES, Summary
 
 # Moments shown in a timeline.
 TIMELINE_POINTS = 300
-# What keeps a request waiting, as people say it; keys are values of ``types.Reason``.
+# What a request waits for, in words; keys are values of ``Reason``, and ``step``.
 WAITS = {
     "step": "the step under way",
     "max_num_seqs": "--max-num-seqs",
@@ -31,16 +29,12 @@ WAITS = {
     "preempted": "KV blocks, preempted",
     "shares_prompt": "a prompt it shares",
 }
-# Tenants that the terminal shows, the busiest first; the JSON has all.
-MAX_TENANTS = 10
 
 
 def summary_fields(summary: Summary) -> dict[str, Any]:
-    """The summary as plain values; names as in ``twostroke bench serve`` where the meaning is the
-    same.
-    """
+    """The summary as plain values; names as in ``twostroke bench serve`` for the same meaning."""
     use = summary.use
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "duration": summary.duration,
         "completed": summary.completed,
         "refused": summary.refused,
@@ -54,9 +48,9 @@ def summary_fields(summary: Summary) -> dict[str, Any]:
         "output_throughput": summary.output_throughput,
         "total_token_throughput": summary.total_throughput,
     }
-    for key in LATENCIES:
-        found |= latency_fields(key, summary.latencies[key])
-    return found | {
+    for key in RUN_LATENCIES:
+        fields |= latency_fields(key, summary.latencies[key])
+    return fields | {
         "by_priority": {
             str(key): latency_fields("ttft", of) for key, of in summary.ttft_by_priority.items()
         },
@@ -81,7 +75,7 @@ def summary_fields(summary: Summary) -> dict[str, Any]:
 
 
 def run_fields(run: Run) -> dict[str, Any]:
-    """One run for a file: setting, what was deployed, the summary, a timeline."""
+    """One run for a file: setting, deployment, summary, timeline."""
     deployment, hardware, model = run.deployment, run.deployment.hardware, run.deployment.model
     return {
         "label": run.scenario.label,
@@ -120,13 +114,13 @@ def run_fields(run: Run) -> dict[str, Any]:
 def timeline(run: Run) -> dict[str, list[float]]:
     """The state of the whole fleet at evenly spaced moments.
 
-    ``time`` in seconds; ``running`` and ``waiting`` requests; ``kv``: share of all blocks that are
-    held; ``tokens_per_second``: prompt and output tokens computed since the moment before.
+    ``time`` in seconds; ``running`` and ``waiting`` requests; ``kv``: share of all blocks in use;
+    ``tokens_per_second``: prompt and output tokens computed since the moment before.
     """
     columns, total = run.columns, run.result.total_blocks
     end = run.summary.duration
     times = np.linspace(0, end, TIMELINE_POINTS + 1)[1:] if end else np.zeros(0)
-    running, waiting, held = (np.zeros(len(times)) for _ in range(3))
+    running, waiting, used = (np.zeros(len(times)) for _ in range(3))
     tokens = np.zeros(len(times))
     for number in range(len(columns.first)):
         steps = columns.replica(number)
@@ -137,7 +131,7 @@ def timeline(run: Run) -> dict[str, list[float]]:
         begun = last >= 0
         running += np.where(begun, columns.running[steps][last], 0)
         waiting += np.where(begun, columns.waiting[steps][last], 0)
-        held += np.where(
+        used += np.where(
             begun, run.deployment.info.num_blocks - columns.free_blocks[steps][last], 0
         )
         computed = np.concatenate(
@@ -149,7 +143,7 @@ def timeline(run: Run) -> dict[str, list[float]]:
         "time": times.tolist(),
         "running": running.tolist(),
         "waiting": waiting.tolist(),
-        "kv": (held / max(1, total) if run.deployment.kv_bytes else np.zeros(len(held))).tolist(),
+        "kv": (used / max(1, total) if run.deployment.kv_bytes else np.zeros(len(used))).tolist(),
         "tokens_per_second": rate.tolist(),
     }
 
@@ -178,80 +172,6 @@ def requests_csv(runs: Sequence[Run]) -> str:
     writer.writerow(("run", *names, "good"))
     for run in runs:
         for request in run.result.requests:
-            good = int(meets(request, run.scenario.targets))
+            good = int(meets_targets(request, run.scenario.targets))
             writer.writerow((run.scenario.label, *(getattr(request, name) for name in names), good))
     return text.getvalue()
-
-
-def print_run(run: Run, stream: TextIO) -> None:
-    """What ran on what; counts and throughput, latencies, and what the hardware did."""
-    summary, use = run.summary, run.summary.use
-    print(describe(run.deployment, run.scenario.deployment), file=stream)
-    efficiencies = run.deployment.cost.efficiencies
-    print(f"Times: {efficiencies.source}", file=stream)
-    if not run.interval:
-        ends = efficiencies.interval
-        print(
-            f"Interval: decode steps take {ends.decode_low:.2f} to {ends.decode_high:.2f} of the"
-            f" estimate, those with prompts {ends.prefill_low:.2f} to {ends.prefill_high:.2f} (8 of"
-            " 10); --interval shows what follows",
-            file=stream,
-        )
-    waits = _shares({WAITS[name]: of for name, of in summary.waiting_for.items()})
-    rows = [
-        ("Completed requests", f"{summary.completed}"),
-        ("Simulated duration (s)", f"{summary.duration:.2f}"),
-        ("Total input tokens", f"{summary.input_tokens}"),
-        ("Total generated tokens", f"{summary.output_tokens}"),
-        ("Request throughput (req/s)", f"{summary.request_throughput:.2f}"),
-        ("Output token throughput (tok/s)", f"{summary.output_throughput:.2f}"),
-        ("Total token throughput (tok/s)", f"{summary.total_throughput:.2f}"),
-        ("Prefix cache hit rate", f"{summary.prefix_hit_rate:.1%}"),
-        ("Preemptions", f"{summary.preemptions}"),
-        ("Time with a step running", f"{use.busy:.1%}"),
-        ("MFU, MBU while it runs", f"{use.mfu:.1%}, {use.mbu:.1%}"),
-        ("KV cache, mean and peak", f"{use.kv_mean:.1%}, {use.kv_peak:.1%}"),
-        ("Steps wait mostly for", _shares(use.binding)),
-        ("Requests wait mostly for", waits or "none waits"),
-        ("Cost per million tokens ($)", f"{summary.dollars_per_million_tokens:.3f}"),
-    ]
-    if not run.deployment.kv_bytes:
-        rows = [row for row in rows if row[0] != "KV cache, mean and peak"]
-    if summary.goodput is not None:
-        rows.insert(
-            5, ("Request goodput (req/s)", f"{summary.goodput:.2f} ({summary.good_share or 0:.1%})")
-        )
-    for name, count in (
-        ("Refused requests (too long)", summary.refused),
-        ("Unfinished requests", summary.unfinished),
-    ):
-        if count:
-            rows.insert(1, (name, f"{count}"))
-    print_table(("", ""), rows, stream)
-    latencies = {title: summary.latencies[key] for key, title in LATENCIES.items()}
-    latencies |= {f"TTFT, priority {key}": of for key, of in summary.ttft_by_priority.items()}
-    latencies |= {
-        f"TTFT, tenant {key}": of for key, of in list(summary.ttft_by_tenant.items())[:MAX_TENANTS]
-    }
-    print_table(*latency_rows(latencies), stream)
-    if run.interval:
-        low, high = run.interval["low"], run.interval["high"]
-        ranges = [
-            (
-                f"{title} (ms)",
-                *(
-                    f"{1000 * end.latencies[key].percentiles[50]:.2f}"
-                    for end in (low, summary, high)
-                ),
-            )
-            for key, title in LATENCIES.items()
-        ]
-        ranges.append(
-            ("Output tok/s", *(f"{end.output_throughput:.1f}" for end in (low, summary, high)))
-        )
-        print_table(("median, by estimate of steps", "low", "point", "high"), ranges, stream)
-
-
-def _shares(shares: Mapping[str, float]) -> str:
-    ordered = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{name} {share:.0%}" for name, share in ordered if share >= 0.005)

@@ -1,4 +1,4 @@
-"""What a calibration can be told; the command line derives its flags from these fields."""
+"""Options of a calibration; the command line derives its flags from these fields."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ class CalibrationOptions:
 
     @staticmethod
     def weight_format(dtype: str, stored: str, quantization: str | None = None) -> str:
-        """What the engine keeps the weights in: ``--quantization``, ``--dtype``, or what the
-        checkpoint states.
-        """
+        """The engine's weight format: ``--quantization``, ``--dtype`` or the checkpoint's."""
         if quantization is not None:
             return quantization
         return stored if dtype == "auto" else weight_format(dtype).name
