@@ -224,7 +224,9 @@ def test_a_model_without_attention_is_served() -> None:
     assert run_fields(run)["deployment"]["state_bytes_per_device"] == run.deployment.state_bytes
     assert "8.8 GB of recurrent states, no KV cache" in run_fields(run)["description"]
     page = report_html([run_fields(run)])
-    assert "Tokens computed" in page and "KV cache held" not in page and "KV cache mean" not in page
+    assert (
+        "Tokens computed" in page and "KV cache in use" not in page and "KV cache mean" not in page
+    )
 
 
 def test_states_are_taken_from_the_memory_of_the_cache() -> None:

@@ -129,28 +129,34 @@
     plots.set(element, plot);
   }
 
-  function redraw(width) {
-    for (const [element, plot] of plots) draw(element, width ? Math.min(plot.width, width) : plot.width);
+  const elements = [...document.querySelectorAll(".chart")];
+
+  // All that are visible; one in a closed section has no width.
+  function drawAll(maxWidth) {
+    for (const element of elements) {
+      const width = Math.floor(Math.min(element.clientWidth, maxWidth));
+      if (width) draw(element, width);
+    }
   }
 
-  // A chart in a closed section has no width; it is drawn when it gets one.
-  const sizes = new ResizeObserver((entries) => {
-    for (const { target, contentRect } of entries) {
-      const width = Math.floor(contentRect.width), plot = plots.get(target);
+  // Draws a chart when its section is opened, and again when its width changes.
+  const sizes = new ResizeObserver((entries) => requestAnimationFrame(() => {
+    for (const { target } of entries) {
+      const width = Math.floor(target.clientWidth), plot = plots.get(target);
       if (!width || (plot && plot.width === width)) continue;
       if (plot) plot.setSize({ width, height: plot.height });
       else draw(target, width);
     }
-  });
-  document.querySelectorAll(".chart").forEach((element) => sizes.observe(element));
+  }));
+  elements.forEach((element) => sizes.observe(element));
 
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll(Infinity));
   addEventListener("beforeprint", () => {
     root.classList.add("printing");
-    redraw(PRINT_WIDTH);
+    drawAll(PRINT_WIDTH);
   });
   addEventListener("afterprint", () => {
     root.classList.remove("printing");
-    for (const element of plots.keys()) draw(element, Math.floor(element.clientWidth));
+    drawAll(Infinity);
   });
 })();

@@ -61,7 +61,7 @@ def test_ones_own_file(tmp_path: Path) -> None:
 def test_a_sheet_of_ones_own_with_a_known_kind_of_link(tmp_path: Path) -> None:
     """A card on PCIe shares the host's paths, whatever its name."""
     text = (
-        Path(__file__).parents[2] / "src/twostroke/simulator/cost/hardware_files/l40s.toml"
+        Path(__file__).parents[3] / "src/twostroke/simulator/cost/hardware_files/l40s.toml"
     ).read_text()
     file = tmp_path / "mine.toml"
     file.write_text(text)
