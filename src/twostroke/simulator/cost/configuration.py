@@ -9,7 +9,7 @@ from twostroke.model_spec.model_sheet import ModelSheet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
-    """``tensor``: how many devices share every layer."""
+    """How a model is split; ``tensor``: devices that share every layer."""
 
     tensor: int = 1
 
@@ -24,10 +24,11 @@ class Dtypes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Every decoding request computes ``tokens`` drafted tokens beside its own; ``draft`` makes
-    them one by one.
+    """Draft tokens that every decoding request verifies.
 
-    Without a draft model (n-gram) drafting costs nothing here.
+    Attributes:
+        tokens: Per request and step.
+        draft: The model that drafts them, one by one; ``None``: n-grams, whose cost is taken as 0.
     """
 
     tokens: int
