@@ -1,13 +1,12 @@
-"""Measured kernels in place of coefficients: what a table has, exactly; between its points,
-interpolated.
+"""Measured kernels in place of coefficients: exact at a table's points, interpolated between.
 
-What is interpolated is the ratio of measured to modelled time, in logarithms along every axis. The
-model knows how time grows with a shape, so the ratio is smooth where times are not, and few points
-go a long way. A kernel that was measured with its data in the cache is taken to need at least what
-memory needs: a server's weights are never there.
+The ratio of measured to modelled time is interpolated, in logarithms along every axis. The model
+covers how time grows with a shape, so the ratio is smooth where times are not, and few points are
+enough. A kernel that was measured with its weights in the cache is taken to need at least the time
+to read them from memory: a server's weights are never in the cache.
 
-Tables are JSON files made by ``benchmarks/simulator/fit.py --tables`` from measurements that one
-has; none are shipped.
+Tables are JSON files made by ``benchmarks/simulator/fit.py --tables`` from a user's measurements;
+none are shipped.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.cost.kernel_time import KernelTime
 
 ELEMENT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5625, "fp32": 4.0}
-# Curves that an estimate is interpolated from where no table has just its shape.
+# Curves from which an estimate is interpolated if no table has exactly its shape.
 NEIGHBOURS = 4
 
 Points = Sequence[tuple[float, float]]  # (place on the axis, seconds)
@@ -39,8 +38,8 @@ Points = Sequence[tuple[float, float]]  # (place on the axis, seconds)
 class Curve:
     """Logarithm of measured over modelled time along one axis; constant beyond its ends.
 
-    Between two points nothing takes less than the quicker or more than the slower of them: where
-    starts decide, times are flat, and what the model has between them is not.
+    Between two points the time stays between the times of the two: where launch time dominates,
+    measured times are flat and the model's are not.
     """
 
     def __init__(self, points: Points, model: Callable[[float], float]) -> None:
@@ -54,19 +53,17 @@ class Curve:
         x = log(place)
         upper = bisect_right(self._places, x)
         if upper == 0:
-            return self._at(0)
+            return self._ratio_at(0)
         if upper == len(self._places):
-            return self._at(upper - 1)
+            return self._ratio_at(upper - 1)
         left, right = self._places[upper - 1], self._places[upper]
         share = (x - left) / (right - left)
         if not share:
-            return self._at(upper - 1)
-        found = (1 - share) * self._at(upper - 1) + share * self._at(upper)
-        modelled, ends = (
-            log(self._model(place)),
-            [log(self._points[at][1]) for at in (upper - 1, upper)],
-        )
-        return min(max(found, min(ends) - modelled), max(ends) - modelled)
+            return self._ratio_at(upper - 1)
+        ratio = (1 - share) * self._ratio_at(upper - 1) + share * self._ratio_at(upper)
+        modelled = log(self._model(place))
+        ends = [log(self._points[index][1]) for index in (upper - 1, upper)]
+        return min(max(ratio, min(ends) - modelled), max(ends) - modelled)
 
     def check(self) -> None:
         """Raises ValueError, TypeError or ArithmeticError where a point is no measurement."""
@@ -76,18 +73,16 @@ class Curve:
             if not (0 < place < inf and 0 < seconds < inf):
                 raise ValueError(f"[{place}, {seconds}] is no size and time")
 
-    def _at(self, index: int) -> float:
-        found = self._ratios[index]
-        if found is None:
+    def _ratio_at(self, index: int) -> float:
+        ratio = self._ratios[index]
+        if ratio is None:
             place, seconds = self._points[index]
-            found = self._ratios[index] = log(seconds / self._model(place))
-        return found
+            ratio = self._ratios[index] = log(seconds / self._model(place))
+        return ratio
 
 
 class Grid:
-    """Curves at the points of a plane or space; between them by inverse square distance, in
-    logarithms.
-    """
+    """Curves at points of a space; between points weighted by inverse square log distance."""
 
     def __init__(
         self, curves: Mapping[tuple[float, ...], Curve], weights: Sequence[float] = ()
@@ -97,7 +92,7 @@ class Grid:
         self._near: dict[tuple[float, ...], list[tuple[float, Curve]]] = {}
 
     def curves(self) -> Sequence[Curve]:
-        """All of them. Raises ValueError if there are none, or one lies nowhere."""
+        """All curves. Raises ValueError if there are none, or a point is not positive."""
         if not self._curves or any(not value > 0 for where in self._curves for value in where):
             raise ValueError("no shapes, or one that is not positive")
         return list(self._curves.values())
@@ -114,18 +109,17 @@ class Grid:
             return [(1.0, exact)]
         weights = self._weights or (1.0,) * len(where)
         ranked = sorted(
-            (sum(w * abs(log(a / b)) for w, a, b in zip(weights, where, known)), known)
-            for known in self._curves
+            (sum(w * abs(log(a / b)) for w, a, b in zip(weights, where, point)), point)
+            for point in self._curves
         )[:NEIGHBOURS]
         shares = [1.0 / (distance**2 + 1e-9) for distance, _ in ranked]
         return [
-            (share / sum(shares), self._curves[known]) for share, (_, known) in zip(shares, ranked)
+            (share / sum(shares), self._curves[point]) for share, (_, point) in zip(shares, ranked)
         ]
 
 
 class KernelTables:
-    """Measured kernels of one device. Every method takes the modelled time and returns the
-    corrected one.
+    """Measured kernels of one device; each method corrects a modelled time.
 
     Args:
         raw: The contents of a table file: ``gemm`` maps a number format to ``[outputs, inputs,
@@ -155,8 +149,8 @@ class KernelTables:
         hint = "make one with python -m benchmarks.simulator.fit --tables DEVICE FILE"
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
-            found = cls(raw, hardware, efficiencies)
-            found.check()
+            tables = cls(raw, hardware, efficiencies)
+            tables.check()
             if not any(raw.get(kind) for kind in ("gemm", "decode", "prefill", "all_reduce")):
                 raise ValueError("it holds no kernels")
         except (
@@ -173,7 +167,7 @@ class KernelTables:
             ) from error
         if (device := raw.get("device", hardware.name)) != hardware.name:
             raise ConfigError(f"{path} has kernels of {device}, not of {hardware.name}", hint=hint)
-        return found
+        return tables
 
     def check(self) -> None:
         """Raises ValueError, TypeError or ArithmeticError if a point of any curve has no ratio."""
@@ -253,8 +247,8 @@ class KernelTables:
             layer = Attention(heads, kv_heads, dim, dim)
             curve = Curve([(a, b) for a, b in points], model(layer, batch))
             by_dim.setdefault(dim, {})[kv_heads, heads / kv_heads, batch] = curve
-        # Twice the requests of half the heads are nearly the same work; the size of a group matters
-        # less.
+        # Twice the requests with half the heads are nearly the same work; the number of query
+        # heads per KV head matters less.
         return {dim: Grid(curves, (1.0, 0.5, 1.0)) for dim, curves in by_dim.items()}
 
     def _decode_model(self, layer: Attention, batch: float) -> Callable[[float], float]:
@@ -302,14 +296,12 @@ class KernelTables:
 
 
 def _rising(points: Sequence[tuple[float, float]]) -> Points:
-    """Nothing takes longer than more of the same: what a measurement has above that was somebody
-    else's time.
-    """
+    """Points with times lowered until they rise: a smaller size never takes longer."""
     rising: list[tuple[float, float]] = []
-    least = inf
+    lowest = inf
     for place, seconds in sorted(points, reverse=True):
-        least = min(least, seconds)
-        rising.append((place, least))
+        lowest = min(lowest, seconds)
+        rising.append((place, lowest))
     return rising[::-1]
 
 

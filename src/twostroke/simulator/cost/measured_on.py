@@ -1,6 +1,4 @@
-"""On what a calibration was measured: the table ``[measured]`` of its file, and whether that is
-what is simulated.
-"""
+"""The machine and model of a calibration (table ``[measured]``), against what is simulated."""
 
 from __future__ import annotations
 
@@ -11,20 +9,22 @@ from pathlib import Path
 
 from twostroke.core.errors import ConfigError
 
-# Longest text, and largest number, that a file may hold.
-_LONGEST, _MOST = 200, 10**15
+# Longest text and largest number that a file may hold.
+_MAX_CHARACTERS, _MAX_NUMBER = 200, 10**15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredOn:
-    """All of it is optional in a file: empty or 0 says nothing.
+    """All fields are optional in a file; empty or 0: not stated.
 
     Attributes:
-        machine: What the processor or GPU calls itself.
+        machine: The processor's or GPU's own name.
         device: The hardware sheet that was given for it.
-        threads: That computed.
-        model: As it was named; ``parameters`` are how many it has, by which it is known again.
+        threads: How many computed.
+        model: Its name.
+        parameters: How many the model has; names differ, so this tells whether it is the same.
         weights: Format in which the engine kept them.
+        twostroke: Its version; ``torch`` likewise.
         date: Of the measurement, YYYY-MM-DD.
     """
 
@@ -56,7 +56,7 @@ class MeasuredOn:
         )
 
     def differences(self, device: str, parameters: int, weights: str) -> Iterator[str]:
-        """What is simulated and was not measured, each in a few words."""
+        """How the simulated device, model and format differ, each in a few words."""
         if self.device and self.device != device:
             yield f"device {self.device}, not {device}"
         if self.parameters and self.parameters != parameters:
@@ -69,38 +69,40 @@ class MeasuredOn:
 
 
 def read_measured(raw: object, where: str) -> MeasuredOn | None:
-    """The table of a file; ``None`` where there is none. What later versions add is no error.
-    Raises ConfigError.
+    """The table of a file, or ``None``; unknown fields, of later versions, are no error.
+
+    Raises:
+        ConfigError: It is no table, or a field is of the wrong type or too large.
     """
     if raw is None:
         return None
     hint = "leave [measured] as `twostroke calibrate` wrote it"
     if not isinstance(raw, Mapping):
         raise ConfigError(f"{where}: measured must be a table", hint=hint)
-    found = {}
+    values = {}
     for field in fields(MeasuredOn):
         value = raw.get(field.name, field.default)
         whole = field.type == "int"
         if whole:
-            ok = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
+            ok = (
+                isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_NUMBER
+            )
         else:
-            ok = isinstance(value, str) and len(value) <= _LONGEST and value.isprintable()
+            ok = isinstance(value, str) and len(value) <= _MAX_CHARACTERS and value.isprintable()
         if not ok:
-            what = "a whole number" if whole else f"a text of {_LONGEST} characters at most"
+            what = "a whole number" if whole else f"a text of {_MAX_CHARACTERS} characters at most"
             raise ConfigError(f"{where}: [measured]: {field.name} must be {what}", hint=hint)
-        found[field.name] = value
-    return MeasuredOn(**found)
+        values[field.name] = value
+    return MeasuredOn(**values)
 
 
 def as_text(name: str) -> str:
-    """A name as the file may hold it: what cannot be printed is shown as ``?``, and of a long one
-    the end is kept.
-    """
-    return "".join(letter if letter.isprintable() else "?" for letter in name)[-_LONGEST:]
+    """A name as the file may hold it: ``?`` for unprintable letters, the end of a long one."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name)[-_MAX_CHARACTERS:]
 
 
 def processor_name() -> str:
-    """What this machine's processor calls itself."""
+    """This machine's processor, by its own name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

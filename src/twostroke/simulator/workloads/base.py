@@ -1,6 +1,4 @@
-"""What a workload is: requests as lengths and identities of content, with the times at which they
-come.
-"""
+"""What a workload is: requests as lengths, identities of content, and arrival times."""
 
 from __future__ import annotations
 
@@ -18,11 +16,11 @@ class RequestSpec(msgspec.Struct, frozen=True):
         number: Unique in the workload.
         arrival: Seconds since the start.
         segments: Content that others may share: (identity, tokens) in order of position, from the
-            first token on. An identity stands for its segment and for everything before it; equal
-            ones mean equal tokens. What lies past them is the request's own.
+            first token on. An identity stands for its segment and all tokens before it; equal
+            identities mean equal tokens. Tokens past the segments are shared with no request.
         priority: Lower runs first (policy ``priority``).
         tenant: Number of the API key that sent it (policy ``fair``).
-        session: Which conversation it belongs to.
+        session: Number of the conversation that it belongs to.
     """
 
     number: int
@@ -46,9 +44,9 @@ class RequestSpec(msgspec.Struct, frozen=True):
 class Workload(Protocol):
     """Requests, in order of arrival.
 
-    ``total`` is how many there will be. ``arrivals`` gives those whose time is known from the
-    start, each call from the beginning. ``after`` gives those that another one's end at ``now``
-    sets off, and none where ``reactive`` is false.
+    ``total`` is how many there will be. ``arrivals`` yields the requests with fixed times; each
+    call starts over. ``after`` returns the requests that follow when another ends at ``now``; none
+    if ``reactive`` is false.
     """
 
     @property
@@ -64,7 +62,7 @@ class Workload(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """Requests come when they come, whatever becomes of the others."""
+    """Requests with fixed times, whatever the fleet does."""
 
     specs: Sequence[RequestSpec]
 

@@ -1,6 +1,4 @@
-"""What can be asked of a simulated workload; the command line derives its flags from these
-fields.
-"""
+"""Options of a simulated workload; the command line derives its flags from these fields."""
 
 from __future__ import annotations
 
@@ -22,8 +20,7 @@ WorkloadName = Literal[
     "trace",
 ]
 Arrivals = Literal["auto", "poisson", "gamma", "burst", "closed", "recorded"]
-# Nobody asks for more, and what is beyond takes all memory or time, or leaves no digits to add a
-# step to.
+# Larger numbers would take all memory or time, or leave no digits to add a step to.
 _MANY = 10_000_000
 _BOUNDS = {
     "num_requests": (1, _MANY),
@@ -94,13 +91,16 @@ class SimulatedWorkloadOptions:
     """Same seed, same report, byte for byte."""
 
     def __post_init__(self) -> None:
-        for name, known in (("workload", get_args(WorkloadName)), ("arrivals", get_args(Arrivals))):
+        for name, choices in (
+            ("workload", get_args(WorkloadName)),
+            ("arrivals", get_args(Arrivals)),
+        ):
             value = getattr(self, name)
-            require(value in known, f"--{name}", value, "one of " + ", ".join(known))
-        for name, (least, most) in _BOUNDS.items():
+            require(value in choices, f"--{name}", value, "one of " + ", ".join(choices))
+        for name, (low, high) in _BOUNDS.items():
             value = getattr(self, name)
-            ok = value is None or least <= value <= most
-            require(ok, "--" + name.replace("_", "-"), value, f"from {least:,} to {most:,}")
+            ok = value is None or low <= value <= high
+            require(ok, "--" + name.replace("_", "-"), value, f"from {low:,} to {high:,}")
         require(0 <= self.range_ratio < 1, "--range-ratio", self.range_ratio, "from 0 to below 1")
         self._check_together()
 
@@ -134,9 +134,7 @@ class SimulatedWorkloadOptions:
             )
 
     def without_effect(self) -> list[str]:
-        """Flags that were given another value than their default, and on which nothing depends
-        here.
-        """
+        """Flags with another value than their default that change nothing in this workload."""
         lengths, loops = self.workload in ("random", "sessions"), self.arrivals == "closed"
         drawn = self.workload in ("random", "sharegpt-like", "sessions")
         used = {
