@@ -52,8 +52,9 @@ def simulate(
     """Simulate how MODEL would serve a workload on other hardware.
 
     The engine's own scheduler runs on a virtual clock. The report goes to stdout, progress to
-    stderr. Ctrl-C ends the simulation and reports the requests that finished. For example:
-    twostroke simulate llama-3.1-8b --gpu h100 --rate 8 --slo ttft=0.5,tpot=0.05
+    stderr. Ctrl-C ends the simulation and reports the requests that finished.
+
+    Example: twostroke simulate llama-3.1-8b --gpu h100 --rate 8 --slo ttft=0.5,tpot=0.05
 
     Args:
         model: A public model by name, a config.json or its folder, or pilot; the same as --model.

@@ -16,9 +16,7 @@ class CalibrationOptions:
     gpu: str = "cpu"
     """The device that the engine runs on: a hardware sheet by name, or one of your own (.toml)."""
     rounds: int = 3
-    """How often every batch is run, and at most as often again where the machine changes its
-    speed.
-    """
+    """Runs of every batch; at most twice as many if the machine's speed changes."""
     output: Path = Path("efficiencies.toml")
     """Write the coefficients here."""
     steps: Path | None = None

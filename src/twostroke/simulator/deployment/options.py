@@ -21,27 +21,21 @@ class DeploymentOptions:
     """Which model runs in which precision on which hardware."""
 
     model: str = "llama-3.1-8b"
-    """A public model by name, a config.json or its folder, pilot, or a Hub id that was downloaded
-    before.
-    """
+    """A public model by name, a config.json or its folder, pilot, or a downloaded Hub id."""
     gpu: str = "h100"
     """Hardware by name (a wrong one lists them), or a sheet of your own (.toml)."""
     tp: int = 1
     """Devices that share the model (tensor parallelism)."""
     replicas: int = 1
-    """Engines, each on devices of its own."""
+    """Engines, each on its own devices."""
     router: RouterName = "round-robin"
-    """How requests are dealt out to replicas; prefix-affinity: to where the longest known beginning
-    went.
-    """
+    """Chooses each request's replica; prefix-affinity: the last one with the same prompt prefix."""
     weight_dtype: str = "auto"
     """Format of the weights (bf16, fp8, int8, int4, nvfp4 ...); auto takes the checkpoint's."""
     kv_cache_dtype: str = "auto"
     """Format of the KV cache (bf16, fp8)."""
     max_model_len: int | None = None
-    """Most tokens of prompt and output together; by default the model's context length, as far as
-    memory goes.
-    """
+    """Most tokens of prompt and output; by default the model's context, if memory has room."""
     speculative_tokens: int = 0
     """Tokens drafted for each request and step."""
     acceptance: float = 0.7
@@ -49,17 +43,11 @@ class DeploymentOptions:
     speculative_model: str | None = None
     """Model that drafts; without one (n-gram) drafts cost nothing."""
     efficiencies: str = "auto"
-    """Shares of the data sheet: auto (fitted where it was measured), data-sheet (as if not), a file
-    of calibrate's.
-    """
+    """auto (fitted to the device), data-sheet (shared by all), or a file of twostroke calibrate."""
     kernel_tables: Path | None = None
-    """Measured kernels of this hardware (JSON), which correct the coefficients where they cover a
-    shape.
-    """
+    """Measured kernels of this hardware (JSON); they correct the coefficients where they can."""
     serving_stack: str | None = None
-    """Serving software whose time on the host counts: vllm, sglang or trtllm; by default vllm's, on
-    a CPU our own.
-    """
+    """Software whose host time counts: vllm, sglang, trtllm; default: vllm, on a CPU twostroke."""
     price_per_hour: float | None = None
     """US dollars for one device; by default the sheet's."""
 

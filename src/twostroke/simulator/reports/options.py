@@ -17,13 +17,9 @@ class OutputOptions:
     slo: str | None = None
     """Targets in seconds that a good request meets, such as ttft=0.5,tpot=0.05 (also e2el)."""
     sweep: tuple[str, ...] = ()
-    """Several values of any flag, side by side: rate=1:16 (doubling), rate=1:16:6 (six, evenly),
-    gpu=h100,l40s.
-    """
+    """Values of any flag, side by side: rate=1:16 (doubling), rate=1:16:6 (six), gpu=h100,l40s."""
     interval: bool = False
-    """Run also with each end of the cost model's interval, and report what that does to the
-    results.
-    """
+    """Run also with each end of the cost model's interval, and report the range of results."""
     compare: tuple[Path, ...] = ()
     """An earlier report (JSON) to show beside this one (repeat the flag for more)."""
     compare_only: bool = False
@@ -31,15 +27,13 @@ class OutputOptions:
     output_json: Path | None = None
     """Write all results here."""
     output_html: Path | None = None
-    """Write a page with plots here; it needs no network."""
+    """Write a web page with charts here; it needs no network."""
     output_csv: Path | None = None
     """Write one row per request here."""
     metrics: Path | None = None
     """Write what the live server's /metrics would say at the end here."""
     record: Path | None = None
-    """Write every step's event to this JSONL file, as serve --record does; a file for each replica:
-    FILE.0.jsonl ...
-    """
+    """Write every step's event to this JSONL file; of several replicas to FILE.0.jsonl ..."""
     jump: bool = True
     """Take runs of decode steps in one go; the results are the same, byte for byte."""
 

@@ -2,7 +2,7 @@
 and buckets.
 
 The live engine counts token by token. A run of steps gives thousands of tokens at once, so here the
-counts are made of the log's columns; ``tests/simulator/test_summary.py`` compares both.
+counts are made of the log's columns; ``tests/simulator/results/test_summary.py`` compares both.
 """
 
 from __future__ import annotations

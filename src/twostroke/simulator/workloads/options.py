@@ -44,23 +44,15 @@ class SimulatedWorkloadOptions:
     """Which requests come, and when."""
 
     workload: WorkloadName = "sharegpt-like"
-    """random: lengths as given; sharegpt-like: as in chats; sessions: chats of several turns;
-    trace: --trace-path.
-    """
+    """random: given lengths; sharegpt-like: chats; sessions: several turns; trace: --trace-path."""
     trace_path: Path | None = None
-    """Azure's CSV, Mooncake's JSON lines, or a recording (serve --record). See also
-    TWOSTROKE_TRACES, a folder.
-    """
+    """Azure's CSV, Mooncake's JSON lines, or a recording. Or set TWOSTROKE_TRACES to a folder."""
     num_requests: int | None = None
     """Requests to simulate; by default 1000, of a trace all."""
     rate: float | None = None
-    """Requests per second; by default all at once, or as a trace has them. A trace is stretched to
-    it.
-    """
+    """Requests per second; default: all at once, or a trace's own. A trace is stretched to it."""
     arrivals: Arrivals = "auto"
-    """gamma has --burstiness, burst --burst-size, closed --concurrency; auto: a trace's own, else
-    gamma.
-    """
+    """auto: a trace's own, else gamma. See --burstiness, --burst-size, --concurrency (closed)."""
     burstiness: float = 1.0
     """Shape of the gaps' gamma distribution: 1 is Poisson, less comes in bursts, more is evener."""
     burst_size: int = 16
@@ -80,13 +72,9 @@ class SimulatedWorkloadOptions:
     turns: int = 4
     """Questions of a session, each with all before it in the prompt."""
     priorities: int = 1
-    """Each request (or session) gets one of so many priorities at random, 0 the most urgent; for
-    --policy priority.
-    """
+    """Random priorities of requests or sessions, 0 the most urgent; for --policy priority."""
     tenants: int = 1
-    """Each request (or session) is of one of so many API keys, busy as 1, 1/2, 1/3 ...; for
-    --policy fair.
-    """
+    """API keys of requests or sessions, with loads as 1, 1/2, 1/3 ...; for --policy fair."""
     seed: int = 0
     """Same seed, same report, byte for byte."""
 
