@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.progress import Progress
 
 from twostroke.cli.main import run
 from twostroke.observability.recorder import read_jsonl
@@ -159,19 +160,17 @@ def test_times_of_another_processor_are_named(
 def test_ctrl_c_prints_what_there_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    turn = Fleet._turn
-    turns: list[Fleet] = []
-    most = 10**9
+    calls: list[int] = []
+    max_calls = 10**9
 
-    def counted(self: Fleet, progress: object) -> bool:
-        turns.append(self)
-        if len(turns) > most:
+    def advance(self: Progress, task: int, ended: float = 1) -> None:
+        calls.append(task)
+        if len(calls) > max_calls:
             raise KeyboardInterrupt
-        return turn(self, progress)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Fleet, "_turn", counted)
+    monkeypatch.setattr(Progress, "advance", advance)
     assert run(["simulate", *FEW]) == 0
-    most = len(turns) + len(turns) // 2  # in the middle of the next run
+    max_calls = len(calls) + len(calls) // 2  # in the middle of the next run
     assert run(["simulate", *FEW, "--sweep", "rate=1,2,3"]) == 0
     captured = capsys.readouterr()
     assert "interrupted" in captured.err

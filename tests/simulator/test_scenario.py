@@ -1,6 +1,4 @@
-"""Scenarios: sweeps, what-ifs by flag, what does not fit, and reports that are the same each
-time.
-"""
+"""What-ifs: each flag moves the results in the direction that it should."""
 
 from __future__ import annotations
 
@@ -92,23 +90,21 @@ def test_what_ifs_by_flag_do_what_they_say(
         asked = replace(asked, deployment=replace(asked.deployment, speculative_tokens=3))
     if axis.startswith("router"):
         asked = replace(asked, deployment=replace(asked.deployment, replicas=3))
-    first, second = (simulate(each) for each in sweep(asked, (axis,)))
+    first, second = (simulate(varied) for varied in sweep(asked, (axis,)))
     assert value(first) < value(second)
 
 
 def test_priority_lets_the_urgent_go_first() -> None:
-    """Policies come from the engine; a workload's priorities reach them, and the report tells them
-    apart.
-    """
+    """A workload's priorities reach the engine's policy, and the report separates them."""
     crowd: dict[str, Any] = {"num_requests": 150, "rate": None, "priorities": 2}
     fcfs, priority = (
-        simulate(each) for each in sweep(scenario(**crowd), ("policy=fcfs,priority",))
+        simulate(varied) for varied in sweep(scenario(**crowd), ("policy=fcfs,priority",))
     )
     assert priority.summary.ttft_by_priority[0].mean < 0.8 * fcfs.summary.ttft_by_priority[0].mean
     assert priority.summary.ttft_by_priority[1].mean > fcfs.summary.ttft_by_priority[1].mean
     assert set(run_fields(priority)["by_priority"]) == {"0", "1"}
     without = [
-        simulate(each) for each in sweep(scenario(num_requests=150), ("policy=fcfs,priority",))
+        simulate(varied) for varied in sweep(scenario(num_requests=150), ("policy=fcfs,priority",))
     ]
     assert without[0].summary == without[1].summary  # then both are the order of arrival
 
@@ -116,7 +112,7 @@ def test_priority_lets_the_urgent_go_first() -> None:
 def test_fair_scheduling_is_a_what_if_between_tenants() -> None:
     """One key floods; under fcfs the others wait behind it, under fair they do not."""
     crowd: dict[str, Any] = {"num_requests": 150, "rate": None, "tenants": 4}
-    fcfs, fair = (simulate(each) for each in sweep(scenario(**crowd), ("policy=fcfs,fair",)))
+    fcfs, fair = (simulate(varied) for varied in sweep(scenario(**crowd), ("policy=fcfs,fair",)))
     counts = Counter(request.tenant for request in fair.result.requests)
     assert counts[0] > counts[1] > counts[3] > 0
     assert fair.summary.ttft_by_tenant[3].mean < 0.7 * fcfs.summary.ttft_by_tenant[3].mean
@@ -157,9 +153,9 @@ def test_the_report_names_what_requests_wait_for(
     asked = replace(
         scenario(**workload), scheduler=SchedulerConfig(**scheduler), cache=CacheConfig(**cache)
     )
-    found = simulate(asked, jump=jump).summary.waiting_for
-    assert max(found, key=found.__getitem__) == reason and found[reason] > 0.6
-    assert sum(found.values()) == pytest.approx(1)
+    waits = simulate(asked, jump=jump).summary.waiting_for
+    assert max(waits, key=waits.__getitem__) == reason and waits[reason] > 0.6
+    assert sum(waits.values()) == pytest.approx(1)
 
 
 def test_models_are_found_by_name_hub_id_and_folder(tmp_path: Path) -> None:

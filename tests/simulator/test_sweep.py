@@ -36,14 +36,17 @@ def test_broken_axes_are_refused(text: str) -> None:
 
 
 def test_a_sweep_is_all_combinations_in_order() -> None:
-    found = sweep(scenario(), ("gpu=h100,l40s", "enable_prefix_caching=true,false"))
-    assert [each.label for each in found] == [
+    scenarios = sweep(scenario(), ("gpu=h100,l40s", "enable_prefix_caching=true,false"))
+    assert [varied.label for varied in scenarios] == [
         "gpu=h100, enable_prefix_caching=true",
         "gpu=h100, enable_prefix_caching=false",
         "gpu=l40s, enable_prefix_caching=true",
         "gpu=l40s, enable_prefix_caching=false",
     ]
-    assert (found[3].deployment.gpu, found[3].cache.enable_prefix_caching) == ("l40s", False)
+    assert (scenarios[3].deployment.gpu, scenarios[3].cache.enable_prefix_caching) == (
+        "l40s",
+        False,
+    )
     for axes in (("rate=1", "rate=2"), ("seed=1:1000:1000", "tp=1:1000:1000")):
         with pytest.raises(ConfigError, match=r"twice|1,000,000 runs"):
             sweep(scenario(), axes)
@@ -71,7 +74,7 @@ def test_sweeps_over_what_is_not_there_are_refused(text: str) -> None:
 def test_a_sweep_leaves_out_what_does_not_fit_and_refuses_what_does_not_exist() -> None:
     asked = replace(scenario(), deployment=DeploymentOptions(model="llama-3.1-70b"))
     fit, left_out = keep_fitting(sweep(asked, ("tp=1,2,4",)))
-    assert [each.label for each in fit] == ["tp=2", "tp=4"]
+    assert [varied.label for varied in fit] == ["tp=2", "tp=4"]
     assert (
         len(left_out) == 1
         and left_out[0].startswith("tp=1 is left out")

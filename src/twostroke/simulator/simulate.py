@@ -12,7 +12,7 @@ from twostroke.simulator.fleet.fleet import Fleet, FleetResult
 from twostroke.simulator.fleet.make_replicas import make_replicas
 from twostroke.simulator.results.columns import Columns, to_columns
 from twostroke.simulator.results.run import Run
-from twostroke.simulator.results.summary import Summary, summarize
+from twostroke.simulator.results.summary import Summary, summarize_run
 from twostroke.simulator.scenario import Scenario
 from twostroke.simulator.workloads.make import make_workload
 
@@ -102,5 +102,7 @@ def _run(
     fleet = Fleet(replicas, make_router(options.router), made.workload, deployment.max_model_len)
     result = fleet.run(progress)
     columns = to_columns(result.logs)
-    summary = summarize(result, columns, deployment, options, scenario.targets, made.workload.total)
+    summary = summarize_run(
+        result, columns, deployment, options, scenario.targets, made.workload.total
+    )
     return result, columns, summary, made.note

@@ -1,6 +1,4 @@
-"""Calibration: shapes of real steps, coefficients that made the times, a file that the simulator
-reads back.
-"""
+"""Calibration: shapes of real steps, fitted coefficients, and the file that the simulator reads."""
 
 from __future__ import annotations
 
@@ -59,7 +57,7 @@ def shapes() -> list[StepShape]:
 
 
 def no_wait(seconds: float) -> None:
-    """For those to whom a pause does not matter."""
+    """For tests in which a pause does not matter."""
 
 
 def _without_last_column(text: str) -> str:
@@ -70,24 +68,22 @@ def test_steps_of_the_engine_are_measured_as_what_they_computed() -> None:
     engine = Engine(FakeExecutor(num_blocks=600))
     steps = measure(engine, rounds=1, wait=no_wait).steps
     engine.close()
-    found = [step.shape for step in steps]
-    assert StepShape(0, 0, ((16, 0),), 1) in found  # the shortest prompt, alone
-    assert any(shape.decode_requests == 8 and not shape.prefill for shape in found)
-    assert any(len(shape.prefill) == 8 for shape in found)
-    assert len({shape._replace(sampled=0) for shape in found}) == len(found)
-    assert {shape.since_prefill for shape in found} == set(range(SETTLING + 1))
-    assert not any(shape.since_prefill for shape in found if shape.prefill)
+    measured = [step.shape for step in steps]
+    assert StepShape(0, 0, ((16, 0),), 1) in measured  # the shortest prompt, alone
+    assert any(shape.decode_requests == 8 and not shape.prefill for shape in measured)
+    assert any(len(shape.prefill) == 8 for shape in measured)
+    assert len({shape._replace(sampled=0) for shape in measured}) == len(measured)
+    assert {shape.since_prefill for shape in measured} == set(range(SETTLING + 1))
+    assert not any(shape.since_prefill for shape in measured if shape.prefill)
     assert all(step.seconds > 0 for step in steps)
-    lone = [shape for shape in found if shape.decode_requests == 1 and not shape.prefill]
+    lone = [shape for shape in measured if shape.decode_requests == 1 and not shape.prefill]
     assert (
         17 <= min(shape.decode_context for shape in lone) < 32
     )  # steps of nearly the same context are one kind
 
 
 def test_pauses_are_waited_for_and_not_counted() -> None:
-    """Prompts that find nobody there are steps of their own kind; the wait before them is no part
-    of their time.
-    """
+    """A prompt on an idle engine is a kind of step of its own, timed without the wait."""
     clock = VirtualClock()
     engine = Engine(FakeExecutor(num_blocks=600), clock=clock)
     waited: list[float] = []
@@ -110,14 +106,12 @@ def test_a_fit_finds_what_a_pause_costs() -> None:
     real = RooflineCostModel(CPU, MODEL, Parallel(), Dtypes(), truth)
     alone = [StepShape(0, 0, ((tokens, 0),), 1, after_idle=True) for tokens in (20, 90, 400)]
     steps = [MeasuredStep(shape, real.step(shape).seconds) for shape in (*shapes(), *alone)]
-    found = fit_coefficients(steps, CPU, MODEL, START, starts=2)
-    assert found.efficiencies.host.wake == pytest.approx(0.02, rel=0.2)
+    fitted = fit_coefficients(steps, CPU, MODEL, START, starts=2)
+    assert fitted.efficiencies.host.wake == pytest.approx(0.02, rel=0.2)
 
 
 def test_the_steps_cover_what_a_server_meets() -> None:
-    """Prompts beside decoding, chunks on top of cached tokens, every size of batch: nothing is left
-    to extrapolate.
-    """
+    """Prompts beside decoding, chunks after cached tokens, batches of all sizes."""
     engine = Engine(FakeExecutor(num_blocks=4000, block_size=16, max_model_len=2600))
     steps = measure(engine, rounds=1, wait=no_wait).steps
     engine.close()
@@ -147,13 +141,13 @@ def test_runs_at_another_speed_are_made_again_and_do_not_count() -> None:
         calls += 1
         return (1e12 if calls > 3 else 6e11), 1e10
 
-    found = measure(engine, rounds=1, probe=probe, wait=no_wait)
+    measured = measure(engine, rounds=1, probe=probe, wait=no_wait)
     engine.close()
-    assert found.speed == Speed(1e12, 1e10)
-    assert found.left_out == 3  # two at the other speed, and the one in which it changed
-    assert calls == 1 + found.runs
+    assert measured.speed == Speed(1e12, 1e10)
+    assert measured.left_out == 3  # two at the other speed, and the one in which it changed
+    assert calls == 1 + measured.runs
     assert StepShape(0, 0, ((16, 0),), 1) in [
-        step.shape for step in found.steps
+        step.shape for step in measured.steps
     ]  # of the first scene, made again
 
 
@@ -168,50 +162,46 @@ def test_a_scene_that_never_ran_at_the_usual_speed_still_counts() -> None:
         calls += 1
         return (6e11 if calls == 1 or calls > 1 + scenes else 1e12), 1e10
 
-    found = measure(engine, rounds=1, probe=probe, wait=no_wait)
+    measured = measure(engine, rounds=1, probe=probe, wait=no_wait)
     engine.close()
-    kinds = {step.shape.prefill for step in found.steps}
-    assert ((16, 0),) in kinds and (found.runs, found.left_out) == (scenes + 1, 1)
+    kinds = {step.shape.prefill for step in measured.steps}
+    assert ((16, 0),) in kinds and (measured.runs, measured.left_out) == (scenes + 1, 1)
 
 
 class Unsteady(FakeExecutor):
-    """A step takes one second or three: the other one in the next scene, and in the same scene of
-    the next round.
-    """
+    """A step takes one second or three, in turn from scene to scene and from round to round."""
 
     def __init__(self, clock: VirtualClock, scenes: int) -> None:
         super().__init__(num_blocks=600)
         self.clock = clock
         self.seconds = 1.0
         self.scenes = scenes
-        self.looks = 0
+        self.probes = 0
 
     def execute(self, plan: StepPlan) -> StepResult:
         self.clock.advance(self.seconds)
         return super().execute(plan)
 
     def probe(self) -> tuple[float, float]:
-        self.seconds = 3.0 if sum(divmod(self.looks, self.scenes)) % 2 else 1.0
-        self.looks += 1
+        self.seconds = 3.0 if sum(divmod(self.probes, self.scenes)) % 2 else 1.0
+        self.probes += 1
         return 1e12 / self.seconds, 1e10
 
 
 def test_where_no_speed_holds_an_average_of_all_runs_counts() -> None:
-    """A median of the few runs between two equal looks would be the time of one speed or the other,
-    by chance.
-    """
+    """A median of the few runs between equal probes would be one speed or the other, by chance."""
     engine = Engine(FakeExecutor(num_blocks=600))
     scenes = measure(engine, rounds=1, wait=no_wait).runs
     engine.close()
     clock = VirtualClock()
     executor = Unsteady(clock, scenes)
     engine = Engine(executor, clock=clock)
-    found = measure(engine, rounds=2, probe=executor.probe, wait=no_wait)
+    measured = measure(engine, rounds=2, probe=executor.probe, wait=no_wait)
     engine.close()
-    assert found.left_out == 0
-    assert {step.seconds for step in found.steps if step.shape.prefill == ((16, 0),)} == {2.0}
-    assert found.speed is not None and not found.speed.held
-    assert found.speed.flops == pytest.approx(5e11, rel=0.05)  # some two seconds on average
+    assert measured.left_out == 0
+    assert {step.seconds for step in measured.steps if step.shape.prefill == ((16, 0),)} == {2.0}
+    assert measured.speed is not None and not measured.speed.held
+    assert measured.speed.flops == pytest.approx(5e11, rel=0.05)  # some two seconds on average
 
 
 def test_speeds() -> None:
@@ -222,30 +212,28 @@ def test_speeds() -> None:
 
 
 def test_a_fit_finds_times_that_other_coefficients_made() -> None:
-    """A machine half as fast in memory, with a slower host: not the same numbers, but the same
-    times.
-    """
+    """Half the memory rate and a slower host: the times agree, even if the coefficients do not."""
     gemm = {name: replace(value, memory=0.3, compute=0.5) for name, value in START.gemm.items()}
     truth = replace(START, gemm=gemm, host=replace(START.host, step=0.004, request=1e-4))
     real = RooflineCostModel(CPU, MODEL, Parallel(), Dtypes(), truth)
     steps = [MeasuredStep(shape, real.step(shape).seconds) for shape in shapes()]
     before = RooflineCostModel(CPU, MODEL, Parallel(), Dtypes(), START)
     assert max(step.seconds / before.step(step.shape).seconds for step in steps) > 1.5
-    found = fit_coefficients(steps, CPU, MODEL, START, starts=2)
-    assert found.median_error < 0.04
+    fitted = fit_coefficients(steps, CPU, MODEL, START, starts=2)
+    assert fitted.median_error < 0.04
     other = StepShape(32, 32 * 700, (), 32)
-    after = RooflineCostModel(CPU, MODEL, Parallel(), Dtypes(), found.efficiencies)
+    after = RooflineCostModel(CPU, MODEL, Parallel(), Dtypes(), fitted.efficiencies)
     assert after.step(other).seconds == pytest.approx(real.step(other).seconds, rel=0.15)
-    assert found.ratios == sorted(found.ratios)
+    assert fitted.ratios == sorted(fitted.ratios)
 
 
 def test_what_costs_nothing_at_the_start_is_not_fitted() -> None:
     """A GPU has no pauses to pay for; a start of 0 has no logarithm either."""
     steps = [MeasuredStep(shape, 0.01) for shape in shapes()]
     start = replace(START, host=replace(START.host, wake=0.0, settle=0.0))
-    found = fit_coefficients(steps, CPU, MODEL, start, starts=1).efficiencies
-    assert (found.host.wake, found.host.settle, found.prefill.block) == (0.0, 0.0, 0.0)
-    assert found.host.step != START.host.step
+    fitted = fit_coefficients(steps, CPU, MODEL, start, starts=1).efficiencies
+    assert (fitted.host.wake, fitted.host.settle, fitted.prefill.block) == (0.0, 0.0, 0.0)
+    assert fitted.host.step != START.host.step
 
 
 def test_nothing_can_be_fitted_to_nothing() -> None:
@@ -257,15 +245,15 @@ def test_nothing_can_be_fitted_to_nothing() -> None:
 
 def test_the_file_is_read_back(tmp_path: Path) -> None:
     steps = [MeasuredStep(shape, 0.01) for shape in shapes()]
-    found = fit_coefficients(steps, CPU, MODEL, START, starts=1)
+    fitted = fit_coefficients(steps, CPU, MODEL, START, starts=1)
     file = tmp_path / "own.toml"
-    file.write_text(as_toml(found, "a test", Speed(8e11, 2e10, held=False)))
+    file.write_text(as_toml(fitted, "a test", Speed(8e11, 2e10, held=False)))
     assert Speed(**tomllib.loads(file.read_text())["speed"]) == Speed(8e11, 2e10, held=False)
     read = load_efficiencies("cpu", file)
     assert read.source == "a test"
-    assert read.host.step == pytest.approx(found.efficiencies.host.step, rel=1e-4)
+    assert read.host.step == pytest.approx(fitted.efficiencies.host.step, rel=1e-4)
     assert read.gemm["bf16"].memory == pytest.approx(
-        found.efficiencies.gemm["bf16"].memory, rel=1e-4
+        fitted.efficiencies.gemm["bf16"].memory, rel=1e-4
     )
     assert read.interval.decode_low <= 1 <= read.interval.decode_high
 

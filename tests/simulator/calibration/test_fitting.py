@@ -1,6 +1,4 @@
-"""Fits by least absolute deviations: what they find, what they leave alone, that they repeat
-themselves.
-"""
+"""Fits by least absolute deviations: what they find, what they leave alone, same each time."""
 
 from __future__ import annotations
 
@@ -33,8 +31,8 @@ def fit(measured: list[float], starts: int = 2) -> dict[str, float]:
 
 
 def test_finds_the_values_that_made_the_measurements() -> None:
-    found = fit([0.05 + size / 40 for size in SIZES])
-    assert found["start"] == pytest.approx(0.05, rel=0.05) and found["rate"] == pytest.approx(
+    fitted = fit([0.05 + size / 40 for size in SIZES])
+    assert fitted["start"] == pytest.approx(0.05, rel=0.05) and fitted["rate"] == pytest.approx(
         40, rel=0.05
     )
 
@@ -43,8 +41,8 @@ def test_one_wild_measurement_moves_nothing() -> None:
     """What least squares would not withstand."""
     measured = [0.05 + size / 40 for size in SIZES]
     measured[3] *= 20
-    found = fit(measured)
-    assert found["start"] == pytest.approx(0.05, rel=0.1) and found["rate"] == pytest.approx(
+    fitted = fit(measured)
+    assert fitted["start"] == pytest.approx(0.05, rel=0.1) and fitted["rate"] == pytest.approx(
         40, rel=0.1
     )
 
@@ -54,8 +52,8 @@ def test_what_no_measurement_depends_on_stays_where_it_was() -> None:
 
 
 def test_values_stay_within_their_bounds() -> None:
-    found = fit([1e-5 * size for size in SIZES])  # a rate of 100,000
-    assert found["rate"] == pytest.approx(1e3) and found["start"] >= 1e-6
+    fitted = fit([1e-5 * size for size in SIZES])  # a rate of 100,000
+    assert fitted["rate"] == pytest.approx(1e3) and fitted["start"] >= 1e-6
 
 
 def test_the_same_again_is_the_same() -> None:
@@ -67,14 +65,14 @@ def test_a_value_at_its_bound_does_not_hold_up_the_others() -> None:
     """``start`` would fall below its bound for ever; the rate is found all the same."""
     space = {**SPACE, "start": (0.5, 0.5, 1e3)}
     measured = [size / 40 for size in SIZES]
-    found = least_deviations(
+    minimum = least_deviations(
         lambda values: errors_against(measured, values), [1.0] * 7, space, pull=1e-4, starts=1
     )
     best = min(
         sum(map(abs, errors_against(measured, {"start": 0.5, "rate": rate / 10})))
         for rate in range(10, 10_000, 7)
     )
-    assert found.values["start"] == pytest.approx(0.5) and found.loss < best + 0.02
+    assert minimum.values["start"] == pytest.approx(0.5) and minimum.loss < best + 0.02
 
 
 def test_a_start_without_a_loss_is_none() -> None:
@@ -83,8 +81,8 @@ def test_a_start_without_a_loss_is_none() -> None:
     def errors(values: dict[str, float]) -> list[float]:
         return [nan if values["x"] > 3 else log(values["x"] / 2)]
 
-    found = least_deviations(errors, [1.0], {"x": (9.0, 0.1, 10.0)}, pull=1e-4, starts=8)
-    assert found.values["x"] == pytest.approx(2.0, rel=1e-3)
+    minimum = least_deviations(errors, [1.0], {"x": (9.0, 0.1, 10.0)}, pull=1e-4, starts=8)
+    assert minimum.values["x"] == pytest.approx(2.0, rel=1e-3)
 
 
 def test_a_valley_beside_is_found_by_another_start() -> None:

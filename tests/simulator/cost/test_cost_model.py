@@ -1,6 +1,4 @@
-"""The roofline cost model: bounds of physics, direction of every influence, and that it is quick
-and repeatable.
-"""
+"""The roofline cost model: bounds of physics, direction of every influence, speed."""
 
 from __future__ import annotations
 
@@ -152,10 +150,10 @@ def test_every_request_reads_and_writes_its_own_state() -> None:
     """Of a hybrid model, once a step, however large the batch and however long a prompt's chunk."""
     model = model_sheet(configs.QWEN3_NEXT)
     small = tuple(
-        replace(each, recurrence=replace(each.recurrence, state_elements=0, conv=()))
-        if each.recurrence
-        else each
-        for each in model.layers
+        replace(layer, recurrence=replace(layer.recurrence, state_elements=0, conv=()))
+        if layer.recurrence
+        else layer
+        for layer in model.layers
     )
     args = (Parallel(), Dtypes(), load_efficiencies("h200"))
     full, stateless = (
@@ -258,7 +256,7 @@ def test_a_cpu_is_slower_just_after_a_prompt() -> None:
         cost.step(decode(4, 300)._replace(since_prefill=since)).seconds for since in (1, 2, 3, 0)
     ]
     host = cost.efficiencies.host
-    extra = [each - seconds[-1] for each in seconds[:3]]
+    extra = [step - seconds[-1] for step in seconds[:3]]
     assert extra == pytest.approx([host.settle * host.fade**power for power in range(3)])
     assert extra[0] > extra[1] > extra[2] > 0
     assert make(configs.LLAMA_8B).efficiencies.host.settle == 0
@@ -297,10 +295,10 @@ def test_a_step_that_only_decodes_is_quick_to_estimate() -> None:
 @pytest.mark.parametrize("stack", stack_names())
 def test_serving_stacks_have_host_times_of_their_own(stack: str) -> None:
     hardware, model = load_hardware("h100"), model_sheet(configs.LLAMA_8B)
-    own = RooflineCostModel(
+    calibrated = RooflineCostModel(
         hardware, model, Parallel(), Dtypes(), load_efficiencies("h100-sxm", stack=stack)
     )
-    assert 0.003 < own.step(decode(8, 1000)).seconds < 0.02
+    assert 0.003 < calibrated.step(decode(8, 1000)).seconds < 0.02
 
 
 def test_unusable_combinations_say_so() -> None:

@@ -1,4 +1,4 @@
-"""Files of coefficients: all complete, laid over each other as said, errors by name."""
+"""Files of coefficients: complete, in the stated order of precedence, errors by name."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from twostroke.simulator.cost.hardware_sheet import hardware_names, load_hardwar
 
 @pytest.mark.parametrize("device", hardware_names())
 def test_coefficients_of_every_device_are_complete_and_sane(device: str) -> None:
-    found = load_efficiencies(device)
-    for gemm in found.gemm.values():
+    efficiencies = load_efficiencies(device)
+    for gemm in efficiencies.gemm.values():
         assert 0.3 < gemm.compute <= 1.1 and 0.3 < gemm.memory <= 1.1
-    assert found.interval.decode_low < 1 < found.interval.decode_high
-    assert found.interval.prefill_low < 1 < found.interval.prefill_high
+    assert efficiencies.interval.decode_low < 1 < efficiencies.interval.decode_high
+    assert efficiencies.interval.prefill_low < 1 < efficiencies.interval.prefill_high
 
 
 def test_a_device_without_a_file_gets_the_default() -> None:
@@ -41,12 +41,12 @@ def test_devices_without_links_share_the_hosts_paths() -> None:
 
 
 def test_ones_own_file_goes_before_all_others(tmp_path: Path) -> None:
-    own = tmp_path / "own.toml"
-    own.write_text("[host]\nstep = 0.5\n")
-    found = load_efficiencies("h100-sxm", own, stack="sglang")
-    assert found.host.step == 0.5
-    assert found.host.request == load_efficiencies("h100-sxm", stack="sglang").host.request
-    assert found.gemm == load_efficiencies("h100-sxm").gemm
+    file = tmp_path / "own.toml"
+    file.write_text("[host]\nstep = 0.5\n")
+    efficiencies = load_efficiencies("h100-sxm", file, stack="sglang")
+    assert efficiencies.host.step == 0.5
+    assert efficiencies.host.request == load_efficiencies("h100-sxm", stack="sglang").host.request
+    assert efficiencies.gemm == load_efficiencies("h100-sxm").gemm
 
 
 def test_any_processors_sheet_gets_coefficients_of_processors() -> None:
@@ -74,23 +74,23 @@ def test_any_processors_sheet_gets_coefficients_of_processors() -> None:
     ],
 )
 def test_unusable_coefficients_are_refused_by_name(text: str, words: str, tmp_path: Path) -> None:
-    own = tmp_path / "own.toml"
-    own.write_text(text)
+    file = tmp_path / "own.toml"
+    file.write_text(text)
     with pytest.raises(ConfigError, match=words) as caught:
-        load_efficiencies("h100-sxm", own)
+        load_efficiencies("h100-sxm", file)
     assert caught.value.hint
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
-    own = tmp_path / "own.toml"
-    own.write_text("[decode]\nspeed = 3\n")
+    file = tmp_path / "own.toml"
+    file.write_text("[decode]\nspeed = 3\n")
     with pytest.raises(ConfigError, match=r"\[decode\]: unknown coefficients speed"):
-        load_efficiencies("h100-sxm", own)
-    own.write_bytes(b"\xff\xfe")
+        load_efficiencies("h100-sxm", file)
+    file.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="cannot read"):
-        load_efficiencies("h100-sxm", own)
-    own.write_text("[decode\n")
+        load_efficiencies("h100-sxm", file)
+    file.write_text("[decode\n")
     with pytest.raises(ConfigError, match="cannot read"):
-        load_efficiencies("h100-sxm", own)
+        load_efficiencies("h100-sxm", file)
     with pytest.raises(ConfigError, match="unknown serving stack 'lmdeploy'"):
         load_efficiencies("h100-sxm", stack="lmdeploy")

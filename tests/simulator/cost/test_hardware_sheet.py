@@ -1,6 +1,4 @@
-"""Hardware sheets: complete, dense rates, found by any name that people use, errors that say what
-to do.
-"""
+"""Hardware sheets: complete, dense rates, found by usual names, errors that say what to do."""
 
 from __future__ import annotations
 
@@ -95,28 +93,28 @@ def test_an_unknown_device_gets_a_suggestion() -> None:
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
     text = (SHEETS / "h100-sxm.toml").read_text()
-    own = tmp_path / "mine.toml"
-    own.write_text(text.replace("price_per_hour = 2.69", "price_per_hour = 1.0"))
-    assert load_hardware(str(own)).price_per_hour == 1.0
+    file = tmp_path / "mine.toml"
+    file.write_text(text.replace("price_per_hour = 2.69", "price_per_hour = 1.0"))
+    assert load_hardware(str(file)).price_per_hour == 1.0
 
 
 def test_a_data_sheet_needs_no_more_than_it_says(tmp_path: Path) -> None:
     """Cache, power, price and links decide nothing on one device; several need a link."""
-    own = tmp_path / "new.toml"
-    own.write_text(
+    file = tmp_path / "new.toml"
+    file.write_text(
         "memory_bytes = 96e9\nmemory_bandwidth = 4e12\ncompute_units = 132\n[dense_flops]\nbf16 ="
         " 8e14\n"
     )
-    sheet = load_hardware(str(own))
+    sheet = load_hardware(str(file))
     assert (sheet.memory_bytes, sheet.price_per_hour, sheet.link_domain) == (96_000_000_000, 0.0, 1)
     assert sheet.bandwidth_between(1) == 0.0
     with pytest.raises(ConfigError, match="does not say how 2 devices talk") as caught:
         sheet.bandwidth_between(2)
     assert "[link]" in str(caught.value.hint)
-    own.write_text(own.read_text() + "[link]\nbandwidth = 1e11\ndomain = 4\n")
-    assert load_hardware(str(own)).bandwidth_between(4) == 1e11
+    file.write_text(file.read_text() + "[link]\nbandwidth = 1e11\ndomain = 4\n")
+    assert load_hardware(str(file)).bandwidth_between(4) == 1e11
     with pytest.raises(ConfigError, match="8 devices") as caught:
-        load_hardware(str(own)).bandwidth_between(8)
+        load_hardware(str(file)).bandwidth_between(8)
     assert "network_bandwidth" in str(caught.value.hint)
 
 
@@ -143,10 +141,10 @@ def test_a_data_sheet_needs_no_more_than_it_says(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_in_a_sheet_are_named(old: str, new: str, words: str, tmp_path: Path) -> None:
-    own = tmp_path / "mine.toml"
-    own.write_text((SHEETS / "h100-sxm.toml").read_text().replace(old, new))
+    file = tmp_path / "mine.toml"
+    file.write_text((SHEETS / "h100-sxm.toml").read_text().replace(old, new))
     with pytest.raises(ConfigError, match=words) as caught:
-        load_hardware(str(own))
+        load_hardware(str(file))
     assert caught.value.hint
 
 
@@ -154,10 +152,10 @@ def test_mistakes_in_a_sheet_are_named(old: str, new: str, words: str, tmp_path:
     "content", [b"\xff\xfe", b"", b"a = " + b"[" * 100_000, b"dense_flops = 5", b"link = 5"]
 )
 def test_files_that_are_no_sheet_are_one_error(content: bytes, tmp_path: Path) -> None:
-    own = tmp_path / "mine.toml"
-    own.write_bytes(content)
+    file = tmp_path / "mine.toml"
+    file.write_bytes(content)
     with pytest.raises(ConfigError):
-        load_hardware(str(own))
+        load_hardware(str(file))
 
 
 def test_cards_that_talk_through_the_host_need_no_network() -> None:
@@ -170,15 +168,15 @@ def test_cards_that_talk_through_the_host_need_no_network() -> None:
 def test_a_missing_rate_falls_back_to_a_wider_format(tmp_path: Path) -> None:
     assert load_hardware("a100").compute_format("fp4") == "bf16"
     assert load_hardware("h100").compute_format("fp4") == "fp8"
-    own = tmp_path / "narrow.toml"
-    own.write_text((SHEETS / "a10.toml").read_text().replace("fp32 =", "fp8 ="))
+    file = tmp_path / "narrow.toml"
+    file.write_text((SHEETS / "a10.toml").read_text().replace("fp32 =", "fp8 ="))
     with pytest.raises(ConfigError, match="no rate for fp32"):
-        load_hardware(str(own)).compute_format("fp32")
+        load_hardware(str(file)).compute_format("fp32")
 
 
 def test_the_sheet_in_the_documentation_can_be_used(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs" / "simulator.md").read_text()
-    own = tmp_path / "mine.toml"
-    own.write_text(text.split("```toml\n")[1].split("```")[0])
-    sheet = load_hardware(str(own))
+    file = tmp_path / "mine.toml"
+    file.write_text(text.split("```toml\n")[1].split("```")[0])
+    sheet = load_hardware(str(file))
     assert sheet.bandwidth_between(16) == sheet.network_bandwidth > 0

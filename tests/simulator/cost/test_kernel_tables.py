@@ -1,6 +1,4 @@
-"""Kernel tables: exact at their points, between neighbours elsewhere, the model where they have
-nothing.
-"""
+"""Kernel tables: exact at points, interpolated between them, the model where there are none."""
 
 from __future__ import annotations
 
@@ -45,9 +43,9 @@ def slower(rows: int, outputs: int, inputs: int, factor: float) -> list[float]:
 
 
 def test_a_point_of_the_table_is_its_measurement() -> None:
-    found = tables(gemm={"bf16": [[4096, 4096, [[64, 31e-6], [256, 47e-6]]]]})
+    measured = tables(gemm={"bf16": [[4096, 4096, [[64, 31e-6], [256, 47e-6]]]]})
     for rows, seconds in ((64, 31e-6), (256, 47e-6)):
-        time = found.gemm("bf16", rows, 4096, 4096, modelled(rows, 4096, 4096))
+        time = measured.gemm("bf16", rows, 4096, 4096, modelled(rows, 4096, 4096))
         assert time.seconds == pytest.approx(seconds)
         # What it waits for keeps its share.
         before = modelled(rows, 4096, 4096)
@@ -56,51 +54,51 @@ def test_a_point_of_the_table_is_its_measurement() -> None:
 
 def test_between_points_the_ratio_is_interpolated_and_beyond_them_kept() -> None:
     points = [slower(64, 8192, 8192, 2.0), slower(256, 8192, 8192, 8.0)]
-    found = tables(gemm={"bf16": [[8192, 8192, points]]})
+    measured = tables(gemm={"bf16": [[8192, 8192, points]]})
     for rows, factor in ((64, 2), (128, 4), (256, 8), (1, 2), (4096, 8)):
         before = modelled(rows, 8192, 8192)
-        assert found.gemm("bf16", rows, 8192, 8192, before).seconds == pytest.approx(
+        assert measured.gemm("bf16", rows, 8192, 8192, before).seconds == pytest.approx(
             factor * before.seconds
         )
 
 
 def test_an_unknown_shape_goes_by_its_neighbours() -> None:
     entries = [[n, n, [slower(64, n, n, factor)]] for n, factor in ((2048, 2.0), (8192, 4.0))]
-    found = tables(gemm={"bf16": entries})
+    measured = tables(gemm={"bf16": entries})
     before = modelled(64, 4096, 4096)
-    assert found.gemm("bf16", 64, 4096, 4096, before).seconds == pytest.approx(
+    assert measured.gemm("bf16", 64, 4096, 4096, before).seconds == pytest.approx(
         8**0.5 * before.seconds
     )
 
 
 def test_a_measurement_from_the_cache_is_not_believed() -> None:
     """Weights of 32 MB read in a microsecond were never read from memory."""
-    found = tables(gemm={"bf16": [[4096, 4096, [[1, 1e-6]]]]})
-    seconds = found.gemm("bf16", 1, 4096, 4096, modelled(1, 4096, 4096)).seconds
+    measured = tables(gemm={"bf16": [[4096, 4096, [[1, 1e-6]]]]})
+    seconds = measured.gemm("bf16", 1, 4096, 4096, modelled(1, 4096, 4096)).seconds
     assert seconds == pytest.approx(2 * 4096 * 4096 / H100.memory_bandwidth)
 
 
 def test_what_a_table_lacks_stays_as_modelled() -> None:
-    found = tables(gemm={"bf16": [[4096, 4096, [[64, 31e-6]]]]})
+    measured = tables(gemm={"bf16": [[4096, 4096, [[64, 31e-6]]]]})
     before = modelled(64, 4096, 4096)
-    assert found.gemm("fp8", 64, 4096, 4096, before) == before
-    assert found.decode(32, 8, 128, 4, 1000, before) == before
-    assert found.prefill(32, 8, 128, 1, 1000, before) == before
-    assert found.all_reduce(1000, 2, 5e-6) == 5e-6
+    assert measured.gemm("fp8", 64, 4096, 4096, before) == before
+    assert measured.decode(32, 8, 128, 4, 1000, before) == before
+    assert measured.prefill(32, 8, 128, 1, 1000, before) == before
+    assert measured.all_reduce(1000, 2, 5e-6) == 5e-6
 
 
 def test_attention_and_all_reduce() -> None:
-    found = tables(
+    measured = tables(
         decode=[[32, 8, 128, 4, [[1024, 20e-6], [4096, 50e-6]]]],
         prefill=[[32, 8, 128, 1, [[1024, 40e-6]]]],
         all_reduce={"4": [[65536, 7e-6]]},
     )
     base = KernelTime(1.0)
-    short, long = (found.decode(32, 8, 128, 4, tokens, base).seconds for tokens in (1024, 4096))
+    short, long = (measured.decode(32, 8, 128, 4, tokens, base).seconds for tokens in (1024, 4096))
     assert short != long and short > 0
-    assert found.prefill(32, 8, 128, 1, 1024, base).seconds > 0
+    assert measured.prefill(32, 8, 128, 1, 1024, base).seconds > 0
     before = all_reduce_time(65536, 4, efficiency=EFFICIENCIES.all_reduce, link=H100.link_bandwidth)
-    assert found.all_reduce(65536, 4, before) == pytest.approx(7e-6)
+    assert measured.all_reduce(65536, 4, before) == pytest.approx(7e-6)
 
 
 def test_between_two_points_nothing_leaves_their_times() -> None:
@@ -162,12 +160,12 @@ def test_an_all_reduce_takes_no_longer_than_a_larger_one() -> None:
     """One stalled measurement does not make its neighbours slow."""
     quiet = [[1024, 5e-6], [4096, 5.5e-6], [16384, 6e-6], [65536, 9e-6]]
     stalled = [[1024, 5e-6], [4096, 15e-6], [16384, 6e-6], [65536, 9e-6]]
-    found, with_stall = tables(all_reduce={"8": quiet}), tables(all_reduce={"8": stalled})
+    without_stall, with_stall = tables(all_reduce={"8": quiet}), tables(all_reduce={"8": stalled})
     for size in (2048, 8192, 32768):
         time = all_reduce_time(
             size, 8, efficiency=EFFICIENCIES.all_reduce, link=H100.link_bandwidth
         )
-        expected = found.all_reduce(size, 8, time)
+        expected = without_stall.all_reduce(size, 8, time)
         assert with_stall.all_reduce(size, 8, time) == pytest.approx(expected, rel=0.1)
 
 

@@ -107,7 +107,7 @@ def test_few_tiles_are_split_along_the_inner_dimension() -> None:
 
 def fastest_tile(rows: int, e: GemmEfficiency) -> float:
     """Seconds of arithmetic, every tile and every split tried."""
-    found = []
+    times = []
     for tile_rows, width in TILES:
         step = 2.0 * (tile_rows * width + e.half_tile) * 132 / (e.compute * 1e15)
         for split in SPLITS:
@@ -116,8 +116,8 @@ def fastest_tile(rows: int, e: GemmEfficiency) -> float:
             time = waves * step * (4096 / split + e.prologue)
             if split > 1:
                 time += e.split + PARTIAL_BYTES * rows * 6144 * split / (e.memory * 3e12)
-            found.append(time)
-    return min(found)
+            times.append(time)
+    return min(times)
 
 
 @pytest.mark.parametrize("waves", [0.0, 0.4, 1.0])

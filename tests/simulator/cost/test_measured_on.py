@@ -1,6 +1,4 @@
-"""What a calibration was measured on: written, read back, shown, and held against what is
-simulated.
-"""
+"""What a calibration was measured on: written, read back, shown, compared with the simulation."""
 
 from __future__ import annotations
 
@@ -69,7 +67,7 @@ def test_what_was_measured_is_read_back_and_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("options", "difference"),
     [
         ({"model": "pilot-draft"}, "model pilot of "),
         ({"weights": "int8"}, "weights in fp32, not int8"),
@@ -77,10 +75,10 @@ def test_what_was_measured_is_read_back_and_shown(tmp_path: Path) -> None:
     ],
 )
 def test_another_device_model_or_format_is_one_warning(
-    tmp_path: Path, asked: dict[str, str], found: str
+    tmp_path: Path, options: dict[str, str], difference: str
 ) -> None:
-    shown, warned = notes(written(tmp_path, ON), **asked)
-    assert ON.machine in shown and "measured on something else" in warned and found in warned
+    shown, warned = notes(written(tmp_path, ON), **options)
+    assert ON.machine in shown and "measured on something else" in warned and difference in warned
 
 
 def test_what_a_file_does_not_say_is_no_difference(tmp_path: Path) -> None:

@@ -1,6 +1,4 @@
-"""Where a simulation's times come from, by flag: coefficients, the data sheet alone, tables,
-serving stacks.
-"""
+"""Where times come from, by flag: coefficients, the data sheet, tables, serving stacks."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ def seconds(**options: Any) -> float:
 
 def test_a_data_sheet_alone_knows_nothing_of_the_device() -> None:
     assert seconds(gpu="h100", efficiencies="data-sheet") != seconds(gpu="h100")
-    # Nobody measured this one: both ways are the same.
+    # Without measurements of this device both are the same.
     assert seconds(gpu="b200", efficiencies="data-sheet") == seconds(gpu="b200")
 
 

@@ -1,4 +1,4 @@
-"""Comparisons on a terminal: every run can be told from every other, whatever the width."""
+"""Comparisons on a terminal: runs can be told apart at any width."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ def test_every_reason_has_words() -> None:
 def test_the_same_seed_gives_the_same_bytes() -> None:
     def report(jump: bool) -> tuple[str, str, str]:
         done = [
-            simulate(each, jump=jump, interval=True) for each in sweep(scenario(), ("rate=5,50",))
+            simulate(varied, jump=jump, interval=True)
+            for varied in sweep(scenario(), ("rate=5,50",))
         ]
         fields = [run_fields(run) for run in done]
         return report_json(fields), report_html(fields), requests_csv(done)

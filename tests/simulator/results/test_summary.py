@@ -54,9 +54,9 @@ def test_weighted_percentiles_are_those_of_the_expanded_list(
     expected = Distribution.of(
         [value for value, weight in pairs for _ in range(weight)], PERCENTILES
     )
-    found = weighted_distribution(values, weights)
-    assert found.mean == pytest.approx(expected.mean)
-    assert found.percentiles == pytest.approx(expected.percentiles)
+    distribution = weighted_distribution(values, weights)
+    assert distribution.mean == pytest.approx(expected.mean)
+    assert distribution.percentiles == pytest.approx(expected.percentiles)
 
 
 @given(st.lists(st.floats(-1e300, 1e300, allow_subnormal=True), max_size=40))
@@ -139,9 +139,7 @@ def test_cost_is_time_times_price() -> None:
 
 
 def test_metrics_are_those_of_the_live_engine() -> None:
-    """Same names, labels, buckets and counts; sums to rounding. The live engine fed them token by
-    token.
-    """
+    """Same names, labels, buckets and counts as the live engine counts by the token."""
     scheduler = SchedulerConfig(max_num_batched_tokens=40, max_num_seqs=6)
     engine = live_engine(mixed_workload(), scheduler, 40)
     live = parse(engine.metrics.render()[0].decode())

@@ -61,7 +61,7 @@ def test_another_rate_leaves_the_lengths_and_the_seed_decides() -> None:
 
 
 def test_random_lengths_and_a_common_prefix() -> None:
-    found = made(
+    specs = made(
         workload="random",
         num_requests=200,
         input_len=100,
@@ -69,8 +69,8 @@ def test_random_lengths_and_a_common_prefix() -> None:
         range_ratio=0.5,
         prefix_len=32,
     )
-    assert {spec.segments for spec in found} == {((-1, 32),)}
-    assert all(82 <= spec.prompt_tokens <= 182 and 10 <= spec.output_tokens <= 30 for spec in found)
+    assert {spec.segments for spec in specs} == {((-1, 32),)}
+    assert all(82 <= spec.prompt_tokens <= 182 and 10 <= spec.output_tokens <= 30 for spec in specs)
 
 
 def test_block_keys_tell_shared_from_own() -> None:
@@ -142,8 +142,8 @@ def test_azure_rows_and_rates(tmp_path: Path) -> None:
     path.write_text(
         "arrived_at,num_prefill_tokens,num_decode_tokens\n5.0,10,3\n5.5,20,4\n7.0,30,5\n"
     )
-    found = made(workload="trace", trace_path=path)
-    assert [(s.arrival, s.prompt_tokens, s.output_tokens) for s in found] == [
+    specs = made(workload="trace", trace_path=path)
+    assert [(s.arrival, s.prompt_tokens, s.output_tokens) for s in specs] == [
         (0.0, 10, 3),
         (0.5, 20, 4),
         (2.0, 30, 5),
@@ -181,9 +181,9 @@ def test_named_traces_are_found_in_a_folder(
 
 def test_azure_without_its_file_is_drawn_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TWOSTROKE_TRACES", raising=False)
-    found = make_workload(SimulatedWorkloadOptions(workload="azure-conv", num_requests=3000))
-    drawn = list(found.workload.arrivals())
-    assert found.note is not None and "drawn" in found.note
+    azure = make_workload(SimulatedWorkloadOptions(workload="azure-conv", num_requests=3000))
+    drawn = list(azure.workload.arrivals())
+    assert azure.note is not None and "drawn" in azure.note
     assert statistics.fmean(spec.prompt_tokens for spec in drawn) == pytest.approx(1155, rel=0.1)
     assert statistics.fmean(spec.output_tokens for spec in drawn) == pytest.approx(211, rel=0.1)
     assert drawn[-1].arrival == pytest.approx(3000 / 5.53, rel=0.1)
@@ -256,11 +256,11 @@ def test_lengths_and_times_of_a_csv_trace(tmp_path: Path) -> None:
     rows = ["3,9.5,x,12\n", "4,2.0,y,13\n", "5,9.5,z,14\n"]
     for quoted in (rows, [*rows[:2], '"5",9.5,"z, z",14\n']):
         path.write_text(HEADER + "".join(quoted))
-        found = [
+        specs = [
             (spec.number, spec.arrival, spec.prompt_tokens, spec.output_tokens)
             for spec in read_specs(path)
         ]
-        assert found == [(0, 0.0, 13, 4), (1, 7.5, 12, 3), (2, 7.5, 14, 5)]
+        assert specs == [(0, 0.0, 13, 4), (1, 7.5, 12, 3), (2, 7.5, 14, 5)]
         assert read_specs(path, 2) == read_specs(path)[:2]
 
 

@@ -69,7 +69,7 @@ class Measurement:
 
 
 @dataclass(slots=True)
-class _Runs:
+class _SceneRuns:
     """All runs of a scene: their steps, and the machine's speed before and after them."""
 
     scene: Scene
@@ -113,14 +113,14 @@ def measure(
     """
     random = Random(0)
     base = [random.randrange(engine.info.vocab_size) for _ in range(MAX_CACHED)]
-    scenes = [_Runs(scene) for scene in SCENES if fits(scene, engine)]
+    scenes = [_SceneRuns(scene) for scene in SCENES if fits(scene, engine)]
     speeds: list[Speed] = []
 
     def probe_speed() -> None:
         if probe is not None:
             speeds.append(Speed(*probe()))
 
-    def run(runs: _Runs) -> None:
+    def run(runs: _SceneRuns) -> None:
         _run(engine, random, base, WARM_UP)  # the probe has driven the weights out of the caches
         if cached := max(wave.cached for wave in runs.scene):
             fill_cache = (Wave(1, cached + 1, 1, cached=cached),)
@@ -142,7 +142,7 @@ def measure(
     return _sum_up(scenes, speeds)
 
 
-def _sum_up(scenes: Sequence[_Runs], speeds: Sequence[Speed]) -> Measurement:
+def _sum_up(scenes: Sequence[_SceneRuns], speeds: Sequence[Speed]) -> Measurement:
     kinds: defaultdict[StepShape, list[MeasuredStep]] = defaultdict(list)
     speed = usual(speeds) if speeds else None
     runs = sum(len(scene.steps) for scene in scenes)

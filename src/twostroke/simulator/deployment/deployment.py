@@ -15,7 +15,7 @@ from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import SHARED, Efficiencies, load_efficiencies
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet, load_hardware
 from twostroke.simulator.cost.kernel_tables import KernelTables
-from twostroke.simulator.deployment.memory import GB, MANY, refuse, room_for_kv
+from twostroke.simulator.deployment.memory import GB, MAX_COUNT, refuse, room_for_kv
 from twostroke.simulator.deployment.options import MAX_LENGTH, DeploymentOptions
 
 # Blocks of a model that caches nothing by the token: they only count.
@@ -68,7 +68,7 @@ def deploy(
         weights += draft.weight_bytes(None, options.tp)
         per_token += draft.kv_bytes_per_token(options.kv_cache_dtype, options.tp)
         state += draft.state_bytes(options.tp)
-    states = state * min(scheduler.max_num_seqs, MANY)
+    states = state * min(scheduler.max_num_seqs, MAX_COUNT)
     kv_room = room_for_kv(options, cache, scheduler, hardware, model, weights, per_token, states)
     wanted = options.max_model_len or min(model.max_length, MAX_LENGTH)
     longest = -(-wanted // cache.block_size)

@@ -18,7 +18,7 @@ RUNTIME_BYTES = 1.0e9
 # sampling.
 ACTIVATION_WIDTHS, LOGIT_COPIES = 12, 3
 # More requests or tokens than any memory holds: beyond it, bytes would no longer fit a float.
-MANY = 10**15
+MAX_COUNT = 10**15
 
 
 def room_for_kv(
@@ -41,7 +41,7 @@ def room_for_kv(
     Raises:
         InsufficientMemoryError: Nothing is left, or less than ``--kv-cache-memory``.
     """
-    tokens = min(scheduler.max_num_batched_tokens, MANY)
+    tokens = min(scheduler.max_num_batched_tokens, MAX_COUNT)
     activations = 2 * ACTIVATION_WIDTHS * model.hidden_size * tokens
     logits = 4 * LOGIT_COPIES * model.vocab_size * min(scheduler.max_num_seqs, tokens)
     # A GPU's memory is all for serving; other programs use a machine's memory as well.
@@ -74,7 +74,7 @@ def room_for_kv(
     max_useful = (
         -(-length // cache.block_size)
         * cache.block_size
-        * min(scheduler.max_num_seqs, MANY)
+        * min(scheduler.max_num_seqs, MAX_COUNT)
         * per_token
     )
     return min(free * cache.cpu_memory_utilization, max_useful)

@@ -13,6 +13,7 @@ from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.observability.latency import time_per_output_token
 from twostroke.routing.routers import Router
+from twostroke.simulator.fleet.loads import ReplicaLoads
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.fleet.requests import make_request, to_routed
 from twostroke.simulator.fleet.step_log import StepLog
@@ -170,7 +171,7 @@ class Fleet:
             self._expect(self._workload.after(spec, spec.arrival))
             progress(1)
             return
-        loads = {n: r.num_unfinished(spec.arrival) for n, r in enumerate(self._replicas)}
+        loads = ReplicaLoads(self._replicas, spec.arrival)
         chosen = self._router.route(to_routed(spec), loads)
         request = make_request(spec, self._params, info.block_size, self._num_blocks)
         self._num_blocks += len(request.block_hashes)

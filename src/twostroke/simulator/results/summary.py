@@ -85,7 +85,7 @@ class Summary:
         return 1e6 * self.dollars / self.output_tokens if self.output_tokens else 0.0
 
 
-def summarize(
+def summarize_run(
     result: FleetResult,
     columns: Columns,
     deployment: Deployment,

@@ -21,17 +21,17 @@ WorkloadName = Literal[
 ]
 Arrivals = Literal["auto", "poisson", "gamma", "burst", "closed", "recorded"]
 # Larger numbers would take all memory or time, or leave no digits to add a step to.
-_MANY = 10_000_000
+_MAX_COUNT = 10_000_000
 _BOUNDS = {
-    "num_requests": (1, _MANY),
+    "num_requests": (1, _MAX_COUNT),
     "rate": (1e-6, 1e6),
     "burstiness": (1e-3, 1e6),
-    "burst_size": (1, _MANY),
-    "concurrency": (1, _MANY),
+    "burst_size": (1, _MAX_COUNT),
+    "concurrency": (1, _MAX_COUNT),
     "think_time": (0, 1e9),
-    "input_len": (1, _MANY),
-    "output_len": (1, _MANY),
-    "prefix_len": (0, _MANY),
+    "input_len": (1, _MAX_COUNT),
+    "output_len": (1, _MAX_COUNT),
+    "prefix_len": (0, _MAX_COUNT),
     "turns": (1, 1000),
     "priorities": (1, 1000),
     "tenants": (1, 1000),
