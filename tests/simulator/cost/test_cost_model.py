@@ -40,9 +40,7 @@ def make(
 
 @pytest.mark.parametrize("gpu", hardware_names())
 def test_every_device_has_times_within_physics(gpu: str) -> None:
-    """Never faster than its memory can be read or its peak rate allows, and not slower by more than
-    a factor.
-    """
+    """Not faster than memory and peak rate allow, and not slower by more than a factor."""
     cost, model, hardware = (
         make(configs.LLAMA_8B, gpu),
         model_sheet(configs.LLAMA_8B),
@@ -124,9 +122,7 @@ def test_tensor_parallelism_helps_less_than_its_number() -> None:
 
 
 def test_few_tokens_reach_few_experts() -> None:
-    """One token reads two of Mixtral's eight experts; 64 read all. Its 13 active billions are read,
-    not 47.
-    """
+    """One token reads two of Mixtral's eight experts (13 of 47 billion weights), 64 read all."""
     cost, model = make(configs.MIXTRAL, "h200"), model_sheet(configs.MIXTRAL)
     bandwidth = load_hardware("h200").memory_bandwidth
     assert cost.step(decode(1, 100)).seconds < 2.0 * 2 * model.active_parameters / bandwidth
@@ -179,9 +175,7 @@ def test_latent_attention_is_cheap_to_read() -> None:
 
 
 def test_prefill_of_latent_attention_brings_cached_tokens_back() -> None:
-    """Chunks after the first make keys and values of all that is cached: 2 x 512 x 128 x 256 FLOPs
-    a token.
-    """
+    """Later chunks expand all cached tokens to keys and values: 2 x 512 x 128 x 256 FLOPs each."""
     ranks, sheet = 8, load_hardware("h200")
     cost = make(configs.DEEPSEEK_V3, "h200", ranks=ranks)
     shorter, longer = (cost.step(prefill((2, before))).seconds for before in (32_768, 65_536))
@@ -277,9 +271,7 @@ def test_an_empty_step_costs_the_host_only() -> None:
 
 
 def test_a_step_that_only_decodes_is_quick_to_estimate() -> None:
-    """Millions are simulated. 3 us of CPU time on the development machine; the test allows for
-    slower ones.
-    """
+    """A decode step takes 3 us of CPU time on the development machine; others may be slower."""
     cost = make(configs.LLAMA_8B)
     shapes = [decode(32, 1000 + i) for i in range(500)]
     cost.step(shapes[0])

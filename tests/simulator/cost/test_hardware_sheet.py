@@ -49,9 +49,7 @@ def test_a_sheet_is_complete_and_says_where_its_numbers_come_from(name: str) -> 
 
 @pytest.mark.parametrize("name", sorted(PROMISED))
 def test_rates_are_dense(name: str) -> None:
-    """Half the bits, twice the rate. A sparse figure beside a dense one would be four times as
-    much.
-    """
+    """Half the bits, twice the rate. A sparse figure beside a dense one would be four times."""
     rates = load_hardware(name).dense_flops
     if "fp8" in rates:
         assert rates["fp8"] == pytest.approx(2 * rates["bf16"], rel=0.02)
@@ -70,9 +68,7 @@ def test_known_rates() -> None:
 
 
 def test_links_are_per_direction() -> None:
-    """Data sheets add up both directions: 600, 900 and 1,800 GB/s of NVLink, 128 of PCIe 5 with 16
-    lanes.
-    """
+    """Data sheets add both directions: 600, 900 and 1,800 GB/s of NVLink, 128 of PCIe 5 x16."""
     per_direction = {"a100": 3e11, "h100": 4.5e11, "h200": 4.5e11, "b200": 9e11, "gb200": 9e11}
     per_direction |= {"h100-pcie": 6.4e10, "l4": 3.2e10, "mi300x": 4.48e11, "rtx-4090": 3.2e10}
     assert {name: load_hardware(name).link_bandwidth for name in per_direction} == per_direction

@@ -102,9 +102,7 @@ def test_attention_and_all_reduce() -> None:
 
 
 def test_between_two_points_nothing_leaves_their_times() -> None:
-    """Short prompts take what a kernel's start takes; the model's tiles, which come in steps, must
-    not show through.
-    """
+    """Short prompts take a kernel's start time; the model's tile steps must not show through."""
     flat = tables(prefill=[[32, 8, 128, 64, [[16, 20e-6], [256, 22e-6]]]])
     for length in (17, 48, 64, 65, 128, 200, 255):
         layer, chunks = Attention(32, 8, 128, 128), ((length, 0),) * 64

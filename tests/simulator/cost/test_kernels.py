@@ -80,9 +80,7 @@ def test_rows_cost_by_whole_tiles_and_waves() -> None:
 
 
 def test_few_tiles_are_split_along_the_inner_dimension() -> None:
-    """64 rows of a narrow product keep few units busy; splitting helps until adding up costs
-    more.
-    """
+    """64 rows of a narrow product keep few units busy; splitting helps until the sum costs more."""
     cheap = EFFICIENCIES.gemm["bf16"]
 
     def narrow(split: float) -> float:
@@ -122,9 +120,7 @@ def fastest_tile(rows: int, e: GemmEfficiency) -> float:
 
 @pytest.mark.parametrize("waves", [0.0, 0.4, 1.0])
 def test_what_is_not_tried_would_not_have_been_faster(waves: float) -> None:
-    """Tiles and splits are ruled out at a glance, and answers kept for sixteen rows: none of it may
-    change a time.
-    """
+    """Skipped tiles and splits, and results kept for sixteen rows, change no time."""
     e = replace(EFFICIENCIES.gemm["bf16"], waves=waves)
     product = Product(
         6144, 4096, efficiency=e, flops=1e15, bandwidth=3e12, units=132, weight_bytes=2.0

@@ -87,9 +87,7 @@ def test_block_keys_tell_shared_from_own() -> None:
 
 
 def test_block_keys_of_long_requests_go_on_as_they_began() -> None:
-    """The numbers of the first blocks are at hand, those of the others are made: no two may be the
-    same.
-    """
+    """Keys of later blocks are computed, and no two of them may be equal."""
     keys = block_keys(RequestSpec(7, 0.0, 16 * 3000, 0, ((5, 16 * 2500),)), 16, 0)
     assert len(set(keys)) == len(keys) == 3000
     assert keys[:2040] == block_keys(RequestSpec(8, 0.0, 16 * 2040, 0, ((5, 16 * 2040),)), 16, 3000)
@@ -123,9 +121,7 @@ def test_mooncake_hashes_become_shared_blocks(tmp_path: Path) -> None:
 
 
 def test_equal_hashes_after_different_beginnings_are_not_shared(tmp_path: Path) -> None:
-    """A trace may hash each block alone; what is before it counts all the same, and the KV manager
-    relies on that.
-    """
+    """A trace may hash each block alone; equal hashes after different prefixes are not shared."""
     path = tmp_path / "trace.jsonl"
     rows = [
         {"timestamp": t, "input_length": 1024, "output_length": 1, "hash_ids": [t % 2, 7]}
@@ -190,9 +186,7 @@ def test_azure_without_its_file_is_drawn_and_says_so(monkeypatch: pytest.MonkeyP
 
 
 def test_a_recording_is_replayed(tmp_path: Path) -> None:
-    """Arrivals, prompts and answers of recorded step events come back; what was cached is cached
-    again.
-    """
+    """Arrivals, prompts and outputs of recorded step events come back; cached tokens are cached."""
     path = tmp_path / "steps.jsonl"
     recorder = Recorder(10, path)
     workload = specs((0.0, 30, 12), (0.05, 9, 1), (0.3, 50, 20))
@@ -249,9 +243,7 @@ HEADER = "num_decode_tokens,arrived_at,other,num_prefill_tokens\n"
 
 
 def test_lengths_and_times_of_a_csv_trace(tmp_path: Path) -> None:
-    """Read by columns if it is plain, by rows if not; in order of time, as many as are asked
-    for.
-    """
+    """Read by columns if plain, by rows if quoted; in order of time, as many as asked for."""
     path = tmp_path / "trace.csv"
     rows = ["3,9.5,x,12\n", "4,2.0,y,13\n", "5,9.5,z,14\n"]
     for quoted in (rows, [*rows[:2], '"5",9.5,"z, z",14\n']):
