@@ -74,6 +74,9 @@ def latency_rows(
     percentiles = list(next(iter(distributions.values())).percentiles)
     header = ("ms", "mean", *("median" if p == 50 else f"p{p}" for p in percentiles))
     return header, [
-        (title, *(f"{1000 * seconds:.2f}" for seconds in (of.mean, *of.percentiles.values())))
-        for title, of in distributions.items()
+        (
+            title,
+            *(f"{1000 * seconds:.2f}" for seconds in (spread.mean, *spread.percentiles.values())),
+        )
+        for title, spread in distributions.items()
     ]

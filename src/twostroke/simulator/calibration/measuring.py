@@ -205,7 +205,7 @@ def measured_steps(text: str) -> list[MeasuredStep]:
         requests, context, sampled = (
             int(row[name]) for name in ("decode_requests", "decode_context", "sampled")
         )
-        # The last two are not in files of before they were told apart.
+        # Files of earlier versions lack the last two columns.
         since, idle = (int(row.get(name) or 0) for name in ("since_prefill", "after_idle"))
         shape = StepShape(requests, context, prefill, sampled, since, bool(idle))
         steps.append(MeasuredStep(shape, float(row["measured"])))

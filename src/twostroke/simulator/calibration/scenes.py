@@ -1,7 +1,7 @@
 """What a calibration runs: scenes, each a few waves of requests.
 
 They cover the cases that the cost model tells apart: prompts of several lengths, alone and
-together; chunks after cached tokens, found in the prefix cache or computed before; decoding with
+together; chunks after cached tokens, taken from the prefix cache or computed before; decoding with
 few and many requests over short and long contexts, just after a prompt and later; prompts that
 arrive while other requests decode, and prompts after a pause.
 """

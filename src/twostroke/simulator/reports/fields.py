@@ -52,10 +52,12 @@ def summary_fields(summary: Summary) -> dict[str, Any]:
         fields |= latency_fields(key, summary.latencies[key])
     return fields | {
         "by_priority": {
-            str(key): latency_fields("ttft", of) for key, of in summary.ttft_by_priority.items()
+            str(priority): latency_fields("ttft", ttft)
+            for priority, ttft in summary.ttft_by_priority.items()
         },
         "by_tenant": {
-            str(key): latency_fields("ttft", of) for key, of in summary.ttft_by_tenant.items()
+            str(tenant): latency_fields("ttft", ttft)
+            for tenant, ttft in summary.ttft_by_tenant.items()
         },
         "waiting_for": summary.waiting_for,
         "prefix_hit_rate": summary.prefix_hit_rate,

@@ -32,10 +32,10 @@ def print_run(run: Run, stream: TextIO) -> None:
         )
     print_table(("", ""), _count_rows(run), stream)
     latencies = {title: summary.latencies[key] for key, title in RUN_LATENCIES.items()}
-    latencies |= {f"TTFT, priority {key}": of for key, of in summary.ttft_by_priority.items()}
-    latencies |= {
-        f"TTFT, tenant {key}": of for key, of in list(summary.ttft_by_tenant.items())[:MAX_TENANTS]
-    }
+    for priority, ttft in summary.ttft_by_priority.items():
+        latencies[f"TTFT, priority {priority}"] = ttft
+    for tenant, ttft in list(summary.ttft_by_tenant.items())[:MAX_TENANTS]:
+        latencies[f"TTFT, tenant {tenant}"] = ttft
     print_table(*latency_rows(latencies), stream)
     if run.interval:
         header = ("median, by estimate of steps", "low", "point", "high")
