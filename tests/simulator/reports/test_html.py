@@ -193,3 +193,9 @@ def test_bars_are_as_long_as_their_values() -> None:
     text = bar_chart("Cost", "$", [("a", 0.5), ("b", 2.0), ("c", None)])
     assert re.findall(r'value="([\d.]+)"', text) == ["0.25", "1"]
     assert "$0.500" in text and "$2.000" in text and ">c<" not in text
+
+
+def test_the_heading_names_a_few_values_and_counts_many() -> None:
+    for axes, words in (("tp=1,2", "1 and 2 x NVIDIA"), ("tp=1,2,4,8", "4 values of tp x NVIDIA")):
+        text = report_html([run_fields(run) for run in runs(axes, num_requests=4)])
+        assert words in text[text.index("<h1>") : text.index("</h1>")]

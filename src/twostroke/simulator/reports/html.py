@@ -23,6 +23,8 @@ from twostroke.simulator.reports.page import read_scripts, read_styles
 Fields = Mapping[str, Any]
 # Priorities or tenants in a table; the JSON has all.
 MAX_GROUPS = 20
+# Values of a setting that the heading names.
+MAX_NAMED = 3
 # Runs whose timelines share a chart.
 MAX_OVERLAID = len(PALETTE)
 # Settings that are a load, and what an axis calls them.
@@ -99,9 +101,9 @@ def _devices(runs: Sequence[Fields], key: str) -> list[str]:
 
 
 def _common(runs: Sequence[Fields], name: str) -> str:
-    """A setting's value, or that it differs."""
+    """A setting's value in all runs: a few values by name, more of them as a count."""
     values = list(dict.fromkeys(str(run["setting"][name]) for run in runs))
-    return values[0] if len(values) == 1 else f"{len(values)} values of {name}"
+    return " and ".join(values) if len(values) <= MAX_NAMED else f"{len(values)} values of {name}"
 
 
 # ---- above the charts ----------------------------------------------------------------------------

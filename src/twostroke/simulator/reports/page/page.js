@@ -55,6 +55,10 @@
     return high > 0 ? uPlot.rangeNum(Math.min(0, low), high, 0.05, true) : [0, 1];
   }
 
+  function fromZeroOrBelow(_, low, high) {
+    return [Math.min(0, low), high > low ? high : low + 1];
+  }
+
   function makeLegend(chart, plot, indices) {
     const legend = document.createElement("div");
     legend.className = "legend";
@@ -82,8 +86,7 @@
         const column = plot.data[indices[number]];
         let last = index;
         while (last > 0 && column[last] === undefined) last--; // another line has this x alone
-        const known = index != null && column[last] != null;
-        value.textContent = known ? short(column[last]) : "";
+        value.textContent = index != null && column[last] != null ? short(column[last]) : "";
       });
     }];
     return legend;
@@ -115,7 +118,7 @@
         ...(chart.group ? { sync: { key: chart.group, scales: ["x", null] } } : {}),
       },
       scales: {
-        x: { time: false, range: (_, low, high) => [Math.min(0, low), high > low ? high : low + 1] },
+        x: { time: false, range: fromZeroOrBelow },
         y: chart.log ? { distr: 3, log: 10 } : { range: linearFromZero },
       },
       axes: [
