@@ -17,8 +17,10 @@ from twostroke.simulator.calibration.options import CalibrationOptions
 
 if TYPE_CHECKING:
     from twostroke.engine.engine import Engine
+    from twostroke.simulator.calibration.calibrate import Calibration
     from twostroke.simulator.calibration.machine_speed import Probe
     from twostroke.simulator.calibration.measuring import Measurement
+    from twostroke.simulator.cost.measured_on import MeasuredOn
 
 CalibrationFlags = Annotated[
     CalibrationOptions, Parameter(name="*", group=Group("Calibration", sort_key=0))
@@ -47,8 +49,6 @@ def calibrate(
     from twostroke.model_spec.model_reader import read_model
     from twostroke.server.version import package_version
     from twostroke.simulator.calibration.calibrate import fit_coefficients
-    from twostroke.simulator.calibration.efficiencies_file import as_toml
-    from twostroke.simulator.calibration.measuring import steps_csv
     from twostroke.simulator.cost.efficiencies import load_efficiencies
     from twostroke.simulator.cost.hardware_sheet import load_hardware
     from twostroke.simulator.cost.measured_on import MeasuredOn, as_text, processor_name
@@ -86,6 +86,20 @@ def calibrate(
         torch=probe.torch,
         date=datetime.now(UTC).date().isoformat(),
     )
+    write_results(options, fitted, source, measured, machine)
+
+
+def write_results(
+    options: CalibrationOptions,
+    fitted: Calibration,
+    source: str,
+    measured: Measurement,
+    machine: MeasuredOn,
+) -> None:
+    """Write the files of ``options``, and print where they are and how well the fit agrees."""
+    from twostroke.simulator.calibration.efficiencies_file import as_toml
+    from twostroke.simulator.calibration.measuring import steps_csv
+
     write(options.output, as_toml(fitted, source, measured.speed, machine), "--output")
     if options.steps is not None:
         write(options.steps, steps_csv(measured.steps, fitted.estimates), "--steps")
@@ -130,6 +144,7 @@ def measure_with_progress(
 
 
 def write(path: Path, text: str, flag: str) -> None:
+    """Write a file; raises ConfigError that names the flag."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -35,6 +35,7 @@ class Speed(NamedTuple):
         return max(max(pair) / min(pair) - 1 for pair in pairs)
 
     def agrees(self, other: Speed) -> bool:
+        """Whether both count as the same speed."""
         return self.apart(other) <= SAME
 
 

@@ -57,9 +57,11 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class CostModel(Protocol):
-    """The seam. ``step`` is pure: the same shape costs the same, always."""
+    """The seam between the simulated executor and what knows the hardware."""
 
-    def step(self, shape: StepShape) -> Estimate: ...
+    def step(self, shape: StepShape) -> Estimate:
+        """The duration of a step. Pure: equal shapes have equal estimates."""
+        ...
 
 
 class _Sizes(NamedTuple):
@@ -113,43 +115,33 @@ class RooflineCostModel:
         self.plain_bytes = 4.0 if self.weights.name == "fp32" else 2.0
         self.compute_format = hardware.compute_format(self.weights.compute)
         self.queries = 1 + (speculation.tokens if speculation else 0)
-        self._drafts = speculation.tokens if speculation and speculation.draft else 0
-        self._draft = (
-            RooflineCostModel(
-                hardware,
-                speculation.draft,
-                parallel,
-                Dtypes(kv_cache=dtypes.kv_cache),
-                efficiencies,
+        self._drafts, self._draft = 0, None
+        if speculation and speculation.draft:
+            draft_dtypes = Dtypes(kv_cache=dtypes.kv_cache)
+            self._drafts = speculation.tokens
+            self._draft = RooflineCostModel(
+                hardware, speculation.draft, parallel, draft_dtypes, efficiencies
             )
-            if speculation and speculation.draft
-            else None
-        )
         # In layers of two branches, the usual kind: a layer of one starts half as many kernels.
         self._depth = sum(layer.count * layer.branches for layer in model.layers) / 2
         self._recurrences = [
             (layer.count, layer.recurrence) for layer in model.layers if layer.recurrence
         ]
         self._sizes = [self._sizes_of(layer) for layer in model.layers]
-        self._attention = [
-            (
-                layer.count,
-                layer.attention,
-                self._decode_attention(layer.attention),
-                self._prefill_attention(layer.attention),
-            )
+        attention = [
+            (layer.count, layer.attention, layer.linears)
             for layer in model.layers
-            if layer.attention is not None
+            if layer.attention
+        ]
+        self._attention = [
+            (count, layer, self._decode_attention(layer), self._prefill_attention(layer))
+            for count, layer, _ in attention
         ]
         # Products that expand cached tokens of latent attention to keys and values.
         self._latent = [
-            (
-                layer.count,
-                layer.attention,
-                next(linear for linear in layer.linears if linear.name == "kv_up"),
-            )
-            for layer in model.layers
-            if layer.attention and layer.attention.latent
+            (count, layer, next(linear for linear in linears if linear.name == "kv_up"))
+            for count, layer, linears in attention
+            if layer.latent
         ]
         self._products: dict[tuple[float, int, bool], Product] = {}
         self._layers: dict[int, Parts] = {}

@@ -87,6 +87,7 @@ class HardwareSheet:
 
     @property
     def is_cpu(self) -> bool:
+        """Whether its cores share the machine's own memory."""
         return self.link_kind.startswith(HOST_MEMORY)
 
     def bandwidth_between(self, devices: int) -> float:
