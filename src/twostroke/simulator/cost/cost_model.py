@@ -109,10 +109,9 @@ class RooflineCostModel:
         self.weights = weight_format(model.format if dtypes.weights == "auto" else dtypes.weights)
         self.cache_bytes = cache_bytes(dtypes.kv_cache)
         self.link = hardware.bandwidth_between(self.ranks)
-        self.plain_format = hardware.compute_format(
-            "fp32" if self.weights.name == "fp32" else "bf16"
-        )
-        self.plain_bytes = 4.0 if self.weights.name == "fp32" else 2.0
+        is_fp32 = self.weights.name == "fp32"
+        self.plain_format = hardware.compute_format("fp32" if is_fp32 else "bf16")
+        self.plain_bytes = 4.0 if is_fp32 else 2.0
         self.compute_format = hardware.compute_format(self.weights.compute)
         self.queries = 1 + (speculation.tokens if speculation else 0)
         self._drafts, self._draft = 0, None
@@ -175,21 +174,16 @@ class RooflineCostModel:
         starts = of_host.layer * self._depth if new_tokens else 0.0
         waits = starts - device if starts > device else 0.0
         device += waits
-        host = (
-            of_host.step
-            + of_host.request * (requests + len(shape.prefill))
-            + of_host.token * new_tokens
-        )
+        host = of_host.step + of_host.request * (requests + len(shape.prefill))
+        host += of_host.token * new_tokens
         if shape.since_prefill:
             host += of_host.settle * of_host.fade ** (shape.since_prefill - 1)
         if shape.after_idle:
             host += of_host.wake
         seconds = device + host if not of_host.overlap else device if device > host else host
         if self._draft is not None and requests:
-            seconds += (
-                self._drafts
-                * self._draft.step(StepShape(requests, shape.decode_context, (), requests)).seconds
-            )
+            draft_shape = StepShape(requests, shape.decode_context, (), requests)
+            seconds += self._drafts * self._draft.step(draft_shape).seconds
         i = e.interval
         low = i.decode_low + share * (i.prefill_low - i.decode_low)
         high = i.decode_high + share * (i.prefill_high - i.decode_high)
