@@ -38,7 +38,7 @@ from twostroke.simulator.cost.efficiencies import (
     load_efficiencies,
 )
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet, load_hardware
-from twostroke.simulator.cost.tables import ELEMENT_BYTES
+from twostroke.simulator.cost.kernel_tables import ELEMENT_BYTES
 
 # Devices that a fit also serves: the same architecture with other memory or links.
 SERVES = {

@@ -35,8 +35,8 @@ from twostroke.simulator.cost.efficiencies import (
     load_efficiencies,
 )
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet, load_hardware
+from twostroke.simulator.cost.kernel_tables import KernelTables
 from twostroke.simulator.cost.kernel_time import KernelTime
-from twostroke.simulator.cost.tables import KernelTables
 
 JUDGED = ("a100-80gb-sxm", "h100-sxm")
 # Head counts of the models above on 1 to 8 devices: (query heads, KV heads), kept from the tables

@@ -23,7 +23,7 @@ from twostroke.simulator.cost.efficiencies import (
 )
 from twostroke.simulator.cost.gemm import Product
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
-from twostroke.simulator.cost.tables import ELEMENT_BYTES
+from twostroke.simulator.cost.kernel_tables import ELEMENT_BYTES
 
 # Rows that one try of a fit looks at; enough that another draw gives the same coefficients within a
 # few percent.

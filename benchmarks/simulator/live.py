@@ -33,16 +33,17 @@ from benchmarks.simulator.live_workloads import SATURATING, WARM_UP, Pace, workl
 from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, ObservabilityConfig
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.model_spec.public_models import find_model
-from twostroke.simulator.calibration.calibrate import as_toml
-from twostroke.simulator.calibration.calibrate import calibrate as fit
-from twostroke.simulator.calibration.calibration_steps import measured_steps, steps_csv
+from twostroke.simulator.calibration.calibrate import fit_coefficients
+from twostroke.simulator.calibration.efficiencies_file import as_toml
 from twostroke.simulator.calibration.machine_speed import Speed
-from twostroke.simulator.calibration.measured_on import MeasuredOn
+from twostroke.simulator.calibration.measuring import measured_steps, steps_csv
 from twostroke.simulator.cost.efficiencies import load_efficiencies
 from twostroke.simulator.cost.hardware_sheet import load_hardware
+from twostroke.simulator.cost.measured_on import MeasuredOn
+from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.fleet.fleet import RequestResult
-from twostroke.simulator.fleet.options import DeploymentOptions
-from twostroke.simulator.scenario import Scenario, simulate
+from twostroke.simulator.scenario import Scenario
+from twostroke.simulator.simulate import simulate
 from twostroke.simulator.workloads.make import make_workload
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions as Options
 
@@ -86,7 +87,7 @@ def refit(found: dict[str, Any], folder: Path, starts: int = 8) -> str:
     file.write_text(json.dumps(found["config"]), encoding="utf-8")
     sheet, hardware = find_model(str(file)), load_hardware("cpu")
     steps, start = measured_steps(found["steps"]), load_efficiencies("cpu")
-    fitted = fit(steps, hardware, sheet, start, weights=sheet.format, starts=starts)
+    fitted = fit_coefficients(steps, hardware, sheet, start, weights=sheet.format, starts=starts)
     found["steps"] = steps_csv(fitted.steps, fitted.estimates)
     kept = tomllib.loads(found["efficiencies"])
     speed = Speed(**kept["speed"]) if "speed" in kept else None

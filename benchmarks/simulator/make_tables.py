@@ -1,4 +1,4 @@
-"""Kernel tables from measured rows, in the form that ``twostroke.simulator.cost.tables`` reads."""
+"""Kernel tables from measured rows, in the form that ``twostroke.simulator.cost.kernel_tables`` reads."""
 
 from __future__ import annotations
 

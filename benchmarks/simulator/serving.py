@@ -23,7 +23,8 @@ from benchmarks.simulator.data import ServingRow
 from benchmarks.simulator.search import Space, search
 from twostroke.model_spec.model_reader import model_sheet
 from twostroke.model_spec.model_sheet import ModelSheet
-from twostroke.simulator.cost.cost_model import Dtypes, Parallel, RooflineCostModel
+from twostroke.simulator.cost.configuration import Dtypes, Parallel
+from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import Efficiencies, HostEfficiency
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.cost.step_shape import StepShape

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from twostroke.core.config import SchedulerConfig
-from twostroke.simulator.fleet.options import DeploymentOptions
-from twostroke.simulator.scenario import Scenario, simulate
+from twostroke.simulator.deployment.options import DeploymentOptions
+from twostroke.simulator.scenario import Scenario
+from twostroke.simulator.simulate import simulate
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 LOOP = 10_000_000

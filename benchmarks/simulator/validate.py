@@ -38,7 +38,7 @@ coefficients or tables behind it had no part in; the column "kept out" says how 
 NOTES = """## How to read it
 
 - **Coefficients** are eight numbers for each device and number format (products), five for attention, ten for
-  all-reduce: `simulator/efficiencies`. **Tables** interpolate in measurements (`simulator/tables.py`).
+  all-reduce: `simulator/cost/efficiency_files`. **Tables** interpolate in measurements (`simulator/cost/kernel_tables.py`).
 - Products are those with at least 512 outputs and inputs; a model's are its query-key-value, output, gate-up and down
   projections on 1, 2, 4 and 8 devices, as far as the measured grid has them. Keeping a model out removes every product
   in which its hidden size occurs, so also those of other models of that width.

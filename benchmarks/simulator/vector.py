@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from benchmarks.simulator.data import GemmRow
 from twostroke.simulator.cost.gemm import PARTIAL_BYTES, SPLITS, TILES
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
-from twostroke.simulator.cost.tables import ELEMENT_BYTES
+from twostroke.simulator.cost.kernel_tables import ELEMENT_BYTES
 
 Array = NDArray[np.floating[Any]]
 

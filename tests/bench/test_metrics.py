@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twostroke.bench.metrics import Distribution, RequestRecord, percentile, summarize
+from twostroke.bench.metrics import RequestRecord, summarize
 
 
 def record(
@@ -14,17 +14,6 @@ def record(
     return RequestRecord(
         input_len=input_len, output_len=length, ttft=ttft, itls=gaps, e2el=ttft + sum(gaps)
     )
-
-
-def test_percentiles_are_interpolated() -> None:
-    assert percentile([1.0, 2.0, 3.0, 4.0], 50) == 2.5
-    assert percentile([1.0, 2.0, 3.0, 4.0], 90) == pytest.approx(3.7)
-    assert percentile([5.0], 99) == 5.0
-    assert percentile([], 50) == 0.0
-    spread = Distribution.of([3.0, 1.0, 2.0])
-    assert spread.mean == 2.0
-    assert list(spread.percentiles) == [50, 90, 95, 99]
-    assert list(spread.percentiles.values()) == pytest.approx([2.0, 2.8, 2.9, 2.98])
 
 
 def test_a_run_by_hand() -> None:

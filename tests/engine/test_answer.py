@@ -63,7 +63,10 @@ def test_outputs_are_not_changed() -> None:
 def test_a_failure_keeps_what_there_was() -> None:
     answer = CollectedAnswer()
     answer.add(output(1, text="half"))
-    failed = output(finish_reason=FinishReason.ERROR, error=ErrorMessage.of(RequestFailedError("the pass failed")))
+    failed = output(
+        finish_reason=FinishReason.ERROR,
+        error=ErrorMessage.of(RequestFailedError("the pass failed")),
+    )
     answer.add(failed)
     assert (answer.text, answer.finish_reason) == ("half", FinishReason.ERROR)
     assert isinstance(answer.error, RequestFailedError)

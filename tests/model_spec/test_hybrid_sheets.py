@@ -12,15 +12,17 @@ from twostroke.core.errors import ConfigError, ModelLoadError
 from twostroke.model_spec.model_reader import model_sheet
 from twostroke.model_spec.public_models import find_model
 from twostroke.model_spec.unquantised import Unquantised
-from twostroke.simulator.cost.cost_model import Dtypes, Parallel, RooflineCostModel
+from twostroke.simulator.cost.configuration import Dtypes, Parallel
+from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import load_efficiencies
 from twostroke.simulator.cost.hardware_sheet import load_hardware
 from twostroke.simulator.cost.step_shape import StepShape
-from twostroke.simulator.fleet.deployment import deploy
-from twostroke.simulator.fleet.options import DeploymentOptions
+from twostroke.simulator.deployment.deployment import deploy
+from twostroke.simulator.deployment.options import DeploymentOptions
+from twostroke.simulator.reports.fields import run_fields
 from twostroke.simulator.reports.html import report_html
-from twostroke.simulator.reports.report import run_fields
-from twostroke.simulator.scenario import Scenario, simulate
+from twostroke.simulator.scenario import Scenario
+from twostroke.simulator.simulate import simulate
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 
@@ -222,7 +224,9 @@ def test_a_model_without_attention_is_served() -> None:
     assert run_fields(run)["deployment"]["state_bytes_per_device"] == run.deployment.state_bytes
     assert "8.8 GB of recurrent states, no KV cache" in run_fields(run)["description"]
     page = report_html([run_fields(run)])
-    assert "Tokens computed" in page and "KV cache held" not in page and "KV cache mean" not in page
+    assert (
+        "Tokens computed" in page and "KV cache in use" not in page and "KV cache mean" not in page
+    )
 
 
 def test_states_are_taken_from_the_memory_of_the_cache() -> None:

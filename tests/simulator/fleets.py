@@ -9,15 +9,14 @@ from typing import Any
 from twostroke.core.config import SchedulerConfig
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.observer import Observer
+from twostroke.routing.routers import RouterName, make_router
 from twostroke.simulator.cost.cost_model import Estimate
 from twostroke.simulator.cost.step_shape import StepShape
 from twostroke.simulator.fleet.acceptance import Acceptance
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor
 from twostroke.simulator.fleet.fleet import Fleet, FleetResult
-from twostroke.simulator.fleet.options import RouterName
 from twostroke.simulator.fleet.replica import Replica
-from twostroke.simulator.fleet.router import make_router
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec, Workload
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 
-PERCENTILES = (50, 90, 95, 99)
+from twostroke.observability.latency import (
+    PERCENTILES,
+    Distribution,
+    meets_targets,
+    time_per_output_token,
+)
 
 
 @dataclass(slots=True)
@@ -36,26 +40,11 @@ class RequestRecord:
     @property
     def tpot(self) -> float:
         """Mean time per output token after the first; 0 if there is no second."""
-        return (self.e2el - self.ttft) / (self.output_len - 1) if self.output_len > 1 else 0.0
+        return time_per_output_token(self.ttft, self.e2el, self.output_len)
 
     def meets(self, targets: Mapping[str, float]) -> bool:
         """Whether no target (``ttft``, ``tpot``, ``e2el``: seconds) is exceeded."""
-        return all(float(getattr(self, name)) <= limit for name, limit in targets.items())
-
-
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """Mean and percentiles, in the unit of what was measured; all 0 of nothing."""
-
-    mean: float
-    percentiles: dict[int, float]
-
-    @classmethod
-    def of(cls, values: Sequence[float], percentiles: Sequence[int] = PERCENTILES) -> Distribution:
-        ordered = sorted(values)
-        return cls(
-            fmean(ordered) if ordered else 0.0, {p: percentile(ordered, p) for p in percentiles}
-        )
+        return meets_targets(self, targets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +104,3 @@ def summarize(
         itl=distribution([gap for record in good for gap in record.itls]),
         e2el=distribution([record.e2el for record in good]),
     )
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Of values in ascending order, interpolated linearly as numpy does; 0 of nothing."""
-    if not ordered:
-        return 0.0
-    position = (len(ordered) - 1) * percent / 100
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

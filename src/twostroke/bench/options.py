@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from twostroke.core.errors import ConfigError
+from twostroke.observability.latency import TARGETS
 
 DatasetName = Literal["random", "sharegpt-like", "trace"]
 Backend = Literal["openai", "openai-chat"]
@@ -166,7 +167,7 @@ class ServeBenchOptions:
             except ValueError:
                 targets[name] = -1
             hint = "such as --goodput ttft:500 tpot:50"
-            if name not in ("ttft", "tpot", "e2el") or not 0 < targets[name] < inf:
+            if name not in TARGETS or not 0 < targets[name] < inf:
                 raise ConfigError(
                     f"--goodput {text!r} is not ttft:MS, tpot:MS or e2el:MS", hint=hint
                 )

@@ -12,11 +12,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from twostroke.bench.metrics import Distribution, RequestRecord, ServeMetrics
+from twostroke.bench.metrics import RequestRecord, ServeMetrics
 from twostroke.bench.offline import OfflineResult
+from twostroke.observability.latency import LATENCIES, Distribution, latency_fields, latency_rows
 from twostroke.observability.profile import COMPONENTS
 
-LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
 # Kinds of failures that are told apart on the terminal; the JSON has them all.
 MAX_ERRORS = 5
 
@@ -112,18 +112,6 @@ def _steps(result: OfflineResult) -> dict[str, list[float]]:
     return {"step": every, "prefill step": result.prefill_steps, "decode step": result.decode_steps}
 
 
-def latency_rows(
-    named: Mapping[str, Distribution],
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and rows, in milliseconds."""
-    percentiles = list(next(iter(named.values())).percentiles)
-    header = ("ms", "mean", *("median" if p == 50 else f"p{p}" for p in percentiles))
-    return header, [
-        (name, *(f"{1000 * value:.2f}" for value in (of.mean, *of.percentiles.values())))
-        for name, of in named.items()
-    ]
-
-
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
     """Names left, numbers right."""
     table = Table(box=box.SIMPLE_HEAD, show_header=any(header), pad_edge=False)
@@ -169,14 +157,6 @@ def serve_report(
         "e2els": [record.e2el for record in records],
         "errors": [record.error for record in records],
     }
-
-
-def latency_fields(key: str, of: Distribution) -> dict[str, float]:
-    """``mean_ttft_ms``, ``median_ttft_ms``, ``p99_ttft_ms`` ..."""
-    fields = {f"mean_{key}_ms": 1000 * of.mean}
-    for percent, value in of.percentiles.items():
-        fields[f"{'median' if percent == 50 else f'p{percent}'}_{key}_ms"] = 1000 * value
-    return fields
 
 
 def write_json(path: Path, report: Mapping[str, Any]) -> None:

@@ -13,12 +13,14 @@ from cyclopts import Group, Parameter
 
 from twostroke.cli.flags import CacheFlags, ModelFlags, SchedulerFlags, engine_config
 from twostroke.core.errors import ConfigError
-from twostroke.simulator.calibration.calibration_options import CalibrationOptions
+from twostroke.simulator.calibration.options import CalibrationOptions
 
 if TYPE_CHECKING:
     from twostroke.engine.llm_engine import LLMEngine
-    from twostroke.simulator.calibration.calibration_steps import Measurement
+    from twostroke.simulator.calibration.calibrate import Calibration
     from twostroke.simulator.calibration.machine_speed import Probe
+    from twostroke.simulator.calibration.measuring import Measurement
+    from twostroke.simulator.cost.measured_on import MeasuredOn
 
 CalibrationFlags = Annotated[
     CalibrationOptions, Parameter(name="*", group=Group("Calibration", sort_key=0))
@@ -34,10 +36,9 @@ def calibrate(
     cache: CacheFlags | None = None,
     scheduler: SchedulerFlags | None = None,
 ) -> None:
-    """Measure short steps of the live engine on this machine, and fit the simulator's coefficients
-    to them.
+    """Fit the simulator to this machine, by timing short steps of the live engine.
 
-    Use the file with `twostroke simulate --gpu cpu --efficiencies FILE`, on the same model best.
+    Use the file with `twostroke simulate --gpu cpu --efficiencies FILE`, best with the same model.
     Nothing else should run meanwhile.
 
     Args:
@@ -47,12 +48,10 @@ def calibrate(
     from twostroke.model_spec.model_files import resolve_model
     from twostroke.model_spec.model_reader import read_model
     from twostroke.server.version import package_version
-    from twostroke.simulator.calibration.calibrate import as_toml
-    from twostroke.simulator.calibration.calibrate import calibrate as fit
-    from twostroke.simulator.calibration.calibration_steps import steps_csv
-    from twostroke.simulator.calibration.measured_on import MeasuredOn, as_text, processor_name
+    from twostroke.simulator.calibration.calibrate import fit_coefficients
     from twostroke.simulator.cost.efficiencies import load_efficiencies
     from twostroke.simulator.cost.hardware_sheet import load_hardware
+    from twostroke.simulator.cost.measured_on import MeasuredOn, as_text, processor_name
     from twostroke.startup import load_engine, make_speed_probe
 
     options = calibration or CalibrationOptions()
@@ -68,15 +67,15 @@ def calibrate(
     engine = load_engine(config)
     try:
         probe = make_speed_probe(config.model.device)
-        measured = watched(engine, options.rounds, probe, probe.keep_busy)
+        measured = measure_with_progress(engine, options.rounds, probe, probe.keep_busy)
     finally:
         engine.close()
-    found = fit(measured.steps, hardware, sheet, start, weights=weights)
+    fitted = fit_coefficients(measured.steps, hardware, sheet, start, weights=weights)
     source = (
         f"twostroke calibrate on {platform.node() or '?'}: {config.model.model}, {hardware.name},"
         f" {weights}"
     )
-    on = MeasuredOn(
+    machine = MeasuredOn(
         machine=as_text(probe.gpu or processor_name()),
         device=hardware.name,
         threads=probe.threads,
@@ -87,24 +86,39 @@ def calibrate(
         torch=probe.torch,
         date=datetime.now(UTC).date().isoformat(),
     )
-    write(options.output, as_toml(found, source, measured.speed, on), "--output")
+    write_results(options, fitted, source, measured, machine)
+
+
+def write_results(
+    options: CalibrationOptions,
+    fitted: Calibration,
+    source: str,
+    measured: Measurement,
+    machine: MeasuredOn,
+) -> None:
+    """Write the files of ``options``, and print where they are and how well the fit agrees."""
+    from twostroke.simulator.calibration.efficiencies_file import as_toml
+    from twostroke.simulator.calibration.measuring import steps_csv
+
+    write(options.output, as_toml(fitted, source, measured.speed, machine), "--output")
     if options.steps is not None:
-        write(options.steps, steps_csv(measured.steps, found.estimates), "--steps")
-    print(f"measured on {on.describe()}", file=sys.stderr)
+        write(options.steps, steps_csv(measured.steps, fitted.estimates), "--steps")
+    print(f"measured on {machine.describe()}", file=sys.stderr)
     print(
-        f"median error {found.median_error:.1%} over {len(found.estimates)} kinds of steps; wrote"
+        f"median error {fitted.median_error:.1%} over {len(fitted.estimates)} kinds of steps; wrote"
         f" {options.output}"
     )
 
 
-def watched(
+def measure_with_progress(
     engine: LLMEngine, rounds: int, probe: Probe, wait: Callable[[float], None]
 ) -> Measurement:
-    """``measure``, with a progress bar on stderr, and what came of it."""
+    """``measure`` with a progress bar on stderr, and a line on how steady the machine was."""
     from rich.console import Console
     from rich.progress import Progress
 
-    from twostroke.simulator.calibration.calibration_steps import SCENES, measure
+    from twostroke.simulator.calibration.measuring import measure
+    from twostroke.simulator.calibration.scenes import SCENES
 
     console = Console(stderr=True)
     with Progress(
@@ -112,7 +126,7 @@ def watched(
     ) as progress:
         task = progress.add_task("measuring", total=rounds * len(SCENES))
         measured = measure(
-            engine, rounds, lambda done: progress.update(task, completed=done), probe, wait
+            engine, rounds, lambda num_done: progress.update(task, completed=num_done), probe, wait
         )
     print(f"measured {len(measured.steps)} kinds of steps; fitting", file=sys.stderr)
     if measured.speed is not None and not measured.speed.held:
@@ -130,6 +144,7 @@ def watched(
 
 
 def write(path: Path, text: str, flag: str) -> None:
+    """Write a file; raises ConfigError that names the flag."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

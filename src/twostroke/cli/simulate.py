@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
@@ -11,7 +12,8 @@ from cyclopts import Group, Parameter
 from twostroke.cli.flags import CacheFlags, SchedulerFlags, shown_default
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.errors import ConfigError
-from twostroke.simulator.fleet.options import DeploymentOptions, OutputOptions
+from twostroke.simulator.deployment.options import DeploymentOptions
+from twostroke.simulator.reports.options import OutputOptions
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 if TYPE_CHECKING:
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from twostroke.observability.recorder import Recorder
-    from twostroke.simulator.scenario import Run, Scenario
+    from twostroke.simulator.results.run import Run
+    from twostroke.simulator.scenario import Scenario
 
 
 def _section(title: str, order: int) -> Parameter:
@@ -46,11 +49,12 @@ def simulate(
     scheduler: SchedulerFlags | None = None,
     cache: CacheFlags | None = None,
 ) -> None:
-    """Ask how MODEL would serve a workload on other hardware: the engine's own scheduler on a
-    virtual clock.
+    """Simulate how MODEL would serve a workload on other hardware.
 
-    The report goes to stdout, progress to stderr. Ctrl-C ends the simulation and reports what there
-    is.
+    The engine's own scheduler runs on a virtual clock. The report goes to stdout, progress to
+    stderr. Ctrl-C ends the simulation and reports the requests that finished.
+
+    Example: twostroke simulate llama-3.1-8b --gpu h100 --rate 8 --slo ttft=0.5,tpot=0.05
 
     Args:
         model: A public model by name, a config.json or its folder, or pilot; the same as --model.
@@ -80,11 +84,11 @@ def simulate(
 
 
 def report(scenario: Scenario, output: OutputOptions) -> None:
-    """Run what was asked for, beside earlier reports, and show and write it all."""
+    """Run the scenario or its sweep; print and write the report, beside earlier ones."""
     from twostroke.simulator.reports.comparison import notes_of, print_comparison
     from twostroke.simulator.reports.earlier import read_report
-    from twostroke.simulator.reports.report import print_run
-    from twostroke.simulator.scenario import fitting, sweep
+    from twostroke.simulator.reports.terminal import print_run
+    from twostroke.simulator.sweep import keep_fitting, sweep
 
     scenarios = sweep(scenario, output.sweep)
     for flag, value in (("--record", output.record), ("--metrics", output.metrics)):
@@ -100,24 +104,24 @@ def report(scenario: Scenario, output: OutputOptions) -> None:
         print_comparison(earlier, sys.stdout)
         write_files([], earlier, earlier, output)
         return
-    scenarios, left_out = fitting(scenarios)
-    runs, own, interrupted = run_all(scenarios, output)
-    here = [note for run in runs for note in _other_machine(run)]
-    for note in dict.fromkeys([*left_out, *notes_of(own), *here]):
+    scenarios, left_out = keep_fitting(scenarios)
+    runs, new, interrupted = run_all(scenarios, output)
+    machine_notes = [note for run in runs for note in _other_machine(run)]
+    for note in dict.fromkeys([*left_out, *notes_of(new), *machine_notes]):
         print(f"note: {note}", file=sys.stderr)
     if interrupted:
         print("interrupted: this is what there is so far", file=sys.stderr)
-    fields = [*earlier, *own]
+    fields = [*earlier, *new]
     if len(runs) == 1:
         print_run(runs[0], sys.stdout)
     if len(fields) > 1:
         print_comparison(fields, sys.stdout)
-    write_files(runs, own, fields, output)
+    write_files(runs, new, fields, output)
 
 
 def _other_machine(run: Run) -> Iterator[str]:
-    """Said here and not in the report, which is the same wherever it is made."""
-    from twostroke.simulator.calibration.measured_on import processor_name
+    """A note for stderr; the report is the same on every machine."""
+    from twostroke.simulator.cost.measured_on import processor_name
 
     deployment = run.deployment
     measured = deployment.cost.efficiencies.measured
@@ -125,31 +129,31 @@ def _other_machine(run: Run) -> Iterator[str]:
         measured
         and measured.machine
         and deployment.hardware.is_cpu
-        and measured.machine != (here := processor_name())
+        and measured.machine != (processor := processor_name())
     ):
         yield (
-            f"these times are of another machine, {measured.machine}; this one is {here} (twostroke"
-            " calibrate)"
+            f"these times are of another machine, {measured.machine}; this one is {processor}"
+            " (twostroke calibrate)"
         )
 
 
 def run_all(
     scenarios: list[Scenario], output: OutputOptions
 ) -> tuple[list[Run], list[dict[str, object]], bool]:
-    """One after the other, a progress bar on stderr meanwhile.
+    """Run one scenario after the other, with a progress bar on stderr.
 
     Returns:
         The runs, those of a sweep without their steps; ``run_fields`` of each; whether Ctrl-C ended
-            it before its time.
+            the last one early.
 
     Raises:
-        KeyboardInterrupt: There is nothing to report yet.
+        KeyboardInterrupt: Ctrl-C before there was anything to report.
     """
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-    from twostroke.simulator.reports.report import run_fields
-    from twostroke.simulator.scenario import count_requests, simulate
+    from twostroke.simulator.reports.fields import run_fields
+    from twostroke.simulator.simulate import count_requests, simulate
 
     console = Console(stderr=True)
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -170,7 +174,7 @@ def run_all(
                     interval=output.interval,
                     jump=output.jump,
                     observers=[[recorder] for recorder in recorders],
-                    progress=lambda ended: progress.advance(task, ended),  # noqa: B023 - called in this turn only
+                    progress=partial(progress.advance, task),
                 )
                 fields.append(run_fields(run))
                 runs.append(run if len(scenarios) == 1 else run.without_steps())
@@ -187,7 +191,7 @@ def run_all(
 
 
 def recordings(path: Path | None, replicas: int) -> list[Path]:
-    """One file for each replica; the name as it was given if there is one."""
+    """One file for each replica; the path itself if there is one replica."""
     if path is None:
         return []
     return (
@@ -198,7 +202,7 @@ def recordings(path: Path | None, replicas: int) -> list[Path]:
 
 
 def refuse_to_overwrite(recordings: list[Path], trace: Path | None) -> None:
-    """A recording empties its file first: not the one that is replayed. Raises ConfigError."""
+    """Raise ConfigError if a recording would empty the trace that is simulated."""
     if trace is not None and any(path.resolve() == trace.resolve() for path in recordings):
         raise ConfigError(
             f"--record would overwrite --trace-path {trace}", hint="give another --record"
@@ -206,9 +210,7 @@ def refuse_to_overwrite(recordings: list[Path], trace: Path | None) -> None:
 
 
 def new_recorder(path: Path) -> Recorder:
-    """It begins with an empty file: two simulations behind each other would be steps with the same
-    numbers.
-    """
+    """A recorder on an empty file: steps of two simulations would have the same numbers."""
     from twostroke.observability.recorder import Recorder
 
     try:
@@ -222,17 +224,17 @@ def new_recorder(path: Path) -> Recorder:
 
 def write_files(
     runs: list[Run],
-    own: list[dict[str, object]],
+    new: list[dict[str, object]],
     fields: list[dict[str, object]],
     output: OutputOptions,
 ) -> None:
-    """What was asked for, where it was asked for."""
+    """Write the files that the flags name. ``new`` are the fields of ``runs``."""
+    from twostroke.simulator.reports.fields import report_json, requests_csv
     from twostroke.simulator.reports.html import report_html
-    from twostroke.simulator.reports.report import report_json, requests_csv
     from twostroke.simulator.results.prometheus import render_metrics
 
     texts: tuple[tuple[Path | None, Callable[[], str]], ...] = (
-        (output.output_json, lambda: report_json(own)),
+        (output.output_json, lambda: report_json(new)),
         (output.output_html, lambda: report_html(fields)),
         (output.output_csv, lambda: requests_csv(runs)),
         (output.metrics, lambda: render_metrics(runs[-1])),

@@ -1,3 +1,1 @@
-"""The engine's own loop on a virtual clock: how a fleet of other hardware would serve a
-workload.
-"""
+"""How other hardware would serve a workload: the engine's scheduler driven on a virtual clock."""

@@ -1,1 +1,1 @@
-"""Coefficients of the machine at hand, measured on the live engine."""
+"""Coefficients of the cost model for this machine, from timed steps of the live engine."""

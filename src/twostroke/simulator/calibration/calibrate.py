@@ -1,36 +1,28 @@
-"""Coefficients of the machine at hand: what makes the cost model agree with steps of the live
-engine.
-"""
+"""Fits the cost model's coefficients to measured steps of the live engine."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import log
-from typing import Any
 
 from twostroke.core.errors import ConfigError
 from twostroke.model_spec.model_sheet import ModelSheet
-from twostroke.simulator.calibration.calibration_steps import MeasuredStep
 from twostroke.simulator.calibration.fitting import Space, least_deviations
-from twostroke.simulator.calibration.machine_speed import Speed
-from twostroke.simulator.calibration.measured_on import MeasuredOn
-from twostroke.simulator.cost.cost_model import Dtypes, Parallel, RooflineCostModel
+from twostroke.simulator.calibration.measuring import MeasuredStep
+from twostroke.simulator.cost.configuration import Dtypes, Parallel
+from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import Efficiencies, Interval
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 
-# A fit has to gain this much in mean error before it moves a coefficient from its start by a factor
-# of e.
+# Mean error that a fit must gain to move a coefficient by a factor of e from its start.
 PULL = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Fitted coefficients, and what they say of the measured steps, in seconds and in their
-    order.
-    """
+    """Fitted coefficients, the measured steps, and the estimates for them in seconds."""
 
     efficiencies: Efficiencies
     steps: Sequence[MeasuredStep]
@@ -47,7 +39,7 @@ class Calibration:
         return errors[len(errors) // 2]
 
 
-def calibrate(
+def fit_coefficients(
     steps: Sequence[MeasuredStep],
     hardware: HardwareSheet,
     model: ModelSheet,
@@ -56,16 +48,15 @@ def calibrate(
     weights: str = "auto",
     starts: int = 8,
 ) -> Calibration:
-    """The coefficients near ``start`` under which the cost model is least wrong about measured
-    steps.
+    """The coefficients near ``start`` with the least error of the cost model on measured steps.
 
-    What counts is the mean error of steps that decode, soon after others that prefill or later, of
-    those that prefill, after others or after a pause, and of those that do both, each alike: there
-    are far more of the first two.
+    Every class of steps has the same weight, because there are far more decode steps than others.
+    The classes: steps that decode, that prefill or that do both, each just after a prefill or
+    later, and after a pause or not.
 
     Args:
         weights: Format that the engine keeps the weights in.
-        starts: How many descents; each asks the cost model for every step some hundreds of times.
+        starts: How many descents; each evaluates the cost model for every step some hundred times.
 
     Raises:
         ConfigError: There are no steps, or some took no time.
@@ -79,43 +70,47 @@ def calibrate(
     space = _space(start)
     shares = _shares(steps)
 
-    def estimates(made: Efficiencies) -> list[float]:
-        cost = RooflineCostModel(hardware, model, Parallel(), Dtypes(weights=weights), made)
+    def estimates(tried: Efficiencies) -> list[float]:
+        cost = RooflineCostModel(hardware, model, Parallel(), Dtypes(weights=weights), tried)
         return [cost.step(step.shape).seconds for step in steps]
 
     def errors(values: dict[str, float]) -> list[float]:
         return [
-            log(one / step.seconds) for one, step in zip(estimates(_with(start, values)), steps)
+            log(seconds / step.seconds)
+            for seconds, step in zip(estimates(_with(start, values)), steps)
         ]
 
-    found = _with(start, least_deviations(errors, shares, space, pull=PULL, starts=starts).values)
-    seconds = estimates(found)
-    return Calibration(replace(found, interval=_interval(steps, seconds)), steps, seconds)
+    minimum = least_deviations(errors, shares, space, pull=PULL, starts=starts)
+    fitted = _with(start, minimum.values)
+    seconds = estimates(fitted)
+    return Calibration(replace(fitted, interval=_interval(steps, seconds)), steps, seconds)
 
 
 def _shares(steps: Sequence[MeasuredStep]) -> list[float]:
-    """Weights of the steps, the same in all for every class of them."""
+    """Weights of the steps; those of a class add up to the same for every class."""
     shapes = [step.shape for step in steps]
     classes = [
-        (bool(each.prefill), bool(each.decode_requests), bool(each.since_prefill), each.after_idle)
-        for each in shapes
+        (
+            bool(shape.prefill),
+            bool(shape.decode_requests),
+            bool(shape.since_prefill),
+            shape.after_idle,
+        )
+        for shape in shapes
     ]
     counts = Counter(classes)
-    return [1 / (len(counts) * counts[each]) for each in classes]
+    return [1 / (len(counts) * counts[kind]) for kind in classes]
 
 
 def _interval(steps: Sequence[MeasuredStep], estimates: Sequence[float]) -> Interval:
-    """Tenth and ninetieth percentile of measured over estimated; at least it holds the estimate
-    itself.
-    """
+    """10th and 90th percentile of measured over estimated, widened to include 1."""
 
     def ends(prefills: bool) -> tuple[float, float]:
-        chosen = [
-            (step, one)
-            for step, one in zip(steps, estimates)
+        ratios = sorted(
+            step.seconds / estimate
+            for step, estimate in zip(steps, estimates)
             if bool(step.shape.prefill) is prefills
-        ]
-        ratios = sorted(step.seconds / one for step, one in chosen) or [1.0]
+        ) or [1.0]
         return min(ratios[len(ratios) // 10], 1.0), max(ratios[len(ratios) * 9 // 10], 1.0)
 
     decode, prefill = ends(False), ends(True)
@@ -124,45 +119,7 @@ def _interval(steps: Sequence[MeasuredStep], estimates: Sequence[float]) -> Inte
     )
 
 
-def as_toml(
-    calibration: Calibration,
-    source: str,
-    speed: Speed | None = None,
-    measured: MeasuredOn | None = None,
-) -> str:
-    """A file for ``load_efficiencies(device, path)``.
-
-    Args:
-        source: One line on where the numbers are from; ``speed``: how fast the machine was then,
-            for whoever compares with it; ``measured``: which machine that was, and what ran on it.
-    """
-    found = calibration.efficiencies
-    tables: dict[str, dict[str, Any]] = {
-        f"gemm.{name}": asdict(value) for name, value in found.gemm.items()
-    }
-    tables["step"] = {"decode": found.step_decode, "prefill": found.step_prefill}
-    for name in ("decode", "prefill", "elementwise", "all_reduce", "host", "interval"):
-        tables[name] = asdict(getattr(found, name))
-    if speed is not None:
-        tables["speed"] = speed._asdict()
-    if measured is not None:
-        tables["measured"] = asdict(measured)
-    lines = [f"source = {json.dumps(source, ensure_ascii=False)}"]
-    for name, values in tables.items():
-        lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    return str(value).lower() if isinstance(value, bool) else repr(float(f"{value:.5g}"))
-
-
-# What is fitted: (table, coefficient, lowest, highest). Memory shares above 1 are weights that stay
-# in a cache.
+# Fitted values: (table, coefficient, lowest, highest). Memory shares above 1: weights in a cache.
 _FITTED = (
     ("gemm", "compute", 0.02, 4.0),
     ("gemm", "memory", 0.05, 6.0),
@@ -189,9 +146,7 @@ _FITTED = (
 
 
 def _space(start: Efficiencies) -> Space:
-    """What is 0 at the start stays so: the device has no such cost, or another coefficient covers
-    it.
-    """
+    """Coefficients that are 0 at the start stay 0: no such cost, or another one covers it."""
     space = {}
     for table, name, low, high in _FITTED:
         value = getattr(start.gemm["bf16"] if table == "gemm" else getattr(start, table), name)
@@ -205,10 +160,10 @@ def _with(start: Efficiencies, values: Mapping[str, float]) -> Efficiencies:
     for key, value in values.items():
         table, name = key.split(".")
         changed.setdefault(table, {})[name] = value
-    gemm = {name: replace(found, **changed["gemm"]) for name, found in start.gemm.items()}
+    gemm = {name: replace(table, **changed["gemm"]) for name, table in start.gemm.items()}
     tables = {
-        name: replace(getattr(start, name), **found)
-        for name, found in changed.items()
+        name: replace(getattr(start, name), **coefficients)
+        for name, coefficients in changed.items()
         if name != "gemm"
     }
     return replace(start, gemm=gemm, **tables)

@@ -1,5 +1,4 @@
-"""Least absolute deviations by least squares with changing weights: without scipy, every run the
-same.
+"""Least absolute deviations by reweighted least squares; no scipy, every run the same.
 
 Levenberg and Marquardt's method (doi:10.1137/0111030) in the logarithms of the values, since they
 are rates and times. Weights of one over the deviation make absolute values of squares
@@ -22,18 +21,17 @@ Space = Mapping[str, tuple[float, float, float]]
 Errors = Callable[[dict[str, float]], Sequence[float]]
 
 STEPS = 60
-# Smaller deviations weigh no more than this one; values closer to their start than that are pulled
-# as if they were not.
-LEAST_ERROR, LEAST_MOVE = 0.02, 0.3
-# In logarithms: a step for slopes, the longest step of a value, the gain at which it is enough, how
-# far starts spread.
-SLOPE, LONGEST, ENOUGH, SPREAD = 1e-3, 1.5, 1e-5, 1.0
-# Damping: at first, bounds, and below which a small gain is the end rather than a short step.
-DAMPING, LEAST_DAMPING, MOST_DAMPING, FREE = 1e-3, 1e-6, 1e6, 1e-1
+# Weights are one over the deviation, or over these where it is smaller: of an error, of a move.
+MIN_ERROR, MIN_MOVE = 0.02, 0.3
+# In logarithms: step of a difference quotient, longest move of a value in one step, spread of the
+# starts. MIN_GAIN: a smaller gain of the loss ends the descent.
+SLOPE_STEP, MAX_MOVE, SPREAD, MIN_GAIN = 1e-3, 1.5, 1.0, 1e-5
+# Damping at first and its bounds. Above LOOSE a small gain means a short step, not the end.
+DAMPING, MIN_DAMPING, MAX_DAMPING, LOOSE = 1e-3, 1e-6, 1e6, 1e-1
 
 
-class Fit(NamedTuple):
-    """Values, and the loss that they have."""
+class Minimum(NamedTuple):
+    """The best values, and their loss."""
 
     values: dict[str, float]
     loss: float
@@ -47,17 +45,18 @@ def least_deviations(
     pull: float,
     starts: int = 8,
     seed: int = 0,
-) -> Fit:
-    """The values with the least loss: sum of shares times absolute errors, and ``pull`` for each
-    factor of e moved.
+) -> Minimum:
+    """The values with the least loss.
 
-    Where measurements say nothing about a value, the pull leaves it at its start. There are several
-    minima, so the best of several descents counts: one from the start, the others from places
-    around it.
+    The loss is the sum of shares times absolute errors, plus ``pull`` for each factor of e that a
+    value moves from its start. The pull keeps values at their start that no measurement depends
+    on. There are several minima, so the best of several descents counts: one from the start, the
+    others from points around it.
 
     Args:
-        errors: For some values, by how much each measurement is missed.
+        errors: For some values, the error of each measurement.
         shares: Weights of the measurements.
+        space: Start, lowest and highest value by name, all above 0.
         pull: Above 0.
         starts: How many descents, at least one.
     """
@@ -65,12 +64,12 @@ def least_deviations(
     home = np.log([space[name][0] for name in names])
     low, high = (np.log([space[name][end] for name in names]) for end in (1, 2))
     descent = _Descent(errors, names, np.array(shares), pull, home, low, high)
-    found = []
+    minima = []
     for number in range(starts):
-        away = [random.gauss(0.0, SPREAD) if number else 0.0 for _ in names]
-        found.append(descent.run(np.clip(home + away, low, high)))
-    loss, place = min(found, key=lambda one: one[0])
-    return Fit(descent.values(place), loss)
+        offset = [random.gauss(0.0, SPREAD) if number else 0.0 for _ in names]
+        minima.append(descent.run(np.clip(home + offset, low, high)))
+    loss, point = min(minima, key=lambda minimum: minimum[0])
+    return Minimum(descent.values(point), loss)
 
 
 class _Descent:
@@ -87,60 +86,58 @@ class _Descent:
         self._errors, self._names, self._shares, self._pull = errors, names, shares, pull
         self._home, self._low, self._high = home, low, high
 
-    def values(self, place: Array) -> dict[str, float]:
-        return {name: exp(value) for name, value in zip(self._names, place.tolist())}
+    def values(self, point: Array) -> dict[str, float]:
+        return {name: exp(value) for name, value in zip(self._names, point.tolist())}
 
-    def run(self, place: Array) -> tuple[float, Array]:
-        """The loss of the minimum that is found from ``place``, and where it is."""
-        errors = self._at(place)
-        loss, damping = self._loss(errors, place), DAMPING
+    def run(self, point: Array) -> tuple[float, Array]:
+        """The loss of a minimum near ``point``, and where it is."""
+        errors = self._errors_at(point)
+        loss, damping = self._loss(errors, point), DAMPING
         for _ in range(STEPS if isfinite(loss) else 0):
-            curvature, downhill = self._bowl(place, errors)
+            curvature, downhill = self._quadratic(point, errors)
             before = loss
-            while damping < MOST_DAMPING:
-                tried = self._moved(place, curvature, downhill, damping)
-                missed = self._at(tried)
-                if (reached := self._loss(missed, tried)) < loss:
-                    place, errors, loss = tried, missed, reached
+            while damping < MAX_DAMPING:
+                tried = self._moved(point, curvature, downhill, damping)
+                tried_errors = self._errors_at(tried)
+                if (tried_loss := self._loss(tried_errors, tried)) < loss:
+                    point, errors, loss = tried, tried_errors, tried_loss
                     break
                 damping *= 4
-            if loss == before or (before - loss < ENOUGH and damping < FREE):
+            if loss == before or (before - loss < MIN_GAIN and damping < LOOSE):
                 break
-            damping = max(damping / 6, LEAST_DAMPING)
-        return loss, place
+            damping = max(damping / 6, MIN_DAMPING)
+        return loss, point
 
-    def _at(self, place: Array) -> Array:
-        return np.array(self._errors(self.values(place)))
+    def _errors_at(self, point: Array) -> Array:
+        return np.array(self._errors(self.values(point)))
 
-    def _loss(self, errors: Array, place: Array) -> float:
-        found = float(self._shares @ np.abs(errors) + self._pull * np.abs(place - self._home).sum())
-        return found if isfinite(found) else inf
+    def _loss(self, errors: Array, point: Array) -> float:
+        loss = float(self._shares @ np.abs(errors) + self._pull * np.abs(point - self._home).sum())
+        return loss if isfinite(loss) else inf
 
-    def _bowl(self, place: Array, errors: Array) -> tuple[Array, Array]:
-        """The squares that have the loss's slope at ``place``: their curvature, and where it goes
-        down.
-        """
-        slopes = np.empty((len(errors), len(place)))
-        for index in range(len(place)):
-            beside = place.copy()
-            beside[index] += SLOPE if place[index] + SLOPE <= self._high[index] else -SLOPE
-            slopes[:, index] = (self._at(beside) - errors) / (beside[index] - place[index])
-        weights = self._shares / np.maximum(np.abs(errors), LEAST_ERROR)
-        pulls = self._pull / np.maximum(np.abs(place - self._home), LEAST_MOVE)
+    def _quadratic(self, point: Array, errors: Array) -> tuple[Array, Array]:
+        """A sum of squares with the loss's slope at ``point``: its curvature and descent."""
+        slopes = np.empty((len(errors), len(point)))
+        for index in range(len(point)):
+            shifted = point.copy()
+            shifted[index] += (
+                SLOPE_STEP if point[index] + SLOPE_STEP <= self._high[index] else -SLOPE_STEP
+            )
+            slopes[:, index] = (self._errors_at(shifted) - errors) / (shifted[index] - point[index])
+        weights = self._shares / np.maximum(np.abs(errors), MIN_ERROR)
+        pulls = self._pull / np.maximum(np.abs(point - self._home), MIN_MOVE)
         curvature = (slopes.T * weights) @ slopes + np.diag(pulls)
-        return curvature, -((slopes.T * weights) @ errors + pulls * (place - self._home))
+        return curvature, -((slopes.T * weights) @ errors + pulls * (point - self._home))
 
-    def _moved(self, place: Array, curvature: Array, downhill: Array, damping: float) -> Array:
-        """A step. Values that would leave their bounds stay, and the others move as if those were
-        no values.
-        """
-        outwards = ((place <= self._low) & (downhill < 0)) | (
-            (place >= self._high) & (downhill > 0)
+    def _moved(self, point: Array, curvature: Array, downhill: Array, damping: float) -> Array:
+        """``point`` after a step; values that would leave their bounds stay fixed."""
+        outwards = ((point <= self._low) & (downhill < 0)) | (
+            (point >= self._high) & (downhill > 0)
         )
         free = np.flatnonzero(~outwards)
         part = curvature[np.ix_(free, free)]
-        move = np.zeros_like(place)
+        move = np.zeros_like(point)
         move[free] = np.linalg.solve(part + np.diag(damping * np.diag(part)), downhill[free])
-        move *= LONGEST / max(LONGEST, float(np.abs(move).max()))
-        moved: Array = np.clip(place + move, self._low, self._high)
+        move *= MAX_MOVE / max(MAX_MOVE, float(np.abs(move).max()))
+        moved: Array = np.clip(point + move, self._low, self._high)
         return moved

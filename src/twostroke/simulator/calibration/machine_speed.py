@@ -1,8 +1,8 @@
-"""How fast a machine is just now, and whether that is as fast as it was another time.
+"""How fast a machine is at the moment, and whether two such speeds agree.
 
-Two virtual cores may share a physical one with somebody unseen: then the same work takes up to 1.7
-times as long, for seconds, and no counter inside the machine says so. A probe of known work does.
-What was measured at one speed is compared only with what was measured at the same.
+Two virtual cores may share a physical one with another virtual machine. Then the same work takes
+up to 1.7 times as long, for seconds, and no counter inside the machine shows it. A probe of known
+work does. Measurements are compared only with others at the same speed.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from collections.abc import Callable, Sequence
 from statistics import harmonic_mean, median
 from typing import NamedTuple
 
-# Two speeds that are no further apart count as the same.
+# Two speeds agree if they are no further apart than this.
 SAME = 0.10
 
 
 class Speed(NamedTuple):
-    """What a probe found: FLOP/s of a matrix product, bytes/s of a copy (read and written).
+    """What a probe measured.
 
-    ``held``: whether the machine kept to it for long enough to be measured at it; if not, it is an
-    average.
+    Attributes:
+        flops: FLOP/s of a matrix product.
+        bandwidth: Bytes/s of a copy, read and written.
+        held: Whether the machine kept this speed long enough to be measured at it; else the values
+            are averages.
     """
 
     flops: float
@@ -27,13 +30,12 @@ class Speed(NamedTuple):
     held: bool = True
 
     def apart(self, other: Speed) -> float:
-        """How far the two are from each other, the larger over the smaller less 1, in what differs
-        most.
-        """
+        """The larger over the smaller less 1, of FLOP/s or bytes/s, whichever differs more."""
         pairs = (self.flops, other.flops), (self.bandwidth, other.bandwidth)
         return max(max(pair) / min(pair) - 1 for pair in pairs)
 
     def agrees(self, other: Speed) -> bool:
+        """Whether both count as the same speed."""
         return self.apart(other) <= SAME
 
 
@@ -49,6 +51,6 @@ def usual(speeds: Sequence[Speed]) -> Speed:
 
 
 def average(speeds: Sequence[Speed]) -> Speed:
-    """The speed at which known work would take as long as it did on average, where none held."""
+    """The speed at which the probe's work takes its average time; for when none held."""
     flops = harmonic_mean([speed.flops for speed in speeds])
     return Speed(flops, harmonic_mean([speed.bandwidth for speed in speeds]), held=False)

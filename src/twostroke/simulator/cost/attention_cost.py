@@ -1,8 +1,8 @@
 """Time of attention over a paged cache, for one layer on one device.
 
-Decoding reads the keys and values of all requests once: bytes decide. Prefill computes pairs of
-tokens: arithmetic decides, above the quadratic part a linear one for queries, outputs and the
-diagonal's wasted half tiles.
+Decoding reads the keys and values of all requests once, so it is bound by memory. Prefill computes
+pairs of tokens, so it is bound by arithmetic: a quadratic part, and a linear one for queries,
+outputs and the half tiles wasted on the diagonal.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ from twostroke.simulator.cost.efficiencies import AttentionEfficiency
 from twostroke.simulator.cost.kernel_time import KernelTime, combine
 
 ACTIVATION_BYTES = 2.0
-# Queries that one compute unit works on: the last tile of the longest chunk takes as long however
-# idle the others are.
+# Queries that one compute unit works on. The last tile of the longest chunk is a lower bound,
+# even if all other units are idle.
 QUERY_TILE = 128
 
-# What the prefill of latent attention starts for cached tokens beside their product: collect the
-# compressed ones, put keys together with their rotated part, merge what they give with what the new
-# tokens give.
+# Kernels that prefill of latent attention starts for cached tokens beside their product: collect
+# them, join keys with their rotary part, merge the result with that of the new tokens.
 CONTEXT_KERNELS = 3
 
 
 def context_bytes(layer: Attention, ranks: int, cache_bytes: float) -> float:
-    """Bytes that a cached token of latent attention moves in a prefill step, beside the product
-    that makes its keys and values of it (``kv_b_proj`` in checkpoints): collected from its blocks,
-    its keys copied beside the rotary part.
+    """Bytes that a cached token of latent attention moves in a prefill step.
 
-    The "compute friendly" form of vLLM's ``v1/attention/backends/mla/common.py``; DeepSeek-V2
+    It is collected from its blocks, and its keys are copied beside the rotary part. The product
+    that expands it to keys and values (``kv_b_proj`` in checkpoints) is not included. The "compute
+    friendly" form of vLLM's ``v1/attention/backends/mla/common.py``; DeepSeek-V2
     (arXiv:2405.04434), section 2.1, has the formulas.
     """
     collected = layer.latent * (cache_bytes + ACTIVATION_BYTES)
@@ -66,9 +65,7 @@ class DecodeAttention:
         self._compute_rate = e.compute * flops
 
     def time(self, requests: float, context: float) -> KernelTime:
-        """Time for ``requests`` that together see ``context`` tokens, windows already taken into
-        account.
-        """
+        """Time for ``requests`` that together see ``context`` tokens, cut to their windows."""
         e = self._efficiency
         moved = context * self._cached * self._cache_bytes
         moved += self._queries * requests * self._heads * self._width * ACTIVATION_BYTES
@@ -96,9 +93,7 @@ class PrefillAttention:
         self._heads = layer.heads / ranks
         self._width = layer.key_dim + layer.value_dim
         self._token_bytes = layer.cached_elements(ranks) * cache_bytes
-        if (
-            layer.latent
-        ):  # it reads keys and values of all heads, made of the compressed ones before
+        if layer.latent:  # reads the expanded keys and values of all heads
             self._token_bytes = self._heads * self._width * ACTIVATION_BYTES
         self._flops = layer.prefill_flops()
         self._memory_rate = e.memory * bandwidth
@@ -119,9 +114,9 @@ class PrefillAttention:
             seen = end if window is None or end < window else window
             last = (length if length < QUERY_TILE else QUERY_TILE) * seen
             longest = last if last > longest else longest
-        all_of, longest_of = pairs * self._heads, longest * self._units
-        most = all_of if all_of > longest_of else longest_of
-        compute = most * self._flops / self._layer.heads / self._compute_rate
+        all_pairs, longest_pairs = pairs * self._heads, longest * self._units
+        bound = all_pairs if all_pairs > longest_pairs else longest_pairs
+        compute = bound * self._flops / self._layer.heads / self._compute_rate
         moved = (cached + new) * self._token_bytes
         moved += 2 * new * self._heads * self._width * ACTIVATION_BYTES
         waves = ceil(tiles * self._heads / self._units)

@@ -1,9 +1,13 @@
 """Time of an all-reduce within a node.
 
-Three ways, as in servers of today. One-shot: every device reads everybody's message and adds; one
-synchronisation, ``(N - 1) s`` bytes in. Two-shot: everyone reduces its part and the parts are
-gathered; two, ``2 (N - 1) / N s`` bytes. Ring: the library's own, for large messages; the same
-bytes as two-shot, a longer start. For small messages the better of the first two counts.
+Three algorithms, as in today's servers, for ``N`` devices and ``s`` bytes:
+
+- One-shot: every device reads all messages and adds them; one synchronisation, ``(N - 1) s`` bytes.
+- Two-shot: every device reduces its part, then the parts are gathered; two synchronisations,
+  ``2 (N - 1) / N s`` bytes.
+- Ring: the communication library's, for large messages; bytes as two-shot, a longer start.
+
+For small messages the faster of the first two counts.
 """
 
 from __future__ import annotations
@@ -16,8 +20,10 @@ from twostroke.simulator.cost.efficiencies import AllReduceEfficiency
 def all_reduce_time(
     size: float, ranks: int, *, efficiency: AllReduceEfficiency, link: float
 ) -> float:
-    """Seconds to add ``size`` bytes over ``ranks`` devices joined by ``link`` bytes/s per
-    direction; 0 for one.
+    """Seconds to add up ``size`` bytes over ``ranks`` devices; 0 for one device.
+
+    Args:
+        link: Bytes/s per direction between two devices.
     """
     if ranks == 1 or not size:
         return 0.0
@@ -35,7 +41,7 @@ def all_reduce_time(
 def all_gather_time(
     size: float, ranks: int, *, efficiency: AllReduceEfficiency, link: float
 ) -> float:
-    """Seconds until every device has the ``size`` bytes of which each holds an equal part."""
+    """Seconds until every device has all ``size`` bytes, of which each holds an equal part."""
     if ranks == 1 or not size:
         return 0.0
     return (

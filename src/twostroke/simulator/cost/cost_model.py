@@ -1,14 +1,12 @@
-"""How long a step takes: the seam between the simulated executor and whatever knows hardware, and
-the model behind it.
+"""How long a step takes: the seam that the simulated executor asks, and the roofline behind it.
 
-A step is a sum over its kernels of compute and memory time (``gemm``, ``attention_cost``), their
-starts, communication, and the host's share. Everything that depends on the number of tokens alone
-is computed once per number and kept, so that a step which only decodes costs a few multiplications.
+A step is the sum over its kernels of compute and memory time (``gemm``, ``attention_cost``), their
+starts, communication, and the host's share. What depends on the number of tokens alone is computed
+once per number and kept, so that a decode step costs a few multiplications.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple, Protocol
 
@@ -23,20 +21,20 @@ from twostroke.simulator.cost.attention_cost import (
     context_bytes,
 )
 from twostroke.simulator.cost.communication import all_gather_time, all_reduce_time
+from twostroke.simulator.cost.configuration import Dtypes, Parallel, Speculation
 from twostroke.simulator.cost.efficiencies import Efficiencies
 from twostroke.simulator.cost.gemm import Product
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
+from twostroke.simulator.cost.kernel_tables import KernelTables
 from twostroke.simulator.cost.kernel_time import KernelTime, Parts
 from twostroke.simulator.cost.step_shape import StepShape
-from twostroke.simulator.cost.tables import KernelTables
 
 ACTIVATION_BYTES = 2.0
-# Passes over a token's hidden state in one layer: two norms, each of which reads and writes it and
-# the residual; over its queries, keys and values (rotation, write to the cache); over gate and up
-# (activation).
+# Passes over a token's values in one layer. Norms: two, each reads and writes hidden state and
+# residual. Rotation and cache write: over queries, keys, values. Activation: over gate and up.
 NORM_PASSES, ROTATION_PASSES, ACTIVATION_PASSES = 8, 2, 1.5
 ELEMENTWISE_KERNELS, ROUTING_KERNELS, SAMPLING_KERNELS = 5, 4, 6
-# Products by what is done to their outputs.
+# Products whose outputs are rotated, and those whose outputs go through the activation.
 ROTATED, ACTIVATED = ("qkv", "query_kv_down", "state_input"), ("gate_up", "mlp_up", "expert_up")
 # Passes over float32 logits: copy, temperature, softmax, draw.
 LOGIT_PASSES = 5
@@ -46,7 +44,8 @@ class Estimate(msgspec.Struct, frozen=True):
     """How long a step takes, in seconds.
 
     Attributes:
-        low: Lower end of the interval; ``high`` the upper end.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
         binding: What most of the time waits for: ``compute``, ``memory``, ``communication``,
             ``launch`` or ``host``.
     """
@@ -58,42 +57,15 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class CostModel(Protocol):
-    """The seam. ``step`` is pure: the same shape costs the same, always."""
+    """The seam between the simulated executor and what knows the hardware."""
 
-    def step(self, shape: StepShape) -> Estimate: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parallel:
-    """``tensor``: how many devices share every layer."""
-
-    tensor: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dtypes:
-    """Formats of weights and KV cache; ``auto`` is what the checkpoint states, and bfloat16."""
-
-    weights: str = "auto"
-    kv_cache: str = "auto"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speculation:
-    """Every decoding request computes ``tokens`` drafted tokens beside its own; ``draft`` makes
-    them one by one.
-
-    Without a draft model (n-gram) drafting costs nothing here.
-    """
-
-    tokens: int
-    draft: ModelSheet | None = None
+    def step(self, shape: StepShape) -> Estimate:
+        """The duration of a step. Pure: equal shapes have equal estimates."""
+        ...
 
 
 class _Sizes(NamedTuple):
-    """What a layer's time beside attention depends on, for one rank: (outputs, inputs, quantised)
-    of its products.
-    """
+    """A layer beside its attention, on one rank; products are (outputs, inputs, quantised)."""
 
     linears: list[tuple[int, int, bool]]
     experts: list[tuple[int, int, bool]]  # of one expert
@@ -102,16 +74,15 @@ class _Sizes(NamedTuple):
 
 
 class RooflineCostModel:
-    """Time of a step from data sheets and a few coefficients, or from measured tables where there
-    are any.
+    """Time of a step from data sheets and coefficients, or from measured tables if there are any.
 
     Args:
-        hardware: One device; all that share the model are equal.
-        parallel: How the model is dealt out.
+        hardware: One device; all devices that share the model are equal.
+        parallel: How the model is split over devices.
+        dtypes: Formats of weights and KV cache.
         efficiencies: Coefficients (``load_efficiencies``).
-        tables: Measured kernels, used in place of the coefficients where they cover a shape's
-            number format.
-        speculation: What every decoding request computes beside its one token.
+        tables: Measured kernels, used in place of the coefficients for the formats they cover.
+        speculation: What every decoding request computes beside its next token.
 
     Raises:
         ConfigError: The devices are more than a node joins, do not divide the model, or lack its
@@ -138,50 +109,38 @@ class RooflineCostModel:
         self.weights = weight_format(model.format if dtypes.weights == "auto" else dtypes.weights)
         self.cache_bytes = cache_bytes(dtypes.kv_cache)
         self.link = hardware.bandwidth_between(self.ranks)
-        self.plain_format = hardware.compute_format(
-            "fp32" if self.weights.name == "fp32" else "bf16"
-        )
-        self.plain_bytes = 4.0 if self.weights.name == "fp32" else 2.0
+        is_fp32 = self.weights.name == "fp32"
+        self.plain_format = hardware.compute_format("fp32" if is_fp32 else "bf16")
+        self.plain_bytes = 4.0 if is_fp32 else 2.0
         self.compute_format = hardware.compute_format(self.weights.compute)
         self.queries = 1 + (speculation.tokens if speculation else 0)
-        self._drafts = speculation.tokens if speculation and speculation.draft else 0
-        self._draft = (
-            RooflineCostModel(
-                hardware,
-                speculation.draft,
-                parallel,
-                Dtypes(kv_cache=dtypes.kv_cache),
-                efficiencies,
+        self._drafts, self._draft = 0, None
+        if speculation and speculation.draft:
+            draft_dtypes = Dtypes(kv_cache=dtypes.kv_cache)
+            self._drafts = speculation.tokens
+            self._draft = RooflineCostModel(
+                hardware, speculation.draft, parallel, draft_dtypes, efficiencies
             )
-            if speculation and speculation.draft
-            else None
-        )
-        # In layers of two branches, as most are: those of one start half as many kernels.
+        # In layers of two branches, the usual kind: a layer of one starts half as many kernels.
         self._depth = sum(layer.count * layer.branches for layer in model.layers) / 2
         self._recurrences = [
             (layer.count, layer.recurrence) for layer in model.layers if layer.recurrence
         ]
         self._sizes = [self._sizes_of(layer) for layer in model.layers]
-        self._attention = [
-            (
-                layer.count,
-                layer.attention,
-                self._decode_attention(layer.attention),
-                self._prefill_attention(layer.attention),
-            )
+        attention = [
+            (layer.count, layer.attention, layer.linears)
             for layer in model.layers
-            if layer.attention is not None
+            if layer.attention
         ]
-        # What brings the cached tokens of latent attention back to keys and values
-        # (``_add_context``).
+        self._attention = [
+            (count, layer, self._decode_attention(layer), self._prefill_attention(layer))
+            for count, layer, _ in attention
+        ]
+        # Products that expand cached tokens of latent attention to keys and values.
         self._latent = [
-            (
-                layer.count,
-                layer.attention,
-                next(linear for linear in layer.linears if linear.name == "kv_up"),
-            )
-            for layer in model.layers
-            if layer.attention and layer.attention.latent
+            (count, layer, next(linear for linear in linears if linear.name == "kv_up"))
+            for count, layer, linears in attention
+            if layer.latent
         ]
         self._products: dict[tuple[float, int, bool], Product] = {}
         self._layers: dict[int, Parts] = {}
@@ -215,66 +174,58 @@ class RooflineCostModel:
         starts = of_host.layer * self._depth if new_tokens else 0.0
         waits = starts - device if starts > device else 0.0
         device += waits
-        host = (
-            of_host.step
-            + of_host.request * (requests + len(shape.prefill))
-            + of_host.token * new_tokens
-        )
+        host = of_host.step + of_host.request * (requests + len(shape.prefill))
+        host += of_host.token * new_tokens
         if shape.since_prefill:
             host += of_host.settle * of_host.fade ** (shape.since_prefill - 1)
         if shape.after_idle:
             host += of_host.wake
         seconds = device + host if not of_host.overlap else device if device > host else host
         if self._draft is not None and requests:
-            seconds += (
-                self._drafts
-                * self._draft.step(StepShape(requests, shape.decode_context, (), requests)).seconds
-            )
+            draft_shape = StepShape(requests, shape.decode_context, (), requests)
+            seconds += self._drafts * self._draft.step(draft_shape).seconds
         i = e.interval
         low = i.decode_low + share * (i.prefill_low - i.decode_low)
         high = i.decode_high + share * (i.prefill_high - i.decode_high)
-        binding, most = "host", waits + host
+        binding, longest = "host", waits + host
         for name, part in (
             ("compute", parts.compute),
             ("memory", parts.memory),
             ("communication", parts.communication),
             ("launch", parts.launch),
         ):
-            if part > most:
-                binding, most = name, part
+            if part > longest:
+                binding, longest = name, part
         return Estimate(seconds, seconds * low, seconds * high, binding)
 
     def _decode_fixed(self, requests: int, sampled: int) -> Parts:
         key = (requests, sampled)
-        found = self._decodes.get(key)
-        if found is None:
-            found = self._tokens(requests * self.queries).copy()
-            found.add_parts(self._head(sampled * self.queries))
-            self._decodes[key] = found
-        return found
+        parts = self._decodes.get(key)
+        if parts is None:
+            parts = self._tokens(requests * self.queries).copy()
+            parts.add_parts(self._head(sampled * self.queries))
+            self._decodes[key] = parts
+        return parts
 
     def _fixed(self, requests: int, sampled: int, new_tokens: int) -> Parts:
-        found = self._tokens(requests * self.queries + new_tokens).copy()
-        drawing = requests if requests < sampled else sampled
-        found.add_parts(self._head(drawing * self.queries + sampled - drawing))
-        return found
+        parts = self._tokens(requests * self.queries + new_tokens).copy()
+        decoding = requests if requests < sampled else sampled
+        parts.add_parts(self._head(decoding * self.queries + sampled - decoding))
+        return parts
 
     def _tokens(self, tokens: int) -> Parts:
-        """All layers but attention, for so many tokens, whosever they are."""
-        found = self._layers.get(tokens)
-        if found is None:
-            found = Parts()
+        """All layers but attention, for so many tokens of any requests."""
+        parts = self._layers.get(tokens)
+        if parts is None:
+            parts = Parts()
             if tokens:
                 for layer, sizes in zip(self.model.layers, self._sizes):
-                    self._add_layer(found, layer, sizes, tokens)
-                found.add(
-                    self._elementwise(2 * tokens * self.model.hidden_size * ACTIVATION_BYTES, 1)
-                )
-                found.communication += self._all_reduce(
-                    tokens
-                )  # the embedding is dealt out over ranks too
-            self._layers[tokens] = found
-        return found
+                    self._add_layer(parts, layer, sizes, tokens)
+                embedding = 2 * tokens * self.model.hidden_size * ACTIVATION_BYTES
+                parts.add(self._elementwise(embedding, 1))
+                parts.communication += self._all_reduce(tokens)  # the embedding is split over ranks
+            self._layers[tokens] = parts
+        return parts
 
     def _sizes_of(self, layer: Layer) -> _Sizes:
         linears = [(*linear.on_rank(self.ranks), linear.quantised) for linear in layer.linears]
@@ -282,12 +233,9 @@ class RooflineCostModel:
         experts = [(*linear.on_rank(self.ranks), linear.quantised) for linear in of_experts]
         share = layer.branches / 2
         width = round(share * NORM_PASSES) * self.model.hidden_size
-        width += ROTATION_PASSES * sum(
-            size[0] for size, each in zip(linears, layer.linears) if each.name in ROTATED
-        )
-        inner = sum(
-            size[0] for size, each in zip(linears, layer.linears) if each.name.endswith(ACTIVATED)
-        )
+        named = [(linear.name, size[0]) for size, linear in zip(linears, layer.linears)]
+        width += ROTATION_PASSES * sum(outputs for name, outputs in named if name in ROTATED)
+        inner = sum(outputs for name, outputs in named if name.endswith(ACTIVATED))
         kernels = ceil(share * ELEMENTWISE_KERNELS)
         if layer.experts:
             inner += layer.experts.per_token * experts[0][0]
@@ -310,23 +258,21 @@ class RooflineCostModel:
         return self._gemm(rows, outputs, inputs, linear.quantised)
 
     def _experts(self, experts: Experts, sizes: _Sizes, tokens: int) -> KernelTime:
-        """One grouped product over the experts that the tokens reach, each with its share of
-        them.
-        """
+        """One grouped product over the experts that get tokens, each with an equal share."""
         distinct = experts.expected_distinct(tokens)
         rows = tokens * experts.per_token / distinct
-        found = [
-            self._gemm(rows, outputs * distinct, inputs, each)
-            for outputs, inputs, each in sizes.experts
+        times = [
+            self._gemm(rows, outputs * distinct, inputs, quantised)
+            for outputs, inputs, quantised in sizes.experts
         ]
-        return KernelTime(*(sum(values) for values in zip(*map(msgspec.structs.astuple, found))))
+        return KernelTime(*(sum(values) for values in zip(*map(msgspec.structs.astuple, times))))
 
     def _gemm(self, rows: float, outputs: float, inputs: int, quantised: bool) -> KernelTime:
         key = outputs, inputs, quantised
         product = self._products.get(key)
         if product is None:
             product = self._product(*key)
-            if isinstance(outputs, int):  # how many experts are reached differs from step to step
+            if isinstance(outputs, int):  # those of experts differ from step to step
                 self._products[key] = product
         time = product.time(rows)
         if self.tables is None:
@@ -349,22 +295,22 @@ class RooflineCostModel:
         return self.compute_format if quantised else self.plain_format
 
     def _head(self, sampled: int) -> Parts:
-        found = self._heads.get(sampled)
-        if found is None:
-            found = Parts()
+        parts = self._heads.get(sampled)
+        if parts is None:
+            parts = Parts()
             if sampled:
-                found.add(self._linear(self.model.head, sampled))
+                parts.add(self._linear(self.model.head, sampled))
                 logits = sampled * self.model.vocab_size
-                found.add(self._elementwise(LOGIT_PASSES * 4 * logits, SAMPLING_KERNELS))
+                parts.add(self._elementwise(LOGIT_PASSES * 4 * logits, SAMPLING_KERNELS))
                 gathered = all_gather_time(
                     logits * ACTIVATION_BYTES,
                     self.ranks,
                     efficiency=self.efficiencies.all_reduce,
                     link=self.link,
                 )
-                found.communication += gathered
-            self._heads[sampled] = found
-        return found
+                parts.communication += gathered
+            self._heads[sampled] = parts
+        return parts
 
     def _elementwise(self, moved: float, kernels: int) -> KernelTime:
         e = self.efficiencies.elementwise
@@ -382,9 +328,7 @@ class RooflineCostModel:
         return self.tables.all_reduce(size, self.ranks, time) if self.tables else time
 
     def _add_recurrence(self, parts: Parts, sequences: int, tokens: int) -> None:
-        """Every request's state is read and written once in a step, however many tokens it
-        computes.
-        """
+        """A step reads and writes every request's state once, for any number of tokens."""
         rate = (
             self.efficiencies.prefill.compute
             * self.hardware.dense_flops[self.plain_format]
@@ -446,9 +390,7 @@ class RooflineCostModel:
             self._add_context(parts, context)
 
     def _add_context(self, parts: Parts, context: int) -> None:
-        """Prefill of latent attention works on keys and values; those of cached tokens are made
-        anew every time.
-        """
+        """Prefill of latent attention expands the cached tokens to keys and values each time."""
         for count, layer, up in self._latent:
             parts.add(self._linear(up, context), count)
             moved = context * context_bytes(layer, self.ranks, self.cache_bytes)

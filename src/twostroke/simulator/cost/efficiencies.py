@@ -1,10 +1,9 @@
-"""How much of its data sheet a device reaches, kernel by kernel: a few coefficients, read from a
-small TOML file.
+"""Coefficients, by kernel, of how much of its data sheet a device reaches; read from TOML files.
 
-The shipped files are fitted to public measurements by ``benchmarks/simulator/fit.py``;
-``default.toml`` serves every device that has no file, and is fitted to several at once. What each
-coefficient does stands with the function that uses it. A file of one's own may hold only the tables
-that differ from the default.
+The shipped files are fitted to public measurements by ``benchmarks/simulator/fit.py``.
+``default.toml`` is fitted to several devices at once, for those without a file. The function that
+uses a coefficient says what it does. A user's file may hold only the tables that differ from the
+default.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from typing import Any, TypeVar
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.file_errors import reason
-from twostroke.simulator.calibration.measured_on import MeasuredOn, read_measured
+from twostroke.simulator.cost.measured_on import MeasuredOn, read_measured
 
 FILES = Path(__file__).parent / "efficiency_files"
-# In place of a device's name: the coefficients that devices have in common.
+# In place of a device's name: the coefficients that devices share.
 SHARED = ""
 EXAMPLE = f"see {FILES / 'default.toml'}"
 TABLES = ("gemm", "decode", "prefill", "elementwise", "all_reduce", "host", "interval", "step")
-# What a file may hold beside coefficients: where they are from, whom they serve, on what and how
-# fast it was measured.
+# What a file may hold beside coefficients: their source, devices and kinds of link they apply to,
+# the speed and the machine of the measurement.
 _ABOUT = ("source", "devices", "links", "speed", "measured")
 # Coefficients that something is divided by, and those that may be negative. All others are 0 or
 # more.
@@ -34,7 +33,7 @@ _DIVISORS = frozenset(
     ("compute", "memory", "sharpness", "one_shot", "two_shot", "ring", "decode", "prefill")
 ) | {f"{kind}_{end}" for kind in ("decode", "prefill") for end in ("low", "high")}
 _SIGNED = frozenset(("crowding", "ring_crowding"))
-_MOST = 1e12
+_MAX = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +41,12 @@ class GemmEfficiency:
     """Coefficients of ``gemm.Product``.
 
     Attributes:
-        compute: Share of the peak rate that endless tiles reach; ``memory`` of the bandwidth.
+        compute: Share of the peak rate that very large tiles reach.
+        memory: Share of the bandwidth.
         half_tile: Elements of an output tile that reaches half of ``compute``; 0: the device
             computes no tiles (CPU).
         prologue: Steps along the inner dimension that filling a tile's pipeline takes.
-        waves: 1: a last, partly filled wave of tiles costs a whole one; 0: what it holds.
+        waves: 1: a partly filled last wave of tiles costs a whole one; 0: its share of one.
         split: Seconds to add up a product that was split along its inner dimension.
         launch: Seconds from one kernel to the next.
         sharpness: Exponent with which compute and memory time add: 1 is their sum, infinity their
@@ -68,10 +68,12 @@ class AttentionEfficiency:
     """Coefficients of ``attention_cost``.
 
     Attributes:
+        compute: Share of the peak rate; ``memory``: of the bandwidth.
+        launch: Seconds from one kernel to the next.
         block: Seconds of one wave of thread blocks, beyond bytes and FLOPs.
-        tile: Tokens of a query tile: the diagonal is computed to whole tiles.
-        chunk: Seconds of each prefilled chunk beyond that, where every chunk is a kernel of its own
-            (CPU).
+        tile: Tokens of a query tile: the diagonal is computed in whole tiles.
+        sharpness: As in ``GemmEfficiency``.
+        chunk: Seconds of each prefill chunk, if every chunk is a kernel of its own (CPU).
     """
 
     compute: float
@@ -88,15 +90,17 @@ class AllReduceEfficiency:
     """Coefficients of ``communication.all_reduce_time``.
 
     Attributes:
-        launch: Seconds of one that moves nothing, on two devices; ``rank``: for each device beyond.
-        one_shot: Share of the link that reading everybody's whole message reaches; ``two_shot``:
-            each reduces a part.
-        sync: Seconds between the two halves of the latter.
-        ring: Share of the link that the library's own reaches above ``ring_from`` bytes,
-            ``ring_launch`` its start.
-        crowding: Exponent by which half the number of devices slows down one- and two-shot: 0 where
-            every pair has its own path, more where they share the host's. ``ring_crowding``: the
-            same for the ring; less than 0 where a switch adds up.
+        launch: Seconds of one that moves nothing, on two devices.
+        rank: Seconds for each device beyond two.
+        one_shot: Share of the link's rate that one-shot reaches.
+        two_shot: Share of the link's rate that two-shot reaches.
+        sync: Seconds between the two halves of two-shot.
+        ring: Share of the link's rate that the library's ring reaches.
+        ring_from: Bytes from which on the ring is used.
+        ring_launch: Seconds that the ring takes to start.
+        crowding: Exponent by which half the number of devices slows down one- and two-shot: 0 if
+            every pair has its own path, more if pairs share the host's.
+        ring_crowding: The same for the ring; below 0 if a switch does the sum.
     """
 
     launch: float
@@ -113,8 +117,11 @@ class AllReduceEfficiency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementwiseEfficiency:
-    """Norms, rotations, activations, copies, sampling: ``memory`` share of the bandwidth,
-    ``launch`` seconds each.
+    """Norms, rotations, activations, copies, sampling.
+
+    Attributes:
+        memory: Share of the bandwidth.
+        launch: Seconds from one kernel to the next.
     """
 
     memory: float
@@ -123,20 +130,20 @@ class ElementwiseEfficiency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostEfficiency:
-    """What the host needs, in seconds: for a step, for each request in it, for each prefilled
-    token.
+    """Seconds that the host needs.
 
     Attributes:
-        layer: For each layer of a step that prefills. Its kernels are started one by one, those of
-            a step that only decodes all at once (a CUDA graph); the device waits only where it is
-            faster.
-        overlap: Whether the host prepares the next step while the device runs: then the longer of
+        step: For a step.
+        request: For each request of a step.
+        token: For each prefill token.
+        layer: For each layer of a prefill step, whose kernels are started one by one; those of a
+            decode step start all at once (a CUDA graph). The device waits only if it is faster.
+        overlap: Whether the host prepares the next step while the device runs. Then the longer of
             the two counts.
-        settle: What the first step after one that prefills takes longer, and ``fade`` the share of
-            it that is left with each further one: the prompt has driven weights and code out of the
-            caches (CPU).
-        wake: What a step takes longer before which nobody was there, for the same reason: others
-            have used the caches.
+        settle: Extra time of the first decode step after a prefill: the prompt has driven weights
+            and code out of the caches (CPU).
+        fade: Share of ``settle`` that is left with each further step.
+        wake: Extra time of a step after a pause: other programs have used the caches.
     """
 
     step: float
@@ -151,9 +158,7 @@ class HostEfficiency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Measured over estimated time at the 10th and 90th percentile of held-out rows, for decoding
-    and prefill.
-    """
+    """10th and 90th percentile of measured over estimated time, on rows not used for the fit."""
 
     decode_low: float
     decode_high: float
@@ -166,7 +171,10 @@ class Efficiencies:
     """All coefficients of one device (and serving stack).
 
     Attributes:
-        measured: On what, if they are those of a calibration.
+        source: One line on where they are from.
+        step_decode: Device time of a decode step over the sum of its kernels.
+        step_prefill: The same of a prefill step.
+        measured: The machine and model of the calibration; ``None`` for shipped files.
     """
 
     source: str
@@ -177,7 +185,6 @@ class Efficiencies:
     all_reduce: AllReduceEfficiency
     host: HostEfficiency
     interval: Interval
-    # What whole steps take beyond the sum of their kernels, as a factor on device time.
     step_decode: float = 1.0
     step_prefill: float = 1.0
     measured: MeasuredOn | None = None
@@ -189,15 +196,14 @@ class Efficiencies:
 def load_efficiencies(
     device: str, path: Path | None = None, stack: str | None = None, *, link: str = ""
 ) -> Efficiencies:
-    """Coefficients for a device: those of the shipped files that name it over the default ones.
+    """Coefficients for a device: the defaults, overridden by the shipped files that name it.
 
     Args:
-        device: Name of a hardware sheet; ``SHARED`` takes the default ones alone.
-        path: TOML file of one's own; what it holds goes before everything else.
+        device: Name of a hardware sheet; ``SHARED`` takes only the defaults.
+        path: A user's TOML file; its values override all others.
         stack: Serving software whose host times to take (``vllm``, ``sglang``, ``trtllm``); the
             default's otherwise.
-        link: The sheet's ``link_kind``: some coefficients belong to a kind of link, whatever it
-            joins.
+        link: The sheet's ``link_kind``: some coefficients belong to a kind of link.
 
     Raises:
         ConfigError: The file is unreadable, or names something unknown.
@@ -207,15 +213,15 @@ def load_efficiencies(
         text = file.read_text(encoding="utf-8")
         if f'"{device}"' not in text and "links" not in text:
             continue  # quicker than to parse it
-        found = _parse(file)
-        if device in found.get("devices", ()) or link.startswith(tuple(found.get("links", ()))):
-            raw = _merge(raw, found)
+        tables = _parse(file)
+        if device in tables.get("devices", ()) or link.startswith(tuple(tables.get("links", ()))):
+            raw = _merge(raw, tables)
     if stack is not None:
         raw = _merge(raw, _parse(_stack_file(stack)))
     if path is not None:
-        own = _parse(path)
-        _check_tables(own, path)
-        raw = _merge(raw, own)
+        tables = _parse(path)
+        _check_tables(tables, path)
+        raw = _merge(raw, tables)
     return _build(raw, path or FILES)
 
 
@@ -268,33 +274,33 @@ def _check_tables(raw: Mapping[str, Any], path: Path) -> None:
         if name not in (*TABLES, *_ABOUT):
             raise ConfigError(f"{path}: unknown table [{name}]", hint="known: " + ", ".join(TABLES))
         inside = [value, *value.values()] if name == "gemm" and isinstance(value, dict) else [value]
-        if name in TABLES and not all(isinstance(each, dict) for each in inside):
+        if name in TABLES and not all(isinstance(table, dict) for table in inside):
             raise ConfigError(f"{path}: {name} must be a table of coefficients", hint=EXAMPLE)
 
 
 def _table(kind: type[Table], raw: Mapping[str, Any], where: str) -> Table:
-    known = {field.name: field.type for field in fields(kind)}
-    if unknown := sorted(set(raw) - set(known)):
+    types = {field.name: field.type for field in fields(kind)}
+    if unknown := sorted(set(raw) - set(types)):
         raise ConfigError(
-            f"{where}: unknown coefficients {', '.join(unknown)}", hint="known: " + ", ".join(known)
+            f"{where}: unknown coefficients {', '.join(unknown)}", hint="known: " + ", ".join(types)
         )
     for name, value in raw.items():
-        _check_value(name, value, known[name] == "bool", where)
+        _check_value(name, value, types[name] == "bool", where)
     try:
         return kind(**raw)
     except TypeError as error:
         raise ConfigError(f"{where}: {error}", hint=EXAMPLE) from error
 
 
-def _check_value(name: str, value: object, switch: bool, where: str) -> None:
-    if switch:
+def _check_value(name: str, value: object, is_bool: bool, where: str) -> None:
+    if is_bool:
         if not isinstance(value, bool):
             raise ConfigError(f"{where}: {name} must be true or false, got {value!r}", hint=EXAMPLE)
         return
     allowed = "a number" if name in _SIGNED else "above 0" if name in _DIVISORS else "0 or more"
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
-    least = -_MOST if name in _SIGNED else 1e-15 if name in _DIVISORS else 0.0
-    if number and least <= value <= _MOST:  # type: ignore[operator]
+    lowest = -_MAX if name in _SIGNED else 1e-15 if name in _DIVISORS else 0.0
+    if number and lowest <= value <= _MAX:  # type: ignore[operator]
         return
     raise ConfigError(f"{where}: {name} must be {allowed}, got {value!r}", hint=EXAMPLE)
 

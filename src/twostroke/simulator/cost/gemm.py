@@ -1,10 +1,10 @@
 """Time of a matrix product on a device that computes output tiles on many units at once.
 
-A product of ``rows`` by ``outputs`` is cut into tiles, the tiles are dealt out to the compute units
-in waves. Libraries choose the tile that suits a shape, and split long inner dimensions when there
-are few tiles; so does this model, by trying all and keeping the fastest. What that explains and a
-plain roofline does not: steps at multiples of a tile, poor use of a large device by small products,
-and the plateau between few rows and many.
+A product of ``rows`` by ``outputs`` is cut into tiles, and the compute units take them in waves.
+Libraries choose the tile that suits a shape, and split long inner dimensions when there are few
+tiles. This model tries all tiles and splits and keeps the fastest. That explains three things that
+a plain roofline does not: steps at multiples of a tile, poor use of a large device by small
+products, and the plateau between few rows and many.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import ceil
 from twostroke.simulator.cost.efficiencies import GemmEfficiency
 from twostroke.simulator.cost.kernel_time import KernelTime, combine
 
-# Rows and outputs of a tile; those that the common libraries have for half-precision products.
+# Rows and outputs of the tiles that common libraries have for half-precision products.
 TILES = (
     (16, 64),
     (16, 128),
@@ -28,10 +28,10 @@ TILES = (
     (128, 256),
     (256, 128),
 )
-# All tiles have a multiple of so many: equally many of these are equally many tiles of every kind.
-LEAST_ROWS = 16
-# Largest first: for many rows they win, and their time rules out most others at a glance.
-TRIED = tuple(reversed(TILES))
+# Divides the rows of every tile: results are kept by rows rounded up to it.
+ROW_UNIT = 16
+# Largest first: for many rows they win, and their time rules out most of the rest.
+LARGEST_FIRST = tuple(reversed(TILES))
 SPLITS = (1, 2, 4, 8)
 # A split product writes and reads float32 partial sums; most of that stays in the cache.
 PARTIAL_BYTES = 8 * 0.3
@@ -41,10 +41,11 @@ class Product:
     """``[rows, inputs] x [inputs, outputs]`` on one device, the weights read from memory once.
 
     Args:
-        flops: The device's dense peak, FLOP/s; ``bandwidth``: bytes/s; ``units``: its compute
-            units.
-        weight_bytes: Bytes of one weight; ``activation_bytes`` of one element of inputs and
-            outputs.
+        flops: The device's dense peak, FLOP/s.
+        bandwidth: Bytes/s of the device's memory.
+        units: The device's compute units.
+        weight_bytes: Bytes of one weight.
+        activation_bytes: Bytes of one element of inputs and outputs.
     """
 
     def __init__(
@@ -67,13 +68,13 @@ class Product:
         self._bandwidth = e.memory * bandwidth
         self._weights = weight_bytes * outputs * inputs
         self._activation = activation_bytes
-        # By rows / LEAST_ROWS: the least compute time without a split, and with each split that may
-        # take less.
-        self._known: dict[int, tuple[float, list[tuple[int, float]]]] = {}
+        # By rows / ROW_UNIT: the shortest compute time without a split, and with each split that
+        # may be shorter.
+        self._searched: dict[int, tuple[float, list[tuple[int, float]]]] = {}
         # (rows of a tile, tiles side by side, seconds per step along the inner dimension)
         self._tiles = [
             (rows, ceil(outputs / width), 2.0 * (rows * width + e.half_tile) * units / self._flops)
-            for rows, width in (TRIED if e.half_tile else ())
+            for rows, width in (LARGEST_FIRST if e.half_tile else ())
         ]
 
     def time(self, rows: float) -> KernelTime:
@@ -88,33 +89,33 @@ class Product:
         e = self._efficiency
         if not e.half_tile:
             return 2.0 * rows * self._outputs * self._inputs / self._flops
-        key = ceil(rows / LEAST_ROWS)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._search(key * LEAST_ROWS)
-        best, splits = found
+        key = ceil(rows / ROW_UNIT)
+        searched = self._searched.get(key)
+        if searched is None:
+            searched = self._searched[key] = self._search(key * ROW_UNIT)
+        best, splits = searched
         for split, time in splits:
             time += e.split + PARTIAL_BYTES * rows * self._outputs * split / self._bandwidth
             best = min(best, time)
         return best
 
     def _search(self, rows: int) -> tuple[float, list[tuple[int, float]]]:
-        """An entry of ``_known``. What a split moves is still to be added to its time."""
+        """An entry of ``_searched``. The bytes that a split moves are still to be added."""
         e, inputs, units = self._efficiency, self._inputs, self._units
         prologue, partial, fixed = e.prologue, e.waves, e.split
         times = dict.fromkeys(SPLITS, float("inf"))
         for tile_rows, across, step in self._tiles:
             tiles = ceil(rows / tile_rows) * across / units
             if step * tiles * inputs >= times[1]:
-                continue  # even without a last wave and a prologue
+                continue  # slower even without a last wave and a prologue
             split_least = step * tiles * (inputs + 2.0 * prologue) + fixed
             for split in SPLITS:
-                found = tiles * split
-                waves = partial * ceil(found) + (1 - partial) * (found if found > 1.0 else 1.0)
+                full = tiles * split
+                waves = partial * ceil(full) + (1 - partial) * (full if full > 1.0 else 1.0)
                 time = waves * step * (inputs / split + prologue)
                 if time < times[split]:
                     times[split] = time
                 if split_least >= times[1]:
-                    break  # a split would cost more than the rest of the last wave
+                    break  # a split costs more than the rest of the last wave
         unsplit = times.pop(1)
         return unsplit, [(split, time) for split, time in times.items() if time + fixed < unsplit]

@@ -1,9 +1,8 @@
-"""What a device can do by its data sheet: memory, dense rates, links, power, price. One TOML file
-for each.
+"""What a device can do by its data sheet: memory, dense rates, links, power, price.
 
-The files are in ``simulator/cost/hardware_files``; a path to a file of one's own is as good as a name. Every
-file says where its numbers come from. Rates are those without sparsity: data sheets that print only
-the sparse figure were halved.
+One TOML file per device, in ``simulator/cost/hardware_files``; a path to a file of one's own works
+in place of a name. Every file says where its numbers come from. Rates are those without sparsity:
+data sheets that print only the sparse figure were halved.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from twostroke.core.file_errors import reason
 
 SHEETS = Path(__file__).parent / "hardware_files"
 EXAMPLE = f"a sheet to copy: {SHEETS / 'h100-sxm.toml'}"
-# What a device computes in where it lacks a rate, in order of preference.
+# The format that a device uses in place of one that it lacks.
 WIDER = {"fp4": "fp8", "fp8": "bf16", "int8": "bf16", "bf16": "fp32"}
 # The kind of link of a processor's cores: what they share is the machine's own memory.
 HOST_MEMORY = "memory of the host"
 FORMATS = ("fp32", "bf16", "fp8", "int8", "fp4")
-# Smallest and largest value of each number; a unit that was forgotten (GB, TFLOP/s) falls outside.
+# Bounds of each number; a value in a wrong unit (GB, TFLOP/s) falls outside.
 _BYTES, _RATE, _MONEY, _COUNT = (1e8, 1e16), (1e8, 1e17), (0, 1e6), (1, 1e6)
 _BOUNDS = {"memory_bytes": _BYTES, "memory_bandwidth": _RATE, "compute_units": _COUNT}
 _OPTIONAL = {"cache_bytes": (0, 1e16), "power_watts": (0, 1e6), "price_per_hour": _MONEY}
@@ -42,19 +41,19 @@ class HardwareSheet:
     """One device.
 
     Attributes:
-        memory_bytes: All of it; what a server may use is less.
+        memory_bytes: Of the device; a server may use less.
         memory_bandwidth: Bytes/s of the main memory.
-        compute_units: Streaming multiprocessors, compute units or cores: what a kernel's tiles are
-            spread over.
+        compute_units: Streaming multiprocessors, compute units or cores, which share the tiles of
+            a kernel.
         cache_bytes: Last-level cache.
         dense_flops: FLOP/s by number format (``fp32``, ``bf16``, ``fp8``, ``int8``, ``fp4``),
             without sparsity.
-        link_bandwidth: Bytes/s per direction and device, between the ``link_domain`` devices that
-            are joined directly; 0: the sheet says nothing of links, so one device has to do.
-        network_bandwidth: Bytes/s per direction and device, between nodes; 0: the sheet knows no
-            network.
-        price_per_hour: US dollars for one device; ``power_watts`` and it are 0 where a sheet does
-            not say.
+        link_bandwidth: Bytes/s per direction and device, between directly joined devices; 0: the
+            sheet states no link, so a model must fit onto one device.
+        link_domain: How many devices are joined directly.
+        network_bandwidth: Bytes/s per direction and device, between nodes; 0: no network stated.
+        power_watts: Rated power of one device; 0: not stated.
+        price_per_hour: US dollars for one device; 0: not stated.
         sources: Where each kind of number comes from.
     """
 
@@ -75,29 +74,30 @@ class HardwareSheet:
     sources: Mapping[str, str]
 
     def compute_format(self, wanted: str) -> str:
-        """The format that products run in: ``wanted``, or the next wider one that the device
-        has.
-        """
-        found = wanted
-        while found not in self.dense_flops:
-            if found not in WIDER:
+        """``wanted``, or the next wider format that the device has a rate for."""
+        format_ = wanted
+        while format_ not in self.dense_flops:
+            if format_ not in WIDER:
                 raise ConfigError(
                     f"{self.name} states no rate for {wanted} or anything wider",
                     hint=f"add it under [dense_flops]; the sheet has {', '.join(self.dense_flops)}",
                 )
-            found = WIDER[found]
-        return found
+            format_ = WIDER[format_]
+        return format_
 
     @property
     def is_cpu(self) -> bool:
+        """Whether its cores share the machine's own memory."""
         return self.link_kind.startswith(HOST_MEMORY)
 
     def bandwidth_between(self, devices: int) -> float:
-        """Bytes/s per direction and device over which so many devices talk. Raises ConfigError if
-        there is no way.
+        """Bytes/s per direction and device between so many devices.
+
+        Raises:
+            ConfigError: The sheet states no link or network that joins them.
         """
-        found = self.link_bandwidth if devices <= self.link_domain else self.network_bandwidth
-        if devices > 1 and not found:
+        bandwidth = self.link_bandwidth if devices <= self.link_domain else self.network_bandwidth
+        if devices > 1 and not bandwidth:
             what = (
                 "[link] with bandwidth and domain"
                 if not self.link_bandwidth
@@ -107,7 +107,7 @@ class HardwareSheet:
                 f"{self.name} does not say how {devices} devices talk",
                 hint=f"add {what} to the sheet, or use fewer",
             )
-        return found
+        return bandwidth
 
 
 def hardware_names() -> list[str]:
@@ -121,15 +121,15 @@ def load_hardware(name: str) -> HardwareSheet:
         return _read(Path(name).expanduser())
     wanted, sheets = name.lower(), []
     paths = [SHEETS / f"{stem}.toml" for stem in hardware_names()]
-    # To read a file is quick, to parse it is not: those that name the device come first.
+    # Reading a file is quick, parsing it is slow: files that name the device come first.
     for path in sorted(
         paths, key=lambda path: wanted != path.stem and f'"{wanted}"' not in path.read_text("utf-8")
     ):
         sheets.append(_read(path))
         if wanted == path.stem or wanted in sheets[-1].aliases:
             return sheets[-1]
-    known = [label for sheet in sheets for label in (sheet.name, *sheet.aliases)]
-    close = get_close_matches(wanted, known, n=1)
+    names = [label for sheet in sheets for label in (sheet.name, *sheet.aliases)]
+    close = get_close_matches(wanted, names, n=1)
     hint = (
         f"did you mean {close[0]}?"
         if close
@@ -145,10 +145,10 @@ def _read(path: Path) -> HardwareSheet:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {path}: {reason(error)}", hint=EXAMPLE) from error
-    _known(path, "", raw, (*_TABLES, *_BOUNDS, *_OPTIONAL))
+    _check_names(path, "", raw, (*_TABLES, *_BOUNDS, *_OPTIONAL))
     flops, link = _table(path, raw, "dense_flops"), _table(path, raw, "link")
-    _known(path, "dense_flops.", flops, FORMATS)
-    _known(path, "link.", link, ("kind", *_LINK, *_NETWORK))
+    _check_names(path, "dense_flops.", flops, FORMATS)
+    _check_names(path, "link.", link, ("kind", *_LINK, *_NETWORK))
     if "bf16" not in flops and "fp32" not in flops:
         raise ConfigError(f"{path}: [dense_flops] states neither bf16 nor fp32", hint=EXAMPLE)
     # A sheet without links serves one device; power and price decide no time.
@@ -180,13 +180,13 @@ def _read(path: Path) -> HardwareSheet:
 
 
 def _table(path: Path, raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = raw.get(name, {})
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: {name} must be a table, got {found!r}", hint=EXAMPLE)
-    return found
+    table = raw.get(name, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: {name} must be a table, got {table!r}", hint=EXAMPLE)
+    return table
 
 
-def _known(path: Path, table: str, raw: Mapping[str, Any], names: Sequence[str]) -> None:
+def _check_names(path: Path, table: str, raw: Mapping[str, Any], names: Sequence[str]) -> None:
     for name in raw:
         if name not in names:
             close = get_close_matches(name, names, n=1)
@@ -202,7 +202,7 @@ def _number(
     bounds: tuple[float, float],
     default: float | None = None,
 ) -> Any:
-    """A number of the sheet, an integer where only those make sense."""
+    """A number of the sheet; an integer for counts and bytes."""
     value = raw.get(name, default)
     if value is None:
         raise ConfigError(f"{path}: {table}{name} is missing", hint=EXAMPLE)

@@ -1,4 +1,4 @@
-"""The time of one kernel and what it waits for."""
+"""The time of one kernel, and of many, by what they wait for."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import msgspec
 
 
 class KernelTime(msgspec.Struct, frozen=True):
-    """Seconds, all of them, and how they divide: what waits for arithmetic, for memory, for the
-    start of the kernel.
-    """
+    """Seconds of one kernel, and the parts bound by arithmetic, by memory and by its start."""
 
     seconds: float
     compute: float = 0.0
@@ -49,8 +47,9 @@ class Parts(msgspec.Struct):
 
 
 def combine(compute: float, memory: float, launch: float, sharpness: float) -> KernelTime:
-    """Compute and memory overlap: ``(c^p + m^p)^(1/p)``, p = 1 one after the other, large p the
-    longer of the two.
+    """Overlap compute and memory time: ``(c^p + m^p)^(1/p)`` with ``p`` the sharpness.
+
+    p = 1 is their sum (one after the other), a large p the longer of the two.
     """
     longer, shorter = (compute, memory) if compute >= memory else (memory, compute)
     body = longer * (1.0 + (shorter / longer) ** sharpness) ** (1.0 / sharpness) if longer else 0.0

@@ -11,10 +11,13 @@ import msgspec
 
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
+from twostroke.observability.latency import time_per_output_token
+from twostroke.routing.routers import Router
+from twostroke.simulator.fleet.loads import ReplicaLoads
 from twostroke.simulator.fleet.replica import Replica
-from twostroke.simulator.fleet.router import Router
-from twostroke.simulator.results.step_log import StepLog
-from twostroke.simulator.workloads.base import RequestSpec, Workload, make_request
+from twostroke.simulator.fleet.requests import make_request, to_routed
+from twostroke.simulator.fleet.step_log import StepLog
+from twostroke.simulator.workloads.base import RequestSpec, Workload
 
 
 class RequestResult(msgspec.Struct, frozen=True):
@@ -40,11 +43,7 @@ class RequestResult(msgspec.Struct, frozen=True):
     @property
     def tpot(self) -> float:
         """Mean time per output token after the first; 0 if there is no second."""
-        return (
-            (self.finish - self.first_token) / (self.output_tokens - 1)
-            if self.output_tokens > 1
-            else 0.0
-        )
+        return time_per_output_token(self.first_token, self.finish, self.output_tokens)
 
     @property
     def e2el(self) -> float:
@@ -85,7 +84,11 @@ class Fleet:
     """
 
     def __init__(
-        self, replicas: Sequence[Replica], router: Router, workload: Workload, max_model_len: int
+        self,
+        replicas: Sequence[Replica],
+        router: Router[int],
+        workload: Workload,
+        max_model_len: int,
     ) -> None:
         self._replicas = replicas
         self._router = router
@@ -168,7 +171,8 @@ class Fleet:
             self._expect(self._workload.after(spec, spec.arrival))
             progress(1)
             return
-        chosen = self._router.route(spec, self._replicas)
+        loads = ReplicaLoads(self._replicas, spec.arrival)
+        chosen = self._router.route(to_routed(spec), loads)
         request = make_request(spec, self._params, info.block_size, self._num_blocks)
         self._num_blocks += len(request.block_hashes)
         self._specs[request.request_id] = spec, chosen

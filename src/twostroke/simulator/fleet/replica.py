@@ -15,8 +15,8 @@ from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.scheduling.stats import read_stats
 from twostroke.simulator.fleet.executor import TOKEN, SimulatedExecutor
+from twostroke.simulator.fleet.step_log import StepLog
 from twostroke.simulator.jumping.decode_run import DecodeRun, find_decode_run
-from twostroke.simulator.results.step_log import StepLog
 
 
 class Replica:

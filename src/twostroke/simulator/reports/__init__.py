@@ -1,1 +1,1 @@
-"""Results for people and programs: tables, JSON, CSV and pages."""
+"""Reports of runs: terminal tables, JSON and CSV, and a web page with charts."""

@@ -24,8 +24,8 @@ COMPARED = (
     ("kv_peak", "KV peak", 2),
     ("dollars_per_million_tokens", "$/M tokens", 3),
 )
-# Where the terminal is too narrow for all, these go, from the first on.
-DISPENSABLE = (
+# Where the terminal is too narrow for all columns, these are dropped, from the first on.
+DROPPED_FIRST = (
     *(
         "mbu",
         "completed",
@@ -37,25 +37,25 @@ DISPENSABLE = (
     ),
     *("output_throughput", "p99_tpot_ms"),
 )
-# Runs whose columns fit beside each other on a terminal, and characters of their names.
-MAX_BESIDE, MAX_LABELS = 6, 54
+# A column for each run, for so many runs and characters of their labels; else a row for each.
+MAX_COLUMNS, MAX_LABEL_CHARACTERS = 6, 54
 PADDING = 3
 
 Cells = list[str]
 
 
 def print_comparison(runs: Sequence[Mapping[str, Any]], stream: TextIO) -> None:
-    """Runs as ``report.run_fields`` gives them."""
+    """Print runs, given as ``fields.run_fields``."""
     console = Console(file=stream)
     shown = [item for item in COMPARED if any(run.get(item[0]) is not None for run in runs)]
     labels = [str(run["label"] or "this run") for run in runs]
-    if len(runs) <= MAX_BESIDE and sum(map(len, labels)) <= MAX_LABELS:
+    if len(runs) <= MAX_COLUMNS and sum(map(len, labels)) <= MAX_LABEL_CHARACTERS:
         rows = [[title, *_values(runs, key, digits)] for key, title, digits in shown]
         _print(console, ["", *labels], rows, 1)
         return
     names = _setting_columns(labels)
     values = {key: [_stacked(title), *_values(runs, key, digits)] for key, title, digits in shown}
-    for key in DISPENSABLE:
+    for key in DROPPED_FIRST:
         if sum(map(_width, [*names, *values.values()])) > console.width:
             values.pop(key, None)
     header, *lines = zip(*names, *values.values())
@@ -63,13 +63,13 @@ def print_comparison(runs: Sequence[Mapping[str, Any]], stream: TextIO) -> None:
 
 
 def notes_of(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The notes of all runs, each once; one that not all of them have names the first that does."""
-    found: dict[str, list[str]] = {}
+    """The notes of all runs, each once; a note that some runs lack names the first that has it."""
+    labels_of: dict[str, list[str]] = {}
     for run in runs:
         for note in dict.fromkeys(run["notes"]):
-            found.setdefault(note, []).append(str(run["label"]))
+            labels_of.setdefault(note, []).append(str(run["label"]))
     notes = []
-    for note, labels in found.items():
+    for note, labels in labels_of.items():
         more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
         notes.append(
             note if len(labels) == len(runs) or not labels[0] else f"{labels[0]}{more}: {note}"
@@ -78,11 +78,9 @@ def notes_of(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _setting_columns(labels: Sequence[str]) -> list[Cells]:
-    """What distinguishes the runs: a column for each flag that varies, one for the reports that
-    earlier runs are from.
+    """How the runs differ: a column for each flag that varies, one for reports of earlier runs.
 
-    Labels are those of ``Scenario.varied``, behind the name of a report and a colon if
-    ``earlier.read_report`` put it there.
+    Labels are those of ``sweep.vary``; ``earlier.read_report`` puts the report's name before them.
     """
     settings = []
     for label in labels:
@@ -119,9 +117,12 @@ def _print(
     console: Console, header: Sequence[str], rows: Sequence[Sequence[str]], num_names: int
 ) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for at, name in enumerate(header):
+    for index, name in enumerate(header):
         table.add_column(
-            name, justify="left" if at < num_names else "right", overflow="fold", vertical="bottom"
+            name,
+            justify="left" if index < num_names else "right",
+            overflow="fold",
+            vertical="bottom",
         )
     for row in rows:
         table.add_row(*row)

@@ -1,6 +1,4 @@
-"""Reports of earlier runs, read back to be compared: every value that a table or a page shows is
-there, of its type.
-"""
+"""Reports of earlier runs, read back and checked: values that tables and pages show have a type."""
 
 from __future__ import annotations
 
@@ -10,12 +8,10 @@ from typing import Any, cast
 
 import msgspec
 
-from twostroke.bench.metrics import Distribution
-from twostroke.bench.report import latency_fields
 from twostroke.core.errors import ConfigError
-from twostroke.simulator.reports.report import WAITS
-from twostroke.simulator.results.distributions import PERCENTILES
-from twostroke.simulator.results.summary import LATENCIES
+from twostroke.observability.latency import PERCENTILES, Distribution, latency_fields
+from twostroke.simulator.reports.fields import WAITS
+from twostroke.simulator.results.summary import RUN_LATENCIES
 
 
 class _Hardware(msgspec.Struct):
@@ -46,7 +42,7 @@ class _Timeline(msgspec.Struct):
 
 _NO_VALUES = latency_fields("", Distribution(0.0, dict.fromkeys(PERCENTILES, 0.0)))
 _NUMBERS = [
-    *(f"{field.removesuffix('__ms')}_{key}_ms" for key in LATENCIES for field in _NO_VALUES),
+    *(f"{field.removesuffix('__ms')}_{key}_ms" for key in RUN_LATENCIES for field in _NO_VALUES),
     *(
         "completed",
         "request_throughput",
@@ -90,8 +86,10 @@ _Run: Any = msgspec.defstruct(
 
 
 def read_report(path: Path) -> list[dict[str, Any]]:
-    """The runs of a report that ``--output-json`` wrote, labelled with the file's name. Raises
-    ConfigError.
+    """The runs of a report of ``--output-json``, labelled with the file's name.
+
+    Raises:
+        ConfigError: The file cannot be read, or is no report of this version.
     """
     hint = "give a file that `twostroke simulate --output-json` of this version wrote"
     try:
@@ -99,8 +97,8 @@ def read_report(path: Path) -> list[dict[str, Any]]:
         if not isinstance(raw, dict) or not isinstance(raw.get("runs"), list):
             raise ConfigError(f"{path} is no report: it has no list of runs", hint=hint)
         for run in raw["runs"]:
-            line = msgspec.convert(run, _Run).timeline
-            if len({len(getattr(line, name)) for name in line.__struct_fields__}) != 1:
+            timeline = msgspec.convert(run, _Run).timeline
+            if len({len(getattr(timeline, name)) for name in timeline.__struct_fields__}) != 1:
                 raise ConfigError(f"{path} is no report: its timelines differ in length", hint=hint)
             if unknown := set(run["waiting_for"]) - set(WAITS):
                 raise ConfigError(

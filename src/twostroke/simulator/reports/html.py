@@ -1,91 +1,99 @@
-"""Runs as one page with plots. It needs no network: styles and charts are in the file."""
+"""Runs as one web page with charts. It needs no network: styles, scripts and data are in it."""
 
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from html import escape
 from typing import Any
 
-from twostroke.simulator.reports.charts import Series, bar_chart, line_chart
+from twostroke.simulator.reports.charts import (
+    PALETTE,
+    Line,
+    PageCharts,
+    TimelineLine,
+    bar_chart,
+)
 from twostroke.simulator.reports.comparison import COMPARED, notes_of
-from twostroke.simulator.reports.report import WAITS
+from twostroke.simulator.reports.fields import WAITS
+from twostroke.simulator.reports.page import read_scripts, read_styles
 
 Fields = Mapping[str, Any]
 # Priorities or tenants in a table; the JSON has all.
 MAX_GROUPS = 20
+# Values of a setting that the heading names.
+MAX_NAMED = 3
+# Runs whose timelines share a chart.
+MAX_OVERLAID = len(PALETTE)
 # Settings that are a load, and what an axis calls them.
 LOADS = {"rate": "requests/s offered", "concurrency": "clients, each with one request under way"}
-LATENCY_CHARTS = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "End to end"))
-
-STYLE = """
-:root { color-scheme: light dark; --bg: #fbfbfa; --fg: #1d2129; --dim: #667085; --line: #e2e4e8; --card: #fff;
-  --c0: #2f6fd0; --c1: #c8553d; --c2: #2a8a63; --c3: #8a5bc7; --c4: #b7841f; --c5: #4c93a5; }
-@media (prefers-color-scheme: dark) { :root { --bg: #14171c; --fg: #e6e8ec; --dim: #98a1b0; --line: #2b313b;
-  --card: #1b1f26; --c0: #6ea3f2; --c1: #ee8a72; --c2: #5fc497; --c3: #b794ec; --c4: #e2b558; --c5: #7fc4d6; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 1240px; padding: 24px; background: var(--bg); color: var(--fg);
-  font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 22px; margin: 0 0 4px; } h2 { font-size: 17px; margin: 32px 0 10px; }
-p { margin: 4px 0; } .dim { color: var(--dim); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(190px, 1fr)); gap: 10px; margin-top: 16px; }
-.tile, figure { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 10px 14px; }
-.tile b { display: block; font-size: 19px; white-space: nowrap; font-weight: 600; font-variant-numeric: tabular-nums; }
-.tile span { color: var(--dim); font-size: 13px; }
-.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 480px), 1fr)); gap: 14px; }
-.stack { display: grid; gap: 14px; align-content: start; }
-figure { margin: 0; align-self: start; } figcaption { font-weight: 600; margin-bottom: 4px; }
-svg { width: 100%; height: auto; display: block; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; background: var(--card); }
-th, td { padding: 5px 12px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-th { color: var(--dim); font-weight: 500; white-space: normal; vertical-align: bottom; }
-.grid { stroke: var(--line); } .axis { stroke: var(--dim); } .tick { fill: var(--dim); font-size: 11px; }
-.label { fill: var(--dim); font-size: 12px; } .value { fill: var(--fg); font-size: 12px; }
-.line { fill: none; stroke: var(--c); stroke-width: 1.8; stroke-linejoin: round; } .point { fill: var(--c); }
-.line.dashed { stroke-dasharray: 5 4; }
-.band { fill: var(--c); opacity: .15; } .bar { fill: var(--c0); }
-.legend { display: flex; flex-wrap: wrap; gap: 4px 14px; font-size: 13px; color: var(--dim); }
-.key::before { content: ""; display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 5px;
-  background: var(--c); }
-.key.dashed::before { width: 15px; height: 3px; vertical-align: middle;
-  background: repeating-linear-gradient(90deg, var(--c) 0 4px, transparent 4px 6px); }
-.c0 { --c: var(--c0); } .c1 { --c: var(--c1); } .c2 { --c: var(--c2); } .c3 { --c: var(--c3); }
-.c4 { --c: var(--c4); } .c5 { --c: var(--c5); }
-details { margin: 8px 0; } summary { cursor: pointer; } details > .charts { margin-top: 10px; }
-"""
+# Key of a latency, its title, and the colour of its lines where nothing else needs the colours.
+LATENCY_CHARTS = (
+    ("ttft", "TTFT", "prefill"),
+    ("tpot", "TPOT", "decode"),
+    ("e2el", "End to end", "ink"),
+)
+LATENCY_ROWS = (
+    ("ttft", "TTFT"),
+    ("tpot", "TPOT"),
+    ("itl", "ITL"),
+    ("e2el", "End to end"),
+    ("queue", "Queue"),
+)
 
 
 def report_html(runs: Sequence[Fields]) -> str:
-    """The page. Runs are those of ``report.run_fields``, in the order in which they are shown."""
+    """The page. Runs are those of ``fields.run_fields``, in the order in which they are shown."""
+    charts = PageCharts()
+    timelines = [_add_timeline(charts, run) for run in runs]
     parts = [_heading(runs)]
     if len(runs) == 1:
-        parts.append(_tiles(runs[0]))
+        parts += [_tiles(runs[0]), "<h2>Timeline</h2>", _run_section(charts, runs[0], timelines[0])]
     else:
         title = "Latency against load" if _load(runs) else "Compared"
         parts += [
-            "<h2>Side by side</h2>",
-            _comparison(runs),
-            f"<h2>{title}</h2>",
-            _load_charts(runs),
+            f"<h2>Side by side</h2>{_comparison(runs)}",
+            f"<h2>{title}</h2>{_load_charts(charts, runs)}",
         ]
-    for at, run in enumerate(runs):
-        body = (
-            f'<div class="charts">{_timeline_charts(run)}</div>{_latency_table(run)}{_setting(run)}'
-        )
-        if len(runs) == 1:
-            parts += ["<h2>Timeline</h2>", body]
-        else:
-            opened = " open" if at == len(runs) - 1 else ""
-            title = escape(run["label"] or "this run")
-            parts.append(f"<details{opened}><summary>Timeline: {title}</summary>{body}</details>")
-    title = escape(f"{_common(runs, 'model')} on {' and '.join(_devices(runs, 'name'))}")
+        if len(runs) <= MAX_OVERLAID:
+            parts.append(f"<h2>Timelines</h2>{_overlaid_timelines(charts, runs, timelines)}")
+        for number, (run, timeline) in enumerate(zip(runs, timelines)):
+            is_open = " open" if number == len(runs) - 1 else ""
+            parts.append(
+                f"<details{is_open}><summary>Timeline: {escape(_label(run))}</summary>"
+                f"{_run_section(charts, run, timeline)}</details>"
+            )
+    title = f"{_common(runs, 'model')} on {' and '.join(_devices(runs, 'name'))}"
+    return _document(title, "".join(parts), charts)
+
+
+def _document(title: str, body: str, charts: PageCharts) -> str:
+    """The whole file. Its policy allows this very style sheet and these scripts, nothing else."""
+    styles, scripts = read_styles(), read_scripts()
+    policy = (
+        f"default-src 'none'; style-src {_source_hash(styles)}; "
+        f"script-src {' '.join(map(_source_hash, scripts))}; base-uri 'none'; form-action 'none'"
+    )
+    code = "".join(f"<script>{script}</script>\n" for script in scripts)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{STYLE}</style></head>\n<body>{''.join(parts)}</body></html>\n"
+        f"<title>{escape(title)}</title>\n<style>{styles}</style></head>\n<body>{body}\n"
+        "<noscript><p>The charts need JavaScript; the tables do not.</p></noscript>\n"
+        f'<script type="application/json" id="chart-data">{charts.script()}</script>\n'
+        f"{code}</body></html>\n"
     )
+
+
+def _source_hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _label(run: Fields) -> str:
+    return str(run["label"] or "this run")
 
 
 def _devices(runs: Sequence[Fields], key: str) -> list[str]:
@@ -93,51 +101,56 @@ def _devices(runs: Sequence[Fields], key: str) -> list[str]:
 
 
 def _common(runs: Sequence[Fields], name: str) -> str:
-    """A setting's value, or that it differs."""
+    """A setting's value in all runs: a few values by name, more of them as a count."""
     values = list(dict.fromkeys(str(run["setting"][name]) for run in runs))
-    return values[0] if len(values) == 1 else f"{len(values)} values of {name}"
+    return " and ".join(values) if len(values) <= MAX_NAMED else f"{len(values)} values of {name}"
+
+
+# ---- above the charts ----------------------------------------------------------------------------
 
 
 def _heading(runs: Sequence[Fields]) -> str:
     """What was simulated; of several runs, what they have in common."""
-    description = f'<p class="dim">{escape(runs[0]["description"])}.</p>' if len(runs) == 1 else ""
     replicas, ranks = _common(runs, "replicas"), _common(runs, "tp")
     devices = f"{replicas} x " if replicas != "1" else ""
     devices += f"{ranks} x {', '.join(_devices(runs, 'title'))}"
     rates = {run["setting"]["rate"] for run in runs}
     rate = f" at {rates.pop():g} requests/s" if len(rates) == 1 and None not in rates else ""
-    targets = ", ".join(
-        f"{name.upper()} {limit:g} s" for name, limit in runs[-1]["targets"].items()
-    )
+    lines = [
+        f"Workload {_common(runs, 'workload')}{rate}, seed {_common(runs, 'seed')}; simulated with"
+        f" the engine's own scheduler, {_common(runs, 'batching')} batching, policy"
+        f" {_common(runs, 'policy')}."
+    ]
+    if len(runs) == 1:
+        lines.append(f"{runs[0]['description']}.")
+    lines += _explanations(runs)
+    lines += [f"Note: {note}." for note in notes_of(runs)]
+    paragraphs = "".join(f'<p class="muted">{escape(line)}</p>' for line in lines)
+    if any(run["interrupted"] for run in runs):
+        paragraphs += "<p><b>Interrupted: only the requests that finished are counted.</b></p>"
+    return f"<h1>{escape(_common(runs, 'model'))} on {escape(devices)}</h1>{paragraphs}"
+
+
+def _explanations(runs: Sequence[Fields]) -> list[str]:
+    """Where times come from, what a good request is, what bands are."""
     sources = {
         run["hardware"]["name"]: str(run["deployment"].get("times_from", "")) for run in runs
     }
-    lines = [
-        f"Times on {escape(name)}: {escape(source)}." for name, source in sources.items() if source
-    ]
+    lines = [f"Times on {name}: {source}." for name, source in sources.items() if source]
+    targets = runs[-1]["targets"].items()
     if targets:
-        lines.append(f"A good request stays within {escape(targets)}.")
+        limits = ", ".join(f"{name.upper()} {limit:g} s" for name, limit in targets)
+        lines.append(f"A good request stays within {limits}.")
     if any(run["interval"] for run in runs):
         lines.append(
             "Bands and ranges: each end of the cost model's interval taken for the truth in every"
             " step."
         )
-    lines += [f"Note: {escape(note)}." for note in notes_of(runs)]
-    details = "".join(f'<p class="dim">{line}</p>' for line in lines)
-    if any(run["interrupted"] for run in runs):
-        details += "<p><b>Interrupted: this is what there was so far.</b></p>"
-    return (
-        f"<h1>{escape(_common(runs, 'model'))} on {escape(devices)}</h1>"
-        f'<p class="dim">Workload {escape(_common(runs, "workload"))}{rate}, seed'
-        f" {escape(_common(runs, 'seed'))}; "
-        f"simulated with the engine's own scheduler, {escape(_common(runs, 'batching'))} batching,"
-        " policy "
-        f"{escape(_common(runs, 'policy'))}.</p>{description}{details}"
-    )
+    return lines
 
 
 def _tiles(run: Fields) -> str:
-    binding = _shares(run["binding"])
+    binding = _percentages(run["binding"])
     tiles = [
         ("TTFT median / p99", f"{run['median_ttft_ms']:.0f} / {run['p99_ttft_ms']:.0f} ms"),
         ("TPOT median / p99", f"{run['median_tpot_ms']:.1f} / {run['p99_tpot_ms']:.1f} ms"),
@@ -164,40 +177,54 @@ def _comparison(runs: Sequence[Fields]) -> str:
     shown = [item for item in COMPARED if any(run.get(item[0]) is not None for run in runs)]
     rows = []
     for run in runs:
-        cells = [f"<td>{escape(run['label'] or 'this run')}</td>"]
-        for key, _, digits in shown:
-            value = run.get(key)
-            cells.append(f"<td>{'-' if value is None else f'{value:.{digits}f}'}</td>")
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    titles = "".join(f"<th>{escape(title)}</th>" for _, title, _ in shown)
-    return f'<div class="scroll"><table><tr><th>run</th>{titles}</tr>{"".join(rows)}</table></div>'
+        values = [(run.get(key), digits) for key, _, digits in shown]
+        cells = ["-" if value is None else f"{value:.{digits}f}" for value, digits in values]
+        rows.append([_label(run), *cells])
+    return _table(["run", *(title for _, title, _ in shown)], rows)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> str:
+    """A table that scrolls sideways; the first cell of a row is its heading."""
+    head = "".join(f'<th scope="col">{escape(title)}</th>' for title in header)
+    lines = []
+    for name, *cells in rows:
+        values = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        lines.append(f'<tr><th scope="row">{escape(name)}</th>{values}</tr>')
+    class_ = f' class="{kind}"' if kind else ""
+    thead = f"<thead><tr>{head}</tr></thead>" if header else ""
+    body = "".join(lines)
+    return f'<div class="scroll"><table{class_}>{thead}<tbody>{body}</tbody></table></div>'
+
+
+# ---- against load --------------------------------------------------------------------------------
 
 
 def _groups(runs: Sequence[Fields], load: str) -> dict[str, list[Fields]]:
     """Runs that differ in their load only, by what else their labels say."""
     groups: dict[str, list[Fields]] = {}
     for run in runs:
-        others = re.sub(rf"(^|(?<=[ ,])){load}=[^,]*", "", run["label"])
-        groups.setdefault(others.replace(", ,", ",").strip(" ,:"), []).append(run)
+        rest = re.sub(rf"(^|(?<=[ ,])){load}=[^,]*", "", run["label"])
+        groups.setdefault(rest.replace(", ,", ",").strip(" ,:"), []).append(run)
     return groups
 
 
 def _load(runs: Sequence[Fields]) -> str | None:
     """The setting that is a load and differs within every group of runs."""
     for load in LOADS:
-        values = [[run["setting"][load] for run in group] for group in _groups(runs, load).values()]
-        counts = load == "rate" or all(run["setting"]["arrivals"] == "closed" for run in runs)
-        if counts and all(None not in each and len(set(each)) > 1 for each in values):
+        groups = _groups(runs, load).values()
+        loads = [[run["setting"][load] for run in group] for group in groups]
+        is_load = load == "rate" or all(run["setting"]["arrivals"] == "closed" for run in runs)
+        if is_load and all(None not in values and len(set(values)) > 1 for values in loads):
             return load
     return None
 
 
-def _load_charts(runs: Sequence[Fields]) -> str:
+def _load_charts(charts: PageCharts, runs: Sequence[Fields]) -> str:
     """Lines over the load where it varies, else bars."""
     load = _load(runs)
     if load is None:
-        charts = [
-            bar_chart(title, unit, [(run["label"] or "this run", run[key]) for run in runs])
+        figures = [
+            bar_chart(title, unit, [(_label(run), run[key]) for run in runs])
             for key, title, unit in (
                 ("p99_ttft_ms", "TTFT, 99th percentile", "ms"),
                 ("p99_tpot_ms", "TPOT, 99th percentile", "ms"),
@@ -205,64 +232,113 @@ def _load_charts(runs: Sequence[Fields]) -> str:
                 ("dollars_per_million_tokens", "Cost of a million tokens", "$"),
             )
         ]
-        return f'<div class="charts">{"".join(charts)}</div>'
-
-    def both(solid: tuple[str, str], dashed: tuple[str, str]) -> list[Series]:
-        """A solid and a dashed line in one colour for each group, from (name, key)."""
-        return [
-            _load_line(group, load, f"{name} {title}".strip(), key, colour, dashes)
-            for colour, (name, group) in enumerate(_groups(runs, load).items())
-            for dashes, (title, key) in enumerate((solid, dashed))
-            if all(run[key] is not None for run in group)
+    else:
+        figures = [
+            charts.over_load(
+                f"{title} against load",
+                LOADS[load],
+                "ms",
+                _load_lines(
+                    runs, load, colour, ("median", f"median_{key}_ms"), ("p99", f"p99_{key}_ms")
+                ),
+            )
+            for key, title, colour in LATENCY_CHARTS
         ]
-
-    charts = [
-        line_chart(
-            f"{title} against load",
-            LOADS[load],
-            "ms",
-            both(("median", f"median_{key}_ms"), ("p99", f"p99_{key}_ms")),
-            points=True,
+        done = _load_lines(
+            runs, load, "ink", ("completed", "request_throughput"), ("good", "request_goodput")
         )
-        for key, title in LATENCY_CHARTS
-    ]
-    done = both(("completed", "request_throughput"), ("good", "request_goodput"))
-    charts.append(line_chart("Requests per second", LOADS[load], "requests/s", done, points=True))
-    return f'<div class="charts">{"".join(charts)}</div>'
+        figures.append(charts.over_load("Requests per second", LOADS[load], "requests/s", done))
+    return f'<div class="charts">{"".join(figures)}</div>'
 
 
-def _load_line(
-    group: Sequence[Fields], load: str, name: str, key: str, colour: int, dashes: int
-) -> Series:
-    ordered = sorted(group, key=lambda run: run["setting"][load])
-    loads = [run["setting"][load] for run in ordered]
-    with_ends = all(run["interval"] for run in ordered)
-    low = [run["interval"]["low"][key] for run in ordered] if with_ends else []
-    high = [run["interval"]["high"][key] for run in ordered] if with_ends else []
-    return Series(name, loads, [run[key] for run in ordered], low, high, colour, bool(dashes))
+def _load_lines(
+    runs: Sequence[Fields], load: str, colour: str, solid: tuple[str, str], dashed: tuple[str, str]
+) -> list[Line]:
+    """A solid and a dashed line for each group, in the group's colour, from (name, key)."""
+    groups = _groups(runs, load)
+    lines = []
+    for number, (name, group) in enumerate(groups.items()):
+        group_colour = colour if len(groups) == 1 else PALETTE[number % len(PALETTE)]
+        ordered = sorted(group, key=lambda run: run["setting"][load])
+        with_interval = all(run["interval"] for run in ordered)
+        for title, key in (solid, dashed):
+            if any(run[key] is None for run in ordered):
+                continue
+            low, high = (
+                [run["interval"][end][key] for run in ordered] if with_interval else []
+                for end in ("low", "high")
+            )
+            lines.append(
+                Line(
+                    name=f"{name} {title}".strip(),
+                    x=[run["setting"][load] for run in ordered],
+                    y=[run[key] for run in ordered],
+                    low=low,
+                    high=high,
+                    colour=group_colour,
+                    dashed=(title, key) == dashed,
+                )
+            )
+    return lines
 
 
-def _timeline_charts(run: Fields) -> str:
-    line = run["timeline"]
-    time = line["time"]
-    waiting = [Series("running", time, line["running"]), Series("waiting", time, line["waiting"])]
-    kv = [Series("held", time, [100 * share for share in line["kv"]])]
-    rate = [Series("tokens", time, line["tokens_per_second"])]
-    bars = bar_chart("What steps wait for", "%", _shares(run["binding"]))
+# ---- over time -----------------------------------------------------------------------------------
+
+
+def _add_timeline(charts: PageCharts, run: Fields) -> int:
+    timeline = run["timeline"]
+    columns = {name: timeline[name] for name in ("time", "running", "waiting", "tokens_per_second")}
+    return charts.add_timeline({**columns, "kv": [100 * share for share in timeline["kv"]]})
+
+
+def _run_section(charts: PageCharts, run: Fields, timeline: int) -> str:
+    """All of one run but its heading."""
+    figures = "".join(_timeline_charts(charts, run, timeline))
+    return f'<div class="charts">{figures}</div>{_latency_table(run)}{_setting(run)}'
+
+
+def _timeline_charts(charts: PageCharts, run: Fields, timeline: int) -> list[str]:
+    def line(name: str, column: str, colour: str) -> TimelineLine:
+        return TimelineLine(name=name, timeline=timeline, column=column, colour=colour)
+
+    group = f"run-{timeline}"
+    requests = [line("running", "running", "decode"), line("waiting", "waiting", "waiting")]
+    tokens = [line("tokens", "tokens_per_second", "ink")]
+    figures = [charts.over_time("Requests", "requests", requests, step=True, group=group)]
+    if _caches(run):
+        kv = [line("in use", "kv", "ink")]
+        title = "KV cache in use by requests"
+        figures.append(charts.over_time(title, "% of blocks", kv, step=True, group=group))
+    title = "Tokens computed (prompt and output)"
+    figures.append(charts.over_time(title, "tokens/s", tokens, group=group))
+    bars = bar_chart("What steps wait for", "%", _percentages(run["binding"]))
     if run["waiting_for"]:
-        waits = [(WAITS[name], of) for name, of in _shares(run["waiting_for"])]
+        waits = [(WAITS[name], percent) for name, percent in _percentages(run["waiting_for"])]
         bars += bar_chart("What requests wait for", "%", waits)
-    charts = [
-        line_chart("Requests", "seconds", "requests", waiting, step=True),
-        (
-            line_chart("KV cache held by requests", "seconds", "% of blocks", kv, step=True)
-            if _caches(run)
-            else ""
-        ),
-        line_chart("Tokens computed (prompt and output)", "seconds", "tokens/s", rate),
-        f'<div class="stack">{bars}</div>',
-    ]
-    return "".join(charts)
+    return [*figures, f'<div class="stack">{bars}</div>']
+
+
+def _overlaid_timelines(
+    charts: PageCharts, runs: Sequence[Fields], timelines: Sequence[int]
+) -> str:
+    """One chart for each column of the timelines, with a line for each run."""
+    figures = []
+    for title, column, unit, step in (
+        ("Running requests", "running", "requests", True),
+        ("Waiting requests", "waiting", "requests", True),
+        ("KV cache in use by requests", "kv", "% of blocks", True),
+        ("Tokens computed (prompt and output)", "tokens_per_second", "tokens/s", False),
+    ):
+        lines = [
+            TimelineLine(name=_label(run), timeline=timeline, column=column, colour=colour)
+            for run, timeline, colour in zip(runs, timelines, PALETTE)
+            if column != "kv" or _caches(run)
+        ]
+        figures.append(charts.over_time(title, unit, lines, step=step, group="all-runs"))
+    return f'<div class="charts">{"".join(figures)}</div>'
+
+
+# ---- tables of one run ---------------------------------------------------------------------------
 
 
 def _caches(run: Fields) -> bool:
@@ -270,41 +346,30 @@ def _caches(run: Fields) -> bool:
     return bool(run["deployment"].get("kv_bytes_per_device", 1))
 
 
-def _shares(binding: Mapping[str, float]) -> list[tuple[str, float | None]]:
+def _percentages(shares: Mapping[str, float]) -> list[tuple[str, float | None]]:
     """Percentages, the largest first."""
-    ordered = sorted(binding.items(), key=lambda item: (-item[1], item[0]))
+    ordered = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
     return [(name, 100 * share) for name, share in ordered if share > 0]
 
 
 def _latency_table(run: Fields) -> str:
-    columns, ends = ("mean", "median", "p90", "p95", "p99"), run["interval"]
+    columns, interval = ("mean", "median", "p90", "p95", "p99"), run["interval"]
     rows = []
-    for key, name in (*LATENCY_CHARTS[:2], ("itl", "ITL"), LATENCY_CHARTS[2], ("queue", "Queue")):
-        cells = "".join(f"<td>{run[f'{column}_{key}_ms']:.2f}</td>" for column in columns)
-        if ends:
-            low, high = (ends[bound][f"median_{key}_ms"] for bound in ("low", "high"))
-            cells += f"<td>{low:.2f} to {high:.2f}</td>"
-        rows.append(f"<tr><td>{name}</td>{cells}</tr>")
+    for key, name in LATENCY_ROWS:
+        cells = [f"{run[f'{column}_{key}_ms']:.2f}" for column in columns]
+        if interval:
+            low, high = (interval[end][f"median_{key}_ms"] for end in ("low", "high"))
+            cells.append(f"{low:.2f} to {high:.2f}")
+        rows.append([name, *cells])
     for kind in ("priority", "tenant"):
         for group, values in list(run.get(f"by_{kind}", {}).items())[:MAX_GROUPS]:
-            cells = "".join(f"<td>{values[f'{column}_ttft_ms']:.2f}</td>" for column in columns)
-            rows.append(
-                f"<tr><td>TTFT, {kind}"
-                f" {escape(group)}</td>{cells}{'<td></td>' if ends else ''}</tr>"
-            )
-    head = "".join(
-        f"<th>{column}</th>" for column in (*columns, *(["median, range"] if ends else []))
-    )
-    return (
-        "<h2>Latencies</h2><div"
-        f' class="scroll"><table><tr><th>ms</th>{head}</tr>{"".join(rows)}</table></div>'
-    )
+            cells = [f"{values[f'{column}_ttft_ms']:.2f}" for column in columns]
+            rows.append([f"TTFT, {kind} {group}", *cells, *([""] if interval else [])])
+    header = ["ms", *columns, *(["median, range"] if interval else [])]
+    return f"<h2>Latencies</h2>{_table(header, rows)}"
 
 
 def _setting(run: Fields) -> str:
     values = {**run["setting"], **run["deployment"]}
-    rows = "".join(
-        f"<tr><td>{escape(name)}</td><td>{escape(str(value))}</td></tr>"
-        for name, value in values.items()
-    )
-    return f"<details><summary>All settings</summary><table>{rows}</table></details>"
+    rows = [[name, str(value)] for name, value in values.items()]
+    return f"<details><summary>All settings</summary>{_table([], rows, 'settings')}</details>"

@@ -1,1 +1,1 @@
-"""What a simulation did, as columns, percentiles and metrics."""
+"""What a fleet did, as columns of steps, distributions, utilisation and metrics."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from twostroke.simulator.results.step_log import StepLog
+from twostroke.simulator.fleet.step_log import StepLog
 
 Integers = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]

@@ -2,7 +2,7 @@
 and buckets.
 
 The live engine counts token by token. A run of steps gives thousands of tokens at once, so here the
-counts are made of the log's columns; ``tests/simulator/test_summary.py`` compares both.
+counts are made of the log's columns; ``tests/simulator/results/test_summary.py`` compares both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from twostroke.core.request import FinishReason
 from twostroke.observability import metrics
 from twostroke.observability.metrics import EngineMetrics
 from twostroke.simulator.fleet.fleet import RequestResult
-from twostroke.simulator.scenario import Run
+from twostroke.simulator.results.run import Run
 
 Values = npt.NDArray[np.float64]
 Weights = npt.NDArray[np.int64]

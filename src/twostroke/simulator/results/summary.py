@@ -1,6 +1,4 @@
-"""From what a simulation did to what people ask: latencies, throughput, goodput, utilisation,
-cost.
-"""
+"""The figures of a run: latencies, throughput, goodput, utilisation, cost."""
 
 from __future__ import annotations
 
@@ -10,31 +8,38 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from twostroke.bench.metrics import Distribution
-from twostroke.simulator.fleet.deployment import Deployment
+from twostroke.observability.latency import (
+    LATENCIES,
+    PERCENTILES,
+    Distribution,
+    meets_targets,
+)
+from twostroke.simulator.deployment.deployment import Deployment
+from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.fleet.fleet import FleetResult, RequestResult
-from twostroke.simulator.fleet.options import DeploymentOptions
 from twostroke.simulator.results.columns import Columns
-from twostroke.simulator.results.distributions import PERCENTILES, weighted
+from twostroke.simulator.results.distributions import weighted_distribution
 from twostroke.simulator.results.utilisation import Utilisation, utilisation
 
-LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL", "queue": "Queue"}
+# Those of one request, and its wait for the first step.
+RUN_LATENCIES = {**LATENCIES, "queue": "Queue"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """One run. Seconds; throughput per second of ``duration``, which ends with the last step.
+    """One run. Times in seconds; throughput per second of ``duration``.
 
     Attributes:
-        ttft_by_priority: The TTFT of each priority, where there are several; ``ttft_by_tenant``
-            likewise.
+        duration: Until the end of the last step.
         refused: Requests that no replica could ever hold.
         unfinished: Requests that an interruption left.
-        goodput: Requests per second that met the targets; ``None`` without targets. ``good_share``:
-            of the completed.
-        queue: From arrival to the first step.
-        waiting_for: Shares of the time that requests wait, by what keeps the first of them out
-            (``types.Reason``); ``step``: for the step under way when they came.
+        goodput: Requests per second that met the targets; ``None`` without targets.
+        good_share: Share of the completed requests that met the targets; ``None`` likewise.
+        latencies: By the keys of ``RUN_LATENCIES``; ``queue``: from arrival to the first step.
+        ttft_by_priority: The TTFT of each priority; empty if all requests have the same.
+        ttft_by_tenant: The TTFT of each tenant, likewise.
+        waiting_for: Shares of the time that requests wait, by the reason why the first of them
+            does (``Reason``); ``step``: for the step under way when they arrived.
         dollars: Of all devices for ``duration``.
         watt_hours: At the devices' rated power for ``duration``: an upper bound.
     """
@@ -80,7 +85,7 @@ class Summary:
         return 1e6 * self.dollars / self.output_tokens if self.output_tokens else 0.0
 
 
-def summarize(
+def summarize_run(
     result: FleetResult,
     columns: Columns,
     deployment: Deployment,
@@ -91,7 +96,9 @@ def summarize(
     """The summary of a run of ``total`` requests."""
     requests = result.requests
     duration = float(columns.end.max()) if len(columns.end) else 0.0
-    good = sum(meets(request, targets) for request in requests) if targets else len(requests)
+    good = (
+        sum(meets_targets(request, targets) for request in requests) if targets else len(requests)
+    )
     hardware = deployment.hardware
     price = hardware.price_per_hour if options.price_per_hour is None else options.price_per_hour
     device_hours = options.tp * options.replicas * duration / 3600
@@ -119,11 +126,6 @@ def summarize(
     )
 
 
-def meets(request: RequestResult, targets: Mapping[str, float]) -> bool:
-    """Whether no target (``ttft``, ``tpot``, ``e2el``: seconds) is exceeded."""
-    return all(float(getattr(request, name)) <= limit for name, limit in targets.items())
-
-
 def _latencies(requests: list[RequestResult], columns: Columns) -> dict[str, Distribution]:
     gaps = np.concatenate([columns.duration, columns.other_gaps])
     weights = np.concatenate([columns.gaps, np.ones(len(columns.other_gaps), dtype=np.int64)])
@@ -131,7 +133,7 @@ def _latencies(requests: list[RequestResult], columns: Columns) -> dict[str, Dis
         "ttft": Distribution.of([request.ttft for request in requests], PERCENTILES),
         # A single token has no time per further token.
         "tpot": Distribution.of([r.tpot for r in requests if r.output_tokens > 1], PERCENTILES),
-        "itl": weighted(gaps, weights),
+        "itl": weighted_distribution(gaps, weights),
         "e2el": Distribution.of([request.e2el for request in requests], PERCENTILES),
         "queue": Distribution.of([r.scheduled - r.arrival for r in requests], PERCENTILES),
     }
@@ -139,24 +141,23 @@ def _latencies(requests: list[RequestResult], columns: Columns) -> dict[str, Dis
 
 def _waiting_for(requests: Sequence[RequestResult], columns: Columns) -> dict[str, float]:
     seconds = columns.waiting * columns.duration
-    found = {
+    waits = {
         name: float(seconds[columns.kept_out == code].sum())
         for code, name in enumerate(columns.reasons)
         if name
     }
-    # What queues took beyond that. Waiting again after a preemption is no part of a queue's time,
-    # so at least 0.
-    found["step"] = max(
-        math.fsum(r.scheduled - r.arrival for r in requests) - math.fsum(found.values()), 0.0
+    # The rest of the queueing time. A wait after a preemption is no part of it, so at least 0.
+    waits["step"] = max(
+        math.fsum(r.scheduled - r.arrival for r in requests) - math.fsum(waits.values()), 0.0
     )
-    total = math.fsum(found.values())
-    return {name: value / total for name, value in found.items()} if total else {}
+    total = math.fsum(waits.values())
+    return {name: value / total for name, value in waits.items()} if total else {}
 
 
 def _ttft_by(groups: Sequence[int], requests: Sequence[RequestResult]) -> dict[int, Distribution]:
     if len(set(groups)) < 2:
         return {}
-    found: dict[int, list[float]] = {}
+    ttfts: dict[int, list[float]] = {}
     for group, request in zip(groups, requests):
-        found.setdefault(group, []).append(request.ttft)
-    return {key: Distribution.of(found[key], PERCENTILES) for key in sorted(found)}
+        ttfts.setdefault(group, []).append(request.ttft)
+    return {group: Distribution.of(ttfts[group], PERCENTILES) for group in sorted(ttfts)}

@@ -1,6 +1,4 @@
-"""How well the hardware was used: FLOPs and bytes of all steps against what the data sheet
-allows.
-"""
+"""How well the hardware was used: FLOPs and bytes of all steps against the data sheet."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from twostroke.model_spec.number_formats import cache_bytes
-from twostroke.simulator.fleet.deployment import Deployment
+from twostroke.simulator.deployment.deployment import Deployment
 from twostroke.simulator.results.columns import Columns, Numbers
 
 
@@ -18,16 +16,17 @@ class Utilisation:
     """Shares in [0, 1].
 
     Attributes:
-        busy: Of the replicas' time, that in which a step ran.
+        busy: Of the replicas' time, the part in which a step ran.
         mfu: Model FLOPs over what the devices could compute in their busy time, at the dense rate
-            of the weights' format. What is computed again after a preemption, and refused drafts,
-            do not count as useful elsewhere; here they do: the device did it.
+            of the weights' format. Tokens computed again after a preemption and rejected drafts
+            count too: the device computed them.
         mbu: Bytes that had to be moved over what the devices could move in their busy time: weights
-            once a step (of experts the expected ones), the cache that decoding reads, what is
-            written to it, and recurrent states.
-        kv_mean: Of the blocks, those held, over the busy time; ``kv_peak`` at the fullest moment.
-        batch_mean: Requests per step, over the busy time.
-        binding: Of the busy time, by what most of the step waited for.
+            once a step (the expected number of experts), the cache that decoding reads, new cache
+            entries, and recurrent states.
+        kv_mean: Share of the blocks in use, mean over the busy time.
+        kv_peak: The largest share of the blocks in use.
+        batch_mean: Requests per step, mean over the busy time.
+        binding: Shares of the busy time, by what most of the step waits for.
     """
 
     busy: float
@@ -42,16 +41,16 @@ class Utilisation:
 def utilisation(
     columns: Columns, deployment: Deployment, replicas: int, duration: float, kv_dtype: str
 ) -> Utilisation:
-    """Of a run of ``duration`` seconds on ``replicas`` replicas."""
+    """The utilisation of a run of ``duration`` seconds on ``replicas`` replicas."""
     seconds = columns.duration
     busy = float(seconds.sum())
     if not busy:
         return Utilisation(busy=0, mfu=0, mbu=0, kv_mean=0, kv_peak=0, batch_mean=0, binding={})
     cost, hardware = deployment.cost, deployment.hardware
     devices = cost.ranks
-    held = 1 - columns.free_blocks / deployment.info.num_blocks
+    used = 1 - columns.free_blocks / deployment.info.num_blocks
     if not deployment.kv_bytes:  # the blocks of a model that caches nothing by the token only count
-        held = np.zeros(len(held))
+        used = np.zeros(len(used))
     batch = columns.decode_requests + (columns.prefill_tokens > 0)
     return Utilisation(
         busy=busy / (duration * replicas),
@@ -59,8 +58,8 @@ def utilisation(
         / (busy * devices * hardware.dense_flops[cost.compute_format]),
         mbu=float(step_bytes(columns, deployment, kv_dtype).sum())
         / (busy * devices * hardware.memory_bandwidth),
-        kv_mean=float((held * seconds).sum()) / busy,
-        kv_peak=float(held.max()),
+        kv_mean=float((used * seconds).sum()) / busy,
+        kv_peak=float(used.max()),
         batch_mean=float((batch * seconds).sum()) / busy,
         binding={
             name: float(seconds[columns.binding == code].sum()) / busy
@@ -104,19 +103,17 @@ def step_bytes(columns: Columns, deployment: Deployment, kv_dtype: str) -> Numbe
             context = columns.decode_context
             if layer.attention.window is not None:
                 context = np.minimum(context, columns.decode_requests * layer.attention.window)
-            each = (
+            token_bytes = (
                 layer.count * layer.attention.cached_elements(ranks) * ranks * cache_bytes(kv_dtype)
             )
-            read += context * each
+            read += context * token_bytes
     requests = columns.decode_requests + (columns.prefill_tokens > 0)
     read += 2.0 * requests * model.state_bytes(ranks) * ranks
     return _weight_bytes(tokens.astype(np.float64), deployment) + read + tokens * per_token
 
 
 def _weight_bytes(tokens: Numbers, deployment: Deployment) -> Numbers:
-    """Of the weights, what a step of so many tokens reads: all but the embedding table and experts
-    nobody chose.
-    """
+    """Weights that a step reads: all but the embedding table and experts without a token."""
     model, cost = deployment.model, deployment.cost
     total = float(model.weight_bytes(cost.weights.name, cost.ranks) * cost.ranks)
     if not model.tied:
@@ -124,12 +121,12 @@ def _weight_bytes(tokens: Numbers, deployment: Deployment) -> Numbers:
     unread = np.zeros(len(tokens))
     for layer in model.layers:
         if layer.experts is not None:
-            each = (
+            expert_parameters = (
                 sum(linear.rank_parameters(cost.ranks) for linear in layer.experts.linears)
                 * cost.ranks
             )
             idle = (
                 layer.experts.count * (1 - layer.experts.per_token / layer.experts.count) ** tokens
             )
-            unread += layer.count * idle * each * cost.weights.bits / 8
+            unread += layer.count * idle * expert_parameters * cost.weights.bits / 8
     return total - unread

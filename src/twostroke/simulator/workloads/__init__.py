@@ -1,1 +1,1 @@
-"""Which requests come to a simulated fleet, and when."""
+"""Which requests arrive at a simulated fleet, and when."""

@@ -1,4 +1,4 @@
-"""When requests come: open loops as lists of times, and the closed loop."""
+"""When requests arrive: lists of times for open loops, and the closed loop."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from twostroke.simulator.workloads.base import RequestSpec
 
 
 def gamma_times(count: int, rate: float, shape: float, random: Random) -> list[float]:
-    """Times in seconds from 0 on; gaps are gamma distributed with mean ``1 / rate`` (shape 1: a
-    Poisson process).
+    """Times in seconds from 0 on, with gamma distributed gaps of mean ``1 / rate``.
+
+    Args:
+        shape: Of the distribution; 1 gives a Poisson process.
     """
     times, now = [], 0.0
     for _ in range(count):
@@ -29,7 +31,7 @@ def burst_times(count: int, rate: float, size: int) -> list[float]:
 
 
 def stretch(times: Sequence[float], rate: float) -> list[float]:
-    """The same pattern, so that on average ``rate`` requests come per second."""
+    """The same pattern from 0 on, stretched to ``rate`` requests per second on average."""
     span = times[-1] - times[0]
     if span <= 0:
         return [0.0] * len(times)
@@ -39,8 +41,7 @@ def stretch(times: Sequence[float], rate: float) -> list[float]:
 
 @dataclass
 class ClosedLoop:
-    """``concurrency`` users: each sends a request, waits for the end of the answer, thinks, and
-    sends the next.
+    """``concurrency`` clients: each sends a request, waits for the answer, pauses, sends the next.
 
     Args:
         specs: In order; their arrival times are ignored.
@@ -51,7 +52,7 @@ class ClosedLoop:
     concurrency: int
     think_time: float = 0.0
     seed: int = 0
-    _rest: Iterator[RequestSpec] = field(init=False, repr=False)
+    _remaining: Iterator[RequestSpec] = field(init=False, repr=False)
     _random: Random = field(init=False, repr=False)
 
     @property
@@ -63,17 +64,19 @@ class ClosedLoop:
         return True
 
     def arrivals(self) -> Iterator[RequestSpec]:
-        self._rest = iter(self.specs)
+        self._remaining = iter(self.specs)
         self._random = Random(f"{self.seed} thinking")
-        return (replace(spec, arrival=0.0) for spec in list(islice(self._rest, self.concurrency)))
+        return (
+            replace(spec, arrival=0.0) for spec in list(islice(self._remaining, self.concurrency))
+        )
 
     def after(self, spec: RequestSpec, now: float) -> Sequence[RequestSpec]:
-        following = next(self._rest, None)
+        following = next(self._remaining, None)
         if following is None:
             return ()
-        return (replace(following, arrival=now + thinking(self._random, self.think_time)),)
+        return (replace(following, arrival=now + draw_pause(self._random, self.think_time)),)
 
 
-def thinking(random: Random, mean: float) -> float:
-    """Seconds; no random number is spent where nobody thinks."""
+def draw_pause(random: Random, mean: float) -> float:
+    """Seconds, exponentially distributed; a mean of 0 draws no random number."""
     return random.expovariate(1 / mean) if mean else 0.0

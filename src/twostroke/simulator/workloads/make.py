@@ -1,4 +1,4 @@
-"""From options to a workload. A function of the options alone (and, of a trace, of its file)."""
+"""From options to a workload: a pure function of the options, and of a trace's file."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ Draw = Callable[[Random], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """What is known of a trace where its file is not at hand: lengths of prompt and answer,
-    requests per second.
-    """
+class TraceStatistics:
+    """Stands in for a trace whose file is missing: lengths, and requests per second."""
 
     prompt: LognormalLength
     output: LognormalLength
@@ -34,15 +32,19 @@ class Fit:
 # Mean, standard deviation of the logarithm and largest of the lengths in the Azure traces of 2023
 # (Patel et al., Splitwise, ISCA 2024; https://github.com/Azure/AzurePublicDataset, CC-BY), and
 # their mean rates.
-AZURE_FITS = {
-    "azure-conv": Fit(LognormalLength(1155, 0.985, 14050), LognormalLength(211, 0.859, 1000), 5.53),
-    "azure-code": Fit(LognormalLength(2048, 1.36, 7437), LognormalLength(28, 0.847, 1899), 2.57),
+AZURE_STATISTICS = {
+    "azure-conv": TraceStatistics(
+        LognormalLength(1155, 0.985, 14050), LognormalLength(211, 0.859, 1000), 5.53
+    ),
+    "azure-code": TraceStatistics(
+        LognormalLength(2048, 1.36, 7437), LognormalLength(28, 0.847, 1899), 2.57
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class MadeWorkload:
-    """A workload, and in one sentence what is not as its name says (``None``: all is)."""
+    """A workload; ``note``: a sentence on how it differs from what its name says."""
 
     workload: Workload
     note: str | None = None
@@ -76,24 +78,24 @@ def _from_trace(options: SimulatedWorkloadOptions) -> MadeWorkload:
     if path is not None:
         specs = read_specs(path, options.num_requests)
         return MadeWorkload(_timed(options, specs, options.rate))
-    fit = AZURE_FITS.get(options.workload)
-    if fit is None:
+    statistics = AZURE_STATISTICS.get(options.workload)
+    if statistics is None:
         raise missing_trace(options.workload)
     count = options.num_requests or DEFAULT_REQUESTS
-    specs = _drawn(options, count, fit.prompt.draw, fit.output.draw)
+    specs = _drawn(options, count, statistics.prompt.draw, statistics.output.draw)
     note = (
         f"no file of {options.workload} at hand: lengths are drawn from distributions fitted to it,"
         " and arrivals are Poisson (--trace-path takes the file)"
     )
     arrivals = "poisson" if options.arrivals == "recorded" else options.arrivals
-    rate = None if arrivals == "closed" else options.rate or fit.rate
+    rate = None if arrivals == "closed" else options.rate or statistics.rate
     return MadeWorkload(_timed(replace(options, arrivals=arrivals, rate=rate), specs, rate), note)
 
 
 def _timed(
     options: SimulatedWorkloadOptions, specs: Sequence[RequestSpec], rate: float | None
 ) -> Workload:
-    """``specs`` with the arrivals, priorities and tenants that were asked for."""
+    """``specs`` with the arrivals, priorities and tenants of the options."""
     if options.priorities > 1 or options.tenants > 1:
         drawn = zip(specs, _priorities(options, len(specs)), _tenants(options, len(specs)))
         specs = [
@@ -123,7 +125,7 @@ def _timed(
 def _drawn(
     options: SimulatedWorkloadOptions, count: int, prompt: Draw, output: Draw
 ) -> list[RequestSpec]:
-    # A generator of their own, so that another rate leaves the lengths as they are.
+    # A separate generator, so that another rate leaves the lengths as they are.
     random = Random(f"{options.seed} lengths")
     prefix = options.prefix_len
     segments = ((SYSTEM_PROMPT, prefix),) if prefix else ()
@@ -135,8 +137,9 @@ def _drawn(
 
 def _around(options: SimulatedWorkloadOptions, length: int) -> Draw:
     ratio = options.range_ratio
-    least, most = max(math.floor(length * (1 - ratio)), 1), math.ceil(length * (1 + ratio))
-    return lambda random: random.randint(least, most)
+    shortest = max(math.floor(length * (1 - ratio)), 1)
+    longest = math.ceil(length * (1 + ratio))
+    return lambda random: random.randint(shortest, longest)
 
 
 def _sessions(options: SimulatedWorkloadOptions) -> Sessions:

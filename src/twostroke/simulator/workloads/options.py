@@ -1,6 +1,4 @@
-"""What can be asked of a simulated workload; the command line derives its flags from these
-fields.
-"""
+"""Options of a simulated workload; the command line derives its flags from these fields."""
 
 from __future__ import annotations
 
@@ -22,19 +20,18 @@ WorkloadName = Literal[
     "trace",
 ]
 Arrivals = Literal["auto", "poisson", "gamma", "burst", "closed", "recorded"]
-# Nobody asks for more, and what is beyond takes all memory or time, or leaves no digits to add a
-# step to.
-_MANY = 10_000_000
+# Larger numbers would take all memory or time, or leave no digits to add a step to.
+_MAX_COUNT = 10_000_000
 _BOUNDS = {
-    "num_requests": (1, _MANY),
+    "num_requests": (1, _MAX_COUNT),
     "rate": (1e-6, 1e6),
     "burstiness": (1e-3, 1e6),
-    "burst_size": (1, _MANY),
-    "concurrency": (1, _MANY),
+    "burst_size": (1, _MAX_COUNT),
+    "concurrency": (1, _MAX_COUNT),
     "think_time": (0, 1e9),
-    "input_len": (1, _MANY),
-    "output_len": (1, _MANY),
-    "prefix_len": (0, _MANY),
+    "input_len": (1, _MAX_COUNT),
+    "output_len": (1, _MAX_COUNT),
+    "prefix_len": (0, _MAX_COUNT),
     "turns": (1, 1000),
     "priorities": (1, 1000),
     "tenants": (1, 1000),
@@ -47,23 +44,15 @@ class SimulatedWorkloadOptions:
     """Which requests come, and when."""
 
     workload: WorkloadName = "sharegpt-like"
-    """random: lengths as given; sharegpt-like: as in chats; sessions: chats of several turns;
-    trace: --trace-path.
-    """
+    """random: given lengths; sharegpt-like: chats; sessions: several turns; trace: --trace-path."""
     trace_path: Path | None = None
-    """Azure's CSV, Mooncake's JSON lines, or a recording (serve --record). See also
-    TWOSTROKE_TRACES, a folder.
-    """
+    """Azure's CSV, Mooncake's JSON lines, or a recording. Or set TWOSTROKE_TRACES to a folder."""
     num_requests: int | None = None
     """Requests to simulate; by default 1000, of a trace all."""
     rate: float | None = None
-    """Requests per second; by default all at once, or as a trace has them. A trace is stretched to
-    it.
-    """
+    """Requests per second; default: all at once, or a trace's own. A trace is stretched to it."""
     arrivals: Arrivals = "auto"
-    """gamma has --burstiness, burst --burst-size, closed --concurrency; auto: a trace's own, else
-    gamma.
-    """
+    """auto: a trace's own, else gamma. See --burstiness, --burst-size, --concurrency (closed)."""
     burstiness: float = 1.0
     """Shape of the gaps' gamma distribution: 1 is Poisson, less comes in bursts, more is evener."""
     burst_size: int = 16
@@ -83,24 +72,23 @@ class SimulatedWorkloadOptions:
     turns: int = 4
     """Questions of a session, each with all before it in the prompt."""
     priorities: int = 1
-    """Each request (or session) gets one of so many priorities at random, 0 the most urgent; for
-    --policy priority.
-    """
+    """Random priorities of requests or sessions, 0 the most urgent; for --policy priority."""
     tenants: int = 1
-    """Each request (or session) is of one of so many API keys, busy as 1, 1/2, 1/3 ...; for
-    --policy fair.
-    """
+    """API keys of requests or sessions, with loads as 1, 1/2, 1/3 ...; for --policy fair."""
     seed: int = 0
     """Same seed, same report, byte for byte."""
 
     def __post_init__(self) -> None:
-        for name, known in (("workload", get_args(WorkloadName)), ("arrivals", get_args(Arrivals))):
+        for name, choices in (
+            ("workload", get_args(WorkloadName)),
+            ("arrivals", get_args(Arrivals)),
+        ):
             value = getattr(self, name)
-            require(value in known, f"--{name}", value, "one of " + ", ".join(known))
-        for name, (least, most) in _BOUNDS.items():
+            require(value in choices, f"--{name}", value, "one of " + ", ".join(choices))
+        for name, (low, high) in _BOUNDS.items():
             value = getattr(self, name)
-            ok = value is None or least <= value <= most
-            require(ok, "--" + name.replace("_", "-"), value, f"from {least:,} to {most:,}")
+            ok = value is None or low <= value <= high
+            require(ok, "--" + name.replace("_", "-"), value, f"from {low:,} to {high:,}")
         require(0 <= self.range_ratio < 1, "--range-ratio", self.range_ratio, "from 0 to below 1")
         self._check_together()
 
@@ -134,9 +122,7 @@ class SimulatedWorkloadOptions:
             )
 
     def without_effect(self) -> list[str]:
-        """Flags that were given another value than their default, and on which nothing depends
-        here.
-        """
+        """Flags with another value than their default that change nothing in this workload."""
         lengths, loops = self.workload in ("random", "sessions"), self.arrivals == "closed"
         drawn = self.workload in ("random", "sharegpt-like", "sessions")
         used = {

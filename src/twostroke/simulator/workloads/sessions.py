@@ -1,4 +1,4 @@
-"""Conversations: each turn's prompt holds all before it, so that a prefix cache can find it."""
+"""Conversations: each turn's prompt holds the turns before it, so that a prefix cache can hit."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from twostroke.simulator.workloads.arrivals import thinking
+from twostroke.simulator.workloads.arrivals import draw_pause
 from twostroke.simulator.workloads.base import RequestSpec
 
-# Identity of what all sessions begin with; those of the sessions count from 0.
+# Identity of the prefix that all sessions share; those of the sessions count from 0.
 SYSTEM_PROMPT = -1
 
 
@@ -23,14 +23,14 @@ class Turn:
 
 @dataclass
 class Sessions:
-    """Sessions begin at given times; the next question follows an answer's end after some thought.
+    """Sessions start at given times; the next question follows the answer after a pause.
 
     Args:
         sessions: The turns of each.
         starts: Seconds, ascending, one for each session.
         prefix_len: Tokens of the system prompt that all share.
-        think_time: Seconds on average, exponentially distributed.
-        priorities: One for each session; all 0 if there are none. ``tenants`` likewise.
+        think_time: Seconds of a pause on average, exponentially distributed.
+        priorities: One for each session; all 0 if empty. ``tenants`` likewise.
     """
 
     sessions: Sequence[Sequence[Turn]]
@@ -63,21 +63,21 @@ class Sessions:
         turn = spec.number - self._first_numbers[spec.session] + 1
         if turn == len(self.sessions[spec.session]):
             return ()
-        # Keyed by the request, so that the order in which others end changes nothing.
-        pause = thinking(Random(f"{self.seed} {spec.number} thinking"), self.think_time)
+        # Seeded by the request, so that the order in which requests end changes nothing.
+        pause = draw_pause(Random(f"{self.seed} {spec.number} thinking"), self.think_time)
         return (self._spec(spec.session, turn, now + pause),)
 
-    def _spec(self, session: int, turn: int, arrival: float) -> RequestSpec:
+    def _spec(self, session: int, number: int, arrival: float) -> RequestSpec:
         turns = self.sessions[session]
-        before = sum(each.question + each.answer for each in turns[:turn])
-        own = before + turns[turn].question + turns[turn].answer
+        previous = sum(turn.question + turn.answer for turn in turns[:number])
+        total = previous + turns[number].question + turns[number].answer
         system = ((SYSTEM_PROMPT, self.prefix_len),) if self.prefix_len else ()
         return RequestSpec(
-            number=self._first_numbers[session] + turn,
+            number=self._first_numbers[session] + number,
             arrival=arrival,
-            prompt_tokens=self.prefix_len + before + turns[turn].question,
-            output_tokens=turns[turn].answer,
-            segments=(*system, (session, own)),
+            prompt_tokens=self.prefix_len + previous + turns[number].question,
+            output_tokens=turns[number].answer,
+            segments=(*system, (session, total)),
             priority=self.priorities[session] if self.priorities else 0,
             session=session,
             tenant=self.tenants[session] if self.tenants else 0,

@@ -1,6 +1,4 @@
-"""Recorded workloads: CSV with lengths, Mooncake's JSON lines with shared prefixes, recordings of
-the live server.
-"""
+"""Recorded workloads: Azure's CSV, Mooncake's JSON lines, recordings of the live server."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from twostroke.core.errors import ConfigError
 from twostroke.observability.recorder import read_jsonl
 from twostroke.simulator.workloads.base import RequestSpec
 
-# Where the named traces come from, and under which names their files are known.
+# File names of the named traces, and where to get them.
 SOURCES = {
     "azure-conv": ("azure_splitwise_conv.csv", "https://github.com/Azure/AzurePublicDataset"),
     "azure-code": ("azure_splitwise_code.csv", "https://github.com/Azure/AzurePublicDataset"),
@@ -30,11 +28,10 @@ SOURCES = {
 FOLDER_VARIABLE = "TWOSTROKE_TRACES"
 # Tokens that one hash of a Mooncake trace stands for.
 MOONCAKE_BLOCK = 512
-# Seconds that a trace may last: a thousand years. Past that, times are too coarse to add a step to.
-LONGEST = 3e10
-# Identity of what recorded requests found in the prefix cache: a recording does not say what that
-# was.
-FOUND_IN_CACHE = -1
+# Longest trace in seconds: a thousand years. Beyond it, floats are too coarse to add a step to.
+MAX_SECONDS = 3e10
+# Identity of prefix hits of recorded requests: a recording does not say which content they share.
+CACHED_PREFIX = -1
 Kind = Literal["csv", "mooncake", "recording"]
 CSV_ROW: list[tuple[str, str]] = [("arrival", "f8"), ("prompt", "i8"), ("output", "i8")]
 # Arrival, tokens of prompt and answer, segments.
@@ -42,9 +39,7 @@ Row = tuple[float, int, int, tuple[tuple[int, int], ...]]
 
 
 class MooncakeRow(msgspec.Struct):
-    """One line; ``timestamp`` in milliseconds. A hash stands for its 512 tokens and all before
-    them.
-    """
+    """One line; ``timestamp`` in ms. A hash stands for its 512 tokens and all before them."""
 
     timestamp: float
     input_length: int
@@ -53,9 +48,7 @@ class MooncakeRow(msgspec.Struct):
 
 
 def find_trace(name: str, path: Path | None) -> Path | None:
-    """The file of a trace: as given, or by its name in the folder TWOSTROKE_TRACES; ``None`` if not
-    there.
-    """
+    """The given file, or the trace's file in the folder TWOSTROKE_TRACES; ``None`` if missing."""
     if path is not None:
         return path
     folder = os.environ.get(FOLDER_VARIABLE)
@@ -64,7 +57,7 @@ def find_trace(name: str, path: Path | None) -> Path | None:
 
 
 def missing_trace(name: str) -> ConfigError:
-    """What to say where a named trace is not there."""
+    """The error for a named trace without its file."""
     file, source = SOURCES[name]
     return ConfigError(
         f"the trace {name} is not on this machine",
@@ -75,27 +68,30 @@ def missing_trace(name: str) -> ConfigError:
     )
 
 
-def read_specs(path: Path, most: int | None = None) -> list[RequestSpec]:
-    """The first ``most`` requests of a trace in order of arrival, the first at time 0.
+def read_specs(path: Path, max_requests: int | None = None) -> list[RequestSpec]:
+    """The first ``max_requests`` requests of a trace in order of arrival, the first at time 0.
 
     Raises:
-        ConfigError: The file cannot be read, or holds nothing that is known.
+        ConfigError: The file cannot be read, or is in none of the formats.
     """
     kind = _kind(path)
     if kind == "csv":
-        rows = _read_csv(path, most)
+        rows = _read_csv(path, max_requests)
     else:
         rows = list(_read_mooncake(path) if kind == "mooncake" else _read_recording(path))
     rows = sorted(rows, key=itemgetter(0))
     if not rows:
         raise ConfigError(f"{path} holds no requests", hint="give a trace with at least one")
     begin, end = rows[0][0], rows[-1][0]
-    if not end - begin < LONGEST:
+    if not end - begin < MAX_SECONDS:
         raise ConfigError(
             f"{path} lasts {end - begin:g} seconds",
             hint="times are seconds (Mooncake: milliseconds)",
         )
-    return [RequestSpec(number, row[0] - begin, *row[1:]) for number, row in enumerate(rows[:most])]
+    return [
+        RequestSpec(number, row[0] - begin, *row[1:])
+        for number, row in enumerate(rows[:max_requests])
+    ]
 
 
 def _kind(path: Path) -> Kind:
@@ -111,37 +107,37 @@ def _kind(path: Path) -> Kind:
     return "recording" if line.startswith(b'{"step"') else "mooncake"
 
 
-def _read_csv(path: Path, most: int | None) -> Sequence[Row]:
-    """The first ``most`` rows and the last, in order."""
-    found = _read_clean_csv(path, most)
-    return [(*row, ()) for row in (read_trace(path) if found is None else found)]
+def _read_csv(path: Path, max_rows: int | None) -> Sequence[Row]:
+    """The first ``max_rows`` rows and the last, in order."""
+    rows = _read_clean_csv(path, max_rows)
+    return [(*row, ()) for row in (read_trace(path) if rows is None else rows)]
 
 
-def _read_clean_csv(path: Path, most: int | None) -> Sequence[tuple[float, int, int]] | None:
-    """In a fifth of ``read_trace``'s time; ``None`` if there is something wrong, which
-    ``read_trace`` says or mends.
-    """
+def _read_clean_csv(path: Path, max_rows: int | None) -> Sequence[tuple[float, int, int]] | None:
+    """``read_trace`` in a fifth of its time; ``None`` if it must mend a row or name an error."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             header = next(csv.reader([file.readline()]))
             rows = file.read()
-        places = [header.index(name) for name in TRACE_COLUMNS]
+        columns = [header.index(name) for name in TRACE_COLUMNS]
         if rows.strip():
             table = np.loadtxt(
-                StringIO(rows), delimiter=",", comments=None, usecols=places, dtype=CSV_ROW, ndmin=1
+                StringIO(rows),
+                delimiter=",",
+                comments=None,
+                usecols=columns,
+                dtype=CSV_ROW,
+                ndmin=1,
             )
             if (
                 np.isfinite(table["arrival"]).all()
                 and min(table["prompt"].min(), table["output"].min()) > 0
             ):
                 table = table[np.argsort(table["arrival"], kind="stable")]
-                kept = (
-                    table
-                    if most is None or most >= len(table)
-                    else np.concatenate([table[:most], table[-1:]])
-                )
-                found: list[tuple[float, int, int]] = kept.tolist()
-                return found
+                if max_rows is not None and max_rows < len(table):
+                    table = np.concatenate([table[:max_rows], table[-1:]])
+                clean: list[tuple[float, int, int]] = table.tolist()
+                return clean
     except (OSError, ValueError, StopIteration, csv.Error):
         return None
     return None
@@ -169,11 +165,11 @@ def _read_mooncake(path: Path) -> Iterator[Row]:
 def _segments(
     hash_ids: list[int], length: int, identities: dict[tuple[int, int], int]
 ) -> tuple[tuple[int, int], ...]:
-    """The last hash covers what is left of the prompt.
+    """Segments of a prompt; the last hash covers the rest of it.
 
     Args:
-        identities: Grows. By the identity of what is before a block and its hash, since some
-            traces, unlike Mooncake's, may hash a block without all before it.
+        identities: By the identity of the tokens before a block, and the block's hash: a trace may
+            hash a block alone, unlike Mooncake's. This function adds to it.
     """
     segments, identity = [], -1
     for start, name in zip(range(0, length, MOONCAKE_BLOCK), hash_ids):
@@ -183,9 +179,7 @@ def _segments(
 
 
 def _read_recording(path: Path) -> Iterator[Row]:
-    """Requests from the step events of a live server. What ended early counts with the tokens that
-    it got.
-    """
+    """Requests from a live server's step events; one that ended early keeps its shorter output."""
     arrivals: dict[str, float] = {}
     prompts: dict[str, int] = {}
     outputs: dict[str, int] = {}
@@ -201,5 +195,5 @@ def _read_recording(path: Path) -> Iterator[Row]:
             if share.sampled and name not in prompts:
                 prompts[name] = share.start + share.num_prompt_tokens
     for name, prompt in prompts.items():
-        segments = ((FOUND_IN_CACHE, cached[name]),) if cached[name] else ()
+        segments = ((CACHED_PREFIX, cached[name]),) if cached[name] else ()
         yield arrivals[name], prompt, outputs[name], segments

@@ -1,0 +1,1 @@
+"""Which replica serves a request: pure routers, shared by the gateway and the simulator."""

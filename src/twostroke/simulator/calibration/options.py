@@ -1,0 +1,34 @@
+"""Options of a calibration; the command line derives its flags from these fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from twostroke.core.errors import ConfigError
+from twostroke.model_spec.number_formats import weight_format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationOptions:
+    """What is measured, and where the coefficients go."""
+
+    gpu: str = "cpu"
+    """The device that the engine runs on: a hardware sheet by name, or one of your own (.toml)."""
+    rounds: int = 3
+    """Runs of every batch; at most twice as many if the machine's speed changes."""
+    output: Path = Path("efficiencies.toml")
+    """Write the coefficients here."""
+    steps: Path | None = None
+    """Write every kind of step, measured and estimated, here (CSV)."""
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ConfigError(f"--rounds must be at least 1, got {self.rounds}", hint="3 are usual")
+
+    @staticmethod
+    def weight_format(dtype: str, stored: str, quantization: str | None = None) -> str:
+        """The engine's weight format: ``--quantization``, ``--dtype`` or the checkpoint's."""
+        if quantization is not None:
+            return quantization
+        return stored if dtype == "auto" else weight_format(dtype).name

@@ -1,0 +1,1 @@
+"""A model on its devices: options, what fits into their memory, what a replica looks like."""

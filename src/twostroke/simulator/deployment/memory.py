@@ -1,0 +1,115 @@
+"""What a model leaves for its KV cache on each device, and the error where nothing is left."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.errors import InsufficientMemoryError
+from twostroke.model_spec.model_sheet import ModelSheet
+from twostroke.model_spec.number_formats import weight_format
+from twostroke.simulator.cost.hardware_sheet import HardwareSheet
+from twostroke.simulator.deployment.options import DeploymentOptions
+
+GB = 1e9
+# What a device's context, libraries and communication buffers take beside weights and activations.
+RUNTIME_BYTES = 1.0e9
+# Elements per token that a layer holds at once, in hidden sizes; float32 copies of logits while
+# sampling.
+ACTIVATION_WIDTHS, LOGIT_COPIES = 12, 3
+# More requests or tokens than any memory holds: beyond it, bytes would no longer fit a float.
+MAX_COUNT = 10**15
+
+
+def room_for_kv(
+    options: DeploymentOptions,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    hardware: HardwareSheet,
+    model: ModelSheet,
+    weights: int,
+    per_token: float,
+    states: int,
+) -> float:
+    """Bytes on one device for the KV cache, which shares the configured memory with the weights.
+
+    Args:
+        weights: Bytes of weights on one device.
+        per_token: Bytes of KV cache per token on one device.
+        states: Bytes of the recurrent states of all requests that may run at once.
+
+    Raises:
+        InsufficientMemoryError: Nothing is left, or less than ``--kv-cache-memory``.
+    """
+    tokens = min(scheduler.max_num_batched_tokens, MAX_COUNT)
+    activations = 2 * ACTIVATION_WIDTHS * model.hidden_size * tokens
+    logits = 4 * LOGIT_COPIES * model.vocab_size * min(scheduler.max_num_seqs, tokens)
+    # A GPU's memory is all for serving; other programs use a machine's memory as well.
+    usable = hardware.memory_bytes * (1.0 if hardware.is_cpu else cache.gpu_memory_utilization)
+    free = usable - weights - RUNTIME_BYTES - activations - logits - states
+    if free <= 0 < free + states:
+        # Half of the free memory for states, the rest for the cache.
+        fewer = int((free + states) / 2 * scheduler.max_num_seqs / states)
+        first = f"--max-num-seqs {fewer}" if fewer else ""
+        what = f"weights, activations and the states of {scheduler.max_num_seqs} requests"
+        refuse(options, hardware, model, weights, -free, what, first=first)
+    if free <= 0:
+        refuse(options, hardware, model, weights, -free, "weights and activations")
+    if cache.kv_cache_memory is not None:
+        if cache.kv_cache_memory > free:
+            first = f"--kv-cache-memory {int(free // 2**20)}MiB"
+            refuse(
+                options,
+                hardware,
+                model,
+                weights,
+                cache.kv_cache_memory - free,
+                "--kv-cache-memory",
+                first=first,
+            )
+        return float(cache.kv_cache_memory)
+    if not hardware.is_cpu:
+        return free
+    length = options.max_model_len or model.max_length
+    max_useful = (
+        -(-length // cache.block_size)
+        * cache.block_size
+        * min(scheduler.max_num_seqs, MAX_COUNT)
+        * per_token
+    )
+    return min(free * cache.cpu_memory_utilization, max_useful)
+
+
+def refuse(
+    options: DeploymentOptions,
+    hardware: HardwareSheet,
+    model: ModelSheet,
+    weights: int,
+    missing: float,
+    what: str,
+    *,
+    first: str = "",
+) -> NoReturn:
+    """Raise the error for ``what`` that lacks ``missing`` bytes on each device.
+
+    Args:
+        first: Flags to try before anything else.
+    """
+    format_ = None if options.weight_dtype == "auto" else options.weight_dtype
+    max_weights = 0.8 * hardware.memory_bytes  # something must be left beside the weights
+    more_ranks = [
+        ranks
+        for ranks in (2, 4, 8, 16)
+        if ranks > options.tp and model.weight_bytes(format_, ranks) < max_weights
+    ]
+    bits = weight_format(format_ or model.format).bits
+    smaller_formats = [name for name in ("fp8", "int4") if weight_format(name).bits < bits]
+    flags = [first] if first else []
+    flags += [f"--tp {more_ranks[0]}"] if more_ranks else []
+    flags += ["--weight-dtype " + " or ".join(smaller_formats)] if smaller_formats else []
+    raise InsufficientMemoryError(
+        f"{options.model} does not fit on {options.tp} x {hardware.name}: {what} are"
+        f" {missing / GB:.1f} GB too much for each device's {hardware.memory_bytes / GB:.1f} GB"
+        f" ({weights / GB:.1f} GB are weights)",
+        hint="try " + ", ".join([*flags, "or a device with more memory"]),
+    )

@@ -1,0 +1,89 @@
+"""Options of a simulated deployment; the command line derives its flags from these fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from twostroke.bench.options import require
+from twostroke.core.errors import ConfigError
+from twostroke.routing.routers import RouterName
+from twostroke.simulator.cost.efficiencies import stack_names
+
+MAX_DEVICES = 10_000
+# Tokens of a request; a KV cache has a block for each at most.
+MAX_LENGTH = 2**24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentOptions:
+    """Which model runs in which precision on which hardware."""
+
+    model: str = "llama-3.1-8b"
+    """A public model by name, a config.json or its folder, pilot, or a downloaded Hub id."""
+    gpu: str = "h100"
+    """Hardware by name (a wrong one lists them), or a sheet of your own (.toml)."""
+    tp: int = 1
+    """Devices that share the model (tensor parallelism)."""
+    replicas: int = 1
+    """Engines, each on its own devices."""
+    router: RouterName = "round-robin"
+    """Chooses each request's replica; prefix-affinity: the last one with the same prompt prefix."""
+    weight_dtype: str = "auto"
+    """Format of the weights (bf16, fp8, int8, int4, nvfp4 ...); auto takes the checkpoint's."""
+    kv_cache_dtype: str = "auto"
+    """Format of the KV cache (bf16, fp8)."""
+    max_model_len: int | None = None
+    """Most tokens of prompt and output; by default the model's context, if memory has room."""
+    speculative_tokens: int = 0
+    """Tokens drafted for each request and step."""
+    acceptance: float = 0.7
+    """Probability that a draft is accepted, given that those before it were."""
+    speculative_model: str | None = None
+    """Model that drafts; without one (n-gram) drafts cost nothing."""
+    efficiencies: str = "auto"
+    """auto (fitted to the device), data-sheet (shared by all), or a file of twostroke calibrate."""
+    kernel_tables: Path | None = None
+    """Measured kernels of this hardware (JSON); they correct the coefficients where they can."""
+    serving_stack: str | None = None
+    """Software whose host time counts: vllm, sglang, trtllm; default: vllm, on a CPU twostroke."""
+    price_per_hour: float | None = None
+    """US dollars for one device; by default the sheet's."""
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "replicas"):
+            require(
+                1 <= getattr(self, name) <= MAX_DEVICES,
+                f"--{name}",
+                getattr(self, name),
+                f"from 1 to {MAX_DEVICES:,}",
+            )
+        stacks = stack_names()
+        ok = self.serving_stack is None or self.serving_stack in stacks
+        require(ok, "--serving-stack", self.serving_stack, "one of " + ", ".join(stacks))
+        require(
+            self.router in get_args(RouterName),
+            "--router",
+            self.router,
+            "one of " + ", ".join(get_args(RouterName)),
+        )
+        ok = self.max_model_len is None or 2 <= self.max_model_len <= MAX_LENGTH
+        require(
+            ok,
+            "--max-model-len",
+            self.max_model_len,
+            f"from 2 (a token in, a token out) to {MAX_LENGTH:,}",
+        )
+        require(
+            0 <= self.speculative_tokens <= 64,
+            "--speculative-tokens",
+            self.speculative_tokens,
+            "from 0 to 64",
+        )
+        require(0 <= self.acceptance <= 1, "--acceptance", self.acceptance, "from 0 to 1")
+        ok = self.price_per_hour is None or 0 <= self.price_per_hour <= 1e6
+        require(ok, "--price-per-hour", self.price_per_hour, "from 0 to a million")
+        if self.speculative_model is not None and not self.speculative_tokens:
+            hint = "give both: --speculative-model NAME --speculative-tokens 4"
+            raise ConfigError("--speculative-model needs --speculative-tokens", hint=hint)

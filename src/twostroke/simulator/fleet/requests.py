@@ -1,0 +1,62 @@
+"""From the requests of a workload to what routers and schedulers take."""
+
+from __future__ import annotations
+
+from twostroke.core.request import BlockKey, Request
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.routing.routers import RoutedRequest
+from twostroke.simulator.fleet.executor import TOKEN
+from twostroke.simulator.workloads.base import RequestSpec
+
+# Distance between the keys of two identities: more than all requests have blocks. Its last bits
+# are mixed, because a dict hashes by those.
+_STRIDE = 2_654_435_761
+
+
+def to_routed(spec: RequestSpec) -> RoutedRequest:
+    """What a router sees of a request."""
+    return RoutedRequest(spec.prompt_tokens, spec.segments)
+
+
+def block_keys(spec: RequestSpec, block_size: int, first_private: int) -> list[BlockKey]:
+    """Prefix-cache keys of all blocks that the request will fill, from its segments.
+
+    They stand in for hashes of tokens, which a workload has none of: equal keys mean equal content
+    up to the block's end. A block counts to the segment in which it ends.
+
+    Args:
+        first_private: Key of the first block past the segments; those after it count up from
+            there. No other request may use these keys. They start at 0 over all requests: a dict
+            is fastest with small numbers in a row.
+    """
+    num_blocks = spec.total_tokens // block_size
+    keys: list[BlockKey] = []
+    end = 0
+    for identity, tokens in spec.segments:
+        end += tokens
+        first = (identity + 1 if identity >= 0 else identity) * _STRIDE
+        keys += range(first + len(keys), first + min(end // block_size, num_blocks))
+    keys += range(first_private, first_private + num_blocks - len(keys))
+    return keys
+
+
+def make_request(
+    spec: RequestSpec, params: SamplingParams, block_size: int, first_private: int
+) -> Request:
+    """The request that the scheduler runs.
+
+    Args:
+        params: Shared by all: ``ignore_eos``, so that only ``max_total_tokens`` ends a request.
+        first_private: As in ``block_keys``.
+    """
+    return Request(
+        request_id=spec.request_id,
+        token_ids=[TOKEN] * spec.prompt_tokens,
+        num_prompt_tokens=spec.prompt_tokens,
+        params=params,
+        max_total_tokens=spec.total_tokens,
+        arrival_time=spec.arrival,
+        priority=spec.priority,
+        tenant=f"tenant-{spec.tenant}",
+        block_hashes=block_keys(spec, block_size, first_private),
+    )

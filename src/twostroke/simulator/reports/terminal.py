@@ -1,0 +1,91 @@
+"""One run as tables on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TextIO
+
+from twostroke.bench.report import print_table
+from twostroke.observability.latency import latency_rows
+from twostroke.simulator.deployment.deployment import describe
+from twostroke.simulator.reports.fields import WAITS
+from twostroke.simulator.results.run import Run
+from twostroke.simulator.results.summary import RUN_LATENCIES, Summary
+
+# Tenants that the terminal shows, the busiest first; the JSON has all.
+MAX_TENANTS = 10
+
+
+def print_run(run: Run, stream: TextIO) -> None:
+    """What ran on which devices; counts, throughput and utilisation; latencies."""
+    summary = run.summary
+    print(describe(run.deployment, run.scenario.deployment), file=stream)
+    efficiencies = run.deployment.cost.efficiencies
+    print(f"Times: {efficiencies.source}", file=stream)
+    if not run.interval:
+        ends = efficiencies.interval
+        print(
+            f"Interval: decode steps take {ends.decode_low:.2f} to {ends.decode_high:.2f} of the"
+            f" estimate, those with prompts {ends.prefill_low:.2f} to {ends.prefill_high:.2f} (8 of"
+            " 10); --interval shows what follows",
+            file=stream,
+        )
+    print_table(("", ""), _count_rows(run), stream)
+    latencies = {title: summary.latencies[key] for key, title in RUN_LATENCIES.items()}
+    for priority, ttft in summary.ttft_by_priority.items():
+        latencies[f"TTFT, priority {priority}"] = ttft
+    for tenant, ttft in list(summary.ttft_by_tenant.items())[:MAX_TENANTS]:
+        latencies[f"TTFT, tenant {tenant}"] = ttft
+    print_table(*latency_rows(latencies), stream)
+    if run.interval:
+        header = ("median, by estimate of steps", "low", "point", "high")
+        summaries = (run.interval["low"], summary, run.interval["high"])
+        print_table(header, _interval_rows(summaries), stream)
+
+
+def _count_rows(run: Run) -> list[tuple[str, str]]:
+    summary, use = run.summary, run.summary.use
+    waits = _shares({WAITS[name]: share for name, share in summary.waiting_for.items()})
+    rows = [
+        ("Completed requests", f"{summary.completed}"),
+        ("Simulated duration (s)", f"{summary.duration:.2f}"),
+        ("Total input tokens", f"{summary.input_tokens}"),
+        ("Total generated tokens", f"{summary.output_tokens}"),
+        ("Request throughput (req/s)", f"{summary.request_throughput:.2f}"),
+        ("Output token throughput (tok/s)", f"{summary.output_throughput:.2f}"),
+        ("Total token throughput (tok/s)", f"{summary.total_throughput:.2f}"),
+        ("Prefix cache hit rate", f"{summary.prefix_hit_rate:.1%}"),
+        ("Preemptions", f"{summary.preemptions}"),
+        ("Time with a step running", f"{use.busy:.1%}"),
+        ("MFU, MBU while it runs", f"{use.mfu:.1%}, {use.mbu:.1%}"),
+        ("KV cache, mean and peak", f"{use.kv_mean:.1%}, {use.kv_peak:.1%}"),
+        ("Steps wait mostly for", _shares(use.binding)),
+        ("Requests wait mostly for", waits or "none waits"),
+        ("Cost per million tokens ($)", f"{summary.dollars_per_million_tokens:.3f}"),
+    ]
+    if not run.deployment.kv_bytes:
+        rows = [row for row in rows if row[0] != "KV cache, mean and peak"]
+    if summary.goodput is not None:
+        rows.insert(
+            5, ("Request goodput (req/s)", f"{summary.goodput:.2f} ({summary.good_share or 0:.1%})")
+        )
+    for name, count in (
+        ("Refused requests (too long)", summary.refused),
+        ("Unfinished requests", summary.unfinished),
+    ):
+        if count:
+            rows.insert(1, (name, f"{count}"))
+    return rows
+
+
+def _interval_rows(ends: tuple[Summary, Summary, Summary]) -> list[tuple[str, ...]]:
+    rows = [
+        (f"{title} (ms)", *(f"{1000 * end.latencies[key].percentiles[50]:.2f}" for end in ends))
+        for key, title in RUN_LATENCIES.items()
+    ]
+    return [*rows, ("Output tok/s", *(f"{end.output_throughput:.1f}" for end in ends))]
+
+
+def _shares(shares: Mapping[str, float]) -> str:
+    ordered = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} {share:.0%}" for name, share in ordered if share >= 0.005)

@@ -1,0 +1,96 @@
+"""Files of coefficients: complete, in the stated order of precedence, errors by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from twostroke.core.errors import ConfigError
+from twostroke.simulator.cost.efficiencies import SHARED, load_efficiencies
+from twostroke.simulator.cost.hardware_sheet import hardware_names, load_hardware
+
+
+@pytest.mark.parametrize("device", hardware_names())
+def test_coefficients_of_every_device_are_complete_and_sane(device: str) -> None:
+    efficiencies = load_efficiencies(device)
+    for gemm in efficiencies.gemm.values():
+        assert 0.3 < gemm.compute <= 1.1 and 0.3 < gemm.memory <= 1.1
+    assert efficiencies.interval.decode_low < 1 < efficiencies.interval.decode_high
+    assert efficiencies.interval.prefill_low < 1 < efficiencies.interval.prefill_high
+
+
+def test_a_device_without_a_file_gets_the_default() -> None:
+    assert load_efficiencies("b200") == load_efficiencies("nothing-like-it")
+    assert load_efficiencies("h100-sxm").gemm != load_efficiencies("b200").gemm
+    assert load_efficiencies("h200").gemm == load_efficiencies("h100-sxm").gemm
+
+
+def test_devices_without_links_share_the_hosts_paths() -> None:
+    assert (
+        load_efficiencies("rtx-4090", link="PCIe 4 x16").all_reduce
+        == load_efficiencies("l40s", link="PCIe").all_reduce
+    )
+    assert (
+        load_efficiencies("rtx-4090", link="PCIe").all_reduce.crowding
+        > load_efficiencies("b200").all_reduce.crowding
+    )
+    assert (
+        load_efficiencies("h100-pcie", link="PCIe 5 x16").gemm == load_efficiencies("h100-sxm").gemm
+    )
+
+
+def test_ones_own_file_goes_before_all_others(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text("[host]\nstep = 0.5\n")
+    efficiencies = load_efficiencies("h100-sxm", file, stack="sglang")
+    assert efficiencies.host.step == 0.5
+    assert efficiencies.host.request == load_efficiencies("h100-sxm", stack="sglang").host.request
+    assert efficiencies.gemm == load_efficiencies("h100-sxm").gemm
+
+
+def test_any_processors_sheet_gets_coefficients_of_processors() -> None:
+    """Tiles of a GPU would make a CPU's products many times too slow or too fast."""
+    link = load_hardware("cpu").link_kind
+    assert load_efficiencies("my-workstation", link=link) == load_efficiencies("cpu")
+    assert load_efficiencies(SHARED, link=link).gemm["bf16"].half_tile == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[gemm.bf16]\ncompute = 0", "compute must be above 0"),
+        ("[gemm.bf16]\ncompute = nan", "compute must be above 0"),
+        ("[gemm.bf16]\ncompute = 'x'", "compute must be above 0"),
+        ("[host]\nstep = -5", "step must be 0 or more"),
+        ("[host]\noverlap = 'no'", "overlap must be true or false"),
+        ("[all_reduce]\ncrowding = inf", "crowding must be a number"),
+        ("[step]\ndecode = 'x'", "decode must be above 0"),
+        ("[step]\nprefil = 1", "unknown coefficient prefil"),
+        ("[interval]\ndecode_low = -1", "decode_low must be above 0"),
+        ("[hots]\nstep = 1", r"unknown table \[hots\]"),
+        ("gemm = 5", "gemm must be a table"),
+        ("[gemm]\nbf16 = 5", "gemm must be a table"),
+    ],
+)
+def test_unusable_coefficients_are_refused_by_name(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_efficiencies("h100-sxm", file)
+    assert caught.value.hint
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text("[decode]\nspeed = 3\n")
+    with pytest.raises(ConfigError, match=r"\[decode\]: unknown coefficients speed"):
+        load_efficiencies("h100-sxm", file)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_efficiencies("h100-sxm", file)
+    file.write_text("[decode\n")
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_efficiencies("h100-sxm", file)
+    with pytest.raises(ConfigError, match="unknown serving stack 'lmdeploy'"):
+        load_efficiencies("h100-sxm", stack="lmdeploy")

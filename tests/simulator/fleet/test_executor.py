@@ -1,0 +1,208 @@
+"""The simulated executor and its clock: shapes of steps, time, drafts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.simulator.fleets import LinearCost, make_executor, make_fleet, specs
+from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.step import NewRequest, ScheduledRequest, StepPlan
+from twostroke.simulator.cost.step_shape import StepShape
+from twostroke.simulator.deployment.deployment import deploy
+from twostroke.simulator.deployment.options import DeploymentOptions
+from twostroke.simulator.fleet.acceptance import Acceptance
+from twostroke.simulator.fleet.clock import VirtualClock
+from twostroke.simulator.fleet.executor import SimulatedExecutor
+from twostroke.simulator.jumping.decode_curve import Bound, DecodeCurve, RunTimes
+from twostroke.simulator.results.columns import to_columns
+
+
+def share(known: int, start: int, num_tokens: int) -> ScheduledRequest:
+    """A request's share, where so many of its tokens are known."""
+    name = f"{known}-{start}-{num_tokens}"
+    return ScheduledRequest(name, start, num_tokens, start + num_tokens == known)
+
+
+def plan_of(*shares: ScheduledRequest, num_prompt_tokens: int = 10) -> StepPlan:
+    plan = StepPlan(step=0, time=0.0)
+    for item in shares:
+        plan.add(item)
+        plan.new_requests[item.request_id] = NewRequest(
+            item.request_id, [0], num_prompt_tokens, SamplingParams()
+        )
+    return plan
+
+
+def shape_of(plan: StepPlan, num_drafts: int = 0) -> StepShape:
+    acceptance = Acceptance(num_drafts, 1.0) if num_drafts else None
+    executor = make_executor(acceptance=acceptance)
+    executor.execute(plan)
+    return executor.last_shape
+
+
+def test_shape_of_a_mixed_step() -> None:
+    plan = plan_of(share(13, 12, 1), share(21, 20, 1), share(10, 4, 6), share(40, 8, 16))
+    # Decoders see 13 and 21 tokens; the second chunk does not reach the end of its prompt, so
+    # nothing is drawn.
+    assert shape_of(plan) == StepShape(2, 34, ((6, 4), (16, 8)), 3)
+
+
+def test_accepted_drafts_are_computed_as_part_of_decoding() -> None:
+    after_drafts, recomputed = plan_of(share(14, 11, 3)), plan_of(share(14, 0, 14))
+    assert shape_of(after_drafts, num_drafts=4) == StepShape(1, 14, (), 1)
+    assert shape_of(after_drafts) == StepShape(0, 0, ((3, 11),), 1)
+    assert shape_of(recomputed, num_drafts=20) == StepShape(0, 0, ((14, 0),), 1)
+
+
+@pytest.mark.parametrize("bound", ["low", "seconds", "high"])
+def test_time_is_what_the_cost_model_says(bound: str) -> None:
+    executor = SimulatedExecutor(make_executor().info, LinearCost(), VirtualClock(), bound=bound)  # type: ignore[arg-type]
+    executor.clock.advance_to(5.0)
+    result = executor.execute(plan_of(share(13, 12, 1)))
+    expected = getattr(LinearCost().step(StepShape(1, 13, (), 1)), bound)
+    assert result.duration == pytest.approx(expected)
+    assert executor.clock() == 5.0 + result.duration
+
+
+def test_the_clock_never_falls() -> None:
+    clock = VirtualClock()
+    clock.advance(2.0)
+    clock.advance_to(1.0)
+    assert clock() == 2.0
+
+
+def test_a_run_ends_with_the_step_that_reaches_the_time() -> None:
+    executor = make_executor()
+    one = LinearCost().step(StepShape(2, 50, (), 2)).seconds
+    for steps, until, expected in (
+        (10, 0.0, 1),
+        (10, 2.5 * one, 3),
+        (10, 1e9, 10),
+        (500, 99.5 * one, 100),
+    ):
+        run = executor.decode_run(2, 50, steps, until)
+        times, bindings = run.times, run.bindings
+        assert len(times) == expected + 1
+        assert sum(count for _, count in bindings) == expected
+    assert executor.clock() == 0.0
+
+
+@given(
+    st.integers(1, 9),
+    st.integers(0, 3000),
+    st.integers(1, 400),
+    st.floats(0, 2),
+    st.sampled_from(["low", "seconds"]),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_run_has_the_time_stamps_of_its_steps(
+    requests: int, more: int, steps: int, until: float, bound: Bound
+) -> None:
+    """Whatever pieces of the curve it crosses, and wherever it is cut short."""
+    context = requests + more
+    curve = DecodeCurve(LinearCost(), bound)
+    run = curve.run(requests, context, steps, 0.3, until)
+    times, bindings = run.times, run.bindings
+    assert run.durations == [
+        curve.piece(requests, c).at(c) for c in _contexts(context, requests, run)
+    ]
+    now, expected, waits = 0.3, [0.3], []
+    for step in range(steps):
+        piece = curve.piece(requests, context + step * requests)
+        assert piece.start <= context + step * requests < piece.end
+        now += piece.at(context + step * requests)
+        expected.append(now)
+        waits.append(piece.binding)
+        if now >= until:
+            break
+    assert times == expected
+    assert [name for name, count in bindings for _ in range(count)] == waits
+
+
+def _contexts(context: int, requests: int, run: RunTimes) -> list[int]:
+    return [context + step * requests for step in range(len(run.durations))]
+
+
+def test_steps_after_one_that_prefills_are_told_apart_while_it_matters() -> None:
+    executor = make_executor(settling=2)
+    found = []
+    for settled, item in (
+        (True, share(10, 0, 10)),
+        (False, share(11, 10, 1)),
+        (False, share(12, 11, 1)),
+        (True, share(13, 12, 1)),
+        (True, share(10, 0, 10)),
+        (False, share(11, 10, 1)),
+    ):
+        assert executor.settled is settled
+        executor.execute(plan_of(item))
+        found.append(executor.last_shape.since_prefill)
+    assert found == [0, 1, 2, 0, 0, 1]
+
+
+def test_a_step_before_which_nobody_was_there_is_told_apart() -> None:
+    """Whether it prefills or not, and once only: the step after it follows at once, as do those
+    after a run.
+    """
+    executor = make_executor(waking=True)
+    found = []
+    for pause, item in (
+        (0.0, share(10, 0, 10)),
+        (0.5, share(11, 10, 1)),
+        (0.0, share(12, 11, 1)),
+        (0.5, share(10, 0, 10)),
+    ):
+        executor.clock.advance_to(executor.clock() + pause)
+        assert executor.settled is not (pause > 0)
+        executor.execute(plan_of(item))
+        found.append(executor.last_shape.after_idle)
+    assert found == [False, True, False, True]
+    executor.clock.advance_to(executor.decode_run(1, 11, 5, 1e9).times[-1])
+    assert executor.settled
+    executor.clock.advance(0.1)
+    assert not executor.settled
+
+
+def test_the_curve_is_the_cost_model_to_a_part_in_ten_thousand() -> None:
+    """On real hardware sheets, windows included: its straight lines are close enough not to
+    matter.
+    """
+    for model in ("llama-3.1-8b", "deepseek-v3"):
+        cost = deploy(
+            DeploymentOptions(model=model, gpu="h200", tp=8), CacheConfig(), SchedulerConfig()
+        ).cost
+        curve = DecodeCurve(cost, "seconds")
+        for requests in (1, 7, 64):
+            for context in range(requests, 4000 * requests, 611 * requests + 13):
+                exact = cost.step(StepShape(requests, context, (), requests)).seconds
+                assert curve.piece(requests, context).at(context) == pytest.approx(exact, rel=1e-4)
+
+
+@pytest.mark.parametrize(("rate", "tokens"), [(0.0, 4), (0.7, 4), (0.9, 2), (1.0, 3)])
+def test_accepted_drafts_have_the_expected_mean(rate: float, tokens: int) -> None:
+    acceptance = Acceptance(tokens, rate, seed=1)
+    drawn = [
+        acceptance.num_accepted(request, position)
+        for request in range(60)
+        for position in range(1, 51)
+    ]
+    assert set(drawn) <= set(range(tokens + 1))
+    expected = tokens if rate == 1 else (1 - rate ** (tokens + 1)) / (1 - rate) - 1
+    assert sum(drawn) / len(drawn) == pytest.approx(expected, abs=0.08)
+    assert drawn[:50] == [acceptance.num_accepted(0, position) for position in range(1, 51)]
+
+
+def test_speculation_gives_several_tokens_a_step() -> None:
+    """Output lengths stay exact, and all drafts accepted means a (k + 1)th of the steps."""
+    workload = specs((0.0, 8, 41), (0.0, 8, 40))
+    plain = make_fleet(workload, num_blocks=100)[0].run()
+    fleet, (replica,) = make_fleet(workload, num_blocks=100, acceptance=Acceptance(3, 1.0))
+    result = fleet.run()
+    assert [request.output_tokens for request in result.requests] == [41, 40]
+    assert len(replica.log) == 11  # one token with the prompt, then four a step
+    assert len(plain.logs[0]) == 41
+    assert to_columns([replica.log]).new_tokens.sum() == 81
+    replica.kv.check_integrity()
