@@ -1,6 +1,4 @@
-"""Protects: all layers in one call compute what the layers called one by one compute, for every
-kind of layer.
-"""
+"""Protects: all layers in one call compute what the layers called one by one compute."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from twostroke.layers import compiled_pass
 from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.layers.pages import fresh_tensor
 from twostroke.models import decoder
-from twostroke.observability.profile import COMPONENTS, Profiler
+from twostroke.observability.profile import COMPONENTS, StepProfiler
 from twostroke.runtime import torch_executor
 
 SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "torch_dtype": "bfloat16"}
@@ -207,12 +205,11 @@ def test_a_profile_of_parts_adds_up_to_the_time_that_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiled_pass, "PART_TOKENS", 8)
-    driver = load(tmp_path, "llama")
+    profiler = StepProfiler()
+    driver = load(tmp_path, "llama", profiler=profiler)
     library = load_library()
     assert library is not None
     library.set_num_threads(3)
-    profiler = Profiler()
-    driver.executor.instrument(profiler)
     driver.add("a", TOKENS[:100])
     start = time.perf_counter()
     driver.step({"a": 100})
@@ -223,26 +220,23 @@ def test_a_profile_of_parts_adds_up_to_the_time_that_passed(
 
 
 def test_a_profile_counts_the_kernels_seconds_and_changes_nothing(tmp_path: Path) -> None:
-    driver = load(tmp_path, "llama")
-    before = logits(driver)
-    profiler = Profiler()
-    driver.executor.instrument(profiler)
-    driver.reset()
+    unmeasured = logits(load(tmp_path, "llama"))
+    profiler = StepProfiler()
+    driver = load(tmp_path, "llama", profiler=profiler)
     driver.add("a", TOKENS[:50])
     driver.step({"a": 50})
     seconds = profiler.take()
     for name in ("input building", "attention", "GEMM", "norms, activations", "sampling"):
         assert seconds[name] > 0, name
     assert list(seconds) == list(COMPONENTS)
-    assert torch.equal(logits(driver), before)
+    assert torch.equal(logits(driver), unmeasured)
 
 
 def test_a_profile_without_the_kernels(tmp_path: Path) -> None:
     raw = tiny_config("llama")
-    driver = StepDriver.load(write_checkpoint(tmp_path, raw, random_tensors(raw)), block_size=4)
+    folder, profiler = write_checkpoint(tmp_path, raw, random_tensors(raw)), StepProfiler()
+    driver = StepDriver.load(folder, profiler=profiler, block_size=4)
     assert driver.executor.model.compiled_pass is None
-    profiler = Profiler()
-    driver.executor.instrument(profiler)
     driver.add("a", TOKENS[:50])
     driver.step({"a": 50})
     seconds = profiler.take()

@@ -82,7 +82,7 @@ def load(
 def whole_logits(executor: TorchExecutor) -> torch.Tensor:
     model = executor.model
     with torch.inference_mode():
-        attention = ReferenceAttention(model.config.sliding_windows)
+        attention = ReferenceAttention(model.spec.sliding_windows)
         return model.logits(
             model.forward(torch.tensor(TOKENS), torch.arange(len(TOKENS)), attention)
         )

@@ -9,8 +9,8 @@ import torch
 
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from twostroke.core.errors import InsufficientMemoryError, ModelLoadError
-from twostroke.model_spec.model_config import ModelConfig
 from twostroke.models.decoder import Decoder
+from twostroke.models.support import read_runnable
 from twostroke.runtime import weights
 from twostroke.runtime.reference import naive_logits
 
@@ -18,9 +18,7 @@ RAW = tiny_config("llama")
 
 
 def load(folder: Path, dtype: str = "auto") -> Decoder:
-    return weights.load_model(
-        folder, ModelConfig.from_folder(folder), dtype, torch.device("cpu"), 64
-    )
+    return weights.load_model(folder, read_runnable(folder), dtype, torch.device("cpu"), 64)
 
 
 def refused(

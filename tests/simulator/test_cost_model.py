@@ -12,7 +12,7 @@ import pytest
 
 from tests.model_spec import configs
 from twostroke.core.errors import ConfigError
-from twostroke.model_spec.model_reader import model_sheet
+from twostroke.model_spec.reader import parse_model
 from twostroke.simulator.cost.cost_model import Dtypes, Parallel, RooflineCostModel, Speculation
 from twostroke.simulator.cost.efficiencies import load_efficiencies, stack_names
 from twostroke.simulator.cost.hardware_sheet import hardware_names, load_hardware
@@ -35,7 +35,7 @@ def make(
     hardware = load_hardware(gpu)
     efficiencies = load_efficiencies(hardware.name)
     return RooflineCostModel(
-        hardware, model_sheet(config), Parallel(tensor=ranks), dtypes, efficiencies, **more
+        hardware, parse_model(config), Parallel(tensor=ranks), dtypes, efficiencies, **more
     )
 
 
@@ -46,7 +46,7 @@ def test_every_device_has_times_within_physics(gpu: str) -> None:
     """
     cost, model, hardware = (
         make(configs.LLAMA_8B, gpu),
-        model_sheet(configs.LLAMA_8B),
+        parse_model(configs.LLAMA_8B),
         load_hardware(gpu),
     )
     reading = (
@@ -118,7 +118,7 @@ def test_tensor_parallelism_helps_less_than_its_number() -> None:
         assert one / 4 < four < one / 2
     # Over a network instead of links, prefill communicates longer.
     sheet = load_hardware("h200")
-    args = (model_sheet(configs.LLAMA_70B), Parallel(tensor=8), Dtypes(), load_efficiencies("h200"))
+    args = (parse_model(configs.LLAMA_70B), Parallel(tensor=8), Dtypes(), load_efficiencies("h200"))
     inside = RooflineCostModel(sheet, *args).step(shapes[1]).seconds
     across = RooflineCostModel(replace(sheet, link_domain=4), *args).step(shapes[1]).seconds
     assert across > 2 * inside
@@ -128,7 +128,7 @@ def test_few_tokens_reach_few_experts() -> None:
     """One token reads two of Mixtral's eight experts; 64 read all. Its 13 active billions are read,
     not 47.
     """
-    cost, model = make(configs.MIXTRAL, "h200"), model_sheet(configs.MIXTRAL)
+    cost, model = make(configs.MIXTRAL, "h200"), parse_model(configs.MIXTRAL)
     bandwidth = load_hardware("h200").memory_bandwidth
     assert cost.step(decode(1, 100)).seconds < 2.0 * 2 * model.active_parameters / bandwidth
     assert cost.step(decode(64, 100)).seconds > 0.9 * model.weight_bytes() / bandwidth
@@ -149,10 +149,10 @@ def test_windows_and_states_bound_the_cost_of_context() -> None:
 
 def test_every_request_reads_and_writes_its_own_state() -> None:
     """Of a hybrid model, once a step, however large the batch and however long a prompt's chunk."""
-    model = model_sheet(configs.QWEN3_NEXT)
+    model = parse_model(configs.QWEN3_NEXT)
     small = tuple(
-        replace(each, recurrence=replace(each.recurrence, state_elements=0, conv=()))
-        if each.recurrence
+        replace(each, recurrent=replace(each.recurrent, state_elements=0, conv=()))
+        if each.recurrent
         else each
         for each in model.layers
     )
@@ -220,7 +220,7 @@ def test_speculation_costs_little_while_memory_decides() -> None:
     drafted = make(
         configs.LLAMA_70B,
         ranks=4,
-        speculation=Speculation(tokens=3, draft=model_sheet({**draft, "head_dim": 32})),
+        speculation=Speculation(tokens=3, draft=parse_model({**draft, "head_dim": 32})),
     )
     assert plain < checked < 1.2 * plain
     assert drafted.step(decode(4, 1000)).seconds > checked
@@ -295,7 +295,7 @@ def test_a_step_that_only_decodes_is_quick_to_estimate() -> None:
 
 @pytest.mark.parametrize("stack", stack_names())
 def test_serving_stacks_have_host_times_of_their_own(stack: str) -> None:
-    hardware, model = load_hardware("h100"), model_sheet(configs.LLAMA_8B)
+    hardware, model = load_hardware("h100"), parse_model(configs.LLAMA_8B)
     own = RooflineCostModel(
         hardware, model, Parallel(), Dtypes(), load_efficiencies("h100-sxm", stack=stack)
     )

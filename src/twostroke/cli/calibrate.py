@@ -45,7 +45,7 @@ def calibrate(
             as --model.
     """
     from twostroke.model_spec.model_files import resolve_model
-    from twostroke.model_spec.model_reader import read_model
+    from twostroke.model_spec.reader import read_model
     from twostroke.server.version import package_version
     from twostroke.simulator.calibration.calibrate import as_toml
     from twostroke.simulator.calibration.calibrate import calibrate as fit

@@ -19,13 +19,13 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.clients.base import GenerationRequest
-from twostroke.engine.executor import Executor, ExecutorInfo, Profiled
+from twostroke.engine.executor import Executor, ExecutorInfo
 from twostroke.engine.intake import Intake
 from twostroke.engine.output_processor import OutputProcessor
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.observability.events import build_step_event
 from twostroke.observability.metrics import EngineMetrics
-from twostroke.observability.profile import DETOKENISE, REST, SCHEDULING, Profiler
+from twostroke.observability.profile import DETOKENISE, NO_PROFILE, REST, Profiler
 from twostroke.observability.recorder import Recorder
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.text.tokenizer import Tokenizer
@@ -44,6 +44,8 @@ class Engine:
         tokenizer: Makes text of tokens; without one, requests must set ``detokenize=False``.
         clock: Seconds, never falling; a virtual clock under simulation.
         served_model_name: The model's name in metrics; by default as in the configuration.
+        profiler: Measures what a step does beside scheduling; whoever steps measures ``step`` as
+            ``SCHEDULING``.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Engine:
         *,
         clock: Callable[[], float] = time.monotonic,
         served_model_name: str | None = None,
+        profiler: Profiler = NO_PROFILE,
     ) -> None:
         config = config or EngineConfig()
         info = executor.info
@@ -61,6 +64,7 @@ class Engine:
         self.executor = executor
         self.tokenizer = tokenizer
         self.clock = clock
+        self._profiler = profiler
         self.kv = KVCacheManager(
             info.num_blocks,
             info.block_size,
@@ -155,16 +159,6 @@ class Engine:
         self.executor.close()
         return outputs
 
-    def instrument(self, profiler: Profiler) -> None:
-        """Put timed versions in the places of the engine's components and of the executor's, for
-        good.
-        """
-        profiler.replace_all([self.scheduler], ["schedule", "update"], SCHEDULING)
-        profiler.replace(self, "_write_texts", DETOKENISE)
-        if isinstance(self.executor, Profiled):
-            self.executor.instrument(profiler)
-        profiler.replace(self, "step", REST)
-
     def _check_alive(self) -> None:
         # a fresh exception each time: raising one again and again would keep every caller's frames
         if self.dead:
@@ -174,7 +168,8 @@ class Engine:
         """Run the plan; a pass that raises fails every request in it, with the cause."""
         started = self.clock()
         try:
-            result = self.executor.execute(plan)
+            with self._profiler.measure(REST):
+                result = self.executor.execute(plan)
             self._consecutive_failures = 0
         except Exception as cause:
             logger.exception("step %d failed with %d requests", plan.step, len(plan.scheduled))
@@ -193,12 +188,12 @@ class Engine:
         """Add the texts, and end what a stop string ended."""
         if self._texts is None:
             return
-        for output in outputs:
-            if stopped := self._texts.process(output):
-                self.scheduler.finish(stopped.request_id, FinishReason.STOP, self.clock())
-                stopped.finish_reason = (
-                    FinishReason.STOP
-                )  # it may have ended by length with the same token
+        with self._profiler.measure(DETOKENISE):
+            for output in outputs:
+                if stopped := self._texts.process(output):
+                    self.scheduler.finish(stopped.request_id, FinishReason.STOP, self.clock())
+                    # It may have ended by length with the same token.
+                    stopped.finish_reason = FinishReason.STOP
 
     def _give_up(self) -> list[RequestOutput]:
         """After too many failures in a row, end everything."""
@@ -235,6 +230,10 @@ class Engine:
 
     def _observe(self, plan: StepPlan, result: StepResult) -> None:
         """Record what happened. Nothing here changes what will."""
+        with self._profiler.measure(REST):
+            self._record(plan, result)
+
+    def _record(self, plan: StepPlan, result: StepResult) -> None:
         now, previous = self.clock(), self.last_stats
         ended, self._ended = self._ended, []
         new_tokens = result.token_ids

@@ -11,15 +11,15 @@ from typing import Any
 
 from twostroke.core.errors import ModelLoadError
 from twostroke.model_spec.model_files import EMBEDDED_MODELS, resolve_model
-from twostroke.model_spec.model_reader import model_sheet, read_model
-from twostroke.model_spec.model_sheet import ModelSheet
+from twostroke.model_spec.reader import parse_model, read_model
+from twostroke.model_spec.spec import ModelSpec
 
 # The fields of public config.json files that counts depend on, by short name and Hub id.
 PUBLIC = Path(__file__).parent / "public_models.json"
 
 
-def find_model(name: str) -> ModelSheet:
-    """The sheet of a model: embedded, a file or folder, public by short name or Hub id, or
+def find_model(name: str) -> ModelSpec:
+    """The description of a model: embedded, a file or folder, public by short name or Hub id, or
     downloaded before.
 
     Raises:
@@ -32,7 +32,7 @@ def find_model(name: str) -> ModelSheet:
     public = _public()
     for short, entry in public.items():
         if name.lower() in (short, entry["hub_id"].lower()):
-            return model_sheet(entry["config"])
+            return parse_model(entry["config"])
     if (cached := _downloaded(name)) is not None:
         return read_model(cached)
     shown = name if len(name) <= 80 else name[:77] + "..."

@@ -12,7 +12,7 @@ from math import log
 from typing import Any
 
 from twostroke.core.errors import ConfigError
-from twostroke.model_spec.model_sheet import ModelSheet
+from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.calibration.calibration_steps import MeasuredStep
 from twostroke.simulator.calibration.fitting import Space, least_deviations
 from twostroke.simulator.calibration.machine_speed import Speed
@@ -50,7 +50,7 @@ class Calibration:
 def calibrate(
     steps: Sequence[MeasuredStep],
     hardware: HardwareSheet,
-    model: ModelSheet,
+    model: ModelSpec,
     start: Efficiencies,
     *,
     weights: str = "auto",

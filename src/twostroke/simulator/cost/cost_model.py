@@ -14,8 +14,14 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from twostroke.model_spec.model_sheet import Attention, Experts, Layer, Linear, ModelSheet
+from twostroke.model_spec.layer_specs import (
+    AttentionSpec,
+    ExpertsSpec,
+    LayerSpec,
+    LinearSpec,
+)
 from twostroke.model_spec.number_formats import cache_bytes, weight_format
+from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.cost.attention_cost import (
     CONTEXT_KERNELS,
     DecodeAttention,
@@ -87,7 +93,7 @@ class Speculation:
     """
 
     tokens: int
-    draft: ModelSheet | None = None
+    draft: ModelSpec | None = None
 
 
 class _Sizes(NamedTuple):
@@ -121,7 +127,7 @@ class RooflineCostModel:
     def __init__(
         self,
         hardware: HardwareSheet,
-        model: ModelSheet,
+        model: ModelSpec,
         parallel: Parallel,
         dtypes: Dtypes,
         efficiencies: Efficiencies,
@@ -159,7 +165,7 @@ class RooflineCostModel:
         # In layers of two branches, as most are: those of one start half as many kernels.
         self._depth = sum(layer.count * layer.branches for layer in model.layers) / 2
         self._recurrences = [
-            (layer.count, layer.recurrence) for layer in model.layers if layer.recurrence
+            (layer.count, layer.recurrent) for layer in model.layers if layer.recurrent
         ]
         self._sizes = [self._sizes_of(layer) for layer in model.layers]
         self._attention = [
@@ -276,7 +282,7 @@ class RooflineCostModel:
             self._layers[tokens] = found
         return found
 
-    def _sizes_of(self, layer: Layer) -> _Sizes:
+    def _sizes_of(self, layer: LayerSpec) -> _Sizes:
         linears = [(*linear.on_rank(self.ranks), linear.quantised) for linear in layer.linears]
         of_experts = layer.experts.linears if layer.experts else ()
         experts = [(*linear.on_rank(self.ranks), linear.quantised) for linear in of_experts]
@@ -295,7 +301,7 @@ class RooflineCostModel:
         width += round(ACTIVATION_PASSES * inner)
         return _Sizes(linears, experts, width, kernels)
 
-    def _add_layer(self, parts: Parts, layer: Layer, sizes: _Sizes, tokens: int) -> None:
+    def _add_layer(self, parts: Parts, layer: LayerSpec, sizes: _Sizes, tokens: int) -> None:
         for outputs, inputs, quantised in sizes.linears:
             parts.add(self._gemm(tokens, outputs, inputs, quantised), layer.count)
         if layer.experts:
@@ -305,11 +311,11 @@ class RooflineCostModel:
         )
         parts.communication += layer.count * layer.branches * self._all_reduce(tokens)
 
-    def _linear(self, linear: Linear, rows: float) -> KernelTime:
+    def _linear(self, linear: LinearSpec, rows: float) -> KernelTime:
         outputs, inputs = linear.on_rank(self.ranks)
         return self._gemm(rows, outputs, inputs, linear.quantised)
 
-    def _experts(self, experts: Experts, sizes: _Sizes, tokens: int) -> KernelTime:
+    def _experts(self, experts: ExpertsSpec, sizes: _Sizes, tokens: int) -> KernelTime:
         """One grouped product over the experts that the tokens reach, each with its share of
         them.
         """
@@ -395,7 +401,7 @@ class RooflineCostModel:
             compute = tokens * layer.flops / rate
             parts.add(KernelTime(compute, compute=compute), count)
 
-    def _decode_attention(self, layer: Attention) -> DecodeAttention:
+    def _decode_attention(self, layer: AttentionSpec) -> DecodeAttention:
         return DecodeAttention(
             layer,
             efficiency=self.efficiencies.decode,
@@ -407,7 +413,7 @@ class RooflineCostModel:
             queries=self.queries,
         )
 
-    def _prefill_attention(self, layer: Attention) -> PrefillAttention:
+    def _prefill_attention(self, layer: AttentionSpec) -> PrefillAttention:
         return PrefillAttention(
             layer,
             efficiency=self.efficiencies.prefill,

@@ -12,9 +12,9 @@ from typing import NoReturn
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.errors import InsufficientMemoryError
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.model_spec.model_sheet import ModelSheet
 from twostroke.model_spec.number_formats import weight_format
 from twostroke.model_spec.public_models import find_model
+from twostroke.model_spec.spec import ModelSpec
 from twostroke.observability.recorder import Recorder
 from twostroke.simulator.cost.cost_model import Dtypes, Parallel, RooflineCostModel, Speculation
 from twostroke.simulator.cost.decode_curve import Bound
@@ -54,7 +54,7 @@ class Deployment:
     """
 
     hardware: HardwareSheet
-    model: ModelSheet
+    model: ModelSpec
     cost: RooflineCostModel
     info: ExecutorInfo
     weight_bytes: int
@@ -101,7 +101,7 @@ def deploy(
         state += draft.state_bytes(options.tp)
     states = state * min(scheduler.max_num_seqs, _MANY)
     room = _room_for_kv(options, cache, scheduler, hardware, model, weights, per_token, states)
-    wanted = options.max_model_len or min(model.max_length, LONGEST)
+    wanted = options.max_model_len or min(model.context_length, LONGEST)
     longest = -(-wanted // cache.block_size)
     num_blocks = max(
         longest, min(scheduler.max_num_seqs * longest, _FREE_BLOCKS)
@@ -250,7 +250,7 @@ def _room_for_kv(
     cache: CacheConfig,
     scheduler: SchedulerConfig,
     hardware: HardwareSheet,
-    model: ModelSheet,
+    model: ModelSpec,
     weights: int,
     per_token: float,
     states: int,
@@ -288,7 +288,7 @@ def _room_for_kv(
         return float(cache.kv_cache_memory)
     if not hardware.is_cpu:
         return free
-    length = options.max_model_len or model.max_length
+    length = options.max_model_len or model.context_length
     useful = (
         -(-length // cache.block_size)
         * cache.block_size
@@ -301,7 +301,7 @@ def _room_for_kv(
 def _refuse(
     options: DeploymentOptions,
     hardware: HardwareSheet,
-    model: ModelSheet,
+    model: ModelSpec,
     weights: int,
     short: float,
     what: str,
