@@ -1,6 +1,4 @@
-"""Drives a TorchExecutor with hand-made plans: blocks are handed out in a scrambled order, so that
-tables matter.
-"""
+"""Drives a TorchExecutor with hand-made plans, whose blocks are in a scrambled order."""
 
 from __future__ import annotations
 
@@ -64,10 +62,10 @@ class StepDriver:
         self._released = []
         for request_id, count in counts.items():
             request, blocks = self.requests[request_id], self.blocks[request_id]
-            known = len(blocks)
+            num_old = len(blocks)
             needed = -(-(request.num_computed_tokens + count) // self.executor.info.block_size)
-            blocks += [self._free.pop() for _ in range(needed - known)]
-            plan.add(ScheduledRequest(request, request.num_computed_tokens, count, blocks, known))
+            blocks += [self._free.pop() for _ in range(needed - num_old)]
+            plan.add(ScheduledRequest(request, request.num_computed_tokens, count, blocks, num_old))
         return plan
 
     def step(

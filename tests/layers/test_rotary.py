@@ -42,8 +42,8 @@ def test_rotations_equal_those_of_transformers(scaling: dict[str, Any]) -> None:
         heads.transpose(0, 1)[None], heads.transpose(0, 1)[None], cos, sin
     )
     table = RotaryTable(rope, 64, 8192, torch.device("cpu"))
-    found = table.rotation(positions).apply(heads)
-    torch.testing.assert_close(found, expected[0].transpose(0, 1), atol=2e-4, rtol=1e-4)
+    rotated = table.rotation(positions).apply(heads)
+    torch.testing.assert_close(rotated, expected[0].transpose(0, 1), atol=2e-4, rtol=1e-4)
 
 
 def test_position_zero_is_no_rotation_and_the_dtype_is_kept() -> None:

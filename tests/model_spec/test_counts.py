@@ -152,8 +152,9 @@ def test_published_parameter_counts(config: dict[str, Any], parameters: int) -> 
 
 
 def test_active_parameters() -> None:
-    """12.9 billion of Mixtral and 37 billion of DeepSeek-V3 with embeddings, as their reports say;
-    these have none.
+    """As the models' reports say, less embeddings.
+
+    With them it is 12.9 billion of Mixtral and 37 billion of DeepSeek-V3.
     """
     assert parse_model(configs.MIXTRAL).active_parameters == pytest.approx(12.75e9, rel=0.002)
     assert parse_model(configs.DEEPSEEK_V3).active_parameters == pytest.approx(36.63e9, rel=0.002)
@@ -214,9 +215,7 @@ def test_pairs_are_counted_as_one_would_by_hand(new: int, cached: int, window: i
 
 
 def test_flops_of_a_dense_model() -> None:
-    """Two for each weight that a token is multiplied with, and four for each pair, head and
-    element.
-    """
+    """Two for each weight that a token meets, and four for each pair, head and element."""
     spec = parse_model(configs.LLAMA_8B)
     norms = 65 * 4096
     assert spec.linear_flops() + spec.head_flops() == 2 * (spec.active_parameters - norms)
@@ -228,9 +227,7 @@ def test_flops_of_a_dense_model() -> None:
 
 
 def test_distinct_experts() -> None:
-    """All that a single token picks; nearly all that many pick; in between, the mean of drawing at
-    random.
-    """
+    """All that a single token picks; nearly all that many pick; in between, a random mean."""
     experts = ExpertsSpec(8, 2, ())
     assert experts.expected_distinct(1) == pytest.approx(2)
     assert experts.expected_distinct(1000) == pytest.approx(8)

@@ -68,9 +68,7 @@ from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 def test_what_a_token_and_a_request_need(
     config: dict[str, Any], active: float, cached: int, state: int
 ) -> None:
-    """Shapes counted by hand from the models' papers; active parameters as published, where they
-    are.
-    """
+    """Shapes counted by hand from the models' papers; active parameters as published."""
     sheet = parse_model(config)
     assert sheet.active_parameters == pytest.approx(active, rel=0.03)
     assert sheet.kv_bytes_per_token() == cached
@@ -79,8 +77,9 @@ def test_what_a_token_and_a_request_need(
 
 
 def test_a_stated_precision_of_states_counts() -> None:
-    """Nemotron-H's are float32 unless it says otherwise, all others' bfloat16; the convolution's
-    stay as they are.
+    """States of Nemotron-H are float32 unless it says otherwise, all others' bfloat16.
+
+    The convolution's stay as they are.
     """
     for config, layers, stated in (
         (configs.NEMOTRON_H_8B, 24, "bfloat16"),
@@ -94,9 +93,7 @@ def test_a_stated_precision_of_states_counts() -> None:
 
 
 def test_flops_of_states_are_written_and_read_once_a_token() -> None:
-    """Two for each weight, and on top decay, write and read of each element, and the
-    convolution.
-    """
+    """Two for each weight; then decay, write and read of each element; and the convolution."""
     sheet = parse_model(configs.CODESTRAL_MAMBA)
     weights = 64 * (4096 * (2 * 8192 + 2 * 1024 + 128) + 8192 * 4096)
     recurrence = 64 * (6 * 8192 * 128 + 2 * 4 * (8192 + 2 * 1024))
@@ -110,8 +107,8 @@ def test_layers_are_of_the_kinds_that_the_file_says() -> None:
         for e in parse_model(configs.JAMBA).layers
         for _ in range(e.count)
     ]
-    assert [at for at, (attends, _) in enumerate(jamba) if attends] == [4, 12, 20, 28]
-    assert [at for at, (_, sparse) in enumerate(jamba) if sparse] == list(range(1, 32, 2))
+    assert [index for index, (attends, _) in enumerate(jamba) if attends] == [4, 12, 20, 28]
+    assert [index for index, (_, sparse) in enumerate(jamba) if sparse] == list(range(1, 32, 2))
     nemotron = parse_model(configs.NEMOTRON_H_8B)
     kinds = [
         "*" if e.attention else "M" if e.recurrent else "-"
@@ -169,7 +166,7 @@ def test_one_branch_reduces_once() -> None:
 
 
 def test_exceptions_of_quantised_hybrids_are_found() -> None:
-    found = Unquantised(
+    unquantised = Unquantised(
         {
             "quantization_config": {
                 "exclude_modules": ["backbone.layers.0.mixer.in_proj", "*.q_proj"]
@@ -177,10 +174,10 @@ def test_exceptions_of_quantised_hybrids_are_found() -> None:
         }
     )
     kept = {
-        (name, at)
+        (name, index)
         for name in ("state_input", "state_output", "qkv")
-        for at in (0, 1)
-        if found.has(name, at)
+        for index in (0, 1)
+        if unquantised.has(name, index)
     }
     assert kept == {("state_input", 0), ("qkv", 0), ("qkv", 1)}
 
@@ -203,9 +200,7 @@ def test_they_are_known_by_name(name: str, config: dict[str, Any]) -> None:
 
 
 def test_a_model_without_attention_is_served() -> None:
-    """Nothing grows with the context, so any number of tokens fits; what there is of memory the
-    states take.
-    """
+    """Nothing grows with the context, so any number of tokens fits; states take the memory."""
     run = simulate(
         Scenario(
             deployment=DeploymentOptions(model="mamba-codestral-7b", gpu="h100"),

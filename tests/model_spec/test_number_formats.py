@@ -55,7 +55,7 @@ def test_what_a_quantised_checkpoint_left_out_counts_in_full() -> None:
         (
             "ignore",
             "re:.*self_attn.*",
-            {(name, at) for name in ("qkv", "attention_output") for at in (0, 1, 10)},
+            {(name, index) for name in ("qkv", "attention_output") for index in (0, 1, 10)},
         ),
         (
             "ignored_layers",
@@ -65,7 +65,7 @@ def test_what_a_quantised_checkpoint_left_out_counts_in_full() -> None:
         (
             "exclude_modules",
             "model.layers.1*.self_attn*",
-            {(n, at) for n in ("qkv", "attention_output") for at in (1, 10)},
+            {(n, index) for n in ("qkv", "attention_output") for index in (1, 10)},
         ),
         (
             "modules_to_not_convert",
@@ -83,6 +83,8 @@ def test_what_a_quantised_checkpoint_left_out_counts_in_full() -> None:
 def test_exceptions_are_found_by_their_modules(
     field: str, entry: str, kept: set[tuple[str, int]]
 ) -> None:
-    found = Unquantised({"quantization_config": {field: [entry]}})
+    unquantised = Unquantised({"quantization_config": {field: [entry]}})
     names = ("qkv", "attention_output", "mlp_gate_up", "mlp_down", "router")
-    assert {(name, at) for name in names for at in (0, 1, 10) if found.has(name, at)} == kept
+    assert {
+        (name, index) for name in names for index in (0, 1, 10) if unquantised.has(name, index)
+    } == kept

@@ -13,10 +13,10 @@ def request(name: str, tokens: list[int]) -> Request:
 
 
 def plan(*items: ScheduledRequest) -> StepPlan:
-    found = StepPlan(step=0, time=0.0)
+    step_plan = StepPlan(step=0, time=0.0)
     for item in items:
-        found.add(item)
-    return found
+        step_plan.add(item)
+    return step_plan
 
 
 def batch_maker(max_num_seqs: int = 2, max_blocks: int = 4) -> InputBatch:

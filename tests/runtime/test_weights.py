@@ -45,7 +45,7 @@ def test_a_bar_shows_on_a_terminal_while_loading_takes_time(
     assert capsys.readouterr().err == ""  # not a terminal
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     load(folder)
-    assert capsys.readouterr().err == ""  # loaded before anybody would look
+    assert capsys.readouterr().err == ""  # loaded too fast to show
     monkeypatch.setattr(weights, "_PROGRESS_AFTER_SECONDS", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     load(folder)

@@ -66,7 +66,10 @@ def compile_layers(
     pairs = []
     for layer in layers:
         branches = [branch for branch in layer if branch is not None]
-        if len(branches) < len(layer) or [each.kind for each in branches] != ["attention", "mlp"]:
+        if len(branches) < len(layer) or [branch.kind for branch in branches] != [
+            "attention",
+            "mlp",
+        ]:
             return None
         pairs.append((branches[0], branches[1]))
     if len({tuple(map(_shape, pair)) for pair in pairs}) != 1:

@@ -34,14 +34,14 @@ def layer_kinds(fields: ConfigFields, model_type: str) -> list[str | None]:
 
 
 def _stated_kinds(fields: ConfigFields, model_type: str) -> list[str]:
-    known = FAMILIES[model_type].kinds
+    possible = FAMILIES[model_type].kinds
     kinds: list[Any] = fields.items("layer_types") or fields.items("layers_block_type")
     if model_type == "nemotron_h":
         kinds = kinds or _pattern(fields)
     kinds = [OLDER.get(str(kind), kind) for kind in kinds]
     for index, kind in enumerate(kinds):
-        if kind not in known:
-            _refuse_kind(kind, index, known)
+        if kind not in possible:
+            _refuse_kind(kind, index, possible)
     return kinds
 
 
@@ -57,10 +57,10 @@ def _pattern(fields: ConfigFields) -> list[str]:
     return [PATTERN.get(letter, letter) for letter in letters]
 
 
-def _refuse_kind(kind: object, index: int, known: tuple[str, ...]) -> NoReturn:
+def _refuse_kind(kind: object, index: int, possible: tuple[str, ...]) -> NoReturn:
     raise ModelLoadError(
         f"config.json: layer_types says {short(kind)} of layer {index}",
-        hint="known: " + ", ".join(known),
+        hint="known: " + ", ".join(possible),
     )
 
 

@@ -239,7 +239,7 @@ class LayerSpec:
         """All products, each with how many of it there are: as many as experts, or one."""
         experts = self.experts.linears if self.experts else ()
         count = self.experts.count if self.experts else 0
-        return [(1, each) for each in self.linears] + [(count, each) for each in experts]
+        return [(1, linear) for linear in self.linears] + [(count, linear) for linear in experts]
 
     @property
     def other_parameters(self) -> int:

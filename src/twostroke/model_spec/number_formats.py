@@ -68,9 +68,9 @@ def weight_format(name: str) -> NumberFormat:
     """A format by its name or by that of a dtype (``bfloat16``, ``auto``). Raises ConfigError."""
     format_ = WEIGHT_FORMATS.get(_SAME.get(name, name))
     if format_ is None:
-        known = ", ".join(WEIGHT_FORMATS)
+        names = ", ".join(WEIGHT_FORMATS)
         raise ConfigError(
-            f"unknown weight format {name!r}", hint=f"--weight-dtype takes another; known: {known}"
+            f"unknown weight format {name!r}", hint=f"--weight-dtype takes another; known: {names}"
         )
     return format_
 

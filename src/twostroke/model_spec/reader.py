@@ -149,8 +149,8 @@ def _as_stored(layer: LayerSpec, unquantised: Unquantised, index: int) -> LayerS
 
     def stored(linears: Linears) -> Linears:
         return tuple(
-            replace(each, quantised=each.quantised and not unquantised.has(each.name, index))
-            for each in linears
+            replace(it, quantised=it.quantised and not unquantised.has(it.name, index))
+            for it in linears
         )
 
     attends, keeps, mlp, experts = layer.attention, layer.recurrent, layer.mlp, layer.experts

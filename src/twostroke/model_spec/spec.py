@@ -66,7 +66,7 @@ class ModelSpec:
     def sliding_windows(self) -> tuple[int | None, ...]:
         """Per layer, how many of the latest tokens a token sees; ``None`` is all."""
         return tuple(
-            each.attention.window if each.attention else None for each in self.each_layer()
+            layer.attention.window if layer.attention else None for layer in self.each_layer()
         )
 
     @property

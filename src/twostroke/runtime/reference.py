@@ -1,6 +1,7 @@
 """Generation in its simplest form, which the engine must reproduce token for token.
 
-Slow on purpose: no KV cache, no batch, no blocks: every token is computed from the whole sequence before it.
+Slow on purpose: without KV cache, batch or blocks, every token is computed from the whole sequence
+before it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def generate_naive(
 ) -> tuple[list[int], FinishReason]:
     """Continue a prompt until a stop token, ``max_tokens`` or ``max_total_tokens``.
 
-    The latter counts prompt and output. Stop strings are text and not looked at here. The stop token is part of the output.
+    The latter counts prompt and output. Stop strings are text and not looked at here. The stop
+    token is part of the output.
 
     Args:
         seed: In [0, 2**64), of this one sample.

@@ -19,8 +19,9 @@ MANY_TOKENS = 256
 
 
 def apply_masks(logits: Tensor, requests: Sequence[Request]) -> None:
-    """Set to -inf, in place, what a row may not draw: by allowed and banned tokens, bad words and
-    ``min_tokens``.
+    """Set to -inf, in place, what a row may not draw.
+
+    That is what allowed and banned tokens, bad words and ``min_tokens`` exclude.
 
     Args:
         logits: float32 [rows, vocab].
@@ -30,9 +31,9 @@ def apply_masks(logits: Tensor, requests: Sequence[Request]) -> None:
     for row, request in enumerate(requests):
         params = request.params
         if params.allowed_array is not None:
-            _keep(logits[row], _known(params.allowed_array, logits))
+            _keep(logits[row], _in_vocabulary(params.allowed_array, logits))
         if len(params.banned_array) > MANY_TOKENS:
-            logits[row].index_fill_(0, _known(params.banned_array, logits), -torch.inf)
+            logits[row].index_fill_(0, _in_vocabulary(params.banned_array, logits), -torch.inf)
         else:
             masked.add(row, params.banned_array)
         masked.add(row, list(_bad_word_ends(request)))
@@ -43,9 +44,7 @@ def apply_masks(logits: Tensor, requests: Sequence[Request]) -> None:
 
 
 def apply_logit_bias(logits: Tensor, requests: Sequence[Request]) -> None:
-    """Add each request's ``logit_bias`` to its row of ``logits`` (float32 [rows, vocab]) in
-    place.
-    """
+    """Add each request's ``logit_bias``, in place, to its row of float32 [rows, vocab]."""
     biased = Pairs(logits.shape[1])
     for row, request in enumerate(requests):
         bias = request.params.logit_bias
@@ -55,9 +54,7 @@ def apply_logit_bias(logits: Tensor, requests: Sequence[Request]) -> None:
 
 
 def nothing_left(request: Request) -> TwostrokeError:
-    """The error for a row in which every token has the logit -inf: what masked them, and what to
-    change.
-    """
+    """The error for a row in which every logit is -inf: what masked them, what to change."""
     params = request.params
     active = [
         name
@@ -82,11 +79,12 @@ def nothing_left(request: Request) -> TwostrokeError:
     )
 
 
-def _known(token_ids: array[int], logits: Tensor) -> Tensor:
+def _in_vocabulary(token_ids: array[int], logits: Tensor) -> Tensor:
     """Those of ascending ids that have a logit, int64 [ids], where the logits are."""
-    known = token_ids[: bisect_left(token_ids, logits.shape[1])]
-    ids = torch.frombuffer(known, dtype=torch.int64) if known else torch.empty(0, dtype=torch.int64)
-    return ids.to(logits.device)
+    inside = token_ids[: bisect_left(token_ids, logits.shape[1])]
+    if not inside:
+        return torch.empty(0, dtype=torch.int64, device=logits.device)
+    return torch.frombuffer(inside, dtype=torch.int64).to(logits.device)
 
 
 def _keep(row: Tensor, token_ids: Tensor) -> None:

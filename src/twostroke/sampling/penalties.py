@@ -1,6 +1,4 @@
-"""Repetition, presence and frequency penalties: sparse, since few tokens of a vocabulary have been
-seen.
-"""
+"""Repetition, presence and frequency penalties, computed for the tokens seen only."""
 
 from __future__ import annotations
 
@@ -30,8 +28,9 @@ def apply_penalties(logits: Tensor, requests: Sequence[Request]) -> None:
 
 
 def _apply_repetition(logits: Tensor, requests: Sequence[Request]) -> None:
-    """Keskar et al. 2019 (CTRL), section 4.1, with the multiplication for negative logits that all
-    engines use.
+    """The repetition penalty of Keskar et al. 2019 (CTRL), section 4.1.
+
+    Negative logits are multiplied, as all engines do.
     """
     seen = Pairs(logits.shape[1])
     for row, request in enumerate(requests):
@@ -45,8 +44,9 @@ def _apply_repetition(logits: Tensor, requests: Sequence[Request]) -> None:
 
 
 def _apply_presence_and_frequency(logits: Tensor, requests: Sequence[Request]) -> None:
-    """OpenAI's definition: ``logit -= presence * (count > 0) + frequency * count`` over the output
-    alone.
+    """OpenAI's penalties, over the output alone.
+
+    ``logit -= presence * (count > 0) + frequency * count``
     """
     presence, frequency = Pairs(logits.shape[1]), Pairs(logits.shape[1])
     counted = Pairs(logits.shape[1])

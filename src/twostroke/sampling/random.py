@@ -39,8 +39,9 @@ def uniforms(
 
 
 def derive_seed(seed: int, index: int) -> int:
-    """The seed of sample ``index`` of a request with ``seed``, in [0, 2**64); sample 0 keeps the
-    request's own.
+    """The seed of sample ``index`` of a request with ``seed``, in [0, 2**64).
+
+    Sample 0 keeps the request's own.
 
     So the answer to ``n=1`` is also the first answer to ``n=4``. Negative seeds count modulo 2**64.
     """
@@ -53,8 +54,9 @@ def derive_seed(seed: int, index: int) -> int:
 
 
 def _mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The output function of SplitMix64 (Stafford's variant 13 of MurmurHash3's finalizer), a
-    bijection on uint64.
+    """The output function of SplitMix64, a bijection on uint64.
+
+    It is Stafford's variant 13 of MurmurHash3's finalizer.
     """
     words = (words ^ (words >> np.uint64(30))) * np.uint64(_MULTIPLIER_1)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(_MULTIPLIER_2)

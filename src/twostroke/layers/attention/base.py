@@ -19,8 +19,8 @@ IntArray = NDArray[np.int64]
 class AttentionMetadata:
     """Where the tokens of one step lie.
 
-    Request ``r`` has rows ``query_start[r]`` to ``query_start[r + 1]``. The arrays are on the host, because backends decide on them which kernels to run; only ``slots``
-    is on the device.
+    Request ``r`` has rows ``query_start[r]`` to ``query_start[r + 1]``. Backends choose kernels by
+    the arrays, so they are on the host; only ``slots`` is on the device.
 
     Attributes:
         query_start: ``[requests + 1]``, offsets into the step's tokens.

@@ -51,9 +51,7 @@ class SdpaBackend:
         self._windows = tuple(sliding_windows)
 
     def prepare(self, metadata: AttentionMetadata) -> SdpaAttention:
-        """Batch the step's requests and make the gather indices and masks that all its layers
-        share.
-        """
+        """Batch the step's requests, and make the indices and masks that all its layers share."""
         batches = []
         for requests, query_len in _batch_requests(metadata, self._block_size):
             batch = _Batch(_token_rows(metadata, requests, query_len), len(requests), query_len)
@@ -108,8 +106,13 @@ class SdpaBackend:
 
 @dataclass(slots=True)
 class _Context:
-    """What a batch reads: ``blocks`` [requests * blocks] (``None``: the step's own keys, causally),
-    the first ``num_keys`` keys of each, under an additive ``mask`` [requests, 1, queries, keys]."""
+    """What a batch of requests reads.
+
+    Attributes:
+        blocks: ``[requests * blocks]``; ``None`` is the step's own keys, causally.
+        num_keys: Keys of each request, from its first block on.
+        mask: Additive, ``[requests, 1, queries, keys]``.
+    """
 
     blocks: Tensor | None
     num_keys: int
