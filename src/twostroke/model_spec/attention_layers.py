@@ -6,10 +6,10 @@ from twostroke.core.errors import ModelLoadError
 from twostroke.model_spec.config_fields import CHECK, ConfigFields
 from twostroke.model_spec.families import FAMILIES, Family
 from twostroke.model_spec.layer_specs import AttentionSpec, LatentSpec, LinearSpec, Part, whole
-from twostroke.model_spec.rope import rotary_fraction
+from twostroke.model_spec.rope import read_rotary_fraction
 
 
-def attention(
+def read_attention(
     fields: ConfigFields, model_type: str, hidden: int, index: int, kind: str | None
 ) -> AttentionSpec:
     """The attention of layer ``index``; ``kind`` as in ``layer_types``. Raises ModelLoadError."""
@@ -40,7 +40,7 @@ def attention(
         qkv_bias=qkv_bias,
         output_bias=output_bias,
         soft_cap=fields.optional_number("attn_logit_softcapping"),
-        rotary_fraction=rotary_fraction(fields),
+        rotary_fraction=read_rotary_fraction(fields),
     )
 
 
@@ -68,7 +68,7 @@ def window_of(fields: ConfigFields, family: Family, index: int, kind: str | None
         return fields.optional("attention_chunk_size")
     # As transformers: an absent key is the family's default, null and 0 are none.
     default = family.window if "sliding_window" not in fields.raw else None
-    window = fields.integer("sliding_window", default or 0, least=0) or None
+    window = fields.integer("sliding_window", default or 0, minimum=0) or None
     rule = family.windows
     if window is None or rule == "none":
         return None
@@ -82,7 +82,7 @@ def window_of(fields: ConfigFields, family: Family, index: int, kind: str | None
         return window if index % 2 == 0 else None
     if rule == "pattern":
         return window if (index + 1) % fields.integer("sliding_window_pattern", 6) else None
-    above = index >= fields.integer("max_window_layers", 28, least=0)
+    above = index >= fields.integer("max_window_layers", 28, minimum=0)
     return window if fields.flag("use_sliding_window") and above else None
 
 

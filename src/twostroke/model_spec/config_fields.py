@@ -8,7 +8,7 @@ from typing import Any
 from twostroke.core.errors import ModelLoadError
 
 # No model is near this bound, and below it no count overflows or takes long.
-MOST = 2**31
+MAX_INTEGER = 2**31
 CHECK = "check the file: it should be the config.json of a Hugging Face checkpoint"
 
 
@@ -19,15 +19,15 @@ class ConfigFields:
         self.raw = raw
 
     def integer(
-        self, name: str, default: int | None = None, *, least: int = 1, most: int = MOST
+        self, name: str, default: int | None = None, *, minimum: int = 1, maximum: int = MAX_INTEGER
     ) -> int:
-        """An integer from ``least`` to ``most``."""
+        """An integer from ``minimum`` to ``maximum``."""
         value = self._value(name, default)
         if not isinstance(value, int) or isinstance(value, bool):
-            kind = "a positive integer" if least > 0 else "an integer"
+            kind = "a positive integer" if minimum > 0 else "an integer"
             raise _refusal(name, f"must be {kind}", value)
-        if not least <= value <= most:
-            raise _refusal(name, f"must be from {least} to {most}", value)
+        if not minimum <= value <= maximum:
+            raise _refusal(name, f"must be from {minimum} to {maximum}", value)
         return value
 
     def optional(self, name: str) -> int | None:
@@ -35,7 +35,7 @@ class ConfigFields:
         return None if self.raw.get(name) is None else self.integer(name)
 
     def automatic(self, name: str, otherwise: int) -> int:
-        """The same where ``"auto"``, as nothing, stands for what others make of it."""
+        """The same where ``"auto"``, as nothing, stands for ``otherwise``."""
         return otherwise if self.raw.get(name) == "auto" else self.integer(name, otherwise)
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -73,7 +73,7 @@ class ConfigFields:
         The first is ``{name}_offset``; ``period`` and ``offset`` are the defaults.
         """
         every = self.integer(f"{name}_period", period)
-        first = self.integer(f"{name}_offset", min(offset, every - 1), least=0, most=every - 1)
+        first = self.integer(f"{name}_offset", min(offset, every - 1), minimum=0, maximum=every - 1)
         return index % every == first
 
     def _value(self, name: str, default: object) -> object:

@@ -16,7 +16,7 @@ from twostroke.model_spec.layer_specs import (
 FeedForward = tuple[MlpSpec | None, ExpertsSpec | None]
 
 
-def feed_forward(
+def read_feed_forward(
     fields: ConfigFields, model_type: str, hidden: int, index: int, kind: str | None
 ) -> FeedForward:
     """What follows attention in layer ``index``; ``kind`` as in ``layer_types``."""
@@ -34,15 +34,15 @@ def feed_forward(
     size = fields.optional("moe_intermediate_size") or fields.integer("intermediate_size")
     bias = model_type == "gpt_oss"
     shared: Linears = (LinearSpec("router", whole(count), hidden, bias=bias, quantised=False),)
-    shared_size = fields.integer("n_shared_experts", 0, least=0) * size
-    shared_size = shared_size or fields.integer("shared_expert_intermediate_size", 0, least=0)
+    shared_size = fields.integer("n_shared_experts", 0, minimum=0) * size
+    shared_size = shared_size or fields.integer("shared_expert_intermediate_size", 0, minimum=0)
     shared_size = size if model_type == "llama4_text" else shared_size
     if shared_size and model_type != "qwen3_moe":
         shared += _gated("shared_expert", hidden, shared_size, False)
         if model_type.startswith("qwen"):
             shared += (LinearSpec("shared_expert_gate", whole(1), hidden, quantised=False),)
     default = {"mixtral": 2, "jamba": 2, "llama4_text": 1}.get(model_type, 4)
-    chosen = fields.integer("num_experts_per_tok", min(default, count), most=count)
+    chosen = fields.integer("num_experts_per_tok", min(default, count), maximum=count)
     expert = _gated("expert", hidden, size, bias)
     return None, ExpertsSpec(count, chosen, expert, shared, activation)
 
@@ -56,7 +56,7 @@ def _activation(fields: ConfigFields, model_type: str) -> str:
 def _count(fields: ConfigFields, default: int) -> int:
     """How many experts a layer has, under whichever name; 0 is as good as none."""
     names = ("num_local_experts", "n_routed_experts", "num_experts")
-    counts = [fields.integer(name, least=0) for name in names if fields.raw.get(name) is not None]
+    counts = [fields.integer(name, minimum=0) for name in names if fields.raw.get(name) is not None]
     return next(filter(None, counts), 0) if counts else default
 
 
@@ -69,7 +69,7 @@ def _is_sparse(fields: ConfigFields, model_type: str, index: int, count: int) ->
         return index in chosen if chosen else (index + 1) % every == 0
     if model_type in ("deepseek_v2", "deepseek_v3", "glm4_moe"):
         every = fields.integer("moe_layer_freq", 1)
-        return index >= fields.integer("first_k_dense_replace", 0, least=0) and index % every == 0
+        return index >= fields.integer("first_k_dense_replace", 0, minimum=0) and index % every == 0
     if index in fields.items("mlp_only_layers"):
         return False
     return (index + 1) % fields.integer("decoder_sparse_step", 1) == 0
@@ -79,11 +79,11 @@ def _granite(fields: ConfigFields, hidden: int, activation: str) -> FeedForward:
     """Every token goes through the shared MLP; experts, if there are any, come on top."""
     size = fields.integer("shared_intermediate_size", 1024)
     shared = _gated("shared_expert", hidden, size, False)
-    count = fields.integer("num_local_experts", 8, least=0)
+    count = fields.integer("num_local_experts", 8, minimum=0)
     if not count:
         return MlpSpec(size, shared, activation), None
     shared += (LinearSpec("router", whole(count), hidden, quantised=False),)
-    chosen = fields.integer("num_experts_per_tok", min(2, count), most=count)
+    chosen = fields.integer("num_experts_per_tok", min(2, count), maximum=count)
     expert = _gated("expert", hidden, fields.integer("intermediate_size"), False)
     return None, ExpertsSpec(count, chosen, expert, shared, activation)
 
@@ -109,7 +109,7 @@ def _nemotron(fields: ConfigFields, hidden: int, *, sparse: bool) -> FeedForward
             LinearSpec("latent_down", whole(narrow), hidden, bias=bias),
             LinearSpec("latent_up", whole(hidden), narrow, bias=bias),
         )
-    chosen = fields.integer("num_experts_per_tok", min(2, count), most=count)
+    chosen = fields.integer("num_experts_per_tok", min(2, count), maximum=count)
     expert = _plain("expert", narrow or hidden, size, False)
     return None, ExpertsSpec(count, chosen, expert, shared, activation, False)
 

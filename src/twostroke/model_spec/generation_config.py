@@ -21,7 +21,7 @@ def read_generation(folder: Path) -> dict[str, Any]:
     return read_object(path) if path.is_file() else {}
 
 
-def sampling_defaults(folder: Path) -> dict[str, float]:
+def read_sampling_defaults(folder: Path) -> dict[str, float]:
     """What ``generation_config.json`` recommends, as fields of ``SamplingParams``.
 
     Raises:
@@ -38,7 +38,7 @@ def sampling_defaults(folder: Path) -> dict[str, float]:
     return defaults
 
 
-def end_tokens(*sources: Mapping[str, Any]) -> tuple[int, ...]:
+def parse_end_tokens(*sources: Mapping[str, Any]) -> tuple[int, ...]:
     """The end tokens of several files, each once, in order. Raises ModelLoadError."""
     tokens: dict[int, None] = {}
     for source in sources:

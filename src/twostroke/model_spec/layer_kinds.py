@@ -15,7 +15,7 @@ PATTERN = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe
 MAX_LAYERS = 10_000
 
 
-def layer_kinds(fields: ConfigFields, model_type: str) -> list[str | None]:
+def read_layer_kinds(fields: ConfigFields, model_type: str) -> list[str | None]:
     """The kind of every layer; ``None`` where all of a model's layers are of one kind.
 
     Raises:
@@ -24,7 +24,7 @@ def layer_kinds(fields: ConfigFields, model_type: str) -> list[str | None]:
     stated = _stated_kinds(fields, model_type)
     if model_type == "nemotron_h":  # its list is what counts, as in transformers
         return list(stated)
-    num_layers = fields.integer("num_hidden_layers", most=MAX_LAYERS)
+    num_layers = fields.integer("num_hidden_layers", maximum=MAX_LAYERS)
     if stated and len(stated) != num_layers:
         raise ModelLoadError(
             f"config.json: layer_types has {len(stated)} entries for {num_layers} layers",

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from twostroke.core.errors import ModelLoadError
-from twostroke.model_spec.attention_layers import attention
+from twostroke.model_spec.attention_layers import read_attention
 from twostroke.model_spec.config_fields import ConfigFields, short
 from twostroke.model_spec.families import FAMILIES, SAME
-from twostroke.model_spec.feed_forward import feed_forward
-from twostroke.model_spec.generation_config import end_tokens, read_generation
+from twostroke.model_spec.feed_forward import read_feed_forward
+from twostroke.model_spec.generation_config import parse_end_tokens, read_generation
 from twostroke.model_spec.json_files import read_object
-from twostroke.model_spec.layer_kinds import layer_kinds
+from twostroke.model_spec.layer_kinds import read_layer_kinds
 from twostroke.model_spec.layer_specs import LayerSpec, Linears, LinearSpec, Part
 from twostroke.model_spec.number_formats import stated_quantization, stored_format
-from twostroke.model_spec.recurrent_layers import recurrent
+from twostroke.model_spec.recurrent_layers import read_recurrent
 from twostroke.model_spec.rope import read_rope
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.model_spec.unquantised import Unquantised
@@ -86,7 +86,7 @@ def parse_model(
         format=stored_format(raw),
         dtype=_dtype(raw),
         quantization=str(quantization)[:40] if quantization else "",
-        eos_token_ids=end_tokens(generation or {}, raw),
+        eos_token_ids=parse_end_tokens(generation or {}, raw),
     )
 
 
@@ -117,7 +117,7 @@ def _layers(fields: ConfigFields, model_type: str, hidden: int) -> tuple[LayerSp
     unquantised = Unquantised(fields.raw)
     layers = [
         _as_stored(_layer(fields, model_type, hidden, index, kind), unquantised, index)
-        for index, kind in enumerate(layer_kinds(fields, model_type))
+        for index, kind in enumerate(read_layer_kinds(fields, model_type))
     ]
     return tuple(replace(layer, count=sum(1 for _ in same)) for layer, same in groupby(layers))
 
@@ -130,12 +130,14 @@ def _layer(
     attends = kind not in ("linear_attention", "mlp", "moe")
     mlp, experts = None, None
     if branches == 2 or kind in ("mlp", "moe"):
-        mlp, experts = feed_forward(fields, model_type, hidden, index, kind)
+        mlp, experts = read_feed_forward(fields, model_type, hidden, index, kind)
     return LayerSpec(
         1,
         family.norms * hidden,
-        attention(fields, model_type, hidden, index, kind) if attends else None,
-        recurrent(fields, model_type, hidden) if kind in ("linear_attention", "hybrid") else None,
+        read_attention(fields, model_type, hidden, index, kind) if attends else None,
+        read_recurrent(fields, model_type, hidden)
+        if kind in ("linear_attention", "hybrid")
+        else None,
         mlp,
         experts,
         branches,

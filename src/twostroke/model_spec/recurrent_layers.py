@@ -69,7 +69,7 @@ MAMBA2 = {
 }
 
 
-def recurrent(fields: ConfigFields, model_type: str, hidden: int) -> RecurrentSpec:
+def read_recurrent(fields: ConfigFields, model_type: str, hidden: int) -> RecurrentSpec:
     """The part of a layer that keeps a state. Raises ModelLoadError."""
     kind = FAMILIES[model_type].recurrent
     if kind == "mamba":

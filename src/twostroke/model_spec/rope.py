@@ -12,7 +12,7 @@ from typing import Any
 
 from twostroke.model_spec.config_fields import ConfigFields
 
-# Kinds whose values are read. Files may state others; who computes angles refuses them.
+# Kinds whose values are read. Files may state others; ``models.support`` refuses them.
 SCALED = ("linear", "llama3", "yarn")
 
 
@@ -68,7 +68,7 @@ def read_rope(fields: ConfigFields, max_length: int) -> RopeSpec:
     )
 
 
-def rotary_fraction(fields: ConfigFields) -> float:
+def read_rotary_fraction(fields: ConfigFields) -> float:
     """Share of a head's elements that are rotated."""
     factor = fields.number("partial_rotary_factor", 1.0)
     return _scaling(fields).number("partial_rotary_factor", factor)

@@ -20,7 +20,7 @@ from twostroke.layers.activation import compiled_peaks
 from twostroke.layers.attention.base import AttentionBackend
 from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.sdpa import SdpaBackend
-from twostroke.model_spec.generation_config import sampling_defaults
+from twostroke.model_spec.generation_config import read_sampling_defaults
 from twostroke.model_spec.model_files import resolve_model, weight_files
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.decoder import Decoder
@@ -95,7 +95,7 @@ class TorchExecutor:
         folder = folder or resolve_model(config.model.model, config.model.revision)
         spec = read_runnable(folder)
         recommended = config.model.generation_config == "auto"
-        defaults = sampling_defaults(folder) if recommended else {}
+        defaults = read_sampling_defaults(folder) if recommended else {}
         max_model_len = _max_model_len(config.model.max_model_len, spec)
         quantization = config.model.quantization
         if device.type == "cpu" and (library := load_library()) is not None:

@@ -1,7 +1,7 @@
 """Counter-based random numbers: a uniform is a function of (seed, position) and of nothing else.
 
-There is no state to save, to share or to advance, so a draw does not depend on who else is in the
-batch, on preemption, or on the step in which it happens. Needs numpy only.
+There is no state to save, to share or to advance, so a draw does not depend on the other requests
+of the batch, on preemption, or on the step in which it happens. Needs numpy only.
 """
 
 from __future__ import annotations
