@@ -42,9 +42,6 @@ def read_model(path: Path, model_types: Sequence[str] | None = None) -> ModelSpe
         ModelLoadError: A file is missing or unreadable, and as ``parse_model`` says.
     """
     file = path / "config.json" if path.is_dir() else path
-    if file != path and not file.exists():
-        hint = "give a Hugging Face checkpoint folder: config.json and safetensors"
-        raise ModelLoadError(f"cannot read {path}: it has no config.json", hint=hint)
     raw = read_object(file, "give a config.json of a Hugging Face checkpoint, or its folder")
     return parse_model(raw, read_generation(file.parent), model_types)
 

@@ -28,7 +28,14 @@ _REFUSED_ROPE = {
 
 
 def read_runnable(folder: Path) -> ModelSpec:
-    """Read a checkpoint's ``config.json``. Raises ModelLoadError as ``check_runnable`` does."""
+    """Read the ``config.json`` of a checkpoint's folder.
+
+    Raises:
+        ModelLoadError: As ``read_model`` and ``check_runnable`` say.
+    """
+    if not (folder / "config.json").is_file():
+        hint = "give a Hugging Face checkpoint folder: config.json and safetensors"
+        raise ModelLoadError(f"{folder} has no config.json", hint=hint)
     spec = read_model(folder, MODEL_TYPES)
     check_runnable(spec)
     return spec
