@@ -105,7 +105,7 @@ def test_equals_sdpa_on_any_mix(
     assert torch.equal(outputs[0][2], outputs[1][2])
 
 
-def test_a_request_does_not_depend_on_its_company(library: Library) -> None:
+def test_a_request_does_not_depend_on_the_rest_of_the_batch(library: Library) -> None:
     # Company also decides how many heads a task takes at once.
     generator = torch.Generator().manual_seed(1)
     caches = [torch.randn(60, BLOCK_SIZE, 8, 64, generator=generator).bfloat16() for _ in range(2)]

@@ -95,7 +95,7 @@ def test_rows_alone_are_what_they_are_among_all(
         assert states(rows[:0])[0].shape == (0, 64)
 
 
-def test_the_last_layer_ends_early_where_nobody_draws(tmp_path: Path) -> None:
+def test_the_last_layer_ends_early_for_rows_without_a_draw(tmp_path: Path) -> None:
     """A chunk before the last: only rows that go on differ from what came into the last layer."""
     driver = load(tmp_path, "llama")
     model = driver.executor.model

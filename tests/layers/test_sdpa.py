@@ -74,7 +74,7 @@ class Requests:
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_any_chunking_in_any_company_gives_the_formula(data: st.DataObject) -> None:
+def test_any_chunking_in_any_batch_gives_the_formula(data: st.DataObject) -> None:
     group = data.draw(st.sampled_from([(4, 4), (4, 2), (6, 2), (4, 1)]))
     windows: list[int | None] = data.draw(st.sampled_from(WINDOWS))
     lengths = data.draw(st.lists(st.integers(1, 60), min_size=1, max_size=5))
@@ -96,7 +96,7 @@ def test_any_chunking_in_any_company_gives_the_formula(data: st.DataObject) -> N
 
 
 @pytest.mark.parametrize("window", [None, 6])
-def test_nan_in_another_request_reaches_nobody(window: int | None) -> None:
+def test_nan_of_a_request_stays_its_own(window: int | None) -> None:
     requests = Requests([6, 40, 6], 4, 2, [window, window], seed=3)
     requests.step({0: 5, 1: 39, 2: 5}, 0)
     for part in requests.qkv[1]:

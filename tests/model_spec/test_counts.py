@@ -234,7 +234,7 @@ def test_distinct_experts() -> None:
     assert experts.expected_distinct(2) == pytest.approx(2 + 2 * (1 - 2 / 8))
 
 
-def test_kinds_of_layers_are_told_apart() -> None:
+def test_equal_layers_in_a_row_are_one_run() -> None:
     mixed = parse_model(configs.GPT_OSS_20B)
     assert [layer.attention.window for layer in mixed.layers if layer.attention] == [128, None] * 12
     deepseek = parse_model(configs.DEEPSEEK_V3)

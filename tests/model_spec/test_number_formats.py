@@ -22,7 +22,7 @@ def test_formats_are_read_from_the_checkpoint() -> None:
     assert parse_model({**configs.LLAMA_8B, **packed}).format == "fp8"
 
 
-def test_an_unknown_quantisation_matters_only_to_who_asks_for_it() -> None:
+def test_an_unknown_quantisation_is_refused_only_where_it_is_used() -> None:
     novel = parse_model(
         {**configs.LLAMA_8B, "quantization_config": {"quant_method": "novel", "bits": 3}}
     )

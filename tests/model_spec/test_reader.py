@@ -49,6 +49,25 @@ def test_sliding_windows_follow_each_family() -> None:
     )
 
 
+def test_defaults_are_those_of_transformers() -> None:
+    """Absent and null differ for a few families; others ignore what Llama reads."""
+    absent = {name: v for name, v in tiny_config("mistral").items() if "key_value" not in name}
+    absent["num_attention_heads"] = 16
+
+    def kv_heads(raw: dict[str, Any]) -> int:
+        attention = parse_model(raw).layers[0].attention
+        assert attention is not None
+        return attention.kv_heads
+
+    assert kv_heads(absent) == 8 and kv_heads({**absent, "num_key_value_heads": None}) == 16
+    assert kv_heads({**absent, "model_type": "llama"}) == 16
+    assert parse_model(absent).sliding_windows == (4096, 4096)
+    kinds = ["sliding_attention"] * 2
+    assert parse_model(tiny_config("qwen3", layer_types=kinds)).sliding_windows == (None, None)
+    biased = parse_model(tiny_config("mistral", attention_bias=True))
+    assert biased == parse_model(tiny_config("mistral"))
+
+
 def test_end_tokens_come_from_both_files(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(tiny_config("llama", eos_token_id=2)))
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 2]}))

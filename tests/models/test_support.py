@@ -45,6 +45,16 @@ def test_the_number_of_parameters_is_that_of_the_checkpoint(model_type: str, tie
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings must be true or false"),
         ({"eos_token_id": "</s>"}, "eos_token_id must be token ids"),
+        ({"max_position_embeddings": None}, "max_position_embeddings is missing"),
+        ({"num_local_experts": 4}, "only layers of attention and a dense MLP"),
+        ({"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1, "mscale_all_dim": 1}},
+            "mscale and mscale_all_dim",
+        ),
+        ({"model_type": "qwen3_vl_text"}, "unknown architecture: model_type is 'qwen3_vl_text'"),
+        ({"model_type": "qwen3_moe"}, "unknown architecture: model_type is 'qwen3_moe'"),
         ({"layer_types": ["full_attention"]}, "layer_types has 1 entries for 2 layers"),
         (
             {"layer_types": ["full_attention", "chunked_attention"]},

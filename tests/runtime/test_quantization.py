@@ -74,7 +74,7 @@ def test_pilot_answers_with_int8_weights() -> None:
     assert rounded[:30] == exact[:30]
 
 
-def test_an_answer_does_not_depend_on_its_company(instruction_set: str) -> None:
+def test_an_answer_does_not_depend_on_the_rest_of_the_batch(instruction_set: str) -> None:
     """Also in bfloat16: the kernels add in one order for any number of rows and any chunks."""
     llm = LLM("pilot")
     questions = [

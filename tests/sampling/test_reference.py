@@ -99,7 +99,7 @@ def test_fast_equals_reference(batch: tuple[Tensor, list[Request]]) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(batches(), st.randoms(use_true_random=False))
-def test_company_makes_no_difference(batch: tuple[Tensor, list[Request]], random: Any) -> None:
+def test_other_rows_make_no_difference(batch: tuple[Tensor, list[Request]], random: Any) -> None:
     logits, rows = batch
     output = sample(logits, rows)
     order = list(range(len(rows)))
