@@ -66,7 +66,7 @@ def parse_model(
     default_length = UNBOUNDED if family.unbounded else DEFAULT_LENGTH
     quantization = stated_quantization(raw)
     if isinstance(quantization, Mapping) and quantization:
-        quantization = quantization.get("quant_method", "unknown")
+        quantization = quantization.get("quant_method") or "unknown"
     return ModelSpec(
         model_type=model_type,
         hidden_size=hidden,

@@ -55,7 +55,7 @@ class LayerCache:
     window: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class KernelCache:
     """A step's caches as the compiled pass takes them.
 

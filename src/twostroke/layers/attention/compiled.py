@@ -68,7 +68,7 @@ class CompiledBackend:
         return CompiledAttention(cache, self._library, metadata, self._requests)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CompiledAttention:
     """Attention of one step, see ``Attention``. Holds what the call points to."""
 
