@@ -32,7 +32,8 @@ from twostroke.core.step import NewRequest, ScheduledRequest, StepPlan
 from twostroke.kernels.library import load_library
 from twostroke.layers.linear import PackedLinear
 from twostroke.layers.packing import pack
-from twostroke.model_spec.model_config import ModelConfig
+from twostroke.model_spec.spec import ModelSpec
+from twostroke.models.support import read_runnable
 from twostroke.runtime.torch_executor import TorchExecutor
 
 RESULTS = Path(__file__).parent / "results"
@@ -88,7 +89,7 @@ def main(
     probe = Probe()
     for cache in (*executor.kv.keys, *executor.kv.values):
         cache.fill_(0.01)  # pages that nobody wrote to are all one page, which the cache would hold
-    sheet = ModelConfig.from_folder(model)
+    sheet = read_runnable(model)
     points = []
     for context in CONTEXTS:
         for batch in BATCHES:
@@ -146,7 +147,7 @@ def _median(run: Callable[[], object], rounds: int) -> float:
 
 def measure(
     executor: TorchExecutor,
-    sheet: ModelConfig,
+    sheet: ModelSpec,
     machine: Machine,
     batch: int,
     context: int,
@@ -175,9 +176,8 @@ def measure(
     plan = StepPlan(0, 0.0, released=list(plan.scheduled))
     executor.execute(plan)
     read = sheet.num_parameters - sheet.vocab_size * sheet.hidden_size  # an embedding is looked up
-    moved = 2 * read + batch * context * sheet.kv_bytes_per_token(2)
-    heads = sheet.num_layers * sheet.num_heads * sheet.head_dim
-    operations = batch * (2 * read + 4 * context * heads)
+    moved = 2 * read + batch * context * sheet.kv_bytes_per_token()
+    operations = batch * (2 * read + sheet.attention_flops(1, context - 1))
     memory, arithmetic = moved / machine.bandwidth, operations / machine.operations
     bound = "memory" if memory > arithmetic else "arithmetic"
     return Point(batch, context, seconds * 1e3, max(memory, arithmetic) * 1e3, bound, machine)

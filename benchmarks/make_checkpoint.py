@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from twostroke.model_spec.model_config import ModelConfig
-from twostroke.models.decoder import Decoder
+from twostroke.models.registry import decoder_family
+from twostroke.models.support import parse_runnable
 
 SIZES: dict[str, dict[str, int]] = {
     "350m": {
@@ -68,15 +68,15 @@ def model_json(size: dict[str, int]) -> dict[str, Any]:
 def write_weights(raw: dict[str, Any], path: Path, seed: int = 0) -> int:
     """Random weights; returns their number."""
     generator = torch.Generator().manual_seed(seed)
-    config = ModelConfig.from_dict(raw)
+    spec = parse_runnable(raw)
     tensors = {}
-    for parameter in Decoder.parameters_of(config):
+    for parameter in decoder_family(spec.model_type).parameters(spec):
         for name, shape in parameter.parts:
             ones = name.endswith("norm.weight")
             values = torch.ones(shape) if ones else 0.02 * torch.randn(shape, generator=generator)
             tensors[name] = values.to(torch.bfloat16)
     save_file(tensors, path, metadata={"format": "pt"})
-    return config.num_parameters
+    return spec.num_parameters
 
 
 def write_tokenizer(vocab_size: int, folder: Path) -> None:

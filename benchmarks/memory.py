@@ -23,7 +23,8 @@ import httpx
 from benchmarks.claims.report import Others, environment, environment_text
 from benchmarks.server import running_server
 from twostroke.core.config import parse_size
-from twostroke.model_spec.model_config import ModelConfig
+from twostroke.models.support import read_runnable
+from twostroke.runtime.weights import loaded_bytes
 
 RESULTS = Path(__file__).parent / "results"
 TARGET = 400e6  # bytes beside weights and KV
@@ -108,7 +109,7 @@ def main(
 
 def measure(model: Path, kv: int, quantization: str | None) -> Resident:
     """Start a server, use every block of its cache, read its memory."""
-    config = ModelConfig.from_folder(model)
+    spec = read_runnable(model)
     flags = [
         "--kv-cache-memory",
         str(kv),
@@ -119,16 +120,16 @@ def measure(model: Path, kv: int, quantization: str | None) -> Resident:
         running_server(str(model), Path(folder) / "server.log", *flags) as server,
     ):
         healthy = _status(server.process.pid, "VmRSS")
-        requests = -(-kv // config.kv_bytes_per_token(2) // PROMPT) + CLIENTS
+        requests = -(-kv // int(spec.kv_bytes_per_token()) // PROMPT) + CLIENTS
         with ThreadPoolExecutor(CLIENTS) as pool:
             list(
                 pool.map(
-                    lambda number: _complete(server.url, str(model), config.vocab_size, number),
+                    lambda number: _complete(server.url, str(model), spec.vocab_size, number),
                     range(requests),
                 )
             )
         loaded, peak = (_status(server.process.pid, name) for name in ("VmRSS", "VmHWM"))
-    return Resident(config.weight_bytes(2, quantization), kv, healthy, loaded, peak)
+    return Resident(loaded_bytes(spec, 2, quantization), kv, healthy, loaded, peak)
 
 
 def _complete(url: str, model: str, vocabulary: int, number: int) -> None:

@@ -26,9 +26,9 @@ from torch import Tensor
 from benchmarks.claims.report import Others, environment, environment_text
 from training.bank import hashed_fraction, load_bank
 from twostroke.kernels.library import load_library
-from twostroke.model_spec.model_config import ModelConfig
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.models.decoder import Decoder
+from twostroke.models.support import read_runnable
 from twostroke.runtime.reference import naive_logits
 from twostroke.runtime.weights import load_model
 from twostroke.text.chat_template import ChatTemplate
@@ -80,7 +80,7 @@ def main(checkpoint: Path, *, phrasings: int = 400, out: Path = RESULTS) -> None
     pilot = resolve_model("pilot", None)
     text = held_out(pilot, phrasings)
     draw = random.Random(0)
-    vocabulary = ModelConfig.from_folder(checkpoint).vocab_size
+    vocabulary = read_runnable(checkpoint).vocab_size
     noise = [Passage([draw.randrange(300, vocabulary) for _ in range(128)], 0) for _ in range(8)]
     found = {"pilot": errors(pilot, text, True), checkpoint.name: errors(checkpoint, noise, False)}
     where = environment(
@@ -115,11 +115,11 @@ def held_out(model: Path, count: int) -> list[Passage]:
 
 def errors(folder: Path, sequences: Sequence[Passage], is_text: bool) -> dict[str, Error]:
     """All formats of one model, over the same sequences."""
-    config = ModelConfig.from_folder(folder)
+    spec = read_runnable(folder)
     device, length = torch.device("cpu"), max(len(one.ids) for one in sequences)
     models = {
         name: load_model(
-            folder, config, "bfloat16", device, length, None if name == "bfloat16" else name
+            folder, spec, "bfloat16", device, length, None if name == "bfloat16" else name
         )
         for name in FORMATS
     }

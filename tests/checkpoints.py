@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from twostroke.model_spec.model_config import ModelConfig
-from twostroke.models.decoder import Decoder
+from twostroke.models.registry import decoder_family
+from twostroke.models.support import parse_runnable
 
 TINY: dict[str, Any] = {
     "vocab_size": 96,
@@ -44,12 +44,14 @@ def tiny_config(model_type: str, **changes: Any) -> dict[str, Any]:
 def random_tensors(
     raw: dict[str, Any], seed: int = 0, dtype: torch.dtype = torch.float32, std: float = 0.3
 ) -> dict[str, torch.Tensor]:
-    """Every tensor the checkpoint of ``raw`` must hold. Norms lie around 1, so that forgetting one
-    is noticed.
+    """Every tensor that the checkpoint of ``raw`` must hold.
+
+    Norms lie around 1, so that a missing one is noticed.
     """
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
-    for parameter in Decoder.parameters_of(ModelConfig.from_dict(raw)):
+    spec = parse_runnable(raw)
+    for parameter in decoder_family(spec.model_type).parameters(spec):
         for name, shape in parameter.parts:
             values = torch.randn(shape, generator=generator)
             tensors[name] = (1 + 0.2 * values if "norm" in name else std * values).to(dtype)
@@ -62,8 +64,9 @@ def write_checkpoint(
     tensors: dict[str, torch.Tensor] | None = None,
     shards: int = 1,
 ) -> Path:
-    """Write ``config.json`` and one or several safetensors files (with an index); random weights by
-    default.
+    """Write ``config.json`` and one or several safetensors files (with an index).
+
+    Weights are random by default.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(raw))

@@ -1,6 +1,4 @@
-"""Drives a TorchExecutor with hand-made plans: blocks are handed out in a scrambled order, so that
-tables matter.
-"""
+"""Drives a TorchExecutor with hand-made plans, whose blocks are in a scrambled order."""
 
 from __future__ import annotations
 
@@ -13,6 +11,7 @@ from twostroke.core.config import EngineConfig
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import NewRequest, ScheduledRequest, StepPlan, StepResult
+from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.runtime.torch_executor import TorchExecutor
 
 
@@ -29,9 +28,10 @@ class StepDriver:
         self.reset()
 
     @classmethod
-    def load(cls, folder: Path, **options: Any) -> StepDriver:
+    def load(cls, folder: Path, profiler: Profiler = NO_PROFILE, **options: Any) -> StepDriver:
         settings = {"device": "cpu", "max_num_seqs": 4, "max_model_len": 128, **options}
-        return cls(TorchExecutor.load(EngineConfig.from_flat({"model": str(folder), **settings})))
+        config = EngineConfig.from_flat({"model": str(folder), **settings})
+        return cls(TorchExecutor.load(config, profiler=profiler))
 
     def reset(self) -> None:
         """Drop all requests."""

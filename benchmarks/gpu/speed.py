@@ -63,7 +63,7 @@ def decode_row(folder: Path, device: str, batch: int) -> dict[str, Any]:
     prefill = sum(seconds for tokens, seconds in times if tokens > batch)
     bandwidth, peak = ROOFLINES[device.split(":")[0]]
     read = info.weight_bytes + batch * (PROMPT + OUTPUT / 2) * info.kv_bytes_per_token
-    flops = 2 * executor.model.config.num_parameters * batch * PROMPT
+    flops = 2 * executor.model.spec.num_parameters * batch * PROMPT
     engine.close()
     return {
         "batch": batch,

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.simulator.data import AllReduceRow, AttentionRow, GemmRow
 from benchmarks.simulator.search import Space, search
 from benchmarks.simulator.vector import GemmBatch
-from twostroke.model_spec.model_sheet import Attention
+from twostroke.model_spec.layer_specs import AttentionSpec
 from twostroke.simulator.cost.attention_cost import DecodeAttention, PrefillAttention
 from twostroke.simulator.cost.communication import all_reduce_time
 from twostroke.simulator.cost.efficiencies import (
@@ -180,7 +180,7 @@ def decode_seconds(
 ) -> float:
     return (
         DecodeAttention(
-            Attention(row.heads, row.kv_heads, row.dim, row.dim),
+            AttentionSpec(row.heads, row.kv_heads, row.dim, row.dim),
             efficiency=efficiency,
             flops=hardware.dense_flops["bf16"],
             bandwidth=hardware.memory_bandwidth,
@@ -196,7 +196,7 @@ def prefill_seconds(
 ) -> float:
     return (
         PrefillAttention(
-            Attention(row.heads, row.kv_heads, row.dim, row.dim),
+            AttentionSpec(row.heads, row.kv_heads, row.dim, row.dim),
             efficiency=efficiency,
             flops=hardware.dense_flops["bf16"],
             bandwidth=hardware.memory_bandwidth,

@@ -21,8 +21,8 @@ from statistics import median
 
 from benchmarks.simulator.data import ServingRow
 from benchmarks.simulator.search import Space, search
-from twostroke.model_spec.model_reader import model_sheet
-from twostroke.model_spec.model_sheet import ModelSheet
+from twostroke.model_spec.reader import parse_model
+from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.cost.configuration import Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import Efficiencies, HostEfficiency
@@ -127,8 +127,8 @@ class Closed:
     def __init__(self, hardware: HardwareSheet, efficiencies: Efficiencies) -> None:
         self.hardware = hardware
         self.efficiencies = efficiencies
-        self.sheets: dict[str, ModelSheet] = {
-            name: model_sheet(config) for name, config in CONFIGS.items()
+        self.sheets: dict[str, ModelSpec] = {
+            name: parse_model(config) for name, config in CONFIGS.items()
         }
         self._bases: dict[tuple[str, str, int, str], RooflineCostModel] = {}
 

@@ -13,17 +13,24 @@ from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.observability.process import age_of_process
+from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from twostroke.runtime.speed_probe import SpeedProbe
 
 
-def load_engine(config: EngineConfig, *, served_model_name: str | None = None) -> LLMEngine:
+def load_engine(
+    config: EngineConfig,
+    *,
+    served_model_name: str | None = None,
+    profiler: Profiler = NO_PROFILE,
+) -> LLMEngine:
     """Load model and tokenizer side by side.
 
     Args:
         served_model_name: The model's name in metrics; by default as in ``config``.
+        profiler: Measures the parts of each step.
 
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: With a hint that says what to change.
@@ -40,10 +47,16 @@ def load_engine(config: EngineConfig, *, served_model_name: str | None = None) -
         loaded_tokenizer = (
             tokenizer.result()
         )  # before the weights: what is wrong with it should be said in seconds
-        executor = TorchExecutor.load(config, folder)
+        executor = TorchExecutor.load(config, folder, profiler=profiler)
         seconds["ready"] = age_of_process()
         executor.info.load_seconds.update(seconds)
-        return LLMEngine(executor, loaded_tokenizer, config, served_model_name=served_model_name)
+        return LLMEngine(
+            executor,
+            loaded_tokenizer,
+            config,
+            served_model_name=served_model_name,
+            profiler=profiler,
+        )
 
 
 def make_speed_probe(device: str) -> SpeedProbe:

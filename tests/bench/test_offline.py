@@ -1,6 +1,4 @@
-"""`twostroke bench offline`: counts are exact, whatever the batch size, and steps are told
-apart.
-"""
+"""`twostroke bench offline`: counts are exact for any batch size, by kind of step."""
 
 from __future__ import annotations
 
@@ -12,13 +10,13 @@ import pytest
 
 from tests.fakes import FakeExecutor
 from tests.text.tiny_tokenizers import byte_level
-from twostroke.bench.offline import run_offline
+from twostroke.bench.offline import OfflineProfile, run_offline
 from twostroke.bench.options import OfflineBenchOptions
 from twostroke.cli.main import run
 from twostroke.core.errors import ConfigError, RequestFailedError, RequestTooLargeError
 from twostroke.core.output import RequestOutput
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.observability.profile import COMPONENTS
+from twostroke.observability.profile import COMPONENTS, NO_PROFILE, Profiler, StepProfiler
 from twostroke.text.tokenizer import Tokenizer
 
 
@@ -26,8 +24,8 @@ def options(**fields: Any) -> OfflineBenchOptions:
     return OfflineBenchOptions(**{"num_prompts": 6, "input_len": 8, "output_len": 5, **fields})
 
 
-def make_engine() -> LLMEngine:
-    return LLMEngine(FakeExecutor(), Tokenizer(byte_level()))
+def make_engine(profiler: Profiler = NO_PROFILE) -> LLMEngine:
+    return LLMEngine(FakeExecutor(), Tokenizer(byte_level()), profiler=profiler)
 
 
 @pytest.mark.parametrize(("batch_size", "prefills"), [(None, 1), (2, 3), (1, 6)])
@@ -50,7 +48,9 @@ def test_counts(batch_size: int | None, prefills: int) -> None:
 
 def test_a_profile_accounts_for_every_step() -> None:
     events: list[RequestOutput] = []
-    result = run_offline(make_engine(), options(batch_size=2), 0, serialise=events.append)
+    profiler = StepProfiler()
+    profile = OfflineProfile(profiler, events.append)
+    result = run_offline(make_engine(profiler), options(batch_size=2), 0, profile=profile)
     assert len(events) == result.output_tokens == 30
     for steps, seconds in (
         (result.prefill_steps, result.prefill_profile),
@@ -74,7 +74,7 @@ def test_what_does_not_fit_or_fails_is_raised() -> None:
 
 
 def test_the_command(monkeypatch: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("twostroke.startup.load_engine", lambda _: make_engine())
+    monkeypatch.setattr("twostroke.startup.load_engine", lambda _, profiler: make_engine(profiler))
     path = tmp_path / "result.json"
     flags = ["--num-prompts", "4", "--batch-size", "2", "--input-len", "8", "--output-len", "3"]
     assert run(["bench", "offline", *flags, "--output-json", str(path)]) == 0

@@ -13,9 +13,10 @@ from benchmarks import growth, make_checkpoint, memory, quantization, steps_in_t
 from tests.benchmarks.test_claims import TINY
 from training.bank import load_bank
 from twostroke.core.config import EngineConfig
-from twostroke.model_spec.model_config import ModelConfig
 from twostroke.model_spec.model_files import resolve_model
+from twostroke.models.support import read_runnable
 from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.runtime.weights import loaded_bytes
 from twostroke.text.tokenizer import Tokenizer
 
 
@@ -32,16 +33,18 @@ def test_a_step_is_judged_by_what_it_must_move_and_multiply(checkpoint: Path) ->
     config = EngineConfig.from_flat(
         {"model": str(checkpoint), "kv_cache_memory": 2**24, "block_size": growth.BLOCK}
     )
-    executor, sheet = TorchExecutor.load(config), ModelConfig.from_folder(checkpoint)
+    executor, sheet = TorchExecutor.load(config), read_runnable(checkpoint)
     slow_memory, slow_products = growth.Machine(1e6, 1e15), growth.Machine(1e15, 1e6)
     kept = sheet.num_parameters - sheet.vocab_size * sheet.hidden_size
     point = growth.measure(executor, sheet, slow_memory, 3, 40, 1)
     assert point.bound == "memory" and point.ms > 0
-    moved = 2 * kept + 3 * 40 * sheet.kv_bytes_per_token(2)
+    moved = 2 * kept + 3 * 40 * sheet.kv_bytes_per_token()
     assert point.roofline_ms == pytest.approx(moved / 1e6 * 1e3)
     point = growth.measure(executor, sheet, slow_products, 3, 40, 1)
     assert point.bound == "arithmetic"
-    attention = 4 * 40 * sheet.num_layers * sheet.num_heads * sheet.head_dim
+    layer = sheet.layers[0].attention
+    assert layer is not None and len(sheet.layers) == 1
+    attention = 4 * 40 * sheet.num_layers * layer.heads * layer.key_dim
     assert point.roofline_ms == pytest.approx(3 * (2 * kept + attention) / 1e6 * 1e3)
     assert executor.inputs.num_live == 0
     executor.close()
@@ -58,7 +61,7 @@ def test_points_are_drawn(tmp_path: Path) -> None:
 
 def test_a_servers_memory_is_read_with_its_cache_in_use(checkpoint: Path) -> None:
     found = memory.measure(checkpoint, 2**24, None)
-    assert found.weights == ModelConfig.from_folder(checkpoint).weight_bytes(2)
+    assert found.weights == loaded_bytes(read_runnable(checkpoint), 2)
     assert 50e6 < found.healthy <= found.peak
     assert found.loaded - found.healthy > 2**23  # pages of the cache are there now
     assert found.beside == found.loaded - found.weights - 2**24
@@ -71,7 +74,7 @@ def test_coarser_weights_diverge_more(checkpoint: Path) -> None:
     assert found["bfloat16"].divergence == 0 and found["bfloat16"].same == 1
     assert 0 < found["int8"].divergence < found["int4"].divergence <= found["int4"].worst
     judged = quantization.errors(checkpoint, [quantization.Passage(passage.ids, 5)], True)
-    vocabulary = ModelConfig.from_folder(checkpoint).vocab_size
+    vocabulary = read_runnable(checkpoint).vocab_size
     assert judged["int8"].perplexity == pytest.approx(
         vocabulary, rel=0.5
     )  # random weights know nothing

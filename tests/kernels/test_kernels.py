@@ -23,7 +23,7 @@ from twostroke.layers.linear import PackedLinear
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.packing import pack, quantize_int4, quantize_int8, rows_of, unpack
 from twostroke.layers.rotary import CompiledRotation, RotaryTable
-from twostroke.model_spec.model_config import RopeConfig
+from twostroke.model_spec.rope import RopeSpec
 
 
 def _load() -> Library:
@@ -177,8 +177,8 @@ def test_norm_rotation_and_activation_equal_pytorch(library: Library) -> None:
     )
     positions = torch.tensor([0, 3, 40])
     heads = _random(3, 5, 32)
-    table = RotaryTable(RopeConfig(), 32, 64, torch.device("cpu"))
-    compiled = RotaryTable(RopeConfig(), 32, 64, torch.device("cpu"), library).rotation(positions)
+    table = RotaryTable(RopeSpec(), 32, 64, torch.device("cpu"))
+    compiled = RotaryTable(RopeSpec(), 32, 64, torch.device("cpu"), library).rotation(positions)
     assert isinstance(compiled, CompiledRotation)
     wanted = table.rotation(positions).apply(heads)
     torch.testing.assert_close(compiled.apply(heads[:, :4]), wanted[:, :4], atol=1e-2, rtol=8e-3)

@@ -1,5 +1,6 @@
-"""Protects: the compiled attention equals the plain reference, for every instruction set, mix of
-lengths and window.
+"""Protects: the compiled attention equals the plain reference.
+
+For every instruction set, mix of lengths and window.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ BLOCK_SIZE = 16
 @pytest.fixture
 def library(instruction_set: str) -> Library:
     """Set to each instruction set in turn."""
-    found = load_library()
-    assert found is not None
-    assert found.instruction_set == instruction_set
-    return found
+    kernels = load_library()
+    assert kernels is not None
+    assert kernels.instruction_set == instruction_set
+    return kernels
 
 
 def _metadata(query_lens: list[int], context_lens: list[int], num_blocks: int) -> AttentionMetadata:
-    """Blocks in random order; what lies beyond a request's own blocks does not exist."""
+    """Blocks in random order; what lies beyond a request's blocks does not exist."""
     order = np.random.default_rng(0).permutation(num_blocks)
     table = np.full((len(context_lens), 20), 2**30, dtype=np.int32)
-    slots, taken = [], 0
+    slots, num_used = [], 0
     for row, (new, context) in enumerate(zip(query_lens, context_lens)):
         count = -(-context // BLOCK_SIZE)
-        table[row, :count] = order[taken : taken + count]
-        taken += count
+        table[row, :count] = order[num_used : num_used + count]
+        num_used += count
         positions = np.arange(context - new, context)
         slots.append(
             table[row, positions // BLOCK_SIZE].astype(np.int64) * BLOCK_SIZE
@@ -91,20 +92,20 @@ def test_equals_sdpa_on_any_mix(
         random(tokens, kv_heads, head_dim),
         random(tokens, kv_heads, head_dim),
     ]
-    found = []
+    outputs = []
     for make in (CompiledBackend, SdpaBackend):
         keys, values = caches[0].clone(), caches[1].clone()
         extra = (library,) if make is CompiledBackend else ()
         backend = make([keys], [values], heads, [window], *extra)
         attention = backend.prepare(_metadata(query_lens, context_lens, num_blocks))
-        found.append((attention(0, *inputs), keys, values))
+        outputs.append((attention(0, *inputs), keys, values))
     tolerance = 2e-5 if dtype is torch.float32 else 2e-2
-    torch.testing.assert_close(found[0][0], found[1][0], atol=tolerance, rtol=tolerance)
-    assert torch.equal(found[0][1], found[1][1])
-    assert torch.equal(found[0][2], found[1][2])
+    torch.testing.assert_close(outputs[0][0], outputs[1][0], atol=tolerance, rtol=tolerance)
+    assert torch.equal(outputs[0][1], outputs[1][1])
+    assert torch.equal(outputs[0][2], outputs[1][2])
 
 
-def test_a_request_does_not_depend_on_its_company(library: Library) -> None:
+def test_a_request_does_not_depend_on_the_rest_of_the_batch(library: Library) -> None:
     # Company also decides how many heads a task takes at once.
     generator = torch.Generator().manual_seed(1)
     caches = [torch.randn(60, BLOCK_SIZE, 8, 64, generator=generator).bfloat16() for _ in range(2)]
@@ -139,8 +140,9 @@ def test_chunks_change_no_bit(
     head_dim: int,
     window: int | None,
 ) -> None:
-    """One row at a time, and tiles of many, add in the same order; what else is in a block is not
-    looked at.
+    """One row at a time, and tiles of many, add in the same order.
+
+    What else is in a block is not looked at.
     """
     generator = torch.Generator().manual_seed(2)
     length = 150
@@ -148,7 +150,7 @@ def test_chunks_change_no_bit(
         torch.randn(length, h, head_dim, generator=generator).to(dtype)
         for h in (heads, kv_heads, kv_heads)
     )
-    found = []
+    outputs = []
     for chunks in ([150], [1] * 150, [70, 1, 2, 50, 27]):
         caches = [
             torch.full((60, BLOCK_SIZE, kv_heads, head_dim), torch.nan, dtype=dtype)
@@ -161,9 +163,9 @@ def test_chunks_change_no_bit(
             attention = backend.prepare(_metadata([count], [done + count], 60))
             parts.append(attention(0, q[rows], k[rows], v[rows]))
             done += count
-        found.append(torch.cat(parts))
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
+        outputs.append(torch.cat(parts))
+    assert torch.equal(outputs[0], outputs[1])
+    assert torch.equal(outputs[0], outputs[2])
 
 
 def test_a_request_without_new_tokens_changes_nothing(library: Library) -> None:

@@ -1,6 +1,4 @@
-"""Protects: all layers in one call compute what the layers called one by one compute, for every
-kind of layer.
-"""
+"""Protects: all layers in one call compute what the layers called one by one compute."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from twostroke.layers import compiled_pass
 from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.layers.pages import fresh_tensor
 from twostroke.models import decoder
-from twostroke.observability.profile import COMPONENTS, Profiler
+from twostroke.observability.profile import COMPONENTS, StepProfiler
 from twostroke.runtime import torch_executor
 
 SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "torch_dtype": "bfloat16"}
@@ -82,8 +80,8 @@ def test_rows_alone_are_what_they_are_among_all(
         driver.reset()
         for name, count in counts.items():
             driver.add(name, TOKENS[:count])
-        found = driver.forward(counts, rows)
-        return found, [
+        hidden = driver.forward(counts, rows)
+        return hidden, [
             cache.clone() for cache in (*driver.executor.kv.keys, *driver.executor.kv.values)
         ]
 
@@ -97,10 +95,8 @@ def test_rows_alone_are_what_they_are_among_all(
         assert states(rows[:0])[0].shape == (0, 64)
 
 
-def test_the_last_layer_ends_early_where_nobody_draws(tmp_path: Path) -> None:
-    """A chunk before the last: only what some row's way goes on for differs from what came into the
-    layer.
-    """
+def test_the_last_layer_ends_early_for_rows_without_a_draw(tmp_path: Path) -> None:
+    """A chunk before the last: only rows that go on differ from what came into the last layer."""
     driver = load(tmp_path, "llama")
     model = driver.executor.model
     assert model.compiled_pass is not None
@@ -131,17 +127,15 @@ def test_the_last_layer_ends_early_where_nobody_draws(tmp_path: Path) -> None:
 def test_without_the_kernels_logits_stay_near(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """bfloat16 by PyTorch's operators alone, as where no compiler was: they round in the same
-    places.
-    """
+    """bfloat16 by PyTorch's operators alone: they round in the same places as the kernels."""
     compiled = logits(load(tmp_path, family))
     for module in (decoder, torch_executor):
         monkeypatch.setattr(module, "load_library", lambda: None)
     driver = load(tmp_path, family)
     assert driver.executor.model.compiled_pass is None
     assert isinstance(driver.executor.backend, SdpaBackend)
-    found = logits(driver)
-    assert (found - compiled).abs().mean() < 0.02 * compiled.abs().mean()
+    by_torch = logits(driver)
+    assert (by_torch - compiled).abs().mean() < 0.02 * compiled.abs().mean()
 
 
 def test_room_grows_with_the_step(instruction_set: str, tmp_path: Path) -> None:
@@ -155,9 +149,7 @@ def test_room_grows_with_the_step(instruction_set: str, tmp_path: Path) -> None:
 def test_a_step_after_one_that_got_no_room_asks_for_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With too little memory the request ends; the next one must not be computed in room that is
-    not there.
-    """
+    """With too little memory a request ends; the next step asks for its room anew."""
     expected = logits(load(tmp_path / "fine", "llama"))
     driver = load(tmp_path / "short", "llama")
     failures: list[Exception] = [OSError(errno.ENOMEM, "Cannot allocate memory"), MemoryError()]
@@ -191,8 +183,9 @@ def test_an_mlp_takes_tokens_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_many_tokens_go_from_one_attention_to_the_next_in_parts(
     instruction_set: str, quantization: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On three threads, parts of at most 4 of 70 and 45 tokens; the others of 1 and 3 tokens are
-    shared as before.
+    """On three threads, parts of at most 4 of 70 and 45 tokens.
+
+    The others of 1 and 3 tokens are shared as before.
     """
     whole = logits(load(tmp_path / "whole", "mistral-window", quantization=quantization))
     monkeypatch.setattr(compiled_pass, "PART_TOKENS", 4)
@@ -207,12 +200,11 @@ def test_a_profile_of_parts_adds_up_to_the_time_that_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiled_pass, "PART_TOKENS", 8)
-    driver = load(tmp_path, "llama")
+    profiler = StepProfiler()
+    driver = load(tmp_path, "llama", profiler=profiler)
     library = load_library()
     assert library is not None
     library.set_num_threads(3)
-    profiler = Profiler()
-    driver.executor.instrument(profiler)
     driver.add("a", TOKENS[:100])
     start = time.perf_counter()
     driver.step({"a": 100})
@@ -223,26 +215,23 @@ def test_a_profile_of_parts_adds_up_to_the_time_that_passed(
 
 
 def test_a_profile_counts_the_kernels_seconds_and_changes_nothing(tmp_path: Path) -> None:
-    driver = load(tmp_path, "llama")
-    before = logits(driver)
-    profiler = Profiler()
-    driver.executor.instrument(profiler)
-    driver.reset()
+    unmeasured = logits(load(tmp_path, "llama"))
+    profiler = StepProfiler()
+    driver = load(tmp_path, "llama", profiler=profiler)
     driver.add("a", TOKENS[:50])
     driver.step({"a": 50})
     seconds = profiler.take()
     for name in ("input building", "attention", "GEMM", "norms, activations", "sampling"):
         assert seconds[name] > 0, name
     assert list(seconds) == list(COMPONENTS)
-    assert torch.equal(logits(driver), before)
+    assert torch.equal(logits(driver), unmeasured)
 
 
 def test_a_profile_without_the_kernels(tmp_path: Path) -> None:
     raw = tiny_config("llama")
-    driver = StepDriver.load(write_checkpoint(tmp_path, raw, random_tensors(raw)), block_size=4)
+    folder, profiler = write_checkpoint(tmp_path, raw, random_tensors(raw)), StepProfiler()
+    driver = StepDriver.load(folder, profiler=profiler, block_size=4)
     assert driver.executor.model.compiled_pass is None
-    profiler = Profiler()
-    driver.executor.instrument(profiler)
     driver.add("a", TOKENS[:50])
     driver.step({"a": 50})
     seconds = profiler.take()

@@ -9,7 +9,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 
 from tests.checkpoints import LLAMA3_ROPE, tiny_config
 from twostroke.layers.rotary import RotaryTable, rope_frequencies
-from twostroke.model_spec.model_config import ModelConfig, RopeConfig
+from twostroke.model_spec.rope import RopeSpec
+from twostroke.models.support import parse_runnable
 
 YARN = {
     "rope_type": "yarn",
@@ -29,7 +30,8 @@ SCALINGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_rotations_equal_those_of_transformers(scaling: dict[str, Any]) -> None:
     raw = tiny_config("llama", head_dim=64, rope_parameters=scaling, max_position_embeddings=8192)
-    config = ModelConfig.from_dict(raw)
+    rope = parse_runnable(raw).rope
+    assert rope is not None
     settings = {
         name: value for name, value in raw.items() if name not in ("model_type", "torch_dtype")
     }
@@ -39,19 +41,19 @@ def test_rotations_equal_those_of_transformers(scaling: dict[str, Any]) -> None:
     expected, _ = apply_rotary_pos_emb(
         heads.transpose(0, 1)[None], heads.transpose(0, 1)[None], cos, sin
     )
-    table = RotaryTable(config.rope, 64, 8192, torch.device("cpu"))
-    found = table.rotation(positions).apply(heads)
-    torch.testing.assert_close(found, expected[0].transpose(0, 1), atol=2e-4, rtol=1e-4)
+    table = RotaryTable(rope, 64, 8192, torch.device("cpu"))
+    rotated = table.rotation(positions).apply(heads)
+    torch.testing.assert_close(rotated, expected[0].transpose(0, 1), atol=2e-4, rtol=1e-4)
 
 
 def test_position_zero_is_no_rotation_and_the_dtype_is_kept() -> None:
     heads = torch.randn(2, 3, 8).bfloat16()
-    rotation = RotaryTable(RopeConfig(), 8, 4, torch.device("cpu")).rotation(torch.tensor([0, 0]))
+    rotation = RotaryTable(RopeSpec(), 8, 4, torch.device("cpu")).rotation(torch.tensor([0, 0]))
     assert torch.equal(rotation.apply(heads), heads)
 
 
 def test_a_yarn_ramp_of_no_width_is_finite() -> None:
     frequencies, _ = rope_frequencies(
-        RopeConfig(kind="yarn", factor=2.0, original_length=6, theta=1e6), 64
+        RopeSpec(kind="yarn", factor=2.0, original_length=6, theta=1e6), 64
     )
     assert bool(torch.isfinite(frequencies).all())

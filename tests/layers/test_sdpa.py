@@ -17,9 +17,7 @@ WINDOWS: list[list[int | None]] = [[None, None], [5, 5], [None, 3], [1, 40]]
 
 
 class Requests:
-    """Sequences of random queries, keys and values, attended in arbitrary chunks through one paged
-    cache.
-    """
+    """Random queries, keys and values, attended in arbitrary chunks through one paged cache."""
 
     def __init__(
         self, lengths: list[int], heads: int, kv_heads: int, windows: list[int | None], seed: int
@@ -45,8 +43,9 @@ class Requests:
         self.done = [0] * len(lengths)
 
     def step(self, counts: dict[int, int], layer: int) -> dict[int, torch.Tensor]:
-        """Attend the next ``counts[r]`` tokens of each request r in both layers; returns those of
-        ``layer``.
+        """Attend the next ``counts[r]`` tokens of each request r in both layers.
+
+        Returns those of ``layer``.
         """
         rows = list(counts)
         spans = [(r, self.done[r], self.done[r] + counts[r]) for r in rows]
@@ -63,10 +62,10 @@ class Requests:
             torch.cat([self.qkv[r][i][first:last] for r, first, last in spans]) for i in range(3)
         )
         attention = self.backend.prepare(metadata)
-        found = [attention(index, q, k, v) for index in range(LAYERS)][layer]
+        attended = [attention(index, q, k, v) for index in range(LAYERS)][layer]
         for r, _, last in spans:
             self.done[r] = last
-        return dict(zip(rows, torch.split(found, [counts[r] for r in rows])))
+        return dict(zip(rows, torch.split(attended, [counts[r] for r in rows])))
 
     def expected(self, request: int, layer: int) -> torch.Tensor:
         q, k, v = self.qkv[request]
@@ -75,7 +74,7 @@ class Requests:
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_any_chunking_in_any_company_gives_the_formula(data: st.DataObject) -> None:
+def test_any_chunking_in_any_batch_gives_the_formula(data: st.DataObject) -> None:
     group = data.draw(st.sampled_from([(4, 4), (4, 2), (6, 2), (4, 1)]))
     windows: list[int | None] = data.draw(st.sampled_from(WINDOWS))
     lengths = data.draw(st.lists(st.integers(1, 60), min_size=1, max_size=5))
@@ -85,10 +84,10 @@ def test_any_chunking_in_any_company_gives_the_formula(data: st.DataObject) -> N
     while missing := [r for r in outputs if requests.done[r] < lengths[r]]:
         chosen = data.draw(st.lists(st.sampled_from(missing), unique=True, min_size=1))
         size = st.sampled_from([1, 1, 2, 5, 20, 60])
-        found = requests.step(
+        attended = requests.step(
             {r: min(data.draw(size), lengths[r] - requests.done[r]) for r in chosen}, layer
         )
-        for r, out in found.items():
+        for r, out in attended.items():
             outputs[r].append(out)
     for r, parts in outputs.items():
         torch.testing.assert_close(
@@ -97,12 +96,12 @@ def test_any_chunking_in_any_company_gives_the_formula(data: st.DataObject) -> N
 
 
 @pytest.mark.parametrize("window", [None, 6])
-def test_nan_in_another_request_reaches_nobody(window: int | None) -> None:
+def test_nan_of_a_request_stays_its_own(window: int | None) -> None:
     requests = Requests([6, 40, 6], 4, 2, [window, window], seed=3)
     requests.step({0: 5, 1: 39, 2: 5}, 0)
     for part in requests.qkv[1]:
         part[39] = torch.nan
-    found = requests.step({0: 1, 1: 1, 2: 1}, 0)
-    assert bool(torch.isnan(found[1]).all())
+    attended = requests.step({0: 1, 1: 1, 2: 1}, 0)
+    assert bool(torch.isnan(attended[1]).all())
     for r in (0, 2):
-        torch.testing.assert_close(found[r], requests.expected(r, 0)[5:], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(attended[r], requests.expected(r, 0)[5:], atol=1e-5, rtol=1e-5)

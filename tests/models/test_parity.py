@@ -1,6 +1,4 @@
-"""Logits against transformers, on tiny random checkpoints: whole sequences and chunks through the
-paged cache.
-"""
+"""Logits equal those of transformers on tiny random checkpoints, whole and in chunks."""
 
 from __future__ import annotations
 
@@ -82,7 +80,7 @@ def load(
 def whole_logits(executor: TorchExecutor) -> torch.Tensor:
     model = executor.model
     with torch.inference_mode():
-        attention = ReferenceAttention(model.config.sliding_windows)
+        attention = ReferenceAttention(model.spec.sliding_windows)
         return model.logits(
             model.forward(torch.tensor(TOKENS), torch.arange(len(TOKENS)), attention)
         )

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from twostroke.observability.profile import ATTENTION, COMPONENTS, GEMM, REST, SAMPLING, Profiler
+import pytest
+
+from twostroke.observability.profile import (
+    ATTENTION,
+    COMPONENTS,
+    GEMM,
+    NO_PROFILE,
+    REST,
+    SAMPLING,
+    Profiler,
+    StepProfiler,
+)
 
 
 class Step:
@@ -10,75 +21,77 @@ class Step:
 
     def __init__(self) -> None:
         self.time = 0.0
-        self.width = 3
+        self.profiler: Profiler = StepProfiler(self.clock)
 
     def clock(self) -> float:
         return self.time
 
     def whole(self) -> str:
-        self.time += 1
-        self.inner(2.0)
-        self.time += 1
-        self.inner(4.0)
-        return "done"
+        with self.profiler.measure(REST):
+            self.time += 1
+            self.inner(2.0)
+            self.time += 1
+            self.inner(4.0)
+            return "done"
 
     def inner(self, seconds: float) -> None:
-        self.time += seconds
-        self.innermost()
+        with self.profiler.measure(GEMM):
+            self.time += seconds
+            with self.profiler.measure(SAMPLING):
+                self.time += 8
 
-    def innermost(self) -> None:
-        self.time += 8
+
+def taken(step: Step) -> dict[str, float]:
+    assert isinstance(step.profiler, StepProfiler)
+    return step.profiler.take()
 
 
-def test_what_runs_inside_another_counts_for_itself_only() -> None:
+def test_what_is_measured_inside_another_counts_for_itself_only() -> None:
     step = Step()
-    profiler = Profiler(step.clock)
-    profiler.replace(step, "innermost", SAMPLING)
-    profiler.replace(step, "inner", GEMM)
-    profiler.replace(step, "whole", REST)
     assert step.whole() == "done"
-    seconds = profiler.take()
+    seconds = taken(step)
     assert list(seconds) == list(COMPONENTS)
     assert (seconds[REST], seconds[GEMM], seconds[SAMPLING]) == (2, 6, 16)
     assert sum(seconds.values()) == step.time == 24
-    assert sum(profiler.take().values()) == 0
+    assert sum(taken(step).values()) == 0
 
 
-def test_seconds_that_a_call_knows_of_itself_are_taken_off_it() -> None:
+def test_credited_seconds_are_taken_off_the_open_measurement() -> None:
     step = Step()
-    profiler = Profiler(step.clock)
-
-    def kernels() -> None:
+    with step.profiler.measure(GEMM):
         step.time += 5
-        profiler.credit(ATTENTION, 3)
-
-    profiler.call(GEMM, kernels)
-    seconds = profiler.take()
+        step.profiler.credit(ATTENTION, 3)
+    seconds = taken(step)
     assert (seconds[GEMM], seconds[ATTENTION]) == (2, 3)
 
 
-def test_a_call_that_raises_is_timed_and_raises() -> None:
+def test_a_part_that_raises_is_measured() -> None:
     step = Step()
-    profiler = Profiler(step.clock)
-
-    def fails() -> None:
+    with pytest.raises(KeyError), step.profiler.measure(GEMM):
         step.time += 5
         raise KeyError("gone")
-
-    try:
-        profiler.call(GEMM, fails)
-    except KeyError:
-        pass
-    else:
-        raise AssertionError("the error was swallowed")
-    profiler.call(REST, step.innermost)
-    seconds = profiler.take()
+    with step.profiler.measure(REST):
+        step.time += 8
+    seconds = taken(step)
     assert (seconds[GEMM], seconds[REST]) == (5, 8)
 
 
-def test_a_stand_in_shows_what_it_stands_for() -> None:
-    profiler = Profiler()
-    holder = Step()
-    holder.__dict__["part"] = Step()
-    profiler.replace(holder, "part", GEMM)
-    assert holder.__dict__["part"].width == 3
+def test_another_clock_takes_over() -> None:
+    profiler = StepProfiler(lambda: 1.0)
+    ticks = iter((10.0, 17.0))
+    profiler.use_clock(lambda: next(ticks))
+    with profiler.measure(GEMM):
+        pass
+    assert profiler.take()[GEMM] == 7
+
+
+def test_without_a_profile_no_clock_is_read() -> None:
+    def clock() -> float:
+        raise AssertionError("the clock was read")
+
+    NO_PROFILE.use_clock(clock)
+    with NO_PROFILE.measure(REST), NO_PROFILE.measure(GEMM):
+        NO_PROFILE.credit(ATTENTION, 1.0)
+    with pytest.raises(KeyError), NO_PROFILE.measure(REST):
+        raise KeyError("not swallowed")
+    assert not NO_PROFILE.enabled

@@ -6,7 +6,7 @@ import torch
 from tests.checkpoints import tiny_config
 from twostroke.core.config import CacheConfig
 from twostroke.core.errors import InsufficientMemoryError
-from twostroke.model_spec.model_config import ModelConfig
+from twostroke.models.support import parse_runnable
 from twostroke.runtime import kv_tensors
 from twostroke.runtime.kv_tensors import KVTensors, plan_num_blocks
 
@@ -36,7 +36,7 @@ def test_number_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tensors_start_at_zero_and_slots_return_to_it() -> None:
-    kv = KVTensors(ModelConfig.from_dict(tiny_config("llama")), 3, 4, torch.bfloat16, CPU)
+    kv = KVTensors(parse_runnable(tiny_config("llama")), 3, 4, torch.bfloat16, CPU)
     assert len(kv.keys) == len(kv.values) == 2
     assert kv.keys[0].shape == (3, 4, 2, 8) and kv.keys[0].dtype == torch.bfloat16
     assert not bool(kv.values[1].any())

@@ -1,6 +1,4 @@
-"""Protects: rounded weights run end to end and stay near what they round; where they cannot work,
-one clear error.
-"""
+"""Protects: rounded weights run end to end and stay near what they round, or are refused."""
 
 from __future__ import annotations
 
@@ -13,18 +11,17 @@ from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from twostroke.core.errors import ConfigError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.llm import LLM
-from twostroke.model_spec.model_config import ModelConfig
 from twostroke.models.decoder import Decoder
+from twostroke.models.support import read_runnable
 from twostroke.runtime.reference import naive_logits
-from twostroke.runtime.weights import load_model
+from twostroke.runtime.weights import load_model, loaded_bytes
 
 RAW = tiny_config("llama", hidden_size=64, intermediate_size=96, torch_dtype="bfloat16")
 TOKENS = [5, 9, 70, 3, 11, 42]
 
 
 def load(folder: Path, quantization: str | None, dtype: str = "auto") -> Decoder:
-    config = ModelConfig.from_folder(folder)
-    return load_model(folder, config, dtype, torch.device("cpu"), 64, quantization)
+    return load_model(folder, read_runnable(folder), dtype, torch.device("cpu"), 64, quantization)
 
 
 @pytest.mark.parametrize(
@@ -44,9 +41,9 @@ def test_probabilities_stay_near(
 @pytest.mark.parametrize("tied", [False, True])
 def test_weights_take_the_bytes_that_were_planned(tmp_path: Path, tied: bool) -> None:
     folder = write_checkpoint(tmp_path, {**RAW, "tie_word_embeddings": tied})
-    config = ModelConfig.from_folder(folder)
+    spec = read_runnable(folder)
     for quantization in (None, "int8", "int4"):
-        planned = config.weight_bytes(2, quantization)
+        planned = loaded_bytes(spec, 2, quantization)
         assert load(folder, quantization).weight_bytes == pytest.approx(planned, rel=0.1)
 
 
@@ -77,10 +74,8 @@ def test_pilot_answers_with_int8_weights() -> None:
     assert rounded[:30] == exact[:30]
 
 
-def test_an_answer_does_not_depend_on_its_company(instruction_set: str) -> None:
-    """Also in bfloat16: the kernels add in one order for any number of rows, and any cut of a
-    prompt.
-    """
+def test_an_answer_does_not_depend_on_the_rest_of_the_batch(instruction_set: str) -> None:
+    """Also in bfloat16: the kernels add in one order for any number of rows and any chunks."""
     llm = LLM("pilot")
     questions = [
         "What is a KV cache?",

@@ -1,5 +1,6 @@
-"""The executor against the naive reference, and its promises: copies, errors, log-probabilities,
-released state.
+"""The executor equals the naive reference, and keeps its promises.
+
+These are copies, errors, log-probabilities and released state.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 import gc
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -53,7 +55,8 @@ def driver(folder: Path) -> StepDriver:
 
 
 def expected_tokens(driver: StepDriver, name: str, count: int, **params: object) -> list[int]:
-    sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": count, **params})  # type: ignore[arg-type]
+    settings: dict[str, Any] = {"temperature": 0.0, "max_tokens": count, **params}
+    sampling = SamplingParams(**settings)
     tokens, _ = generate_naive(
         driver.executor.model, PROMPTS[name], sampling, seed=driver.requests[name].seed
     )
@@ -103,10 +106,10 @@ def test_released_requests_leave_nothing_behind(driver: StepDriver) -> None:
 def test_prompt_logprobs_cover_every_prompt_token_but_the_first_once(driver: StepDriver) -> None:
     request = driver.add("a", PROMPTS["a"], prompt_logprobs=2, logprobs=1)
     parts = [driver.step({"a": count}) for count in (10, 1, 11, 1, 1)]
-    found = [entry for part in parts for entry in part.prompt_logprobs.get("a", [])]
+    scores = [entry for part in parts for entry in part.prompt_logprobs.get("a", [])]
     logprobs = torch.log_softmax(naive_logits(driver.executor.model, request.token_ids), -1)
-    assert [entry.chosen.token_id for entry in found] == PROMPTS["a"][1:]
-    for position, entry in enumerate(found):
+    assert [entry.chosen.token_id for entry in scores] == PROMPTS["a"][1:]
+    for position, entry in enumerate(scores):
         assert entry.chosen.logprob == pytest.approx(
             float(logprobs[position, PROMPTS["a"][position + 1]]), abs=1e-4
         )
@@ -162,7 +165,7 @@ def test_what_lies_beyond_the_window_fails_its_request_too(tmp_path: Path) -> No
 
 
 def test_scores_that_are_not_finite_fail_their_request(tmp_path: Path) -> None:
-    """The last layer's MLP is seen by nothing but the scores of a chunk from which nobody draws."""
+    """The last layer's MLP is seen only in the scores of a chunk from which no token is drawn."""
     tensors = random_tensors(RAW)
     tensors["model.layers.1.mlp.down_proj.weight"][3] = torch.inf
     driver = StepDriver.load(write_checkpoint(tmp_path, RAW, tensors), block_size=4)
@@ -197,10 +200,10 @@ def test_a_forked_request_goes_on_from_a_copied_block(driver: StepDriver) -> Non
     driver.step({"a": 22})
     fork = driver.add("fork", PROMPTS["a"])
     shared, last = driver.blocks["a"][:-1], driver.blocks["a"][-1]
-    own = driver.executor.info.num_blocks - 1
-    driver.blocks["fork"] = [*shared, own]
+    copied = driver.executor.info.num_blocks - 1
+    driver.blocks["fork"] = [*shared, copied]
     fork.num_computed_tokens = 22
-    driver.step({"a": 1, "fork": 1}, copies=[(last, own)])
+    driver.step({"a": 1, "fork": 1}, copies=[(last, copied)])
     driver.step({"a": 1, "fork": 1})
     assert (
         fork.output_token_ids

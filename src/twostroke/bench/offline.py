@@ -15,7 +15,7 @@ from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import GenerationRequest
-from twostroke.observability.profile import SERIALISE, Profiler
+from twostroke.observability.profile import NO_PROFILE, SCHEDULING, SERIALISE, StepProfiler
 
 
 @dataclass(slots=True)
@@ -40,20 +40,38 @@ class OfflineResult:
     decode_profile: Counter[str] = field(default_factory=Counter)
 
 
+@dataclass(frozen=True, slots=True)
+class OfflineProfile:
+    """What a profiled run needs.
+
+    Attributes:
+        profiler: That the engine and its executor were made with.
+        serialise: Makes a client's event of an output.
+    """
+
+    profiler: StepProfiler
+    serialise: Callable[[RequestOutput], object]
+
+    def add_step(self, outputs: Sequence[RequestOutput], seconds: Counter[str]) -> None:
+        """Make the step's events, and add its seconds to those of its kind."""
+        with self.profiler.measure(SERIALISE):
+            for output in outputs:
+                self.serialise(output)
+        seconds.update(self.profiler.take())
+
+
 def run_offline(
     engine: LLMEngine,
     options: OfflineBenchOptions,
     seed: int,
     done: Callable[[], None] = lambda: None,
-    serialise: Callable[[RequestOutput], object] | None = None,
+    profile: OfflineProfile | None = None,
 ) -> OfflineResult:
-    """Run ``options.num_prompts`` random prompts, of which ``batch_size`` at once are in the
-    engine, after a warm-up.
+    """Run ``options.num_prompts`` random prompts, ``batch_size`` at once, after a warm-up.
 
     Args:
         done: Called as each request ends.
-        serialise: Makes a client's event of an output; given, the run is profiled
-            (``Engine.instrument``).
+        profile: Given, the run is profiled; the engine has the same profiler.
 
     Raises:
         InvalidRequestError: The lengths do not fit the model.
@@ -71,22 +89,9 @@ def run_offline(
         for i in range(options.num_prompts + 1)
     ]
     _run(engine, calls[:1], 1, lambda: None, None)
-    profile = None
-    if serialise is not None:
-        profile = _Profile(Profiler(), serialise)
-        engine.instrument(profile.profiler)
+    if profile is not None:
+        profile.profiler.take()  # the warm-up's
     return _run(engine, calls[1:], options.batch_size or options.num_prompts, done, profile)
-
-
-@dataclass(frozen=True, slots=True)
-class _Profile:
-    profiler: Profiler
-    serialise: Callable[[RequestOutput], object]
-
-    def note(self, outputs: Sequence[RequestOutput], seconds: Counter[str]) -> None:
-        """Make the step's events, and add its seconds to those of its kind."""
-        self.profiler.call(SERIALISE, lambda: [self.serialise(output) for output in outputs])
-        seconds.update(self.profiler.take())
 
 
 def _run(
@@ -94,13 +99,14 @@ def _run(
     calls: Sequence[GenerationRequest],
     most: int,
     done: Callable[[], None],
-    profile: _Profile | None,
+    profile: OfflineProfile | None,
 ) -> OfflineResult:
     result = OfflineResult(
         num_requests=len(calls), input_tokens=sum(len(call.prompt_token_ids) for call in calls)
     )
     waiting = iter(calls)
     under_way, step = 0, -1
+    profiler = profile.profiler if profile else NO_PROFILE
     began = time.perf_counter()
     while True:
         while under_way < most and (call := next(waiting, None)) is not None:
@@ -109,7 +115,9 @@ def _run(
         if not under_way:
             break
         started = time.perf_counter()
-        outputs = engine.step()
+        # What the engine and the executor do not measure themselves is scheduling.
+        with profiler.measure(SCHEDULING):
+            outputs = engine.step()
         seconds = time.perf_counter() - started
         # The latest only: copying all of them each time would cost more and more.
         event = engine.recorder.events(step)[-1]
@@ -117,7 +125,7 @@ def _run(
         prefill = any(share.num_prompt_tokens for share in event.scheduled)
         (result.prefill_steps if prefill else result.decode_steps).append(seconds)
         if profile is not None:
-            profile.note(outputs, result.prefill_profile if prefill else result.decode_profile)
+            profile.add_step(outputs, result.prefill_profile if prefill else result.decode_profile)
         for output in outputs:
             raise_output_error(output)
             result.output_tokens += len(output.token_ids)

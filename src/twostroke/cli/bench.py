@@ -147,28 +147,30 @@ def offline(
     from rich.console import Console
     from rich.progress import Progress
 
-    from twostroke.bench.offline import run_offline
+    from twostroke.bench.offline import OfflineProfile, run_offline
     from twostroke.bench.report import (
         offline_report,
         print_offline_report,
         print_profile,
         write_json,
     )
+    from twostroke.observability.profile import NO_PROFILE, StepProfiler
     from twostroke.startup import load_engine
 
     run = run or OfflineBenchOptions()
     config = engine_config(model, model_options, cache, scheduler)
     began = datetime.now(UTC)
-    engine = load_engine(config)
+    profiler = StepProfiler() if run.profile else None
+    engine = load_engine(config, profiler=profiler or NO_PROFILE)
     console = Console(stderr=True)
     try:
         with Progress(
             console=console, disable=not console.is_terminal, refresh_per_second=2
         ) as progress:
             task = progress.add_task(config.model.model, total=run.num_prompts)
-            events = stream_events(engine) if run.profile else None
+            profile = OfflineProfile(profiler, stream_events(engine)) if profiler else None
             result = run_offline(
-                engine, run, config.model.seed or 0, lambda: progress.advance(task), events
+                engine, run, config.model.seed or 0, lambda: progress.advance(task), profile
             )
     finally:
         engine.close()

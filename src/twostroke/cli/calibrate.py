@@ -46,7 +46,7 @@ def calibrate(
             as --model.
     """
     from twostroke.model_spec.model_files import resolve_model
-    from twostroke.model_spec.model_reader import read_model
+    from twostroke.model_spec.reader import read_model
     from twostroke.server.version import package_version
     from twostroke.simulator.calibration.calibrate import fit_coefficients
     from twostroke.simulator.cost.efficiencies import load_efficiencies

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from twostroke.observability.metrics import EngineMetrics
+    from twostroke.observability.observer import Observer
     from twostroke.observability.recorder import Recorder
     from twostroke.simulator.results.run import Run
     from twostroke.simulator.scenario import Scenario
@@ -105,7 +107,10 @@ def report(scenario: Scenario, output: OutputOptions) -> None:
         write_files([], earlier, earlier, output)
         return
     scenarios, left_out = keep_fitting(scenarios)
-    runs, new, interrupted = run_all(scenarios, output)
+    metrics = None
+    if output.metrics is not None:
+        metrics = new_metrics(scenarios[0].deployment.model)
+    runs, new, interrupted = run_all(scenarios, output, metrics)
     machine_notes = [note for run in runs for note in _other_machine(run)]
     for note in dict.fromkeys([*left_out, *notes_of(new), *machine_notes]):
         print(f"note: {note}", file=sys.stderr)
@@ -116,7 +121,7 @@ def report(scenario: Scenario, output: OutputOptions) -> None:
         print_run(runs[0], sys.stdout)
     if len(fields) > 1:
         print_comparison(fields, sys.stdout)
-    write_files(runs, new, fields, output)
+    write_files(runs, new, fields, output, metrics)
 
 
 def _other_machine(run: Run) -> Iterator[str]:
@@ -138,9 +143,12 @@ def _other_machine(run: Run) -> Iterator[str]:
 
 
 def run_all(
-    scenarios: list[Scenario], output: OutputOptions
+    scenarios: list[Scenario], output: OutputOptions, metrics: EngineMetrics | None
 ) -> tuple[list[Run], list[dict[str, object]], bool]:
     """Run one scenario after the other, with a progress bar on stderr.
+
+    Args:
+        metrics: Observes all replicas, as if one engine did it all.
 
     Returns:
         The runs, those of a sweep without their steps; ``run_fields`` of each; whether Ctrl-C ended
@@ -163,6 +171,7 @@ def run_all(
     try:
         for path in recordings(output.record, scenarios[0].deployment.replicas):
             recorders.append(new_recorder(path))
+        watching: list[Observer] = [] if metrics is None else [metrics]
         with Progress(
             *columns, console=console, disable=not console.is_terminal, refresh_per_second=4
         ) as progress:
@@ -173,7 +182,10 @@ def run_all(
                     scenario,
                     interval=output.interval,
                     jump=output.jump,
-                    observers=[[recorder] for recorder in recorders],
+                    observers=[
+                        [*recorders[number : number + 1], *watching]
+                        for number in range(scenario.deployment.replicas)
+                    ],
                     progress=partial(progress.advance, task),
                 )
                 fields.append(run_fields(run))
@@ -222,22 +234,35 @@ def new_recorder(path: Path) -> Recorder:
     return Recorder(1, path)
 
 
+def new_metrics(model: str) -> EngineMetrics:
+    from twostroke.observability.metrics import EngineMetrics
+
+    return EngineMetrics(model)
+
+
+def metrics_text(metrics: EngineMetrics, run: Run) -> str:
+    """What the live server's ``/metrics`` would say at the end of the run."""
+    caching = run.scenario.cache.enable_prefix_caching
+    metrics.describe_cache(run.result.total_blocks, run.result.block_size, prefix_caching=caching)
+    return metrics.render()[0].decode()
+
+
 def write_files(
     runs: list[Run],
     new: list[dict[str, object]],
     fields: list[dict[str, object]],
     output: OutputOptions,
+    metrics: EngineMetrics | None = None,
 ) -> None:
     """Write the files that the flags name. ``new`` are the fields of ``runs``."""
     from twostroke.simulator.reports.fields import report_json, requests_csv
     from twostroke.simulator.reports.html import report_html
-    from twostroke.simulator.results.prometheus import render_metrics
 
     texts: tuple[tuple[Path | None, Callable[[], str]], ...] = (
         (output.output_json, lambda: report_json(new)),
         (output.output_html, lambda: report_html(fields)),
         (output.output_csv, lambda: requests_csv(runs)),
-        (output.metrics, lambda: render_metrics(runs[-1])),
+        (output.metrics, lambda: "" if metrics is None else metrics_text(metrics, runs[-1])),
     )
     for path, make in texts:
         if path is not None:

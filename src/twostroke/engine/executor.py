@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from twostroke.core.step import StepPlan, StepResult
-from twostroke.observability.profile import Profiler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +38,6 @@ class ExecutorInfo:
     sampling_defaults: dict[str, float] = field(default_factory=dict)
     device: str = "cpu"
     load_seconds: dict[str, float] = field(default_factory=dict)
-
-
-@runtime_checkable
-class Profiled(Protocol):
-    """An executor that can say where the time of its passes goes."""
-
-    def instrument(self, profiler: Profiler) -> None:
-        """Put timed versions in the places of its components, for good."""
-        ...
 
 
 class Executor(Protocol):

@@ -24,6 +24,7 @@ from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.observability.events import SchedulerStats
 from twostroke.observability.metrics import EngineMetrics
 from twostroke.observability.observer import Observer
+from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.observability.recorder import Recorder
 from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.scheduler import Scheduler
@@ -40,6 +41,7 @@ class LLMEngine:
         clock: Seconds, never falling; a virtual clock under simulation.
         served_model_name: The model's name in metrics; by default as in the configuration.
         observers: More of them, behind text, metrics and recorder.
+        profiler: Divides the time of a step into components; see ``Engine``.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class LLMEngine:
         clock: Callable[[], float] = time.monotonic,
         served_model_name: str | None = None,
         observers: Sequence[Observer] = (),
+        profiler: Profiler = NO_PROFILE,
     ) -> None:
         self.config = config = config or EngineConfig()
         self.tokenizer = tokenizer
@@ -70,8 +73,8 @@ class LLMEngine:
         )
         watching: list[Observer] = [self.metrics, self.recorder, *observers]
         if tokenizer:
-            watching.insert(0, TextWriter(tokenizer, self._stop))
-        self.loop = Engine(self.scheduler, executor, watching, clock=clock)
+            watching.insert(0, TextWriter(tokenizer, self._stop, profiler))
+        self.loop = Engine(self.scheduler, executor, watching, clock=clock, profiler=profiler)
         self._samples: dict[str, list[Request]] = {}  # by the client's id, until the last has ended
 
     @property

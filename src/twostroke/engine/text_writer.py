@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
 from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.observability.profile import DETOKENISE, NO_PROFILE, Profiler
 from twostroke.text.detokenizer import IncrementalDetokenizer
 from twostroke.text.stop_strings import StopChecker
 from twostroke.text.tokenizer import Tokenizer
@@ -27,7 +28,13 @@ class TextWriter:
         stop_request: Ends a request in the scheduler, because a stop string was found.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop_request: Callable[[Request], None]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop_request: Callable[[Request], None],
+        profiler: Profiler = NO_PROFILE,
+    ) -> None:
+        self._profiler = profiler
         self._tokenizer = tokenizer
         self._stop_request = stop_request
         self._samples: dict[tuple[str, int], _SampleText] = {}
@@ -58,10 +65,11 @@ class TextWriter:
 
     def write(self, outputs: Sequence[RequestOutput]) -> None:
         """Set the outputs' texts; mark those as finished that a stop string ends."""
-        for output in outputs:
-            sample = self._samples.get((output.request_id, output.index))
-            if sample is not None:
-                self._write(sample, output)
+        with self._profiler.measure(DETOKENISE):
+            for output in outputs:
+                sample = self._samples.get((output.request_id, output.index))
+                if sample is not None:
+                    self._write(sample, output)
 
     def _write(self, sample: _SampleText, output: RequestOutput) -> None:
         ended = output.finish_reason is not None

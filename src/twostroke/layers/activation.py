@@ -22,9 +22,15 @@ def silu_mul(gate_up: Tensor, library: Library | None) -> Tensor:
     return out
 
 
+# By their names in ``config.json``; each maps ``[rows, 2 * size]`` to ``[rows, size]``.
+GATED_ACTIVATIONS: dict[str, Callable[[Tensor, Library | None], Tensor]] = {
+    "silu": silu_mul,
+    "swish": silu_mul,
+}
+
+
 def compiled_peaks(library: Library) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """Finds the maximum of each row of float32 ``[rows, n]`` on a CPU, and the lowest index at
-    which it is.
+    """Finds the maximum of each row of float32 ``[rows, n]`` on a CPU, and its lowest index.
 
     The maximum of a row with NaN is NaN, as PyTorch's is.
     """

@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from twostroke.kernels.library import COMPONENTS, LayerCall, Library, PassCall
-from twostroke.layers.attention.compiled import CompiledAttention, LayerCache
-from twostroke.layers.linear import PackedLinear
+from twostroke.kernels.library import COMPONENTS, LayerCall, Library, LinearCall, PassCall
+from twostroke.layers.attention.base import KernelCache, LayerCache
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.pages import fresh_tensor
 from twostroke.layers.rotary import RotaryTable
@@ -32,99 +32,135 @@ PART_TOKENS = 128
 MLP_TOKENS = 512
 
 
-@dataclass(frozen=True, slots=True)
-class LayerParts:
-    """One decoder layer; ``qk_norm`` has a weight per head, ``[heads + kv_heads, head_dim]``."""
+# The components of a profile that the kernels' own ones belong to; ``LAYERS`` has the others.
+_PROFILED = {"gemm": GEMM, "attention": ATTENTION}
 
-    input_norm: RMSNorm
-    mlp_norm: RMSNorm
-    qk_norm: RMSNorm | None
-    qkv: PackedLinear
-    output: PackedLinear
-    gate_up: PackedLinear
-    down: PackedLinear
+
+@dataclass(frozen=True, slots=True)
+class CompiledBranch:
+    """One branch of a layer as the kernels run it; its owner keeps alive what it points to.
+
+    Attributes:
+        wide: First product: query, key and value; or gates and ups.
+        narrow: Second product, which adds to the hidden state.
+        qk_norm: A weight per head, ``[heads + kv_heads, head_dim]``.
+    """
+
+    kind: Literal["attention", "mlp"]
+    norm: RMSNorm
+    wide: LinearCall
+    narrow: LinearCall
+    qk_norm: RMSNorm | None = None
+
+
+def compile_layers(
+    layers: Sequence[Sequence[CompiledBranch | None]],
+    rotary: RotaryTable,
+    library: Library,
+    profiler: Profiler,
+) -> CompiledPass | None:
+    """A pass through all layers, or ``None`` if the kernels cannot run some branch of them.
+
+    They run layers of attention and then an MLP, all of one shape.
+    """
+    pairs = []
+    for layer in layers:
+        branches = [branch for branch in layer if branch is not None]
+        if len(branches) < len(layer) or [branch.kind for branch in branches] != [
+            "attention",
+            "mlp",
+        ]:
+            return None
+        pairs.append((branches[0], branches[1]))
+    if len({tuple(map(_shape, pair)) for pair in pairs}) != 1:
+        return None
+    return CompiledPass(pairs, rotary, library, profiler)
 
 
 class CompiledPass:
-    """Runs all layers of a step. One step at a time: it keeps the room for intermediate values."""
+    """Runs all layers of a step. One step at a time: it keeps the room for intermediate values.
 
-    def __init__(self, parts: Sequence[LayerParts], rotary: RotaryTable, library: Library) -> None:
-        self._parts = parts  # keeps alive what the call points to
-        self._rotary = rotary
+    Args:
+        layers: Attention and MLP of each.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[tuple[CompiledBranch, CompiledBranch]],
+        rotary: RotaryTable,
+        library: Library,
+        profiler: Profiler,
+    ) -> None:
+        self._kept = layers, rotary  # keeps alive what the call points to
         self._library = library
-        self._caches: list[LayerCache] | None = None
+        self._profiler = profiler
+        self._caches: Sequence[LayerCache] | None = None
         self._rooms: tuple[Tensor, ...] = ()
         self._tokens = 0
-        self._layers = (LayerCall * len(parts))(*map(_layer_call, parts))
-        first = parts[0]
+        self._first = layers[0]
+        self._layers = (LayerCall * len(layers))(*(_layer_call(*pair) for pair in layers))
+        attention, _ = self._first
         self._call = PassCall(
             layers=self._layers,
-            num_layers=len(parts),
-            hidden=first.qkv.packed.inputs,
+            num_layers=len(layers),
+            hidden=attention.wide.inputs,
             part_tokens=PART_TOKENS,
             mlp_tokens=MLP_TOKENS,
             cos=rotary.cos.data_ptr(),
             sin=rotary.sin.data_ptr(),
-            eps=first.input_norm.eps,
+            eps=attention.norm.eps,
         )
-
-    def instrument(self, profiler: Profiler) -> None:
-        """From now on the kernels read the clock between them, and the profiler is told."""
-        seconds = self._call.seconds = (ctypes.c_double * len(COMPONENTS))()
-        launch = self._launch
-
-        def timed() -> None:
-            launch()
-            for index, name in enumerate(COMPONENTS):
-                profiler.credit(
-                    {"gemm": GEMM, "attention": ATTENTION}.get(name, LAYERS), seconds[index]
-                )
-                seconds[index] = 0.0
-
-        self._launch = timed  # type: ignore[method-assign]
+        # Only then do the kernels read the clock between them.
+        self._seconds = (ctypes.c_double * len(COMPONENTS))() if profiler.enabled else None
+        if self._seconds is not None:
+            self._call.seconds = self._seconds
 
     def __call__(
-        self, x: Tensor, positions: Tensor, attention: CompiledAttention, rows: Tensor | None = None
+        self, x: Tensor, positions: Tensor, cache: KernelCache, rows: Tensor | None = None
     ) -> Tensor:
-        """Take ``x`` [tokens, hidden], which is overwritten, through all layers; returns ``rows``
-        of it.
+        """Take ``x`` [tokens, hidden], which is overwritten, through all layers.
+
+        Returns ``rows`` of it, by default all.
         """
-        self._attach(attention.caches)
+        self._attach(cache.layers)
         tokens = len(x)
         self._make_room(tokens)
         call = self._call
         call.tokens, call.x = tokens, x.data_ptr()
-        call.positions, call.slots = positions.data_ptr(), attention.metadata.slots.data_ptr()
+        call.positions, call.slots = positions.data_ptr(), cache.slots.data_ptr()
         call.kept, call.num_kept = (None, tokens) if rows is None else (rows.data_ptr(), len(rows))
-        call.attention = attention.call
-        self._launch()
+        call.attention = cache.call
+        self._library.layers(ctypes.byref(call))
+        if self._seconds is not None:
+            self._credit(self._seconds)
         return x[: call.num_kept]
 
-    def _launch(self) -> None:
-        self._library.layers(ctypes.byref(self._call))
+    def _credit(self, seconds: ctypes.Array[ctypes.c_double]) -> None:
+        for index, name in enumerate(COMPONENTS):
+            self._profiler.credit(_PROFILED.get(name, LAYERS), seconds[index])
+            seconds[index] = 0.0
 
-    def _attach(self, caches: list[LayerCache]) -> None:
+    def _attach(self, caches: Sequence[LayerCache]) -> None:
         if caches is self._caches:
             return
         self._caches = caches
         for layer, cache in zip(self._layers, caches):
-            layer.keys, layer.values, layer.window = (
-                cache.keys.data_ptr(),
-                cache.values.data_ptr(),
-                cache.window,
-            )
+            layer.keys, layer.values = cache.keys.data_ptr(), cache.values.data_ptr()
+            layer.window = cache.window
 
     def _make_room(self, tokens: int) -> None:
-        """Kept between steps: memory that is given back costs a page fault for each 4 KiB when it
-        is used again.
+        """Room for the step's intermediate values, kept between steps.
+
+        Memory that is given back costs a page fault for each 4 KiB when it is used again.
         """
         if tokens <= self._tokens:
             return
-        first, in_mlp = self._parts[0], min(tokens, MLP_TOKENS)
+        in_mlp = min(tokens, MLP_TOKENS)
+        attention, mlp = self._first
         sizes = (
-            tokens * first.qkv.packed.inputs,
-            max(tokens * first.qkv.packed.outputs, in_mlp * first.gate_up.packed.outputs),
-            max(tokens * first.output.packed.inputs, in_mlp * first.down.packed.inputs),
+            tokens * attention.wide.inputs,
+            max(tokens * attention.wide.outputs, in_mlp * mlp.wide.outputs),
+            max(tokens * attention.narrow.inputs, in_mlp * mlp.narrow.inputs),
         )
         self._rooms = tuple(fresh_tensor([size], torch.bfloat16) for size in sizes)
         self._call.normed, self._call.wide, self._call.narrow = (
@@ -133,13 +169,18 @@ class CompiledPass:
         self._tokens = tokens  # last: an allocation that fails leaves the room that there was
 
 
-def _layer_call(parts: LayerParts) -> LayerCall:
+def _shape(branch: CompiledBranch) -> tuple[int, ...]:
+    wide, narrow = branch.wide, branch.narrow
+    return wide.inputs, wide.outputs, narrow.inputs, narrow.outputs
+
+
+def _layer_call(attention: CompiledBranch, mlp: CompiledBranch) -> LayerCall:
     return LayerCall(
-        input_norm=parts.input_norm.weight.data_ptr(),
-        mlp_norm=parts.mlp_norm.weight.data_ptr(),
-        qk_norm=None if parts.qk_norm is None else parts.qk_norm.weight.data_ptr(),
-        qkv=parts.qkv.call,
-        output=parts.output.call,
-        gate_up=parts.gate_up.call,
-        down=parts.down.call,
+        input_norm=attention.norm.weight.data_ptr(),
+        mlp_norm=mlp.norm.weight.data_ptr(),
+        qk_norm=None if attention.qk_norm is None else attention.qk_norm.weight.data_ptr(),
+        qkv=attention.wide,
+        output=attention.narrow,
+        gate_up=mlp.wide,
+        down=mlp.narrow,
     )

@@ -1,6 +1,4 @@
-"""Linear layers over weights that already exist: PyTorch's, and on a CPU compiled ones over packed
-weights.
-"""
+"""Linear layers over weights that already exist: PyTorch's, and compiled ones on a CPU."""
 
 from __future__ import annotations
 
@@ -12,22 +10,30 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from twostroke.kernels.library import FORMATS, Library, LinearCall
-from twostroke.layers.packing import PackedWeight, can_pack, pack
+from twostroke.layers.packing import PackedWeight, can_pack, pack, rows_of
 
 
 class Linear(Protocol):
-    """``x @ weight.T + bias``. No ``nn.Module``: nothing is trained, and its call overhead shows in
-    small models.
+    """``x @ weight.T + bias``, over a weight ``[out, in]``.
+
+    No ``nn.Module``: nothing is trained, and its call overhead shows in small models.
     """
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Map ``[rows, in]`` to ``[rows, out]``, rounded to x's dtype; then add ``residual``
-        ``[rows, out]``.
-        """
+        """Map ``[rows, in]`` to ``[rows, out]`` in x's dtype; then add ``residual``, if given."""
         ...
 
     def wide(self, x: Tensor) -> Tensor:
         """Map ``[rows, in]`` to float32 ``[rows, out]``."""
+        ...
+
+    def weight_rows(self, indices: Tensor) -> Tensor:
+        """Rows ``indices`` of an exact weight, ``[indices, in]``: an embedding that shares it."""
+        ...
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the weight is kept as it was given, not rounded."""
         ...
 
     @property
@@ -35,11 +41,19 @@ class Linear(Protocol):
         """Bytes of the weight."""
         ...
 
+    @property
+    def kernel_call(self) -> LinearCall | None:
+        """The compiled kernel's arguments but for x and out, valid as long as this lives.
+
+        ``None`` if PyTorch computes.
+        """
+        ...
+
 
 def make_linear(
     weight: Tensor, bias: Tensor | None, quantization: str | None, library: Library | None
 ) -> Linear:
-    """The fastest layer for this weight ``[out, in]``, in place of which it may keep a packed copy.
+    """The fastest layer for this weight ``[out, in]``, of which it may keep a packed copy instead.
 
     Args:
         quantization: ``int8`` or ``int4`` (needs the kernels), ``None`` for the weight's own
@@ -57,6 +71,9 @@ class TorchLinear:
 
     __slots__ = ("bias", "weight")
 
+    is_exact = True
+    kernel_call: LinearCall | None = None
+
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.weight = weight  # [out, in]
         self.bias = bias  # [out]
@@ -68,6 +85,9 @@ class TorchLinear:
     def wide(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias).float()
 
+    def weight_rows(self, indices: Tensor) -> Tensor:
+        return F.embedding(indices, self.weight)
+
     @property
     def nbytes(self) -> int:
         return self.weight.nbytes
@@ -77,17 +97,15 @@ class PackedLinear:
     """The compiled kernel over packed weights, bfloat16 activations on a CPU.
 
     Every output is the sum of its products in the same order, whatever the number of rows: a
-    request's numbers do not depend on who else is in the batch.
-
-    Attributes:
-        call: The kernel's arguments; those that differ from call to call are set by each.
+    request's numbers do not depend on the rest of the batch.
     """
 
     def __init__(self, packed: PackedWeight, bias: Tensor | None, library: Library) -> None:
         self.packed = packed
         self._bias = bias  # keeps alive what the call points to
         self._library = library
-        self.call = LinearCall(
+        # Arguments that differ from call to call are set by each.
+        self._call = LinearCall(
             weight=packed.data.data_ptr(),
             scales=None if packed.scales is None else packed.scales.data_ptr(),
             offsets=None if packed.offsets is None else packed.offsets.data_ptr(),
@@ -96,23 +114,33 @@ class PackedLinear:
             outputs=packed.outputs,
             format=FORMATS[packed.format],
         )
-        self._reference = ctypes.byref(self.call)
+        self._reference = ctypes.byref(self._call)
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        return self._run(
-            x, torch.empty(len(x), self.packed.outputs, dtype=torch.bfloat16), residual
-        )
+        out = torch.empty(len(x), self.packed.outputs, dtype=torch.bfloat16)
+        return self._multiply(x, out, residual)
 
     def wide(self, x: Tensor) -> Tensor:
-        return self._run(x, torch.empty(len(x), self.packed.outputs), None)
+        return self._multiply(x, torch.empty(len(x), self.packed.outputs), None)
+
+    def weight_rows(self, indices: Tensor) -> Tensor:
+        return rows_of(self.packed, indices)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.packed.format == "bfloat16"
 
     @property
     def nbytes(self) -> int:
         return self.packed.nbytes
 
-    def _run(self, x: Tensor, out: Tensor, residual: Tensor | None) -> Tensor:
+    @property
+    def kernel_call(self) -> LinearCall | None:
+        return self._call
+
+    def _multiply(self, x: Tensor, out: Tensor, residual: Tensor | None) -> Tensor:
         rows, stride = x.shape[0], x.stride(0)
-        call = self.call
+        call = self._call
         call.x, call.x_stride, call.rows = x.data_ptr(), stride, rows
         call.out, call.float_out = out.data_ptr(), out.dtype is torch.float32
         call.residual = None if residual is None else residual.data_ptr()

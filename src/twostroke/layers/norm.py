@@ -9,8 +9,9 @@ from twostroke.kernels.library import Library
 
 
 class RMSNorm:
-    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension, computed in float32 and
-    returned in x's dtype.
+    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension.
+
+    Computed in float32 and returned in x's dtype.
 
     Args:
         weight: Its last dimension is normalized over; leading ones broadcast (one row per attention

@@ -1,5 +1,6 @@
-"""Weights rearranged, and for int8 and int4 rounded, as the compiled kernels read them
-(``kernels/cpp/linear.inc``).
+"""Weights rearranged, and maybe rounded, as the compiled kernels read them.
+
+The kernels are in ``kernels/cpp/linear.inc``.
 
 int8: one scale per output, ``max |w| / 127``. int4: one scale per output and 32 inputs, chosen so
 that the largest weight becomes -8 and the whole range -8 .. 7 is used, as in llama.cpp's Q4_0.
@@ -57,8 +58,9 @@ def can_pack(weight: Tensor, format: str) -> bool:
 
 
 def pack(weight: Tensor, format: str) -> PackedWeight:
-    """Pack a bfloat16 weight ``[outputs, inputs]``; outputs are padded to a multiple of 16 with
-    zeros.
+    """Pack a bfloat16 weight ``[outputs, inputs]``.
+
+    Outputs are padded to a multiple of 16 with zeros.
     """
     outputs, inputs = weight.shape
     if outputs % LANES:  # padding by nothing would copy
@@ -77,8 +79,9 @@ def pack(weight: Tensor, format: str) -> PackedWeight:
 
 
 def unpack(packed: PackedWeight) -> Tensor:
-    """The weight as the kernels see it, ``[outputs, inputs]``: bfloat16 as it was, float32 after
-    rounding.
+    """The weight as the kernels see it, ``[outputs, inputs]``.
+
+    bfloat16 as it was, float32 after rounding.
     """
     data, inputs = packed.data, packed.inputs
     if packed.format == "int4":
@@ -94,16 +97,12 @@ def unpack(packed: PackedWeight) -> Tensor:
 
 
 def rows_of(packed: PackedWeight, indices: Tensor) -> Tensor:
-    """Rows ``indices`` [rows] of a bfloat16 weight, ``[rows, inputs]``: an embedding that shares
-    the head's weight.
-    """
+    """Rows ``indices`` [rows] of a bfloat16 weight, ``[rows, inputs]``."""
     return packed.data[indices // LANES, :, indices % LANES].view(len(indices), packed.inputs)
 
 
 def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """``[outputs, inputs]`` to int8 of the same shape and float32 scales ``[outputs]``; ``w ~ q *
-    scale``.
-    """
+    """Round to int8 of the same shape and float32 scales ``[outputs]``; ``w ~ q * scale``."""
     wide = weight.float()
     scales = wide.abs().amax(1) / 127
     q = (wide / scales.clamp(min=torch.finfo(torch.float32).tiny)[:, None]).round_()
@@ -111,9 +110,7 @@ def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantize_int4(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """``[outputs, inputs]`` to int8 in -8 .. 7 of the same shape and float32 scales ``[outputs,
-    inputs / 32]``.
-    """
+    """Round to int8 in -8 .. 7 of the same shape and scales ``[outputs, inputs / 32]``."""
     groups = weight.float().view(len(weight), -1, GROUP)
     largest = groups.gather(
         2, groups.abs().argmax(2, keepdim=True)

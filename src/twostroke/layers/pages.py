@@ -13,8 +13,9 @@ from torch import Tensor
 
 
 def fresh_tensor(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Zeros on the CPU, page-aligned, which the kernel supplies when they are first touched, in
-    huge pages if it can.
+    """Zeros on the CPU, page-aligned.
+
+    The operating system supplies them when they are first touched, in huge pages if it can.
 
     torch.zeros would write them all now, and so would numpy's where the C library has room in a
     heap. Given back, they leave no hole in one either. Decode steps that read their weights from

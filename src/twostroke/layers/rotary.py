@@ -9,17 +9,19 @@ import torch
 from torch import Tensor
 
 from twostroke.kernels.library import Library
-from twostroke.model_spec.model_config import RopeConfig
+from twostroke.model_spec.rope import RopeSpec
+
+# Kinds of stretching for which angles are computed here.
+ROPE_KINDS = ("default", "linear", "llama3", "yarn")
 
 
 class Rotation(Protocol):
     """Angles of one step's tokens, ready to be applied in every layer."""
 
     def apply(self, x: Tensor) -> Tensor:
-        """Rotate heads ``[tokens, heads, head_dim]``, pairing element i with i + head_dim / 2 as
-        Hugging Face does.
+        """Rotate heads ``[tokens, heads, head_dim]``; returns x itself, changed, or a new tensor.
 
-        Returns x itself, changed, or a new tensor.
+        Element i is paired with i + head_dim / 2, as Hugging Face does.
         """
         ...
 
@@ -37,8 +39,9 @@ class TorchRotation(NamedTuple):
 
 
 class CompiledRotation(NamedTuple):
-    """The compiled kernel, in place: bfloat16 on a CPU. Tables are float32 ``[max_length, head_dim
-    / 2]``.
+    """The compiled kernel, in place: bfloat16 on a CPU.
+
+    Tables are float32 ``[max_length, head_dim / 2]``.
     """
 
     positions: Tensor
@@ -54,8 +57,7 @@ class CompiledRotation(NamedTuple):
 
 
 class RotaryTable:
-    """Cosines and sines of every position up to ``max_length``, float32, ``[max_length, head_dim /
-    2]`` each.
+    """Cosines and sines of every position, float32 ``[max_length, head_dim / 2]`` each.
 
     Args:
         library: The compiled kernels, if they are to be used: bfloat16 heads on a CPU.
@@ -65,16 +67,15 @@ class RotaryTable:
 
     def __init__(
         self,
-        config: RopeConfig,
+        rope: RopeSpec,
         head_dim: int,
         max_length: int,
         device: torch.device,
         library: Library | None = None,
     ) -> None:
-        frequencies, scale = rope_frequencies(config, head_dim)
-        angles = (
-            torch.arange(max_length, dtype=torch.float32)[:, None] * frequencies
-        )  # [positions, head_dim / 2]
+        frequencies, scale = rope_frequencies(rope, head_dim)
+        positions = torch.arange(max_length, dtype=torch.float32)
+        angles = positions[:, None] * frequencies  # [positions, head_dim / 2]
         self.cos = (angles.cos() * scale).to(device)
         self.sin = (angles.sin() * scale).to(device)
         self._library = library
@@ -89,50 +90,49 @@ class RotaryTable:
         )
 
 
-def rope_frequencies(config: RopeConfig, head_dim: int) -> tuple[Tensor, float]:
-    """Angle per position of each pair of elements, float32 ``[head_dim / 2]``, and the factor on
-    cosines and sines.
+def rope_frequencies(rope: RopeSpec, head_dim: int) -> tuple[Tensor, float]:
+    """(angle per position of each pair of elements, factor on cosines and sines).
+
+    The angles are float32 ``[head_dim / 2]``.
     """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-    base = 1.0 / (config.theta**exponents)
-    if config.kind == "linear":
-        return base / config.factor, 1.0
-    if config.kind == "llama3":
-        return _llama3(config, base), 1.0
-    if config.kind == "yarn":
-        return _yarn(config, base, head_dim)
+    base = 1.0 / (rope.theta**exponents)
+    if rope.kind == "linear":
+        return base / rope.factor, 1.0
+    if rope.kind == "llama3":
+        return _llama3(rope, base), 1.0
+    if rope.kind == "yarn":
+        return _yarn(rope, base, head_dim)
     return base, 1.0
 
 
-def _llama3(config: RopeConfig, base: Tensor) -> Tensor:
-    """Slow waves are stretched by ``factor``, fast ones kept, and those between interpolated (Llama
-    3.1).
-    """
-    turns = config.original_length * base / (2 * math.pi)  # full turns over the original context
-    smooth = (turns - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor)
-    blended = (1 - smooth) * base / config.factor + smooth * base
-    scaled = torch.where(turns < config.low_freq_factor, base / config.factor, blended)
-    return torch.where(turns > config.high_freq_factor, base, scaled)
+def _llama3(rope: RopeSpec, base: Tensor) -> Tensor:
+    """Llama 3.1: slow waves are stretched by ``factor``, fast ones kept, others interpolated."""
+    turns = rope.original_length * base / (2 * math.pi)  # full turns over the original context
+    smooth = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    blended = (1 - smooth) * base / rope.factor + smooth * base
+    scaled = torch.where(turns < rope.low_freq_factor, base / rope.factor, blended)
+    return torch.where(turns > rope.high_freq_factor, base, scaled)
 
 
-def _yarn(config: RopeConfig, base: Tensor, head_dim: int) -> tuple[Tensor, float]:
+def _yarn(rope: RopeSpec, base: Tensor, head_dim: int) -> tuple[Tensor, float]:
     """Yarn (Peng et al. 2023): a linear ramp over dimensions from kept to stretched frequencies."""
 
     def dimension(turns: float) -> float:
         return (
             head_dim
-            * math.log(config.original_length / (turns * 2 * math.pi))
-            / (2 * math.log(config.theta))
+            * math.log(rope.original_length / (turns * 2 * math.pi))
+            / (2 * math.log(rope.theta))
         )
 
-    low, high = dimension(config.beta_fast), dimension(config.beta_slow)
-    if config.truncate:
+    low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
+    if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
     width = high - low or 0.001  # a ramp of no width would divide by zero
     stretched = ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
-    frequencies = base / config.factor * stretched + base * (1 - stretched)
-    scale = config.attention_factor
+    frequencies = base / rope.factor * stretched + base * (1 - stretched)
+    scale = rope.attention_factor
     if scale is None:
-        scale = 0.1 * math.log(config.factor) + 1.0 if config.factor > 1 else 1.0
+        scale = 0.1 * math.log(rope.factor) + 1.0 if rope.factor > 1 else 1.0
     return frequencies, scale

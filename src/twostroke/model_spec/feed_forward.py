@@ -1,49 +1,63 @@
-"""What follows attention in a layer, as ``config.json`` describes it: an MLP or a mixture of
-experts.
-"""
+"""What follows attention in a layer, as ``config.json`` describes it: an MLP or experts."""
 
 from __future__ import annotations
 
-from twostroke.model_spec.config_fields import ConfigFields
-from twostroke.model_spec.model_sheet import Experts, Linear, Part, whole
+from twostroke.model_spec.config_fields import ConfigFields, short
+from twostroke.model_spec.families import FAMILIES
+from twostroke.model_spec.layer_specs import (
+    ExpertsSpec,
+    Linears,
+    LinearSpec,
+    MlpSpec,
+    Part,
+    whole,
+)
 
-FeedForward = tuple[list[Linear], Experts | None]
+FeedForward = tuple[MlpSpec | None, ExpertsSpec | None]
 
 
-def feed_forward(
+def read_feed_forward(
     fields: ConfigFields, model_type: str, hidden: int, index: int, kind: str | None
 ) -> FeedForward:
-    """The products of layer ``index`` behind attention, and its experts; ``kind`` as in
-    ``layer_types``.
-    """
+    """What follows attention in layer ``index``; ``kind`` as in ``layer_types``."""
     if model_type == "nemotron_h":
         return _nemotron(fields, hidden, sparse=kind == "moe")
+    activation = _activation(fields, model_type)
     if model_type == "granitemoehybrid":
-        return _granite(fields, hidden)
+        return _granite(fields, hidden, activation)
     count = _count(fields, 16 if model_type == "jamba" else 0)
     if not count or not _is_sparse(fields, model_type, index, count):
         name = "intermediate_size_mlp" if model_type == "llama4_text" else "intermediate_size"
-        return list(_mlp("mlp", hidden, fields.integer(name), fields.flag("mlp_bias"))), None
+        size, bias = fields.integer(name), fields.flag("mlp_bias")
+        linears = _gated("mlp", hidden, size, bias)
+        return MlpSpec(size, linears, activation, bias=bias), None
     size = fields.optional("moe_intermediate_size") or fields.integer("intermediate_size")
     bias = model_type == "gpt_oss"
-    linears = [Linear("router", whole(count), hidden, bias=bias, quantised=False)]
-    shared = fields.integer("n_shared_experts", 0, least=0) * size
-    shared = shared or fields.integer("shared_expert_intermediate_size", 0, least=0)
-    shared = size if model_type == "llama4_text" else shared
-    if shared and model_type != "qwen3_moe":
-        linears += _mlp("shared_expert", hidden, shared, False)
+    shared: Linears = (LinearSpec("router", whole(count), hidden, bias=bias, quantised=False),)
+    shared_size = fields.integer("n_shared_experts", 0, minimum=0) * size
+    shared_size = shared_size or fields.integer("shared_expert_intermediate_size", 0, minimum=0)
+    shared_size = size if model_type == "llama4_text" else shared_size
+    if shared_size and model_type != "qwen3_moe":
+        shared += _gated("shared_expert", hidden, shared_size, False)
         if model_type.startswith("qwen"):
-            linears.append(Linear("shared_expert_gate", whole(1), hidden, quantised=False))
+            shared += (LinearSpec("shared_expert_gate", whole(1), hidden, quantised=False),)
     default = {"mixtral": 2, "jamba": 2, "llama4_text": 1}.get(model_type, 4)
-    chosen = fields.integer("num_experts_per_tok", min(default, count), most=count)
-    return linears, Experts(count, chosen, _mlp("expert", hidden, size, bias))
+    chosen = fields.integer("num_experts_per_tok", min(default, count), maximum=count)
+    expert = _gated("expert", hidden, size, bias)
+    return None, ExpertsSpec(count, chosen, expert, shared, activation)
+
+
+def _activation(fields: ConfigFields, model_type: str) -> str:
+    name, default = FAMILIES[model_type].activation
+    value = fields.raw.get(name, default)
+    return value if isinstance(value, str) else short(value)
 
 
 def _count(fields: ConfigFields, default: int) -> int:
     """How many experts a layer has, under whichever name; 0 is as good as none."""
     names = ("num_local_experts", "n_routed_experts", "num_experts")
-    found = [fields.integer(name, least=0) for name in names if fields.raw.get(name) is not None]
-    return next(filter(None, found), 0) if found else default
+    counts = [fields.integer(name, minimum=0) for name in names if fields.raw.get(name) is not None]
+    return next(filter(None, counts), 0) if counts else default
 
 
 def _is_sparse(fields: ConfigFields, model_type: str, index: int, count: int) -> bool:
@@ -51,68 +65,65 @@ def _is_sparse(fields: ConfigFields, model_type: str, index: int, count: int) ->
         return count > 1 and fields.is_turn(index, "expert_layer", period=2, offset=1)
     if model_type == "llama4_text":
         chosen = fields.items("moe_layers")
-        return (
-            index in chosen
-            if chosen
-            else (index + 1) % fields.integer("interleave_moe_layer_step", 1) == 0
-        )
+        every = fields.integer("interleave_moe_layer_step", 1)
+        return index in chosen if chosen else (index + 1) % every == 0
     if model_type in ("deepseek_v2", "deepseek_v3", "glm4_moe"):
         every = fields.integer("moe_layer_freq", 1)
-        return index >= fields.integer("first_k_dense_replace", 0, least=0) and index % every == 0
+        return index >= fields.integer("first_k_dense_replace", 0, minimum=0) and index % every == 0
     if index in fields.items("mlp_only_layers"):
         return False
     return (index + 1) % fields.integer("decoder_sparse_step", 1) == 0
 
 
-def _granite(fields: ConfigFields, hidden: int) -> FeedForward:
+def _granite(fields: ConfigFields, hidden: int, activation: str) -> FeedForward:
     """Every token goes through the shared MLP; experts, if there are any, come on top."""
-    linears = list(
-        _mlp("shared_expert", hidden, fields.integer("shared_intermediate_size", 1024), False)
-    )
-    count = fields.integer("num_local_experts", 8, least=0)
+    size = fields.integer("shared_intermediate_size", 1024)
+    shared = _gated("shared_expert", hidden, size, False)
+    count = fields.integer("num_local_experts", 8, minimum=0)
     if not count:
-        return linears, None
-    linears.append(Linear("router", whole(count), hidden, quantised=False))
-    chosen = fields.integer("num_experts_per_tok", min(2, count), most=count)
-    return linears, Experts(
-        count, chosen, _mlp("expert", hidden, fields.integer("intermediate_size"), False)
-    )
+        return MlpSpec(size, shared, activation), None
+    shared += (LinearSpec("router", whole(count), hidden, quantised=False),)
+    chosen = fields.integer("num_experts_per_tok", min(2, count), maximum=count)
+    expert = _gated("expert", hidden, fields.integer("intermediate_size"), False)
+    return None, ExpertsSpec(count, chosen, expert, shared, activation)
 
 
 def _nemotron(fields: ConfigFields, hidden: int, *, sparse: bool) -> FeedForward:
     """Squared ReLU, so nothing gates; experts may work on a narrower copy of the hidden state."""
-    bias = fields.flag("mlp_bias")
+    bias, activation = fields.flag("mlp_bias"), _activation(fields, "nemotron_h")
     if not sparse:
-        return list(
-            _plain_mlp("mlp", hidden, fields.integer("intermediate_size", 21504), bias)
-        ), None
+        size = fields.integer("intermediate_size", 21504)
+        return MlpSpec(size, _plain("mlp", hidden, size, bias), activation, False, bias), None
     count, size = (
         fields.integer("n_routed_experts", 8),
         fields.integer("moe_intermediate_size", 7688),
     )
-    shared = fields.integer("moe_shared_expert_intermediate_size", 7688)
-    linears = [
-        Linear("router", whole(count), hidden, quantised=False),
-        *_plain_mlp("shared_expert", hidden, shared, bias),
-    ]
+    shared_size = fields.integer("moe_shared_expert_intermediate_size", 7688)
+    shared: Linears = (
+        LinearSpec("router", whole(count), hidden, quantised=False),
+        *_plain("shared_expert", hidden, shared_size, bias),
+    )
     narrow = fields.optional("moe_latent_size")
     if narrow:
-        linears.append(Linear("latent_down", whole(narrow), hidden, bias=bias))
-        linears.append(Linear("latent_up", whole(hidden), narrow, bias=bias))
-    chosen = fields.integer("num_experts_per_tok", min(2, count), most=count)
-    return linears, Experts(count, chosen, _plain_mlp("expert", narrow or hidden, size, False))
+        shared += (
+            LinearSpec("latent_down", whole(narrow), hidden, bias=bias),
+            LinearSpec("latent_up", whole(hidden), narrow, bias=bias),
+        )
+    chosen = fields.integer("num_experts_per_tok", min(2, count), maximum=count)
+    expert = _plain("expert", narrow or hidden, size, False)
+    return None, ExpertsSpec(count, chosen, expert, shared, activation, False)
 
 
-def _mlp(name: str, hidden: int, size: int, bias: bool) -> tuple[Linear, Linear]:
+def _gated(name: str, hidden: int, size: int, bias: bool) -> Linears:
     gate_up = (Part(size, size), Part(size, size))
     return (
-        Linear(f"{name}_gate_up", gate_up, hidden, bias=bias),
-        Linear(f"{name}_down", whole(hidden), size, size, bias=bias),
+        LinearSpec(f"{name}_gate_up", gate_up, hidden, bias=bias),
+        LinearSpec(f"{name}_down", whole(hidden), size, size, bias=bias),
     )
 
 
-def _plain_mlp(name: str, hidden: int, size: int, bias: bool) -> tuple[Linear, Linear]:
+def _plain(name: str, hidden: int, size: int, bias: bool) -> Linears:
     return (
-        Linear(f"{name}_up", (Part(size, size),), hidden, bias=bias),
-        Linear(f"{name}_down", whole(hidden), size, size, bias=bias),
+        LinearSpec(f"{name}_up", (Part(size, size),), hidden, bias=bias),
+        LinearSpec(f"{name}_down", whole(hidden), size, size, bias=bias),
     )

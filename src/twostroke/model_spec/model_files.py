@@ -1,6 +1,4 @@
-"""Where a model's files are: embedded in the package, in a local folder, or on the Hugging Face
-Hub. Torch-free.
-"""
+"""Where a model's files are: embedded, in a local folder, or on the Hugging Face Hub."""
 
 from __future__ import annotations
 

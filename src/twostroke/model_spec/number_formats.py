@@ -1,6 +1,4 @@
-"""Number formats of weights and caches: how many bytes a value takes, and what products are
-computed in.
-"""
+"""Number formats of weights and caches: their exact bits, and what products are computed in."""
 
 from __future__ import annotations
 
@@ -12,32 +10,46 @@ from twostroke.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class WeightFormat:
-    """How linear layers are stored.
+class NumberFormat:
+    """How elements are stored.
 
     Attributes:
-        bits: Of one weight, with its share of the scales.
+        element_bits: Of one element: 4 is half a byte.
         compute: Format that products run in, where the hardware has it.
+        scale_bits: Of the scale (and offset) that ``group`` elements share; 0 if one scale serves
+            so many that it is too little to count.
     """
 
     name: str
-    bits: float
+    element_bits: int
     compute: str
+    scale_bits: int = 0
+    group: int = 1
+
+    @property
+    def bits(self) -> float:
+        """Of one element with its share of the scale."""
+        return self.element_bits + self.scale_bits / self.group
+
+    def bits_of(self, elements: int) -> int:
+        """Bits of so many elements in a row; a last group that is not full has a whole scale."""
+        return elements * self.element_bits + -(-elements // self.group) * self.scale_bits
 
 
 # Scales: float16 and a 4-bit zero per 128 weights (int4); one byte per 16 (nvfp4) or 32 (mxfp4)
-# weights; one float32 per block of 128 by 128 (fp8_block). One scale per row or tensor is too
-# little to count.
-WEIGHT_FORMATS = {
-    "fp32": WeightFormat("fp32", 32, "fp32"),
-    "bf16": WeightFormat("bf16", 16, "bf16"),
-    "fp8": WeightFormat("fp8", 8, "fp8"),
-    "fp8_block": WeightFormat("fp8_block", 8 + 32 / 128**2, "fp8"),
-    "int8": WeightFormat("int8", 8, "int8"),
-    "int4": WeightFormat("int4", 4 + 20 / 128, "bf16"),
-    "nvfp4": WeightFormat("nvfp4", 4 + 8 / 16, "fp4"),
-    "mxfp4": WeightFormat("mxfp4", 4 + 8 / 32, "fp4"),
-}
+# weights; one float32 per block of 128 by 128 (fp8_block).
+_FORMATS = (
+    NumberFormat("fp32", 32, "fp32"),
+    NumberFormat("bf16", 16, "bf16"),
+    NumberFormat("fp8", 8, "fp8"),
+    NumberFormat("fp8_block", 8, "fp8", scale_bits=32, group=128**2),
+    NumberFormat("int8", 8, "int8"),
+    NumberFormat("int4", 4, "bf16", scale_bits=20, group=128),
+    NumberFormat("nvfp4", 4, "fp4", scale_bits=8, group=16),
+    NumberFormat("mxfp4", 4, "fp4", scale_bits=8, group=32),
+)
+WEIGHT_FORMATS = {format_.name: format_ for format_ in _FORMATS}
+CACHE_FORMATS = {name: WEIGHT_FORMATS[name] for name in ("fp32", "bf16", "fp8", "int8")}
 _SAME = {
     "auto": "bf16",
     "float32": "fp32",
@@ -50,40 +62,41 @@ _SAME = {
     "awq": "int4",
     "gptq": "int4",
 }
-CACHE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0}
 
 
-def weight_format(name: str) -> WeightFormat:
-    """Look a format up by its name or by that of the dtype (``bfloat16``, ``auto``). Raises
-    ConfigError.
-    """
-    found = WEIGHT_FORMATS.get(_SAME.get(name, name))
-    if found is None:
-        known = ", ".join(WEIGHT_FORMATS)
+def weight_format(name: str) -> NumberFormat:
+    """A format by its name or by that of a dtype (``bfloat16``, ``auto``). Raises ConfigError."""
+    format_ = WEIGHT_FORMATS.get(_SAME.get(name, name))
+    if format_ is None:
+        names = ", ".join(WEIGHT_FORMATS)
         raise ConfigError(
-            f"unknown weight format {name!r}", hint=f"--weight-dtype takes another; known: {known}"
+            f"unknown weight format {name!r}", hint=f"--weight-dtype takes another; known: {names}"
         )
-    return found
+    return format_
+
+
+def cache_format(name: str) -> NumberFormat:
+    """A format of keys and values by its name or by that of a dtype. Raises ConfigError."""
+    format_ = CACHE_FORMATS.get(_SAME.get(name, name))
+    if format_ is None:
+        raise ConfigError(
+            f"unknown KV cache format {name!r}", hint="known: auto, " + ", ".join(CACHE_FORMATS)
+        )
+    return format_
 
 
 def cache_bytes(name: str) -> float:
-    """Bytes of one key or value in the cache. Raises ConfigError."""
-    found = CACHE_BYTES.get(_SAME.get(name, name))
-    if found is None:
-        raise ConfigError(
-            f"unknown KV cache format {name!r}", hint="known: auto, " + ", ".join(CACHE_BYTES)
-        )
-    return found
+    """Bytes of one key or value in the cache, with its share of the scale. Raises ConfigError."""
+    return cache_format(name).bits / 8
 
 
 def stored_format(raw: Mapping[str, Any]) -> str:
-    """The weight format that a ``config.json`` states: its ``quantization_config``, or else its
-    dtype.
+    """The weight format that a ``config.json`` states by its quantization or its dtype.
 
-    One that is not known here is given in its own words: nobody needs it who asks for another
-    (``weight_format`` refuses it).
+    An unknown one is given in the file's words: only ``weight_format`` refuses it, and another
+    format may be asked for.
     """
-    quantization = raw.get("quantization_config") or raw.get("compression_config") or {}
+    quantization = stated_quantization(raw)
     if not isinstance(quantization, Mapping):
         return f"a quantization_config that is no object ({str(quantization)[:40]})"
     if not quantization:
@@ -106,10 +119,13 @@ def stored_format(raw: Mapping[str, Any]) -> str:
     return f"int{bits}" if bits in (4, 8) else f"{method or 'quantised'} with {str(bits)[:40]} bits"
 
 
+def stated_quantization(raw: Mapping[str, Any]) -> object:
+    """What a ``config.json`` says of its quantization; empty if nothing."""
+    return raw.get("quantization_config") or raw.get("compression_config") or {}
+
+
 def _group_of(quantization: Mapping[str, Any]) -> tuple[object, object]:
-    """Bits and type of weights in the first group of a compressed-tensors file, as far as it
-    says.
-    """
+    """Bits and type of weights in the first group of a compressed-tensors file, if it says."""
     groups = quantization.get("config_groups")
     first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
     weights = first.get("weights") if isinstance(first, Mapping) else None

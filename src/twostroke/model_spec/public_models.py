@@ -1,6 +1,4 @@
-"""Models by name: public ones whose ``config.json`` is known here, and those that are on this
-machine.
-"""
+"""Models by name: public ones known here, and those that are on this machine."""
 
 from __future__ import annotations
 
@@ -11,16 +9,17 @@ from typing import Any
 
 from twostroke.core.errors import ModelLoadError
 from twostroke.model_spec.model_files import EMBEDDED_MODELS, resolve_model
-from twostroke.model_spec.model_reader import model_sheet, read_model
-from twostroke.model_spec.model_sheet import ModelSheet
+from twostroke.model_spec.reader import parse_model, read_model
+from twostroke.model_spec.spec import ModelSpec
 
 # The fields of public config.json files that counts depend on, by short name and Hub id.
 PUBLIC = Path(__file__).parent / "public_models.json"
 
 
-def find_model(name: str) -> ModelSheet:
-    """The sheet of a model: embedded, a file or folder, public by short name or Hub id, or
-    downloaded before.
+def find_model(name: str) -> ModelSpec:
+    """The description of a model by its name.
+
+    It is embedded, a file or folder, public by short name or Hub id, or was downloaded before.
 
     Raises:
         ModelLoadError: There is no such model on this machine.
@@ -32,7 +31,7 @@ def find_model(name: str) -> ModelSheet:
     public = _public()
     for short, entry in public.items():
         if name.lower() in (short, entry["hub_id"].lower()):
-            return model_sheet(entry["config"])
+            return parse_model(entry["config"])
     if (cached := _downloaded(name)) is not None:
         return read_model(cached)
     shown = name if len(name) <= 80 else name[:77] + "..."
@@ -44,9 +43,10 @@ def find_model(name: str) -> ModelSheet:
             hint="give a config.json of a Hugging Face checkpoint, or its folder",
         )
     near = get_close_matches(name.lower(), public, n=1)
-    known = f"did you mean {near[0]}?" if near else "known by name: " + ", ".join(public)
+    suggestion = f"did you mean {near[0]}?" if near else "known by name: " + ", ".join(public)
     raise ModelLoadError(
-        f"unknown model {shown!r}", hint=f"{known}. A folder or file with a config.json works too"
+        f"unknown model {shown!r}",
+        hint=f"{suggestion}. A folder or file with a config.json works too",
     )
 
 
@@ -54,13 +54,13 @@ def _on_disk(name: str) -> Path | None:
     try:
         path = Path(name).expanduser()
         return path if name and path.exists() else None
-    except (OSError, ValueError, RuntimeError):  # too long, a null byte, the home of nobody
+    except (OSError, ValueError, RuntimeError):  # too long, a null byte, no such home
         return None
 
 
 def _public() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(PUBLIC.read_text(encoding="utf-8"))
-    return found
+    models: dict[str, Any] = json.loads(PUBLIC.read_text(encoding="utf-8"))
+    return models
 
 
 def _downloaded(name: str) -> Path | None:
@@ -70,7 +70,7 @@ def _downloaded(name: str) -> Path | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(name, "config.json")
+        path = try_to_load_from_cache(name, "config.json")
     except HFValidationError:
         return None
-    return Path(found) if isinstance(found, str) else None
+    return Path(path) if isinstance(path, str) else None

@@ -1,8 +1,6 @@
-"""Layers that keep a state instead of keys and values, as ``config.json`` describes them: linear
-attention and Mamba.
+"""Layers with a state instead of keys and values, as ``config.json`` describes them.
 
-Each function gives the products of one layer, its other parameters (convolution, decays, norms
-inside it), and what its state costs. Shapes are those of the models in transformers.
+Linear attention and Mamba. Shapes are those of the models in transformers.
 """
 
 from __future__ import annotations
@@ -11,9 +9,8 @@ from dataclasses import dataclass
 
 from twostroke.core.errors import ModelLoadError
 from twostroke.model_spec.config_fields import CHECK, ConfigFields, short
-from twostroke.model_spec.model_sheet import Linear, Part, Recurrence, whole
-
-RecurrentLayer = tuple[list[Linear], int, Recurrence]
+from twostroke.model_spec.families import FAMILIES
+from twostroke.model_spec.layer_specs import LinearSpec, Part, RecurrentSpec, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,17 @@ MAMBA2 = {
 }
 
 
-def gated_delta(fields: ConfigFields, hidden: int) -> RecurrentLayer:
+def read_recurrent(fields: ConfigFields, model_type: str, hidden: int) -> RecurrentSpec:
+    """The part of a layer that keeps a state. Raises ModelLoadError."""
+    kind = FAMILIES[model_type].recurrent
+    if kind == "mamba":
+        return _mamba(fields, hidden, hybrid=model_type == "jamba")
+    if kind == "mamba2":
+        return _mamba2(fields, hidden, MAMBA2[model_type])
+    return _gated_delta(fields, hidden)
+
+
+def _gated_delta(fields: ConfigFields, hidden: int) -> RecurrentSpec:
     """Gated delta rule (arXiv:2412.06464) as in Qwen3-Next."""
     key_heads = fields.integer("linear_num_key_heads", 16)
     value_heads = fields.integer("linear_num_value_heads", 32)
@@ -84,25 +91,23 @@ def gated_delta(fields: ConfigFields, hidden: int) -> RecurrentLayer:
     kernel = fields.integer("linear_conv_kernel_dim", 4)
     channels = 2 * keys + values
     linears = [
-        Linear("state_input", (Part(2 * keys + 2 * values, key_heads),), hidden),
-        Linear("state_gates", (Part(2 * value_heads, value_heads),), hidden, quantised=False),
-        Linear("state_output", whole(hidden), values, value_heads),
+        LinearSpec("state_input", (Part(2 * keys + 2 * values, key_heads),), hidden),
+        LinearSpec("state_gates", (Part(2 * value_heads, value_heads),), hidden, quantised=False),
+        LinearSpec("state_output", whole(hidden), values, value_heads),
     ]
     state = value_heads * key_dim * value_dim
     # Decay, read, correct, write and query the state: four products of its size, two FLOPs each.
     flops = 8 * state + 2 * kernel * channels
     other = channels * kernel + 2 * value_heads + value_dim
     conv = (Part(channels * (kernel - 1), key_heads),)
-    return (
-        linears,
-        other,
-        Recurrence(key_heads, state, conv, flops, _width(fields, "mamba_ssm_dtype", 4)),
-    )
+    width = _width(fields, "mamba_ssm_dtype", 4)
+    return RecurrentSpec(key_heads, state, conv, flops, width, tuple(linears), other)
 
 
-def mamba(fields: ConfigFields, hidden: int, *, hybrid: bool) -> RecurrentLayer:
-    """Mamba (arXiv:2312.00752); ``hybrid``: as in Jamba (arXiv:2403.19887), with norms of step,
-    input and output.
+def _mamba(fields: ConfigFields, hidden: int, *, hybrid: bool) -> RecurrentSpec:
+    """Mamba (arXiv:2312.00752).
+
+    ``hybrid``: as in Jamba (arXiv:2403.19887), with norms of step, input and output.
     """
     names = (
         "mamba_d_state",
@@ -127,10 +132,10 @@ def mamba(fields: ConfigFields, hidden: int, *, hybrid: bool) -> RecurrentLayer:
     rank = fields.automatic(names[3], -(-hidden // 16))
     conv_bias, bias = fields.flag(names[4], True), fields.flag(names[5])
     linears = [
-        Linear("state_input", (Part(inner, inner), Part(inner, inner)), hidden, bias=bias),
-        Linear("state_selection", whole(rank + 2 * size), inner, inner, quantised=False),
-        Linear("state_steps", (Part(inner, inner),), rank, bias=True, quantised=False),
-        Linear("state_output", whole(hidden), inner, inner, bias=bias),
+        LinearSpec("state_input", (Part(inner, inner), Part(inner, inner)), hidden, bias=bias),
+        LinearSpec("state_selection", whole(rank + 2 * size), inner, inner, quantised=False),
+        LinearSpec("state_steps", (Part(inner, inner),), rank, bias=True, quantised=False),
+        LinearSpec("state_output", whole(hidden), inner, inner, bias=bias),
     ]
     state = inner * size
     # Discretise, decay, write and read the state, every element with a decay of its own: two FLOPs
@@ -138,28 +143,25 @@ def mamba(fields: ConfigFields, hidden: int, *, hybrid: bool) -> RecurrentLayer:
     flops = 8 * state + 2 * kernel * inner
     other = inner * (kernel + conv_bias) + state + inner + (rank + 2 * size) * hybrid
     conv = (Part(inner * (kernel - 1), inner),)
-    return (
-        linears,
-        other,
-        Recurrence(inner, state, conv, flops, _width(fields, "mamba_ssm_cache_dtype", 2)),
-    )
+    width = _width(fields, "mamba_ssm_cache_dtype", 2)
+    return RecurrentSpec(inner, state, conv, flops, width, tuple(linears), other)
 
 
-def mamba2(fields: ConfigFields, hidden: int, names: Mamba2Names) -> RecurrentLayer:
+def _mamba2(fields: ConfigFields, hidden: int, names: Mamba2Names) -> RecurrentSpec:
     """Mamba-2 (arXiv:2405.21060): heads share a decay, groups of heads what is written and read."""
     heads, size = fields.integer(*names.heads), fields.integer(*names.state)
     groups = fields.integer(*names.groups)
     kernel = fields.integer(names.kernel, 4)
     inner, head_dim = _inner(fields, hidden, heads, names)
     if inner != heads * head_dim or heads % groups:
-        found = f"{heads} heads of {head_dim} in {groups} groups do not make up {inner}"
-        raise ModelLoadError(f"config.json: {names.heads[0]}: {found}", hint=CHECK)
+        sizes = f"{heads} heads of {head_dim} in {groups} groups do not make up {inner}"
+        raise ModelLoadError(f"config.json: {names.heads[0]}: {sizes}", hint=CHECK)
     bias = fields.flag(names.bias)
     shared = Part(2 * groups * size, groups)
     gate, values = Part(inner, heads), Part(inner, heads)
     linears = [
-        Linear("state_input", (gate, values, shared, Part(heads, heads)), hidden, bias=bias),
-        Linear(
+        LinearSpec("state_input", (gate, values, shared, Part(heads, heads)), hidden, bias=bias),
+        LinearSpec(
             "state_output",
             whole(hidden),
             inner,
@@ -175,7 +177,7 @@ def mamba2(fields: ConfigFields, hidden: int, names: Mamba2Names) -> RecurrentLa
     other = channels * (kernel + fields.flag(names.conv_bias, True)) + 3 * heads + inner * normed
     conv = (Part(inner * (kernel - 1), heads), Part(shared.outputs * (kernel - 1), groups))
     width = _width(fields, "mamba_ssm_cache_dtype", names.state_width)
-    return linears, other, Recurrence(heads, state, conv, flops, width)
+    return RecurrentSpec(heads, state, conv, flops, width, tuple(linears), other)
 
 
 def _inner(fields: ConfigFields, hidden: int, heads: int, names: Mamba2Names) -> tuple[int, int]:
@@ -193,8 +195,9 @@ def _inner(fields: ConfigFields, hidden: int, heads: int, names: Mamba2Names) ->
 
 
 def _width(fields: ConfigFields, name: str, default: int) -> int:
-    """Bytes of one element of the state: as stated, or what vLLM takes (``mamba_utils``,
-    ``models/config``).
+    """Bytes of one element of the state, as stated or by default.
+
+    Defaults are those of vLLM (``mamba_utils``, ``models/config``).
     """
     value = fields.raw.get(name)
     widths = {None: default, "auto": default, "float32": 4, "bfloat16": 2, "float16": 2}

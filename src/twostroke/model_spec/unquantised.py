@@ -1,12 +1,12 @@
-"""Which layers a quantised checkpoint left in their own precision, by what its
-``quantization_config`` says.
-"""
+"""Which layers a quantised checkpoint left in their own precision, as its config says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
+
+from twostroke.model_spec.number_formats import stated_quantization
 
 # Under these names the tools that quantise checkpoints keep their exceptions.
 _FIELDS = (
@@ -16,7 +16,7 @@ _FIELDS = (
     "ignore",  # compressed-tensors
     "exclude_modules",  # modelopt
 )
-# Modules in a checkpoint that the layers of a model sheet consist of.
+# Modules in a checkpoint that the products of a layer consist of.
 _MODULES = {
     "qkv": ("self_attn.q_proj", "self_attn.qkv_proj", "mixer.q_proj"),
     "attention_output": ("self_attn.o_proj", "mixer.o_proj"),
@@ -65,20 +65,19 @@ class Unquantised:
     """
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
-        found = raw.get("quantization_config") or raw.get("compression_config")
-        listed = [found.get(field) for field in _FIELDS] if isinstance(found, Mapping) else []
+        stated = stated_quantization(raw)
+        listed = [stated.get(field) for field in _FIELDS] if isinstance(stated, Mapping) else []
         entries = {
             _plain(name) for names in listed if isinstance(names, list) for name in names if name
         }
         self._exact = sorted(entry for entry in entries if "*" not in entry)
         self._patterns = sorted(entry for entry in entries if "*" in entry)
 
+    def __bool__(self) -> bool:
+        return bool(self._exact or self._patterns)
+
     def has(self, name: str, layer: int) -> bool:
-        """Whether the checkpoint keeps the sheet's linear ``name`` of a layer in its own
-        precision.
-        """
-        if not self._exact and not self._patterns:
-            return False
+        """Whether the checkpoint keeps the product ``name`` of a layer in its own precision."""
         modules = _MODULES.get(name, ())
         paths = [
             f".{root}.layers.{layer}.{module}."

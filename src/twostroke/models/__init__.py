@@ -1,1 +1,1 @@
-"""Model architectures, one file per ``model_type``; `decoder` holds what they share."""
+"""Decoders: what all share (`decoder`), the kinds of branches, and one file per ``model_type``."""

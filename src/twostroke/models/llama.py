@@ -1,11 +1,12 @@
-"""Llama 1 to 3 and the many models that copy it: no biases unless the config says so, llama3 rope
-scaling.
+"""Llama 1 to 3 and the many models that copy it.
+
+Biases only where the config says so, llama3 rope scaling.
 """
 
 from __future__ import annotations
 
-from twostroke.models.decoder import Decoder
+from twostroke.models.branches.attention import AttentionKind
+from twostroke.models.branches.mlp import MlpKind
+from twostroke.models.family import DecoderFamily
 
-
-class Llama(Decoder):
-    model_type = "llama"
+FAMILY = DecoderFamily(branches=(AttentionKind(), MlpKind()))

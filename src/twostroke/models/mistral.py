@@ -1,9 +1,7 @@
-"""Mistral: Llama with a sliding window in every layer (or none where the config says null)."""
+"""Mistral: tensors are named as Llama's; the spec has a window in every layer, or in none."""
 
 from __future__ import annotations
 
-from twostroke.models.decoder import Decoder
+from twostroke.models.llama import FAMILY as LLAMA
 
-
-class Mistral(Decoder):
-    model_type = "mistral"
+FAMILY = LLAMA

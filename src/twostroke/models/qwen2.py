@@ -1,11 +1,10 @@
-"""Qwen2 and Qwen2.5: Llama with biases on query, key and value; a sliding window only in upper
-layers, if at all.
+"""Qwen2 and Qwen2.5: tensors are named as Llama's.
+
+The spec always has biases on query, key and value, and a window in upper layers only, if at all.
 """
 
 from __future__ import annotations
 
-from twostroke.models.decoder import Decoder
+from twostroke.models.llama import FAMILY as LLAMA
 
-
-class Qwen2(Decoder):
-    model_type = "qwen2"
+FAMILY = LLAMA

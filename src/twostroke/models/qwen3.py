@@ -1,11 +1,11 @@
-"""Qwen3 (dense): no qkv biases; query and key heads are RMS-normalized before the rotation; own
-head_dim.
-"""
+"""Qwen3 (dense): Llama's tensors, and norms of each query and key head before the rotation."""
 
 from __future__ import annotations
 
-from twostroke.models.decoder import Decoder
+from dataclasses import replace
 
+from twostroke.models.branches.attention import AttentionKind
+from twostroke.models.llama import FAMILY as LLAMA
 
-class Qwen3(Decoder):
-    model_type = "qwen3"
+_ATTENTION = AttentionKind(query_norm="self_attn.q_norm", key_norm="self_attn.k_norm")
+FAMILY = replace(LLAMA, branches=(_ATTENTION, *LLAMA.branches[1:]))

@@ -1,4 +1,4 @@
-"""From ``model_type`` to the class that implements it, imported only when it is asked for."""
+"""From ``model_type`` to the family that implements it, imported only when it is asked for."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 from twostroke.core.errors import ModelLoadError
 
 if TYPE_CHECKING:
-    from twostroke.models.decoder import Decoder
+    from twostroke.models.family import DecoderFamily
 
-_CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+# Each has a file of its name.
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 
 
-def model_class(model_type: str) -> type[Decoder]:
-    """The class of an architecture. Raises ModelLoadError for an unknown one."""
-    if model_type not in _CLASSES:
-        hint = "supported architectures: " + ", ".join(_CLASSES)
+def decoder_family(model_type: str) -> DecoderFamily:
+    """The family of an architecture. Raises ModelLoadError for an unknown one."""
+    if model_type not in MODEL_TYPES:
+        hint = "supported architectures: " + ", ".join(MODEL_TYPES)
         raise ModelLoadError(f"unknown architecture: model_type is {model_type!r}", hint=hint)
-    found: type[Decoder] = getattr(
-        import_module(f"twostroke.models.{model_type}"), _CLASSES[model_type]
-    )
-    return found
+    family: DecoderFamily = import_module(f"twostroke.models.{model_type}").FAMILY
+    return family

@@ -50,9 +50,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can still be allocated on ``device``; on a CPU the limits of its control groups
-    count too.
-    """
+    """Bytes that can still be allocated on ``device``, within the limits of control groups."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     # A container's or a service's limit: psutil only sees the machine.
@@ -81,8 +79,9 @@ def _control_groups() -> list[Path]:
         lines = _OWN_CGROUP.read_text().splitlines()
     except OSError:
         lines = []
-    own = _CGROUP / next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), "")
-    return [own, *(folder for folder in own.parents if folder.is_relative_to(_CGROUP))]
+    path = next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), "")
+    group = _CGROUP / path
+    return [group, *(folder for folder in group.parents if folder.is_relative_to(_CGROUP))]
 
 
 def _free_in(group: Path) -> float:
@@ -97,17 +96,16 @@ def _free_in(group: Path) -> float:
 
 
 def _inactive_file_bytes(stat: str) -> int:
-    """Page cache that the kernel gives back when asked, from the control group's
-    ``memory.stat``.
-    """
+    """Page cache that the kernel gives back when asked, by a control group's ``memory.stat``."""
     return next(
         (int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")), 0
     )
 
 
 def release_cached_memory() -> None:
-    """Give back what allocators keep of freed memory, torch's on a GPU and the C library's: it
-    counts as taken.
+    """Give back what allocators keep of freed memory: it counts as taken.
+
+    These are torch's on a GPU and the C library's.
 
     Weights that are read, packed and dropped leave holes in glibc's heaps, 200 MiB of a 665 MiB
     model.
@@ -122,8 +120,9 @@ def release_cached_memory() -> None:
 
 
 def memory_error(error: Exception) -> InsufficientMemoryError | None:
-    """Our own error if this is a way to say that memory ran out: torch's two, Python's, or the
-    operating system's.
+    """The typed error if memory ran out; ``None`` if this error says something else.
+
+    Memory runs out with one of torch's two errors, Python's, or the operating system's.
     """
     of_the_system = isinstance(error, OSError) and error.errno == errno.ENOMEM
     ours = isinstance(error, torch.OutOfMemoryError | MemoryError) or of_the_system

@@ -42,8 +42,9 @@ class Batch:
 
 
 class InputBatch:
-    """Keeps one row of block table per live request, so that a step only writes what changed since
-    the last one.
+    """Makes each step's tensors from its plan.
+
+    It keeps one row of block table per live request: a step writes only what has changed.
 
     Args:
         max_num_seqs: Rows at first; ``max_blocks`` columns. Both grow when a plan needs more.

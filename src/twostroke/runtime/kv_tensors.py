@@ -10,7 +10,7 @@ from torch import Tensor
 from twostroke.core.config import CacheConfig
 from twostroke.core.errors import InsufficientMemoryError
 from twostroke.layers.pages import fresh_tensor
-from twostroke.model_spec.model_config import ModelConfig
+from twostroke.model_spec.spec import ModelSpec
 from twostroke.runtime.device import format_bytes, free_memory, total_memory
 
 
@@ -63,13 +63,16 @@ def plan_num_blocks(
 class KVTensors:
     """Keys and values of all layers, zeroed at first: whatever is masked must still be finite.
 
+    Args:
+        model: Every layer of it has attention.
+
     Attributes:
         keys: Per layer ``[blocks, block_size, kv_heads, head_dim]``; ``values`` the same.
     """
 
     def __init__(
         self,
-        model: ModelConfig,
+        model: ModelSpec,
         num_blocks: int,
         block_size: int,
         dtype: torch.dtype,
@@ -77,14 +80,13 @@ class KVTensors:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        shape = (num_blocks, block_size, model.num_kv_heads, model.head_dim)
-        self.keys = [_zeros(shape, dtype, device) for _ in range(model.num_layers)]
-        self.values = [_zeros(shape, dtype, device) for _ in range(model.num_layers)]
+        blocks = (num_blocks, block_size)
+        specs = [layer.attention for layer in model.each_layer() if layer.attention]
+        self.keys = [_zeros((*blocks, a.kv_heads, a.key_dim), dtype, device) for a in specs]
+        self.values = [_zeros((*blocks, a.kv_heads, a.value_dim), dtype, device) for a in specs]
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks ``(source, destination)``; every source is read before any destination
-        is written.
-        """
+        """Copy whole blocks ``(source, destination)``, all sources read before any is written."""
         if not copies:
             return
         pairs = torch.tensor(copies, device=self.keys[0].device)  # [copies, 2]
@@ -93,8 +95,9 @@ class KVTensors:
             cache[destination] = cache[source]  # indexing gathers into a new tensor first
 
     def all_finite(self, slots: Tensor) -> bool:
-        """Whether ``slots`` [slots] hold finite keys and values in the last layer: NaN from before
-        would be there.
+        """Whether ``slots`` [slots] hold finite keys and values in the last layer.
+
+        NaN of an earlier layer would be there too.
         """
         last = (self.keys[-1], self.values[-1])
         # One sum of everything: a third of the time that one for each slot takes.
@@ -105,9 +108,7 @@ class KVTensors:
         return bool(torch.isfinite(sums[0] + sums[1]))
 
     def zero_slots(self, slots: Tensor) -> None:
-        """Zero ``slots`` [slots] in every layer, so that a failed request's NaN cannot reach
-        anybody else.
-        """
+        """Zero ``slots`` [slots] in every layer, so that no other request reads a NaN there."""
         for cache in (*self.keys, *self.values):
             cache.view(-1, *cache.shape[2:]).index_fill_(0, slots, 0)
 

@@ -1,7 +1,7 @@
-"""Generation in its simplest form: what the engine must reproduce token for token, and slow on
-purpose.
+"""Generation in its simplest form, which the engine must reproduce token for token.
 
-No KV cache, no batch, no blocks: every token is computed from the whole sequence before it.
+Slow on purpose: without KV cache, batch or blocks, every token is computed from the whole sequence
+before it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def naive_logits(model: Decoder, token_ids: Sequence[int]) -> Tensor:
         tokens = torch.tensor(token_ids, device=model.device)
         positions = torch.arange(len(token_ids), device=model.device)
         return model.logits(
-            model.forward(tokens, positions, ReferenceAttention(model.config.sliding_windows))
+            model.forward(tokens, positions, ReferenceAttention(model.spec.sliding_windows))
         )
 
 
@@ -38,10 +38,10 @@ def generate_naive(
     max_total_tokens: int | None = None,
     bad_words_token_ids: Sequence[tuple[int, ...]] = (),
 ) -> tuple[list[int], FinishReason]:
-    """Continue a prompt until a stop token, ``params.max_tokens`` or ``max_total_tokens`` (prompt
-    and output).
+    """Continue a prompt until a stop token, ``max_tokens`` or ``max_total_tokens``.
 
-    Stop strings are text and not looked at here. The stop token is part of the output.
+    The latter counts prompt and output. Stop strings are text and not looked at here. The stop
+    token is part of the output.
 
     Args:
         seed: In [0, 2**64), of this one sample.
@@ -51,7 +51,7 @@ def generate_naive(
     Raises:
         InvalidRequestError: Every token is masked.
     """
-    limit = max_total_tokens or model.config.context_length
+    limit = max_total_tokens or model.spec.context_length
     stop_token_ids = frozenset(params.stop_token_ids)
     if not params.ignore_eos:
         stop_token_ids |= eos_token_ids

@@ -1,6 +1,4 @@
-"""Known work on this process's device, timed: a product that waits for arithmetic, a copy that
-waits for memory.
-"""
+"""How fast a device is now: a product limited by arithmetic, a copy limited by memory."""
 
 from __future__ import annotations
 
@@ -19,8 +17,10 @@ SMALL = 384
 
 
 class SpeedProbe:
-    """Calling it takes some 50 ms on two cores; ``flops`` alone about two. Threads are PyTorch's,
-    as the engine's are.
+    """Measures the speed of a device with known work.
+
+    A call takes some 50 ms on two cores; ``flops`` alone about two. Threads are PyTorch's, as the
+    engine's are.
 
     Args:
         device: What the engine runs on.
@@ -52,8 +52,7 @@ class SpeedProbe:
         return flops, median(2 * COPIED / self._seconds(self._copy) for _ in range(COPIES))
 
     def keep_busy(self, seconds: float) -> None:
-        """Compute with all threads for about so long, on so little that the caches keep what they
-        hold.
+        """Compute with all threads for about so long, on data so small that caches keep theirs.
 
         A hypervisor may move a virtual core that sleeps, and let two of them share a physical one
         from then on.
@@ -89,8 +88,9 @@ class SpeedProbe:
 
 
 def _fast_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the processor multiplies it: PyTorch's emulation is a hundred times slower
-    (AVX2: 0.9 GFLOP/s).
+    """bfloat16 where the processor multiplies it.
+
+    PyTorch's emulation is a hundred times slower (AVX2: 0.9 GFLOP/s).
 
     Speeds are only ever compared with others of the same machine.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +20,12 @@ from twostroke.layers.activation import compiled_peaks
 from twostroke.layers.attention.base import AttentionBackend
 from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.sdpa import SdpaBackend
-from twostroke.model_spec.model_config import ModelConfig
+from twostroke.model_spec.generation_config import read_sampling_defaults
 from twostroke.model_spec.model_files import resolve_model, weight_files
+from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.decoder import Decoder
-from twostroke.observability.profile import ATTENTION, INPUT, SAMPLING, Profiler, Timed
+from twostroke.models.support import read_runnable
+from twostroke.observability.profile import INPUT, NO_PROFILE, SAMPLING, Clock, Profiler
 from twostroke.runtime.device import memory_error, release_cached_memory, resolve_device
 from twostroke.runtime.input_batch import Batch, InputBatch
 from twostroke.runtime.kv_tensors import KVTensors, plan_num_blocks
@@ -43,31 +44,47 @@ class TorchExecutor:
 
     Owns the weights, the KV tensors and one block-table row per live request, nothing else that
     lasts between steps.
+
+    Args:
+        profiler: Measures the parts of a step that are not the model's.
     """
 
     def __init__(
-        self, model: Decoder, kv: KVTensors, info: ExecutorInfo, max_num_seqs: int
+        self,
+        model: Decoder,
+        kv: KVTensors,
+        info: ExecutorInfo,
+        max_num_seqs: int,
+        profiler: Profiler = NO_PROFILE,
     ) -> None:
-        self.model = model
-        self.kv = kv
         self.inputs = InputBatch(
             max_num_seqs, -(-info.max_model_len // kv.block_size), kv.block_size, model.device
         )
         self.requests = RequestStates()
         self._info = info
-        self.backend = _attention_backend(model, kv)
+        self._profiler = profiler
+        if model.device.type != "cpu":
+            profiler.use_clock(_clock_of(model.device))
+        self._loaded: _Loaded | None = _Loaded(model, kv, _attention_backend(model, kv))
         library = load_library() if model.device.type == "cpu" else None
         self._sampler = Sampler(
             info.vocab_size, model.device, None if library is None else compiled_peaks(library)
         )
 
     @classmethod
-    def load(cls, config: EngineConfig, folder: Path | None = None) -> TorchExecutor:
+    def load(
+        cls,
+        config: EngineConfig,
+        folder: Path | None = None,
+        *,
+        profiler: Profiler = NO_PROFILE,
+    ) -> TorchExecutor:
         """Find, check and load the model that ``config`` names, and allocate the KV cache.
 
         Args:
             folder: The model's files, if ``resolve_model`` was asked already (a Hub id costs it a
                 request).
+            profiler: Measures the parts of each step.
 
         Raises:
             ConfigError: The device does not exist, or ``max_model_len`` exceeds the model's context
@@ -79,21 +96,20 @@ class TorchExecutor:
         clock = _PhaseClock()
         device = resolve_device(config.model.device)
         folder = folder or resolve_model(config.model.model, config.model.revision)
-        model_config = ModelConfig.from_folder(folder)
+        spec = read_runnable(folder)
         recommended = config.model.generation_config == "auto"
-        sampling_defaults = ModelConfig.sampling_defaults(folder) if recommended else {}
-        max_model_len = _max_model_len(config.model.max_model_len, model_config)
+        defaults = read_sampling_defaults(folder) if recommended else {}
+        max_model_len = _max_model_len(config.model.max_model_len, spec)
         quantization = config.model.quantization
         if device.type == "cpu" and (library := load_library()) is not None:
             library.set_num_threads(torch.get_num_threads())
         clock.mark("config")
         model = load_model(
-            folder, model_config, config.model.dtype, device, max_model_len, quantization
+            folder, spec, config.model.dtype, device, max_model_len, quantization, profiler
         )
         release_cached_memory()  # what loading used for a moment counts as taken otherwise
         clock.mark("weights")
-        dtype_bytes = model.dtype.itemsize
-        bytes_per_token = model_config.kv_bytes_per_token(dtype_bytes)
+        bytes_per_token = int(spec.kv_bytes_per_token(str(model.dtype).removeprefix("torch.")))
         max_num_seqs = config.scheduler.max_num_seqs
         num_blocks = plan_num_blocks(
             config.cache,
@@ -102,26 +118,43 @@ class TorchExecutor:
             max_num_seqs=max_num_seqs,
             device=device,
         )
-        kv = KVTensors(model_config, num_blocks, config.cache.block_size, model.dtype, device)
+        kv = KVTensors(spec, num_blocks, config.cache.block_size, model.dtype, device)
         clock.mark("kv_cache")
         info = ExecutorInfo(
             model_id=_model_id(folder, f"{model.dtype} {quantization}"),
-            vocab_size=model_config.vocab_size,
+            vocab_size=spec.vocab_size,
             max_model_len=max_model_len,
             num_blocks=num_blocks,
             block_size=config.cache.block_size,
             kv_bytes_per_token=bytes_per_token,
             weight_bytes=model.weight_bytes,
-            eos_token_ids=frozenset(model_config.eos_token_ids),
-            sampling_defaults=sampling_defaults,
+            eos_token_ids=frozenset(spec.eos_token_ids),
+            sampling_defaults=defaults,
             device=str(device),
             load_seconds=clock.seconds,
         )
-        return cls(model, kv, info, max_num_seqs)
+        return cls(model, kv, info, max_num_seqs, profiler)
 
     @property
     def info(self) -> ExecutorInfo:
         return self._info
+
+    @property
+    def model(self) -> Decoder:
+        return self._open().model
+
+    @property
+    def kv(self) -> KVTensors:
+        return self._open().kv
+
+    @property
+    def backend(self) -> AttentionBackend:
+        return self._open().backend
+
+    def _open(self) -> _Loaded:
+        if self._loaded is None:
+            raise RuntimeError("the executor has been closed")
+        return self._loaded
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
@@ -133,7 +166,8 @@ class TorchExecutor:
         self.inputs.release(plan.released)
         self.kv.copy_blocks(plan.block_copies)
         if plan.scheduled:
-            batch = self.inputs.build(plan, self.requests)
+            with self._profiler.measure(INPUT):
+                batch = self.inputs.build(plan, self.requests)
             try:
                 self._run(batch, clock, result)
             except Exception as error:
@@ -145,7 +179,8 @@ class TorchExecutor:
         return result
 
     def _run(self, batch: Batch, clock: _PhaseClock, result: StepResult) -> None:
-        attention = self.backend.prepare(batch.attention)
+        with self._profiler.measure(INPUT):
+            attention = self.backend.prepare(batch.attention)
         clock.mark("input")
         drawn = self._rows_to_draw_from(batch)
         rows = None if drawn is None or _scores_prompts(batch) else drawn
@@ -156,7 +191,8 @@ class TorchExecutor:
             self._fail_non_finite(batch, result)
         clock.mark("forward")
         self._score_prompts(batch, hidden, result)
-        self._sample(batch, hidden if rows is drawn else hidden[drawn], result)
+        with self._profiler.measure(SAMPLING):
+            self._sample(batch, hidden if rows is drawn else hidden[drawn], result)
         clock.mark("sample")
 
     def _rows_to_draw_from(self, batch: Batch) -> Tensor | None:
@@ -166,30 +202,14 @@ class TorchExecutor:
         rows = [batch.query_start[index + 1] - 1 for index in batch.sampling]
         return torch.tensor(rows, dtype=torch.int64, device=self.model.device)
 
-    def instrument(self, profiler: Profiler) -> None:
-        """Put timed versions in the places of the components, see ``Profiled``."""
-        if self.model.device.type != "cpu":
-            profiler.clock = _clock_of(self.model.device)
-        profiler.replace(self.inputs, "build", INPUT)
-        profiler.replace(self, "_sample", SAMPLING)
-        self.model.instrument(profiler)
-        profiler.replace(self.backend, "prepare", INPUT)
-        if self.model.compiled_pass is None:
-            prepare = self.backend.prepare
-            timed = lambda metadata: Timed(prepare(metadata), ATTENTION, profiler)  # noqa: E731
-            setattr(self.backend, "prepare", timed)  # noqa: B010
-
     def close(self) -> None:
-        """Free weights and KV tensors; only ``info`` can be used afterwards. Closing again does
-        nothing.
-        """
-        for name in ("model", "kv", "backend"):  # the backend holds views of the KV tensors
-            self.__dict__.pop(name, None)
+        """Free weights and KV tensors; only ``info`` and ``close`` can be used afterwards."""
+        self._loaded = None
         release_cached_memory()
 
     def _fail_non_finite(self, batch: Batch, result: StepResult) -> None:
-        # Logits tell of the rows that are sampled from. Others may not reach them: in a chunk
-        # before the last, or beyond a sliding window; but they lie in the cache.
+        # Logits show what is wrong with rows that are sampled from. Others may not reach them (in
+        # a chunk before the last, or beyond a window), but they lie in the cache.
         slots = batch.attention.slots
         if self.kv.all_finite(slots):
             return
@@ -262,6 +282,15 @@ class TorchExecutor:
                 result.logprobs[request.request_id] = [output.logprobs[row]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What an executor lets go of when it is closed; the backend holds views of the KV tensors."""
+
+    model: Decoder
+    kv: KVTensors
+    backend: AttentionBackend
+
+
 @dataclass(slots=True)
 class _PhaseClock:
     """Seconds by phase, each from the end of the one before."""
@@ -283,8 +312,8 @@ class _PhaseClock:
         return time.perf_counter() - self._start
 
 
-def _clock_of(device: torch.device) -> Callable[[], float]:
-    """A clock that waits until the device has done what it was told."""
+def _clock_of(device: torch.device) -> Clock:
+    """A clock that waits until the device has done all work that was started."""
 
     def clock() -> float:
         torch.cuda.synchronize(device)
@@ -294,7 +323,9 @@ def _clock_of(device: torch.device) -> Callable[[], float]:
 
 
 def _attention_backend(model: Decoder, kv: KVTensors) -> AttentionBackend:
-    heads, windows = model.config.num_heads, model.config.sliding_windows
+    attention = model.spec.layers[0].attention
+    assert attention is not None  # as ``check_runnable`` says
+    heads, windows = attention.heads, model.spec.sliding_windows
     if CompiledBackend.supports(kv.keys[0]) and (library := load_library()) is not None:
         return CompiledBackend(kv.keys, kv.values, heads, windows, library)
     return SdpaBackend(kv.keys, kv.values, heads, windows)
@@ -311,7 +342,7 @@ def _num_to_score(share: ScheduledRequest, request: RequestState) -> int:
     return max(0, min(share.num_tokens, request.num_prompt_tokens - 1 - share.start))
 
 
-def _max_model_len(wanted: int | None, model: ModelConfig) -> int:
+def _max_model_len(wanted: int | None, model: ModelSpec) -> int:
     if wanted is None:
         return model.context_length
     if wanted > model.context_length:
@@ -324,8 +355,9 @@ def _max_model_len(wanted: int | None, model: ModelConfig) -> int:
 
 
 def _model_id(folder: Path, precision: str) -> str:
-    """Name and fingerprint: paths, sizes and times of the files, and the precision. Hashing weights
-    would be slow.
+    """Name and fingerprint: paths, sizes and times of the files, and the precision.
+
+    Hashing weights would be slow.
     """
     digest = hashlib.sha256(precision.encode())
     for path in (folder / "config.json", *weight_files(folder)):

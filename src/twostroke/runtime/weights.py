@@ -1,5 +1,6 @@
-"""Reads safetensors checkpoints into a model's fused parameters. Nothing is initialized that is
-then overwritten.
+"""Reads safetensors checkpoints into a model's fused parameters.
+
+Nothing is initialized that is then overwritten.
 """
 
 from __future__ import annotations
@@ -17,36 +18,47 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from twostroke.core.errors import ConfigError, InsufficientMemoryError, ModelLoadError
-from twostroke.kernels.library import load_library
-from twostroke.model_spec.model_config import ModelConfig
+from twostroke.kernels.library import GROUP, load_library
 from twostroke.model_spec.model_files import weight_files
-from twostroke.models.decoder import Decoder, Parameter
-from twostroke.models.registry import model_class
+from twostroke.model_spec.number_formats import NumberFormat
+from twostroke.model_spec.spec import ModelSpec
+from twostroke.models.decoder import Decoder
+from twostroke.models.family import DecoderFamily
+from twostroke.models.parameters import Parameter
+from twostroke.models.registry import decoder_family
+from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.runtime.device import format_bytes, free_memory
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _STORED_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float32"}
+# How the kernels keep rounded weights; int8 has one scale per output, too little to count.
+_ROUNDED = {
+    "int8": NumberFormat("int8", 8, "int8"),
+    "int4": NumberFormat("int4", 4, "int8", scale_bits=32, group=GROUP),
+}
 _PROGRESS_AFTER_SECONDS = 1.0
 
 
 class Progress(Protocol):
-    """Told of every ``count`` bytes that were loaded."""
+    """Called after every ``count`` bytes that were loaded."""
 
     def __call__(self, count: int) -> None: ...
 
 
 def load_model(
     folder: Path,
-    config: ModelConfig,
+    spec: ModelSpec,
     dtype: str,
     device: torch.device,
     max_length: int,
     quantization: str | None = None,
+    profiler: Profiler = NO_PROFILE,
 ) -> Decoder:
     """Load a checkpoint folder.
 
     Args:
         folder: Holds ``*.safetensors``, sharded or not.
+        spec: Of its ``config.json``, see ``read_runnable``.
         dtype: ``auto`` keeps the checkpoint's precision.
         max_length: Longest request in tokens; sizes the rotary table.
         quantization: ``int8`` or ``int4`` rounds the weights of linear layers while they are read.
@@ -57,20 +69,31 @@ def load_model(
         InsufficientMemoryError: The weights exceed the free memory; raised before anything is
             loaded.
     """
-    found = model_class(config.model_type)
-    expected = found.parameters_of(config)
+    family = decoder_family(spec.model_type)
+    expected = family.parameters(spec)
     with ExitStack() as stack:
         files = _TensorFiles(weight_files(folder), stack)
-        files.check(expected, config.tie_word_embeddings)
-        torch_dtype = _DTYPES[
-            dtype if dtype != "auto" else config.dtype or files.stored_dtype(expected)
-        ]
+        files.check(expected, family)
+        stored = spec.dtype or files.stored_dtype(expected)
+        torch_dtype = _DTYPES[stored if dtype == "auto" else dtype]
         if quantization is not None:
             _check_quantization(torch_dtype, device)
-        _check_memory(config.weight_bytes(torch_dtype.itemsize, quantization), device)
-        with _progress_bar(config.weight_bytes(torch_dtype.itemsize)) as progress:
+        _check_memory(loaded_bytes(spec, torch_dtype.itemsize, quantization), device)
+        with _progress_bar(loaded_bytes(spec, torch_dtype.itemsize)) as progress:
             parameters = _Parameters(expected, files, torch_dtype, device, progress)
-            return found(config, parameters, max_length, quantization)
+            return Decoder(spec, family, parameters, max_length, quantization, profiler)
+
+
+def loaded_bytes(spec: ModelSpec, itemsize: int, quantization: str | None = None) -> int:
+    """Bytes of a model in memory, each parameter of ``itemsize`` or in a linear layer rounded.
+
+    With tied embeddings the rounded head is a copy.
+    """
+    if quantization is None:
+        return spec.num_parameters * itemsize
+    table = spec.vocab_size * spec.hidden_size
+    rounded = spec.num_parameters - table + (table if spec.tied else 0)
+    return table * itemsize + int(rounded * _ROUNDED[quantization].bits) // 8
 
 
 class _TensorFiles:
@@ -86,20 +109,19 @@ class _TensorFiles:
                 hint = "the file is broken or incomplete; download it again"
                 raise ModelLoadError(f"cannot read {path}: {error}", hint=hint) from error
 
-    def check(self, expected: list[Parameter], tied: bool) -> None:
-        """Compare names, shapes and types with what the model needs; reads only the files'
-        headers.
+    def check(self, expected: list[Parameter], family: DecoderFamily) -> None:
+        """Compare names, shapes and types with what the model needs, by the files' headers.
+
+        A head that the model does not need is ignored: its embedding serves.
         """
         parts = {name: shape for parameter in expected for name, shape in parameter.parts}
         missing = [name for name in parts if name not in self._files]
         if missing:
             hint = "it is incomplete, or config.json belongs to another model"
             raise ModelLoadError(f"the checkpoint lacks {_some(missing)}", hint=hint)
-        ignored = {"lm_head.weight"} if tied else set()
+        needless = {*parts, family.head}
         unexpected = [
-            n
-            for n in self._files
-            if n not in parts and n not in ignored and not n.endswith("inv_freq")
+            name for name in self._files if name not in needless and not name.endswith("inv_freq")
         ]
         if unexpected:
             raise ModelLoadError(
@@ -135,8 +157,9 @@ class _TensorFiles:
 
 
 class _Parameters:
-    """The model's parameters, each read when it is taken: a layer that keeps another form needs no
-    room for both.
+    """The model's parameters, each read when it is taken.
+
+    So a layer that keeps another form needs no room for both.
     """
 
     def __init__(

@@ -1,5 +1,4 @@
-"""Drawing by inverse CDF, with top-k, top-p and min-p: exact integer arithmetic on probability
-weights.
+"""Drawing by inverse CDF, with top-k, top-p and min-p, in exact integer arithmetic.
 
 A token's weight is its probability relative to the likeliest token's, as an integer in units of
 2**-40. Integer sums are the same in any order, so neither a kernel's way of scanning a row, nor the
@@ -44,9 +43,7 @@ class Truncation:
 
 
 def weights_of(scaled: Tensor) -> Tensor:
-    """Weights, int64 [rows, n], of ``scaled`` logits (float32 [rows, n]) whose maximum is 0 in each
-    row.
-    """
+    """Weights, int64 [rows, n], of ``scaled`` logits, float32 [rows, n] with row maxima of 0."""
     return scaled.exp().mul_(WEIGHT_UNIT).to(torch.int64)
 
 
@@ -89,8 +86,9 @@ def draw(scaled: Tensor, uniforms: Tensor, min_weight: Tensor | None) -> Tensor:
 
 
 def first_width(top_k: Sequence[int]) -> int:
-    """Wide enough for every top-k up to 1024, so that only large ones and wide nuclei need a second
-    attempt.
+    """How many candidates to look at first: enough for every top-k up to 1024.
+
+    Only larger ones and wide nuclei then need a second attempt.
     """
     return max([_FIRST_WIDTH, *(k for k in top_k if k <= _MAX_FIRST_WIDTH)])
 
@@ -130,8 +128,9 @@ def draw_truncated(scaled: Tensor, uniforms: Tensor, truncation: Truncation, wid
 
 
 def ranked(values: Tensor, width: int) -> Tensor:
-    """Indices, int64 [rows, width], of the largest ``values`` (float32 [rows, n]) in falling order,
-    lowest first among equals.
+    """Indices, int64 [rows, width], of the largest ``values``, float32 [rows, n].
+
+    They are in falling order of values, lowest first among equals.
 
     ``torch.topk`` leaves the order of equal values open, so it is given distinct int64 keys
     instead: the value's bits above, the complement of the index below.

@@ -1,6 +1,4 @@
-"""A list of (row, token) pairs with a value each: how sparse edits of a batch's logits reach the
-device at once.
-"""
+"""Sparse edits of a batch's logits: (row, token) pairs, sent to the device at once."""
 
 from __future__ import annotations
 
@@ -13,8 +11,9 @@ from torch import Tensor
 
 
 class Pairs:
-    """Collects single logits to read or change; no pair may be added twice where values are written
-    back.
+    """Collects single logits to read or change.
+
+    No pair may be added twice where values are written back.
 
     They are kept as arrays: as Python numbers, the tokens that a penalty has seen cost more than a
     small model's pass.
@@ -49,8 +48,8 @@ class Pairs:
         else:
             numbers = np.full(count, values, dtype=np.float32)
         if ids.min() < 0 or ids.max() >= self._vocab_size:
-            known = (ids >= 0) & (ids < self._vocab_size)
-            ids, numbers = ids[known], numbers[known]
+            inside = (ids >= 0) & (ids < self._vocab_size)
+            ids, numbers = ids[inside], numbers[inside]
         self._rows.append(row)
         self._tokens.append(ids)
         self._values.append(numbers)

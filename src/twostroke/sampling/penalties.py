@@ -1,6 +1,4 @@
-"""Repetition, presence and frequency penalties: sparse, since few tokens of a vocabulary have been
-seen.
-"""
+"""Repetition, presence and frequency penalties, computed for the tokens seen only."""
 
 from __future__ import annotations
 

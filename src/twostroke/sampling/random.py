@@ -1,7 +1,7 @@
 """Counter-based random numbers: a uniform is a function of (seed, position) and of nothing else.
 
-There is no state to save, to share or to advance, so a draw does not depend on who else is in the
-batch, on preemption, or on the step in which it happens. Needs numpy only.
+There is no state to save, to share or to advance, so a draw does not depend on the other requests
+of the batch, on preemption, or on the step in which it happens. Needs numpy only.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ def uniforms(
 
 
 def derive_seed(seed: int, index: int) -> int:
-    """The seed of sample ``index`` of a request with ``seed``, in [0, 2**64); sample 0 keeps the
-    request's own.
+    """The seed of sample ``index`` of a request with ``seed``, in [0, 2**64).
+
+    Sample 0 keeps the request's own.
 
     So the answer to ``n=1`` is also the first answer to ``n=4``. Negative seeds count modulo 2**64.
     """
@@ -53,8 +54,9 @@ def derive_seed(seed: int, index: int) -> int:
 
 
 def _mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The output function of SplitMix64 (Stafford's variant 13 of MurmurHash3's finalizer), a
-    bijection on uint64.
+    """The output function of SplitMix64, a bijection on uint64.
+
+    It is Stafford's variant 13 of MurmurHash3's finalizer.
     """
     words = (words ^ (words >> np.uint64(30))) * np.uint64(_MULTIPLIER_1)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(_MULTIPLIER_2)

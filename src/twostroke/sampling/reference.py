@@ -1,5 +1,4 @@
-"""The sampler for one row in plain loops: what ``sampler.py`` is tested against. Slow, and meant to
-be read.
+"""The sampler for one row in plain, slow loops: what ``sampler.py`` is tested against.
 
 Only the uniform is shared with the fast code.
 """
@@ -26,8 +25,7 @@ def sample_reference(
     stop_token_ids: frozenset[int],
     bad_words_token_ids: Sequence[tuple[int, ...]] = (),
 ) -> int:
-    """The token after ``prompt_token_ids + output_token_ids``, filtered and drawn as
-    ``SamplingParams`` describes.
+    """The next token, filtered and drawn as ``SamplingParams`` describes.
 
     Args:
         logits: float32 [vocab]; not changed.
@@ -81,8 +79,9 @@ def masked_tokens(
     stop_token_ids: frozenset[int],
     bad_words_token_ids: Sequence[tuple[int, ...]],
 ) -> set[int]:
-    """Tokens that may not be drawn: not allowed, banned, ending a bad word, or stopping before
-    ``min_tokens``.
+    """Tokens that may not be drawn.
+
+    They are not allowed, banned, end a bad word, or stop before ``min_tokens``.
     """
     masked = set(params.banned_token_ids)
     for token in range(vocab_size):
@@ -118,9 +117,7 @@ def penalize(
 
 
 def truncate(scaled: list[float], weights: list[int], params: SamplingParams) -> list[int]:
-    """Tokens that top-k, then top-p, then min-p keep, the likeliest first; among equals the lower
-    id comes first.
-    """
+    """Tokens that top-k, then top-p, then min-p keep, the likeliest first, by id among equals."""
     kept = sorted(range(len(scaled)), key=lambda token: (-scaled[token], token))
     if params.top_k > 0:
         kept = kept[: params.top_k]

@@ -1,6 +1,4 @@
-"""From the logits of a step to one token per row: filters, draw and log-probabilities, over the
-whole batch at once.
-"""
+"""From a step's logits to one token per row, over the whole batch at once."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ Peaks = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def torch_peaks(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The maximum of each row of ``[rows, n]`` and the lowest index at which it is, ``[rows]``
-    each.
-    """
+    """The maximum of each row of ``[rows, n]``, and its lowest index, ``[rows]`` each."""
     highest, tokens = logits.max(dim=-1)
     return highest, tokens
 

@@ -212,6 +212,24 @@ def _restore_fitting(
             removed, prompt, slack = still_removed, longer_prompt, 0
         else:
             slack += len(longer_prompt) - budget
+    return _restore_singly(material, removed, prompt, budget)
+
+
+def _restore_singly(
+    material: ContextMaterial, removed: list[ContextPiece], prompt: list[int], budget: int
+) -> tuple[list[ContextPiece], list[int]]:
+    """Try documents one by one: the estimate for several may have ruled out one that fits."""
+    num_tries = 0
+    for piece in list(removed):
+        if piece.kind != "document" or len(prompt) + piece.tokens > budget:
+            continue
+        still_removed = [other for other in removed if other is not piece]
+        longer_prompt = material.prompt(material.without(still_removed))
+        if len(longer_prompt) <= budget:
+            removed, prompt = still_removed, longer_prompt
+        num_tries += 1
+        if num_tries == MAX_GUESSES:
+            break
     return removed, prompt
 
 

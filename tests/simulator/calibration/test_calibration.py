@@ -13,7 +13,7 @@ from tests.model_spec import configs
 from twostroke.core.errors import ConfigError
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.model_spec.model_reader import model_sheet
+from twostroke.model_spec.reader import parse_model
 from twostroke.simulator.calibration.calibrate import fit_coefficients
 from twostroke.simulator.calibration.efficiencies_file import as_toml
 from twostroke.simulator.calibration.machine_speed import Speed, usual
@@ -41,7 +41,7 @@ SMALL = {
     "num_hidden_layers": 8,
     "head_dim": 64,
 }
-MODEL = model_sheet(
+MODEL = parse_model(
     {**SMALL, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 8192}
 )
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.model_spec import configs
 from twostroke.core.errors import ConfigError
-from twostroke.model_spec.model_reader import model_sheet
+from twostroke.model_spec.reader import parse_model
 from twostroke.simulator.cost.configuration import Dtypes, Parallel, Speculation
 from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import load_efficiencies, stack_names
@@ -34,7 +34,7 @@ def make(
     hardware = load_hardware(gpu)
     efficiencies = load_efficiencies(hardware.name)
     return RooflineCostModel(
-        hardware, model_sheet(config), Parallel(tensor=ranks), dtypes, efficiencies, **more
+        hardware, parse_model(config), Parallel(tensor=ranks), dtypes, efficiencies, **more
     )
 
 
@@ -43,7 +43,7 @@ def test_every_device_has_times_within_physics(gpu: str) -> None:
     """Not faster than memory and peak rate allow, and not slower by more than a factor."""
     cost, model, hardware = (
         make(configs.LLAMA_8B, gpu),
-        model_sheet(configs.LLAMA_8B),
+        parse_model(configs.LLAMA_8B),
         load_hardware(gpu),
     )
     reading = (
@@ -115,7 +115,7 @@ def test_tensor_parallelism_helps_less_than_its_number() -> None:
         assert one / 4 < four < one / 2
     # Over a network instead of links, prefill communicates longer.
     sheet = load_hardware("h200")
-    args = (model_sheet(configs.LLAMA_70B), Parallel(tensor=8), Dtypes(), load_efficiencies("h200"))
+    args = (parse_model(configs.LLAMA_70B), Parallel(tensor=8), Dtypes(), load_efficiencies("h200"))
     inside = RooflineCostModel(sheet, *args).step(shapes[1]).seconds
     across = RooflineCostModel(replace(sheet, link_domain=4), *args).step(shapes[1]).seconds
     assert across > 2 * inside
@@ -123,7 +123,7 @@ def test_tensor_parallelism_helps_less_than_its_number() -> None:
 
 def test_few_tokens_reach_few_experts() -> None:
     """One token reads two of Mixtral's eight experts (13 of 47 billion weights), 64 read all."""
-    cost, model = make(configs.MIXTRAL, "h200"), model_sheet(configs.MIXTRAL)
+    cost, model = make(configs.MIXTRAL, "h200"), parse_model(configs.MIXTRAL)
     bandwidth = load_hardware("h200").memory_bandwidth
     assert cost.step(decode(1, 100)).seconds < 2.0 * 2 * model.active_parameters / bandwidth
     assert cost.step(decode(64, 100)).seconds > 0.9 * model.weight_bytes() / bandwidth
@@ -144,10 +144,10 @@ def test_windows_and_states_bound_the_cost_of_context() -> None:
 
 def test_every_request_reads_and_writes_its_own_state() -> None:
     """Of a hybrid model, once a step, however large the batch and however long a prompt's chunk."""
-    model = model_sheet(configs.QWEN3_NEXT)
+    model = parse_model(configs.QWEN3_NEXT)
     small = tuple(
-        replace(layer, recurrence=replace(layer.recurrence, state_elements=0, conv=()))
-        if layer.recurrence
+        replace(layer, recurrent=replace(layer.recurrent, state_elements=0, conv=()))
+        if layer.recurrent
         else layer
         for layer in model.layers
     )
@@ -213,7 +213,7 @@ def test_speculation_costs_little_while_memory_decides() -> None:
     drafted = make(
         configs.LLAMA_70B,
         ranks=4,
-        speculation=Speculation(tokens=3, draft=model_sheet({**draft, "head_dim": 32})),
+        speculation=Speculation(tokens=3, draft=parse_model({**draft, "head_dim": 32})),
     )
     assert plain < checked < 1.2 * plain
     assert drafted.step(decode(4, 1000)).seconds > checked
@@ -286,7 +286,7 @@ def test_a_step_that_only_decodes_is_quick_to_estimate() -> None:
 
 @pytest.mark.parametrize("stack", stack_names())
 def test_serving_stacks_have_host_times_of_their_own(stack: str) -> None:
-    hardware, model = load_hardware("h100"), model_sheet(configs.LLAMA_8B)
+    hardware, model = load_hardware("h100"), parse_model(configs.LLAMA_8B)
     calibrated = RooflineCostModel(
         hardware, model, Parallel(), Dtypes(), load_efficiencies("h100-sxm", stack=stack)
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from twostroke.core.errors import ConfigError
-from twostroke.model_spec.model_sheet import Attention
+from twostroke.model_spec.layer_specs import AttentionSpec
 from twostroke.simulator.cost.attention_cost import PrefillAttention
 from twostroke.simulator.cost.communication import all_reduce_time
 from twostroke.simulator.cost.efficiencies import load_efficiencies
@@ -105,7 +105,7 @@ def test_between_two_points_nothing_leaves_their_times() -> None:
     """Short prompts take a kernel's start time; the model's tile steps must not show through."""
     flat = tables(prefill=[[32, 8, 128, 64, [[16, 20e-6], [256, 22e-6]]]])
     for length in (17, 48, 64, 65, 128, 200, 255):
-        layer, chunks = Attention(32, 8, 128, 128), ((length, 0),) * 64
+        layer, chunks = AttentionSpec(32, 8, 128, 128), ((length, 0),) * 64
         modelled_ = PrefillAttention(
             layer,
             efficiency=EFFICIENCIES.prefill,

@@ -8,7 +8,7 @@ from math import ceil
 import pytest
 from msgspec.structs import astuple
 
-from twostroke.model_spec.model_sheet import Attention
+from twostroke.model_spec.layer_specs import AttentionSpec
 from twostroke.simulator.cost.attention_cost import DecodeAttention, PrefillAttention
 from twostroke.simulator.cost.communication import all_gather_time, all_reduce_time
 from twostroke.simulator.cost.efficiencies import GemmEfficiency, load_efficiencies
@@ -18,7 +18,7 @@ from twostroke.simulator.cost.kernel_time import KernelTime, combine
 
 H100 = load_hardware("h100")
 EFFICIENCIES = load_efficiencies("h100-sxm")
-LAYER = Attention(32, 8, 128, 128)
+LAYER = AttentionSpec(32, 8, 128, 128)
 
 
 def product(rows: float, efficiency: GemmEfficiency) -> float:

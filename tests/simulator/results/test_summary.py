@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulator.fleet.test_replica import live_engine, mixed_workload
+from tests.simulator.fleets import make_fleet
 from twostroke.core.config import SchedulerConfig
 from twostroke.observability.latency import PERCENTILES, Distribution, meets_targets
+from twostroke.observability.metrics import EngineMetrics
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.fleet.fleet import RequestResult
 from twostroke.simulator.results.distributions import exact_sum, weighted_distribution
-from twostroke.simulator.results.prometheus import render_metrics
 from twostroke.simulator.results.run import Run
 from twostroke.simulator.scenario import Scenario
 from twostroke.simulator.simulate import simulate
@@ -143,29 +144,15 @@ def test_metrics_are_those_of_the_live_engine() -> None:
     scheduler = SchedulerConfig(max_num_batched_tokens=40, max_num_seqs=6)
     engine = live_engine(mixed_workload(), scheduler, 40)
     live = parse(engine.metrics.render()[0].decode())
-    run = jumped_run(scheduler)
-    simulated = parse(render_metrics(run))
+    metrics = EngineMetrics("pilot")
+    fleet, (replica,) = make_fleet(mixed_workload(), scheduler, num_blocks=40, observers=[metrics])
+    fleet.run()
+    metrics.describe_cache(40, replica.kv.block_size, prefix_caching=True)
+    simulated = parse(metrics.render()[0].decode())
     assert simulated.keys() == live.keys()
     for name, value in live.items():
         assert simulated[name] == pytest.approx(value), name
     assert live['vllm:generation_tokens_total{engine="0",model_name="pilot"}'] > 0
-
-
-def jumped_run(scheduler: SchedulerConfig) -> Run:
-    """The mixed workload as a run of the simulator, under the live engine's model name."""
-    from dataclasses import replace
-
-    from tests.simulator.fleets import make_fleet
-    from twostroke.simulator.results.columns import to_columns
-
-    run = simulate(
-        Scenario(
-            deployment=DeploymentOptions(model="pilot", gpu="cpu"),
-            workload=SimulatedWorkloadOptions(num_requests=1),
-        )
-    )
-    result = make_fleet(mixed_workload(), scheduler, num_blocks=40)[0].run()
-    return replace(run, result=result, columns=to_columns(result.logs))
 
 
 def parse(text: str) -> dict[str, float]:

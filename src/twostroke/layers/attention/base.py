@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,16 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from twostroke.kernels.library import AttentionCall
+
 IntArray = NDArray[np.int64]
 
 
 @dataclass(slots=True)
 class AttentionMetadata:
-    """Where the tokens of one step lie. Request ``r`` has rows ``query_start[r]`` to
-    ``query_start[r + 1]``.
+    """Where the tokens of one step lie.
 
-    The arrays are on the host, because backends decide on them which kernels to run; only ``slots``
-    is on the device.
+    Request ``r`` has rows ``query_start[r]`` to ``query_start[r + 1]``. Backends choose kernels by
+    the arrays, so they are on the host; only ``slots`` is on the device.
 
     Attributes:
         query_start: ``[requests + 1]``, offsets into the step's tokens.
@@ -40,8 +42,41 @@ class AttentionMetadata:
         return np.diff(self.query_start)
 
 
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """One layer's cache, ``[slots, kv_heads, head_dim]`` each.
+
+    Attributes:
+        window: How many of the latest tokens it shows; 0 is all.
+    """
+
+    keys: Tensor
+    values: Tensor
+    window: int
+
+
+@dataclass(slots=True)
+class KernelCache:
+    """A step's caches as the compiled pass takes them.
+
+    Attributes:
+        call: Points to the step's tables; valid as long as what prepared it says.
+        layers: The same object in every step of a backend.
+        slots: ``[tokens]``, as in ``AttentionMetadata``.
+    """
+
+    call: AttentionCall
+    layers: Sequence[LayerCache]
+    slots: Tensor
+
+
 class Attention(Protocol):
     """Attention of one step, called once per layer in order."""
+
+    @property
+    def kernel_cache(self) -> KernelCache | None:
+        """What the compiled pass reads and writes, or ``None`` where it cannot run."""
+        ...
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend causally.

@@ -11,12 +11,18 @@ import torch
 from torch import Tensor
 
 from twostroke.kernels.library import MAX_HEAD_DIM, AttentionCall, Library
-from twostroke.layers.attention.base import AttentionMetadata
+from twostroke.layers.attention.base import (
+    AttentionMetadata,
+    IntArray,
+    KernelCache,
+    LayerCache,
+)
 
 
 class CompiledBackend:
-    """Attention over a paged cache in bfloat16 or float32 on a CPU, see ``AttentionBackend`` and
-    ``SdpaBackend``.
+    """Attention over a paged cache in bfloat16 or float32 on a CPU, see ``AttentionBackend``.
+
+    Arguments as those of ``SdpaBackend``.
     """
 
     def __init__(
@@ -29,7 +35,7 @@ class CompiledBackend:
     ) -> None:
         self._library = library
         _, block_size, kv_heads, head_dim = keys[0].shape
-        self._caches = [
+        self._layers = [
             LayerCache(k.view(-1, kv_heads, head_dim), v.view(-1, kv_heads, head_dim), window or 0)
             for k, v, window in zip(keys, values, sliding_windows)
         ]
@@ -51,50 +57,33 @@ class CompiledBackend:
 
     def prepare(self, metadata: AttentionMetadata) -> CompiledAttention:
         """Point the call at this step's tables."""
-        call, count = self._call, len(metadata.context_lens)
+        call, count, table = self._call, len(metadata.context_lens), metadata.block_table
         if count > len(self._requests):
             self._requests = np.arange(count)
-        call.block_table, call.table_stride = (
-            metadata.block_table.ctypes.data,
-            metadata.block_table.shape[1],
-        )
+        call.block_table, call.table_stride = table.ctypes.data, table.shape[1]
         call.query_start = metadata.query_start.ctypes.data
         call.context_lens = metadata.context_lens.ctypes.data
         call.requests, call.num_requests = self._requests.ctypes.data, count
-        return CompiledAttention(metadata, call, self._caches, self._library, self._requests)
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCache:
-    """One layer's cache, ``[slots, kv_heads, head_dim]`` each, and how many of the latest tokens it
-    shows (0: all).
-    """
-
-    keys: Tensor
-    values: Tensor
-    window: int
+        cache = KernelCache(call, self._layers, metadata.slots)
+        return CompiledAttention(cache, self._library, metadata, self._requests)
 
 
 @dataclass(slots=True)
 class CompiledAttention:
     """Attention of one step, see ``Attention``. Holds what the call points to."""
 
-    metadata: AttentionMetadata
-    call: AttentionCall
-    caches: list[LayerCache]
+    kernel_cache: KernelCache
     library: Library
-    requests: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+    metadata: AttentionMetadata
+    requests: IntArray
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        cache, call = self.caches[layer], self.call
+        cache, call = self.kernel_cache.layers[layer], self.kernel_cache.call
         cache.keys.index_copy_(0, self.metadata.slots, key)
         cache.values.index_copy_(0, self.metadata.slots, value)
         out = torch.empty(query.shape, dtype=query.dtype)
-        call.keys, call.values, call.window = (
-            cache.keys.data_ptr(),
-            cache.values.data_ptr(),
-            cache.window,
-        )
+        call.keys, call.values = cache.keys.data_ptr(), cache.values.data_ptr()
+        call.window = cache.window
         call.query, call.query_stride, call.out = query.data_ptr(), query.stride(0), out.data_ptr()
         self.library.attention(ctypes.byref(call))
         return out

@@ -1,5 +1,6 @@
-"""Attention written as its formula: no cache, no blocks, float32. What the fast backends are
-checked against.
+"""Attention written as its formula, against which the fast backends are checked.
+
+No cache, no blocks, float32.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ class ReferenceAttention:
     Args:
         sliding_windows: Per layer, how many of the latest tokens a token sees; ``None`` is all.
     """
+
+    kernel_cache = None
 
     def __init__(self, sliding_windows: Sequence[int | None]) -> None:
         self._windows = sliding_windows

@@ -1,5 +1,4 @@
-"""Paged attention by gathering blocks and calling PyTorch's scaled dot product attention; CPU and
-CUDA.
+"""Paged attention by PyTorch's scaled dot product attention over gathered blocks; CPU and CUDA.
 
 Requests with few query tokens (decode, speculation) go together in padded batches; longer chunks
 one by one. Gathering copies each request's keys and values once per layer: simple and portable, not
@@ -52,23 +51,9 @@ class SdpaBackend:
         self._windows = tuple(sliding_windows)
 
     def prepare(self, metadata: AttentionMetadata) -> SdpaAttention:
-        """Batch the step's requests and make the gather indices and masks that all its layers
-        share.
-        """
-        return self._prepare(metadata, _batch_requests(metadata, self._block_size))
-
-    def prepare_long(self, metadata: AttentionMetadata) -> SdpaAttention:
-        """The same for those requests only that have more than ``FEW_TOKENS`` query tokens."""
-        batched = _batch_requests(metadata, self._block_size)
-        return self._prepare(
-            metadata, [(found, length) for found, length in batched if length > FEW_TOKENS]
-        )
-
-    def _prepare(
-        self, metadata: AttentionMetadata, batched: list[tuple[IntArray, int]]
-    ) -> SdpaAttention:
+        """Batch the step's requests, and make the indices and masks that all its layers share."""
         batches = []
-        for requests, query_len in batched:
+        for requests, query_len in _batch_requests(metadata, self._block_size):
             batch = _Batch(_token_rows(metadata, requests, query_len), len(requests), query_len)
             for window in dict.fromkeys(self._windows):
                 batch.contexts[window] = self._context(metadata, requests, query_len, window)
@@ -95,11 +80,9 @@ class SdpaBackend:
         # Clamped to the request's own last block: any other block might hold what a failing request
         # just wrote.
         columns = np.minimum(first[:, None] + np.arange((last - first).max() + 1), last[:, None])
-        blocks = metadata.block_table[requests[:, None], columns].astype(
-            np.int64
-        )  # [requests, blocks]
+        blocks = metadata.block_table[requests[:, None], columns]  # [requests, blocks]
         num_keys = int((context - first * size).max())
-        blocks_on_device = torch.from_numpy(blocks.reshape(-1)).to(device)
+        blocks_on_device = torch.from_numpy(blocks.astype(np.int64).reshape(-1)).to(device)
         unmasked = query_len == 1 and bool((context - first * size == num_keys).all())
         if unmasked and (window is None or bool((oldest == first * size).all())):
             return _Context(blocks_on_device, num_keys, None)
@@ -123,8 +106,13 @@ class SdpaBackend:
 
 @dataclass(slots=True)
 class _Context:
-    """What a batch reads: ``blocks`` [requests * blocks] (``None``: the step's own keys, causally),
-    the first ``num_keys`` keys of each, under an additive ``mask`` [requests, 1, queries, keys]."""
+    """What a batch of requests reads.
+
+    Attributes:
+        blocks: ``[requests * blocks]``; ``None`` is the step's own keys, causally.
+        num_keys: Keys of each request, from its first block on.
+        mask: Additive, ``[requests, 1, queries, keys]``.
+    """
 
     blocks: Tensor | None
     num_keys: int
@@ -133,8 +121,9 @@ class _Context:
 
 @dataclass(slots=True)
 class _Batch:
-    """Requests of equal query length that are attended together; ``rows`` are their tokens in the
-    step.
+    """Requests of equal query length that are attended together.
+
+    ``rows`` are their tokens in the step.
     """
 
     rows: slice | Tensor
@@ -145,6 +134,8 @@ class _Batch:
 
 class SdpaAttention:
     """Attention of one step, see ``Attention``."""
+
+    kernel_cache = None
 
     def __init__(
         self,
@@ -168,19 +159,10 @@ class SdpaAttention:
         if len(self._batches) == 1 and isinstance(self._batches[0].rows, slice):
             return self._attend(layer, self._batches[0], window, query, key, value)
         out = torch.empty_like(query)
-        self.attend_into(out, layer, query, key, value)
-        return out
-
-    def attend_into(
-        self, out: Tensor, layer: int, query: Tensor, key: Tensor, value: Tensor
-    ) -> None:
-        """Write the rows of the batches' requests, whose keys and values are in the cache, into
-        ``out``.
-        """
-        window = self._windows[layer]
         for batch in self._batches:
             rows = batch.rows
             out[rows] = self._attend(layer, batch, window, query[rows], key[rows], value[rows])
+        return out
 
     def _attend(
         self,
@@ -212,8 +194,9 @@ class SdpaAttention:
 def _attend_chunk(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool
 ) -> Tensor:
-    """One request: query ``[queries, heads, head_dim]``, key and value ``[keys, kv_heads,
-    head_dim]``.
+    """Attention of one request.
+
+    Query ``[queries, heads, head_dim]``, key and value ``[keys, kv_heads, head_dim]``.
     """
     queries, heads, head_dim = query.shape
     num_keys, kv_heads, _ = key.shape
@@ -229,8 +212,9 @@ def _attend_chunk(
 def _attend_few(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, query_len: int
 ) -> Tensor:
-    """Requests of ``query_len`` tokens each: query ``[tokens, heads, head_dim]``, key ``[requests,
-    keys, ...]``.
+    """Attention of requests of ``query_len`` tokens each.
+
+    Query ``[tokens, heads, head_dim]``, key and value ``[requests, keys, kv_heads, head_dim]``.
     """
     tokens, heads, head_dim = query.shape
     requests, _, kv_heads, _ = key.shape

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import log
 
 from twostroke.core.errors import ConfigError
-from twostroke.model_spec.model_sheet import ModelSheet
+from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.calibration.fitting import Space, least_deviations
 from twostroke.simulator.calibration.measuring import MeasuredStep
 from twostroke.simulator.cost.configuration import Dtypes, Parallel
@@ -42,7 +42,7 @@ class Calibration:
 def fit_coefficients(
     steps: Sequence[MeasuredStep],
     hardware: HardwareSheet,
-    model: ModelSheet,
+    model: ModelSpec,
     start: Efficiencies,
     *,
     weights: str = "auto",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from twostroke.model_spec.model_sheet import Attention, seen_pairs
+from twostroke.model_spec.layer_specs import AttentionSpec, seen_pairs
 from twostroke.simulator.cost.efficiencies import AttentionEfficiency
 from twostroke.simulator.cost.kernel_time import KernelTime, combine
 
@@ -23,7 +23,7 @@ QUERY_TILE = 128
 CONTEXT_KERNELS = 3
 
 
-def context_bytes(layer: Attention, ranks: int, cache_bytes: float) -> float:
+def context_bytes(layer: AttentionSpec, ranks: int, cache_bytes: float) -> float:
     """Bytes that a cached token of latent attention moves in a prefill step.
 
     It is collected from its blocks, and its keys are copied beside the rotary part. The product
@@ -31,7 +31,7 @@ def context_bytes(layer: Attention, ranks: int, cache_bytes: float) -> float:
     friendly" form of vLLM's ``v1/attention/backends/mla/common.py``; DeepSeek-V2
     (arXiv:2405.04434), section 2.1, has the formulas.
     """
-    collected = layer.latent * (cache_bytes + ACTIVATION_BYTES)
+    collected = layer.cached_elements() * (cache_bytes + ACTIVATION_BYTES)
     return collected + 2 * layer.heads / ranks * layer.key_dim * ACTIVATION_BYTES
 
 
@@ -44,7 +44,7 @@ class DecodeAttention:
 
     def __init__(
         self,
-        layer: Attention,
+        layer: AttentionSpec,
         *,
         efficiency: AttentionEfficiency,
         flops: float,
@@ -79,7 +79,7 @@ class PrefillAttention:
 
     def __init__(
         self,
-        layer: Attention,
+        layer: AttentionSpec,
         *,
         efficiency: AttentionEfficiency,
         flops: float,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twostroke.model_spec.model_sheet import ModelSheet
+from twostroke.model_spec.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,4 +32,4 @@ class Speculation:
     """
 
     tokens: int
-    draft: ModelSheet | None = None
+    draft: ModelSpec | None = None

@@ -12,8 +12,14 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from twostroke.model_spec.model_sheet import Attention, Experts, Layer, Linear, ModelSheet
+from twostroke.model_spec.layer_specs import (
+    AttentionSpec,
+    ExpertsSpec,
+    LayerSpec,
+    LinearSpec,
+)
 from twostroke.model_spec.number_formats import cache_bytes, weight_format
+from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.cost.attention_cost import (
     CONTEXT_KERNELS,
     DecodeAttention,
@@ -92,7 +98,7 @@ class RooflineCostModel:
     def __init__(
         self,
         hardware: HardwareSheet,
-        model: ModelSheet,
+        model: ModelSpec,
         parallel: Parallel,
         dtypes: Dtypes,
         efficiencies: Efficiencies,
@@ -124,7 +130,7 @@ class RooflineCostModel:
         # In layers of two branches, the usual kind: a layer of one starts half as many kernels.
         self._depth = sum(layer.count * layer.branches for layer in model.layers) / 2
         self._recurrences = [
-            (layer.count, layer.recurrence) for layer in model.layers if layer.recurrence
+            (layer.count, layer.recurrent) for layer in model.layers if layer.recurrent
         ]
         self._sizes = [self._sizes_of(layer) for layer in model.layers]
         attention = [
@@ -227,7 +233,7 @@ class RooflineCostModel:
             self._layers[tokens] = parts
         return parts
 
-    def _sizes_of(self, layer: Layer) -> _Sizes:
+    def _sizes_of(self, layer: LayerSpec) -> _Sizes:
         linears = [(*linear.on_rank(self.ranks), linear.quantised) for linear in layer.linears]
         of_experts = layer.experts.linears if layer.experts else ()
         experts = [(*linear.on_rank(self.ranks), linear.quantised) for linear in of_experts]
@@ -243,7 +249,7 @@ class RooflineCostModel:
         width += round(ACTIVATION_PASSES * inner)
         return _Sizes(linears, experts, width, kernels)
 
-    def _add_layer(self, parts: Parts, layer: Layer, sizes: _Sizes, tokens: int) -> None:
+    def _add_layer(self, parts: Parts, layer: LayerSpec, sizes: _Sizes, tokens: int) -> None:
         for outputs, inputs, quantised in sizes.linears:
             parts.add(self._gemm(tokens, outputs, inputs, quantised), layer.count)
         if layer.experts:
@@ -253,11 +259,11 @@ class RooflineCostModel:
         )
         parts.communication += layer.count * layer.branches * self._all_reduce(tokens)
 
-    def _linear(self, linear: Linear, rows: float) -> KernelTime:
+    def _linear(self, linear: LinearSpec, rows: float) -> KernelTime:
         outputs, inputs = linear.on_rank(self.ranks)
         return self._gemm(rows, outputs, inputs, linear.quantised)
 
-    def _experts(self, experts: Experts, sizes: _Sizes, tokens: int) -> KernelTime:
+    def _experts(self, experts: ExpertsSpec, sizes: _Sizes, tokens: int) -> KernelTime:
         """One grouped product over the experts that get tokens, each with an equal share."""
         distinct = experts.expected_distinct(tokens)
         rows = tokens * experts.per_token / distinct
@@ -339,7 +345,7 @@ class RooflineCostModel:
             compute = tokens * layer.flops / rate
             parts.add(KernelTime(compute, compute=compute), count)
 
-    def _decode_attention(self, layer: Attention) -> DecodeAttention:
+    def _decode_attention(self, layer: AttentionSpec) -> DecodeAttention:
         return DecodeAttention(
             layer,
             efficiency=self.efficiencies.decode,
@@ -351,7 +357,7 @@ class RooflineCostModel:
             queries=self.queries,
         )
 
-    def _prefill_attention(self, layer: Attention) -> PrefillAttention:
+    def _prefill_attention(self, layer: AttentionSpec) -> PrefillAttention:
         return PrefillAttention(
             layer,
             efficiency=self.efficiencies.prefill,

@@ -20,7 +20,7 @@ from typing import Any
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.file_errors import reason
-from twostroke.model_spec.model_sheet import Attention
+from twostroke.model_spec.layer_specs import AttentionSpec
 from twostroke.simulator.cost.attention_cost import DecodeAttention, PrefillAttention
 from twostroke.simulator.cost.communication import all_reduce_time
 from twostroke.simulator.cost.efficiencies import Efficiencies
@@ -240,18 +240,20 @@ class KernelTables:
         )
 
     def _attention_grids(
-        self, entries: Sequence[Any], model: Callable[[Attention, float], Callable[[float], float]]
+        self,
+        entries: Sequence[Any],
+        model: Callable[[AttentionSpec, float], Callable[[float], float]],
     ) -> dict[int, Grid]:
         by_dim: dict[int, dict[tuple[float, ...], Curve]] = {}
         for heads, kv_heads, dim, batch, points in entries:
-            layer = Attention(heads, kv_heads, dim, dim)
+            layer = AttentionSpec(heads, kv_heads, dim, dim)
             curve = Curve([(a, b) for a, b in points], model(layer, batch))
             by_dim.setdefault(dim, {})[kv_heads, heads / kv_heads, batch] = curve
         # Twice the requests with half the heads are nearly the same work; the number of query
         # heads per KV head matters less.
         return {dim: Grid(curves, (1.0, 0.5, 1.0)) for dim, curves in by_dim.items()}
 
-    def _decode_model(self, layer: Attention, batch: float) -> Callable[[float], float]:
+    def _decode_model(self, layer: AttentionSpec, batch: float) -> Callable[[float], float]:
         hardware = self.hardware
 
         def model(context: float) -> float:
@@ -269,7 +271,7 @@ class KernelTables:
 
         return model
 
-    def _prefill_model(self, layer: Attention, batch: float) -> Callable[[float], float]:
+    def _prefill_model(self, layer: AttentionSpec, batch: float) -> Callable[[float], float]:
         hardware = self.hardware
 
         def model(length: float) -> float:

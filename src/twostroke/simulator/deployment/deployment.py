@@ -8,8 +8,8 @@ from pathlib import Path
 
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.model_spec.model_sheet import ModelSheet
 from twostroke.model_spec.public_models import find_model
+from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.cost.configuration import Dtypes, Parallel, Speculation
 from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import SHARED, Efficiencies, load_efficiencies
@@ -37,7 +37,7 @@ class Deployment:
     """
 
     hardware: HardwareSheet
-    model: ModelSheet
+    model: ModelSpec
     cost: RooflineCostModel
     info: ExecutorInfo
     weight_bytes: int
@@ -70,7 +70,7 @@ def deploy(
         state += draft.state_bytes(options.tp)
     states = state * min(scheduler.max_num_seqs, MAX_COUNT)
     kv_room = room_for_kv(options, cache, scheduler, hardware, model, weights, per_token, states)
-    wanted = options.max_model_len or min(model.max_length, MAX_LENGTH)
+    wanted = options.max_model_len or min(model.context_length, MAX_LENGTH)
     longest = -(-wanted // cache.block_size)
     # Nothing is kept in the blocks of a model that caches nothing by the token.
     num_blocks = max(longest, min(scheduler.max_num_seqs * longest, _FREE_BLOCKS))

@@ -6,8 +6,8 @@ from typing import NoReturn
 
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.errors import InsufficientMemoryError
-from twostroke.model_spec.model_sheet import ModelSheet
 from twostroke.model_spec.number_formats import weight_format
+from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.deployment.options import DeploymentOptions
 
@@ -26,7 +26,7 @@ def room_for_kv(
     cache: CacheConfig,
     scheduler: SchedulerConfig,
     hardware: HardwareSheet,
-    model: ModelSheet,
+    model: ModelSpec,
     weights: int,
     per_token: float,
     states: int,
@@ -70,7 +70,7 @@ def room_for_kv(
         return float(cache.kv_cache_memory)
     if not hardware.is_cpu:
         return free
-    length = options.max_model_len or model.max_length
+    length = options.max_model_len or model.context_length
     max_useful = (
         -(-length // cache.block_size)
         * cache.block_size
@@ -83,7 +83,7 @@ def room_for_kv(
 def refuse(
     options: DeploymentOptions,
     hardware: HardwareSheet,
-    model: ModelSheet,
+    model: ModelSpec,
     weights: int,
     missing: float,
     what: str,

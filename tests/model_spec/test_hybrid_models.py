@@ -9,8 +9,8 @@ import pytest
 from tests.model_spec import configs
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.errors import ConfigError, ModelLoadError
-from twostroke.model_spec.model_reader import model_sheet
 from twostroke.model_spec.public_models import find_model
+from twostroke.model_spec.reader import parse_model
 from twostroke.model_spec.unquantised import Unquantised
 from twostroke.simulator.cost.configuration import Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
@@ -70,10 +70,8 @@ from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 def test_what_a_token_and_a_request_need(
     config: dict[str, Any], active: float, cached: int, state: int
 ) -> None:
-    """Shapes counted by hand from the models' papers; active parameters as published, where they
-    are.
-    """
-    sheet = model_sheet(config)
+    """Shapes counted by hand from the models' papers; active parameters as published."""
+    sheet = parse_model(config)
     assert sheet.active_parameters == pytest.approx(active, rel=0.03)
     assert sheet.kv_bytes_per_token() == cached
     assert sheet.state_bytes() == state
@@ -81,25 +79,24 @@ def test_what_a_token_and_a_request_need(
 
 
 def test_a_stated_precision_of_states_counts() -> None:
-    """Nemotron-H's are float32 unless it says otherwise, all others' bfloat16; the convolution's
-    stay as they are.
+    """States of Nemotron-H are float32 unless it says otherwise, all others' bfloat16.
+
+    The convolution's stay as they are.
     """
     for config, layers, stated in (
         (configs.NEMOTRON_H_8B, 24, "bfloat16"),
         (configs.BAMBA_9B, 29, "float32"),
     ):
         more = (
-            model_sheet({**config, "mamba_ssm_cache_dtype": stated}).state_bytes()
-            - model_sheet(config).state_bytes()
+            parse_model({**config, "mamba_ssm_cache_dtype": stated}).state_bytes()
+            - parse_model(config).state_bytes()
         )
         assert more == layers * 8192 * 128 * (2 if stated == "float32" else -2)
 
 
 def test_flops_of_states_are_written_and_read_once_a_token() -> None:
-    """Two for each weight, and on top decay, write and read of each element, and the
-    convolution.
-    """
-    sheet = model_sheet(configs.CODESTRAL_MAMBA)
+    """Two for each weight; then decay, write and read of each element; and the convolution."""
+    sheet = parse_model(configs.CODESTRAL_MAMBA)
     weights = 64 * (4096 * (2 * 8192 + 2 * 1024 + 128) + 8192 * 4096)
     recurrence = 64 * (6 * 8192 * 128 + 2 * 4 * (8192 + 2 * 1024))
     assert sheet.linear_flops() == 2 * weights + recurrence
@@ -109,39 +106,39 @@ def test_flops_of_states_are_written_and_read_once_a_token() -> None:
 def test_layers_are_of_the_kinds_that_the_file_says() -> None:
     jamba = [
         (bool(e.attention), bool(e.experts))
-        for e in model_sheet(configs.JAMBA).layers
+        for e in parse_model(configs.JAMBA).layers
         for _ in range(e.count)
     ]
-    assert [at for at, (attends, _) in enumerate(jamba) if attends] == [4, 12, 20, 28]
-    assert [at for at, (_, sparse) in enumerate(jamba) if sparse] == list(range(1, 32, 2))
-    nemotron = model_sheet(configs.NEMOTRON_H_8B)
+    assert [index for index, (attends, _) in enumerate(jamba) if attends] == [4, 12, 20, 28]
+    assert [index for index, (_, sparse) in enumerate(jamba) if sparse] == list(range(1, 32, 2))
+    nemotron = parse_model(configs.NEMOTRON_H_8B)
     kinds = [
-        "*" if e.attention else "M" if e.recurrence else "-"
+        "*" if e.attention else "M" if e.recurrent else "-"
         for e in nemotron.layers
         for _ in range(e.count)
     ]
     assert "".join(kinds) == configs.NEMOTRON_H_8B["hybrid_override_pattern"]
     assert {layer.branches for layer in nemotron.layers} == {1}
-    falcon = model_sheet(configs.FALCON_H1_7B).layers
-    assert len(falcon) == 1 and falcon[0].attention and falcon[0].recurrence
+    falcon = parse_model(configs.FALCON_H1_7B).layers
+    assert len(falcon) == 1 and falcon[0].attention and falcon[0].recurrent
     with pytest.raises(ModelLoadError, match="says 'X' of layer 1"):
-        model_sheet({**configs.NEMOTRON_H_8B, "hybrid_override_pattern": "MX*-"})
+        parse_model({**configs.NEMOTRON_H_8B, "hybrid_override_pattern": "MX*-"})
 
 
 def test_layers_without_experts_have_the_shared_mlp_only() -> None:
     """granite-4.0-h-micro: no experts, a dense model."""
-    dense = model_sheet({**configs.GRANITE_4_H_SMALL, "num_local_experts": 0})
+    dense = parse_model({**configs.GRANITE_4_H_SMALL, "num_local_experts": 0})
     assert all(layer.experts is None for layer in dense.layers)
     experts = 40 * 72 * 3 * 4096 * 768 + 40 * 72 * 4096
-    assert model_sheet(configs.GRANITE_4_H_SMALL).num_parameters - dense.num_parameters == experts
+    assert parse_model(configs.GRANITE_4_H_SMALL).num_parameters - dense.num_parameters == experts
 
 
 def test_heads_are_dealt_out_and_groups_kept_whole() -> None:
     """Two devices each have half of a state; its one group's part of the convolution both have."""
-    sheet = model_sheet(configs.GRANITE_4_H_SMALL)
+    sheet = parse_model(configs.GRANITE_4_H_SMALL)
     assert sheet.state_bytes(ranks=2) == 36 * (4096 * 128 + (4096 + 2 * 128) * 3) * 2
     with pytest.raises(ConfigError, match="does not divide the model's 24 recurrent heads"):
-        model_sheet({**configs.FALCON_H1_7B, "num_attention_heads": 16}).check_ranks(16)
+        parse_model({**configs.FALCON_H1_7B, "num_attention_heads": 16}).check_ranks(16)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +149,7 @@ def test_heads_are_dealt_out_and_groups_kept_whole() -> None:
 def test_context_costs_less_than_where_every_layer_attends(config: dict[str, Any]) -> None:
     def growth(raw: dict[str, Any]) -> float:
         args = (Parallel(tensor=4), Dtypes(), load_efficiencies("h200"))
-        cost = RooflineCostModel(load_hardware("h200"), model_sheet(raw), *args)
+        cost = RooflineCostModel(load_hardware("h200"), parse_model(raw), *args)
         short, long = (
             cost.step(StepShape(32, 32 * context, (), 32)).seconds for context in (1000, 32000)
         )
@@ -164,14 +161,14 @@ def test_context_costs_less_than_where_every_layer_attends(config: dict[str, Any
 def test_one_branch_reduces_once() -> None:
     """Nemotron-H's 52 blocks talk as often over links as 26 layers of attention and MLP."""
     args = (Dtypes(), load_efficiencies("h200"))
-    sheet = model_sheet(configs.NEMOTRON_H_8B)
+    sheet = parse_model(configs.NEMOTRON_H_8B)
     cost = RooflineCostModel(load_hardware("h200"), sheet, Parallel(tensor=2), *args)
     once = cost._all_reduce(64)
     assert cost._tokens(64).communication == pytest.approx((52 + 1) * once)
 
 
 def test_exceptions_of_quantised_hybrids_are_found() -> None:
-    found = Unquantised(
+    unquantised = Unquantised(
         {
             "quantization_config": {
                 "exclude_modules": ["backbone.layers.0.mixer.in_proj", "*.q_proj"]
@@ -179,10 +176,10 @@ def test_exceptions_of_quantised_hybrids_are_found() -> None:
         }
     )
     kept = {
-        (name, at)
+        (name, index)
         for name in ("state_input", "state_output", "qkv")
-        for at in (0, 1)
-        if found.has(name, at)
+        for index in (0, 1)
+        if unquantised.has(name, index)
     }
     assert kept == {("state_input", 0), ("qkv", 0), ("qkv", 1)}
 
@@ -200,14 +197,12 @@ def test_exceptions_of_quantised_hybrids_are_found() -> None:
     ],
 )
 def test_they_are_known_by_name(name: str, config: dict[str, Any]) -> None:
-    """As tested above and in ``test_model_sheet``, where their published sizes stand."""
-    assert find_model(name) == model_sheet(config)
+    """As tested above and in ``test_counts``, where their published sizes stand."""
+    assert find_model(name) == parse_model({"torch_dtype": "bfloat16", **config})
 
 
 def test_a_model_without_attention_is_served() -> None:
-    """Nothing grows with the context, so any number of tokens fits; what there is of memory the
-    states take.
-    """
+    """Nothing grows with the context, so any number of tokens fits; states take the memory."""
     run = simulate(
         Scenario(
             deployment=DeploymentOptions(model="mamba-codestral-7b", gpu="h100"),

@@ -1,0 +1,125 @@
+"""Softmax attention as ``config.json`` describes it: heads, windows, biases; grouped or latent."""
+
+from __future__ import annotations
+
+from twostroke.core.errors import ModelLoadError
+from twostroke.model_spec.config_fields import CHECK, ConfigFields
+from twostroke.model_spec.families import FAMILIES, Family
+from twostroke.model_spec.layer_specs import AttentionSpec, LatentSpec, LinearSpec, Part, whole
+from twostroke.model_spec.rope import read_rotary_fraction
+
+
+def read_attention(
+    fields: ConfigFields, model_type: str, hidden: int, index: int, kind: str | None
+) -> AttentionSpec:
+    """The attention of layer ``index``; ``kind`` as in ``layer_types``. Raises ModelLoadError."""
+    family = FAMILIES[model_type]
+    if family.latent:
+        return _latent(fields, family, hidden)
+    heads, kv_heads = _heads(fields, family)
+    older = fields.optional("attention_head_dim") if model_type == "nemotron_h" else None
+    head_dim = fields.integer("head_dim", older or family.head_dim or hidden // heads)
+    query, kv = heads * head_dim, kv_heads * head_dim
+    qkv_bias, output_bias = _bias(fields, family.qkv_bias), _bias(fields, family.output_bias)
+    gated = 2 if family.recurrent == "delta" else 1  # a gate of the query's size comes with it
+    parts = (Part(gated * query, heads), Part(kv, kv_heads), Part(kv, kv_heads))
+    qk_norm = family.qk_norm or (model_type == "glm4_moe" and fields.flag("use_qk_norm"))
+    sinks = heads if model_type == "gpt_oss" else 0  # one per head
+    return AttentionSpec(
+        heads,
+        kv_heads,
+        head_dim,
+        head_dim,
+        window_of(fields, family, index, kind),
+        linears=(
+            LinearSpec("qkv", parts, hidden, bias=qkv_bias),
+            LinearSpec("attention_output", whole(hidden), query, heads, bias=output_bias),
+        ),
+        other_parameters=2 * head_dim * qk_norm + sinks,
+        qk_norm=qk_norm,
+        qkv_bias=qkv_bias,
+        output_bias=output_bias,
+        soft_cap=fields.optional_number("attn_logit_softcapping"),
+        rotary_fraction=read_rotary_fraction(fields),
+    )
+
+
+def _heads(fields: ConfigFields, family: Family) -> tuple[int, int]:
+    """(query heads, key-value heads). As in transformers, an explicit null is one per query head.
+
+    Raises:
+        ModelLoadError: The first are no multiple of the second.
+    """
+    heads = fields.integer("num_attention_heads")
+    default = family.kv_heads if "num_key_value_heads" not in fields.raw else 0
+    kv_heads = fields.integer("num_key_value_heads", default or heads)
+    if heads % kv_heads:
+        raise ModelLoadError(
+            f"config.json: num_attention_heads ({heads}) is no multiple of num_key_value_heads"
+            f" ({kv_heads})",
+            hint=CHECK,
+        )
+    return heads, kv_heads
+
+
+def window_of(fields: ConfigFields, family: Family, index: int, kind: str | None) -> int | None:
+    """How many of the latest tokens a token of layer ``index`` sees; ``None`` is all."""
+    if kind == "chunked_attention":  # at most: a chunk begins empty
+        return fields.optional("attention_chunk_size")
+    # As transformers: an absent key is the family's default, null and 0 are none.
+    default = family.window if "sliding_window" not in fields.raw else None
+    window = fields.integer("sliding_window", default or 0, minimum=0) or None
+    rule = family.windows
+    if window is None or rule == "none":
+        return None
+    if rule == "all":
+        return window
+    if rule == "upper" and not fields.flag("use_sliding_window"):
+        return None
+    if kind is not None:
+        return window if kind == "sliding_attention" else None
+    if rule == "even":
+        return window if index % 2 == 0 else None
+    if rule == "pattern":
+        return window if (index + 1) % fields.integer("sliding_window_pattern", 6) else None
+    above = index >= fields.integer("max_window_layers", 28, minimum=0)
+    return window if fields.flag("use_sliding_window") and above else None
+
+
+def _bias(fields: ConfigFields, fixed: bool | None) -> bool:
+    return fields.flag("attention_bias") if fixed is None else fixed
+
+
+def _latent(fields: ConfigFields, family: Family, hidden: int) -> AttentionSpec:
+    """DeepSeek-V2 (arXiv:2405.04434), sections 2.1 and 3.1.2."""
+    heads, _ = _heads(fields, family)
+    rank, rope = fields.integer("kv_lora_rank"), fields.integer("qk_rope_head_dim")
+    plain, value = fields.integer("qk_nope_head_dim"), fields.integer("v_head_dim")
+    bias = fields.flag("attention_bias")
+    queries = Part(heads * (plain + rope), heads)
+    other = rank
+    if query_rank := fields.optional("q_lora_rank"):
+        down = (*whole(query_rank), *whole(rank + rope))
+        linears = [
+            LinearSpec("query_kv_down", down, hidden, bias=bias),
+            LinearSpec("query_up", (queries,), query_rank),
+        ]
+        other += query_rank
+    else:
+        linears = [LinearSpec("query_kv_down", (queries, *whole(rank + rope)), hidden)]
+    linears += [
+        LinearSpec("kv_up", (Part(heads * (plain + value), heads),), rank),
+        LinearSpec("attention_output", whole(hidden), heads * value, heads, bias=bias),
+    ]
+    return AttentionSpec(
+        heads,
+        heads,
+        plain + rope,
+        value,
+        None,
+        LatentSpec(rank + rope, rank),
+        linears=tuple(linears),
+        other_parameters=other,
+        output_bias=bias,
+        rotary_fraction=rope / (plain + rope),
+    )

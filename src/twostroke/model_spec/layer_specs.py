@@ -1,0 +1,278 @@
+"""What the layers of a model consist of: one class per kind, with its parameters, bytes and FLOPs.
+
+Counts are those of the reference implementations in transformers
+(``tests/model_spec/test_counts.py`` compares them). One multiply and one add are two FLOPs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from twostroke.model_spec.number_formats import NumberFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Outputs of a linear layer that tensor parallelism splits between whole ``units`` (heads)."""
+
+    outputs: int
+    units: int
+
+    def on_rank(self, ranks: int) -> int:
+        return self.outputs // self.units * -(-self.units // ranks)
+
+
+def whole(outputs: int) -> tuple[Part, ...]:
+    """Outputs that every rank computes all of."""
+    return (Part(outputs, 1),)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSpec:
+    """A matrix product ``[tokens, inputs] x [inputs, outputs]``.
+
+    Attributes:
+        parts: What the outputs consist of; layers that servers fuse (query, key and value) are one
+            here too.
+        input_units: In how many units the inputs are split over ranks; 1 if every rank has all of
+            them.
+        quantised: Whether a quantised checkpoint stores it in few bits.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+    inputs: int
+    input_units: int = 1
+    bias: bool = False
+    quantised: bool = True
+
+    @property
+    def outputs(self) -> int:
+        return sum(part.outputs for part in self.parts)
+
+    @property
+    def parameters(self) -> int:
+        return self.inputs * self.outputs + self.outputs * self.bias
+
+    def on_rank(self, ranks: int) -> tuple[int, int]:
+        """(outputs, inputs) of the piece that one of ``ranks`` devices holds."""
+        outputs = sum(part.on_rank(ranks) for part in self.parts)
+        return outputs, Part(self.inputs, self.input_units).on_rank(ranks)
+
+    def rank_parameters(self, ranks: int) -> int:
+        outputs, inputs = self.on_rank(ranks)
+        return outputs * inputs + outputs * self.bias
+
+
+Linears = tuple[LinearSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSpec:
+    """The compressed cache of multi-head latent attention (DeepSeek-V2, arXiv:2405.04434).
+
+    Attributes:
+        cached: Elements per token: the compressed keys and values, and the rotary key.
+        value: Those of them that the values are made of.
+    """
+
+    cached: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """Softmax attention of one layer.
+
+    Attributes:
+        key_dim: Elements of a query or key head; ``value_dim`` those of a value head.
+        window: How many of the latest tokens a token sees, itself included; ``None`` is all.
+        latent: What is cached instead of keys and values, where the attention is latent.
+        linears: Its matrix products.
+        other_parameters: Norms of heads, sinks and the like.
+        qk_norm: Whether each query and key head is normalized before the rotation.
+        qkv_bias: Whether queries, keys and values have a bias; ``output_bias``: the output.
+        soft_cap: Bound of the scores, ``cap * tanh(score / cap)``; ``None`` is none.
+        rotary_fraction: Share of a head's elements that are rotated.
+    """
+
+    heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    window: int | None = None
+    latent: LatentSpec | None = None
+    linears: Linears = field(default=(), kw_only=True)
+    other_parameters: int = field(default=0, kw_only=True)
+    qk_norm: bool = field(default=False, kw_only=True)
+    qkv_bias: bool = field(default=False, kw_only=True)
+    output_bias: bool = field(default=False, kw_only=True)
+    soft_cap: float | None = field(default=None, kw_only=True)
+    rotary_fraction: float = field(default=1.0, kw_only=True)
+
+    def cached_elements(self, ranks: int = 1) -> int:
+        """Elements that one token adds to one device's cache. Every rank keeps a latent whole."""
+        if self.latent:
+            return self.latent.cached
+        return -(-self.kv_heads // ranks) * (self.key_dim + self.value_dim)
+
+    def cached_bits(self, format_: NumberFormat, ranks: int = 1) -> int:
+        """Bits of one token in one device's cache, scales of the number format included."""
+        if self.latent:
+            return format_.bits_of(self.latent.cached)
+        head = format_.bits_of(self.key_dim) + format_.bits_of(self.value_dim)
+        return -(-self.kv_heads // ranks) * head
+
+    def seen(self, context: int) -> int:
+        return context if self.window is None else min(context, self.window)
+
+    def prefill_flops(self) -> int:
+        """For one pair of a query and a token that it sees, over all heads."""
+        return 2 * self.heads * (self.key_dim + self.value_dim)
+
+    def decode_flops(self) -> int:
+        """The same for one new token: latent attention then works on the compressed form."""
+        if self.latent:
+            return 2 * self.heads * (self.latent.cached + self.latent.value)
+        return self.prefill_flops()
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentSpec:
+    """A part with a state of fixed size instead of keys and values (linear attention, Mamba).
+
+    Attributes:
+        heads: What tensor parallelism splits the state between, each of them whole.
+        state_elements: Of one request's state, all heads.
+        conv: Elements of one request's state of the convolution, bfloat16, as tensor parallelism
+            splits them.
+        flops: For one token.
+        state_width: Bytes of one element of the state.
+        linears: Its matrix products.
+        other_parameters: Convolution, decays, norms.
+    """
+
+    heads: int
+    state_elements: int
+    conv: tuple[Part, ...]
+    flops: int
+    state_width: int = 4
+    linears: Linears = ()
+    other_parameters: int = 0
+
+    def state_bytes(self, ranks: int = 1) -> int:
+        state = Part(self.state_elements, self.heads).on_rank(ranks)
+        return self.state_width * state + 2 * sum(part.on_rank(ranks) for part in self.conv)
+
+
+@dataclass(frozen=True, slots=True)
+class MlpSpec:
+    """A feed-forward part that every token goes through.
+
+    Attributes:
+        size: Elements between its products.
+        activation: As ``config.json`` names it (``silu``, ``gelu_pytorch_tanh`` ...).
+        gated: Whether one half of the first product's outputs is multiplied with the other.
+    """
+
+    size: int
+    linears: Linears
+    activation: str = "silu"
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsSpec:
+    """A mixture of experts: ``per_token`` of ``count`` are computed for each token.
+
+    Attributes:
+        linears: Of one expert.
+        shared: What every token goes through: the router and shared experts.
+        activation, gated: Of each expert, as in ``MlpSpec``.
+    """
+
+    count: int
+    per_token: int
+    linears: Linears
+    shared: Linears = ()
+    activation: str = "silu"
+    gated: bool = True
+
+    def expected_distinct(self, tokens: int) -> float:
+        """How many experts ``tokens`` tokens reach if each picks ``per_token`` at random.
+
+        That is ``E (1 - (1 - k/E)^T)`` for E experts, k per token and T tokens.
+        """
+        return self.count * (1.0 - (1.0 - self.per_token / self.count) ** tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """``count`` equal decoder layers, each of the parts that are not ``None``.
+
+    Attributes:
+        norm_parameters: Of the norms of the hidden state in one layer.
+        branches: How often a layer adds to the hidden state; most do so behind attention and behind
+            the MLP.
+    """
+
+    count: int
+    norm_parameters: int
+    attention: AttentionSpec | None = None
+    recurrent: RecurrentSpec | None = None
+    mlp: MlpSpec | None = None
+    experts: ExpertsSpec | None = None
+    branches: int = 2
+
+    @property
+    def linears(self) -> Linears:
+        """The products that every token goes through, in the order of the layer."""
+        attention = self.attention.linears if self.attention else ()
+        recurrent = self.recurrent.linears if self.recurrent else ()
+        mlp = self.mlp.linears if self.mlp else ()
+        return (*attention, *recurrent, *mlp, *(self.experts.shared if self.experts else ()))
+
+    @property
+    def linears_with_copies(self) -> list[tuple[int, LinearSpec]]:
+        """All products, each with how many of it there are: as many as experts, or one."""
+        experts = self.experts.linears if self.experts else ()
+        count = self.experts.count if self.experts else 0
+        return [(1, linear) for linear in self.linears] + [(count, linear) for linear in experts]
+
+    @property
+    def other_parameters(self) -> int:
+        """Of one layer: norms, gates, convolutions and the like."""
+        attention = self.attention.other_parameters if self.attention else 0
+        recurrent = self.recurrent.other_parameters if self.recurrent else 0
+        return self.norm_parameters + attention + recurrent
+
+    @property
+    def parameters(self) -> int:
+        """Of one layer."""
+        return self._parameters(self.experts.count if self.experts else 0)
+
+    @property
+    def active_parameters(self) -> int:
+        """Of one layer, those that one token is multiplied with."""
+        return self._parameters(self.experts.per_token if self.experts else 0)
+
+    def _parameters(self, num_experts: int) -> int:
+        expert = _parameters_of(self.experts.linears) if self.experts else 0
+        return _parameters_of(self.linears) + num_experts * expert + self.other_parameters
+
+
+def seen_pairs(new_tokens: int, cached: int, window: int | None = None) -> int:
+    """How many (query, key) pairs a causal chunk computes.
+
+    Query i of n sees ``cached + i`` tokens, or its window.
+    """
+    if window is None or cached + new_tokens <= window:
+        return new_tokens * cached + new_tokens * (new_tokens + 1) // 2
+    growing = max(0, min(new_tokens, window - cached))
+    return growing * cached + growing * (growing + 1) // 2 + (new_tokens - growing) * window
+
+
+def _parameters_of(linears: Iterable[LinearSpec]) -> int:
+    return sum(linear.parameters for linear in linears)

@@ -1,0 +1,168 @@
+"""The one reader of Hugging Face ``config.json`` files, for the runtime and for the simulator.
+
+What a family of models has that others have not is a row of ``families``; each kind of layer has a
+file of its own (``attention_layers``, ``feed_forward``, ``recurrent_layers``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from twostroke.core.errors import ModelLoadError
+from twostroke.model_spec.attention_layers import read_attention
+from twostroke.model_spec.config_fields import ConfigFields, short
+from twostroke.model_spec.families import FAMILIES, SAME
+from twostroke.model_spec.feed_forward import read_feed_forward
+from twostroke.model_spec.generation_config import parse_end_tokens, read_generation
+from twostroke.model_spec.json_files import read_object
+from twostroke.model_spec.layer_kinds import read_layer_kinds
+from twostroke.model_spec.layer_specs import LayerSpec, Linears, LinearSpec, Part
+from twostroke.model_spec.number_formats import stated_quantization, stored_format
+from twostroke.model_spec.recurrent_layers import read_recurrent
+from twostroke.model_spec.rope import read_rope
+from twostroke.model_spec.spec import ModelSpec
+from twostroke.model_spec.unquantised import Unquantised
+
+DTYPES = ("float32", "float16", "bfloat16")
+# Context of a model that states none, and of one without attention: nothing limits it.
+DEFAULT_LENGTH, UNBOUNDED = 4096, 2**20
+
+
+def read_model(path: Path, model_types: Sequence[str] | None = None) -> ModelSpec:
+    """Read ``config.json``, given as the file or as its folder, and ``generation_config.json``.
+
+    Args:
+        model_types: As in ``parse_model``.
+
+    Raises:
+        ModelLoadError: A file is missing or unreadable, and as ``parse_model`` says.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    raw = read_object(file, "give a config.json of a Hugging Face checkpoint, or its folder")
+    return parse_model(raw, read_generation(file.parent), model_types)
+
+
+def parse_model(
+    config: Mapping[str, Any],
+    generation: Mapping[str, Any] | None = None,
+    model_types: Sequence[str] | None = None,
+) -> ModelSpec:
+    """Parse the contents of ``config.json`` (and ``generation_config.json``).
+
+    Args:
+        model_types: Which architectures may be read, under no other name; by default all known.
+
+    Raises:
+        ModelLoadError: The architecture is unknown, or a value is missing or makes no sense.
+    """
+    raw, model_type = _text_model(config, model_types)
+    fields, family = ConfigFields(raw), FAMILIES[model_type]
+    hidden, vocabulary = fields.integer("hidden_size"), fields.integer("vocab_size")
+    stated_length = fields.optional("max_position_embeddings")
+    default_length = UNBOUNDED if family.unbounded else DEFAULT_LENGTH
+    quantization = stated_quantization(raw)
+    if isinstance(quantization, Mapping) and quantization:
+        quantization = quantization.get("quant_method") or "unknown"
+    return ModelSpec(
+        model_type=model_type,
+        hidden_size=hidden,
+        vocab_size=vocabulary,
+        layers=_layers(fields, model_type, hidden),
+        head=LinearSpec("head", (Part(vocabulary, vocabulary),), hidden, quantised=False),
+        tied=fields.flag("tie_word_embeddings", family.tied),
+        other_parameters=hidden,
+        norm_eps=fields.number("rms_norm_eps", 1e-6),
+        stated_length=stated_length,
+        default_length=default_length,
+        rope=None if family.unbounded else read_rope(fields, stated_length or default_length),
+        logit_soft_cap=fields.optional_number("final_logit_softcapping"),
+        format=stored_format(raw),
+        dtype=_dtype(raw),
+        quantization=str(quantization)[:40] if quantization else "",
+        eos_token_ids=parse_end_tokens(generation or {}, raw),
+    )
+
+
+def _text_model(
+    config: Mapping[str, Any], model_types: Sequence[str] | None
+) -> tuple[dict[str, Any], str]:
+    """The fields of the text model, and the architecture that reads them."""
+    if model_types is not None:
+        if config.get("model_type") not in model_types:
+            raise _unknown(config.get("model_type"), "supported architectures", model_types)
+        return dict(config), str(config["model_type"])
+    inner = config.get("text_config")
+    raw = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
+    stated = str(raw.get("model_type"))
+    model_type = SAME.get(stated, stated)
+    if model_type not in FAMILIES:
+        raise _unknown(raw.get("model_type"), "known to the simulator", [*FAMILIES, *SAME])
+    return raw, model_type
+
+
+def _unknown(stated: object, what: str, known: Sequence[str]) -> ModelLoadError:
+    return ModelLoadError(
+        f"unknown architecture: model_type is {short(stated)}", hint=f"{what}: {', '.join(known)}"
+    )
+
+
+def _layers(fields: ConfigFields, model_type: str, hidden: int) -> tuple[LayerSpec, ...]:
+    unquantised = Unquantised(fields.raw)
+    layers = [
+        _as_stored(_layer(fields, model_type, hidden, index, kind), unquantised, index)
+        for index, kind in enumerate(read_layer_kinds(fields, model_type))
+    ]
+    return tuple(replace(layer, count=sum(1 for _ in same)) for layer, same in groupby(layers))
+
+
+def _layer(
+    fields: ConfigFields, model_type: str, hidden: int, index: int, kind: str | None
+) -> LayerSpec:
+    family = FAMILIES[model_type]
+    branches = 1 if family.norms == 1 else 2
+    attends = kind not in ("linear_attention", "mlp", "moe")
+    mlp, experts = None, None
+    if branches == 2 or kind in ("mlp", "moe"):
+        mlp, experts = read_feed_forward(fields, model_type, hidden, index, kind)
+    return LayerSpec(
+        1,
+        family.norms * hidden,
+        read_attention(fields, model_type, hidden, index, kind) if attends else None,
+        read_recurrent(fields, model_type, hidden)
+        if kind in ("linear_attention", "hybrid")
+        else None,
+        mlp,
+        experts,
+        branches,
+    )
+
+
+def _as_stored(layer: LayerSpec, unquantised: Unquantised, index: int) -> LayerSpec:
+    """Every product marked that the checkpoint left unquantised in layer ``index``."""
+    if not unquantised:
+        return layer
+
+    def stored(linears: Linears) -> Linears:
+        return tuple(
+            replace(it, quantised=it.quantised and not unquantised.has(it.name, index))
+            for it in linears
+        )
+
+    attends, keeps, mlp, experts = layer.attention, layer.recurrent, layer.mlp, layer.experts
+    return replace(
+        layer,
+        attention=attends and replace(attends, linears=stored(attends.linears)),
+        recurrent=keeps and replace(keeps, linears=stored(keeps.linears)),
+        mlp=mlp and replace(mlp, linears=stored(mlp.linears)),
+        experts=experts
+        and replace(experts, linears=stored(experts.linears), shared=stored(experts.shared)),
+    )
+
+
+def _dtype(raw: Mapping[str, Any]) -> str | None:
+    name = str(raw.get("dtype", raw.get("torch_dtype"))).removeprefix("torch.")
+    return name if name in DTYPES else None

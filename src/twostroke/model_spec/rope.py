@@ -1,0 +1,81 @@
+"""Rotary position embedding as ``config.json`` describes it.
+
+Older files write ``rope_theta`` and ``rope_scaling``, those of transformers 5 ``rope_parameters``;
+both are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from twostroke.model_spec.config_fields import ConfigFields
+
+# Kinds whose values are read. Files may state others; ``models.support`` refuses them.
+SCALED = ("linear", "llama3", "yarn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeSpec:
+    """Rotary position embedding (Su et al. 2021), and its stretching beyond the trained length.
+
+    Attributes:
+        kind: ``default``; ``linear`` divides positions by ``factor``; ``llama3`` and ``yarn`` (Peng
+            et al. 2023) stretch the low frequencies only; any other as the file names it.
+        original_length: Context length before stretching (llama3, yarn).
+        attention_factor: Multiplies cosines and sines (yarn); ``None`` is the paper's ``0.1
+            ln(factor) + 1``.
+        truncate: Whether yarn rounds the bounds of its ramp to whole dimensions.
+        mscale: Whether the file states ``mscale`` and ``mscale_all_dim``, yarn's variant in
+            DeepSeek-V2.
+    """
+
+    theta: float = 10000.0
+    kind: str = "default"
+    factor: float = 1.0
+    original_length: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    truncate: bool = True
+    mscale: bool = False
+
+
+def read_rope(fields: ConfigFields, max_length: int) -> RopeSpec:
+    """The rotation of a file whose context is ``max_length`` tokens. Raises ModelLoadError."""
+    scaling = _scaling(fields)
+    theta = scaling.number("rope_theta", fields.number("rope_theta", 10000.0))
+    kind = str(scaling.raw.get("rope_type", scaling.raw.get("type")) or "default")
+    if kind not in SCALED:
+        return RopeSpec(theta=theta, kind=kind)
+    original = scaling.integer("original_max_position_embeddings", max_length)
+    stated = scaling.raw.get("attention_factor") is not None
+    return RopeSpec(
+        theta=theta,
+        kind=kind,
+        factor=scaling.number("factor", max_length / original if kind == "yarn" else None),
+        original_length=original,
+        low_freq_factor=scaling.number("low_freq_factor", None if kind == "llama3" else 1.0),
+        high_freq_factor=scaling.number("high_freq_factor", None if kind == "llama3" else 4.0),
+        beta_fast=scaling.number("beta_fast", 32.0),
+        beta_slow=scaling.number("beta_slow", 1.0),
+        attention_factor=scaling.number("attention_factor") if stated else None,
+        truncate=scaling.flag("truncate", True),
+        mscale=bool(scaling.raw.get("mscale") and scaling.raw.get("mscale_all_dim")),
+    )
+
+
+def read_rotary_fraction(fields: ConfigFields) -> float:
+    """Share of a head's elements that are rotated."""
+    factor = fields.number("partial_rotary_factor", 1.0)
+    return _scaling(fields).number("partial_rotary_factor", factor)
+
+
+def _scaling(fields: ConfigFields) -> ConfigFields:
+    """The object with the rotation's values; of several, one per kind of layer, the first full."""
+    stated: Mapping[str, Any] = fields.mapping("rope_parameters") or fields.mapping("rope_scaling")
+    full = stated.get("full_attention")
+    return ConfigFields(full if isinstance(full, Mapping) else stated)

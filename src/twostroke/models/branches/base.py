@@ -1,0 +1,93 @@
+"""The seam between the decoder and what its layers consist of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from twostroke.kernels.library import Library
+from twostroke.layers.attention.base import Attention
+from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.linear import Linear, make_linear
+from twostroke.layers.norm import RMSNorm
+from twostroke.layers.rotary import Rotation
+from twostroke.model_spec.layer_specs import LayerSpec
+from twostroke.models.parameters import Parameter, ParameterSource
+from twostroke.observability.profile import Profiler
+
+
+class Branch(Protocol):
+    """One addition to the hidden state of a layer: ``x + f(norm(x))``.
+
+    It owns its weights and nothing that lasts between two calls; only ``attention`` knows which
+    tokens belong together.
+    """
+
+    def __call__(
+        self, x: Tensor, rotation: Rotation, attention: Attention, rows: Tensor | None
+    ) -> Tensor:
+        """Map ``[tokens, hidden]`` to ``[rows, hidden]``, which may be ``x`` itself, changed.
+
+        Args:
+            rotation: Angles of the step's tokens.
+            attention: Of the step; called at most once per layer.
+            rows: Which tokens' states go on, int64; ``None`` is all.
+        """
+        ...
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """Its large matrices: their bytes are counted, and rounded under ``--quantization``."""
+        ...
+
+    def compiled(self) -> CompiledBranch | None:
+        """The branch as the compiled pass runs it, or ``None`` if that cannot."""
+        ...
+
+
+class BranchKind(Protocol):
+    """What a model family's file lists: how a kind of branch is named in checkpoints, and made."""
+
+    def is_in(self, layer: LayerSpec) -> bool:
+        """Whether such a layer has this branch."""
+        ...
+
+    def parameters(self, layer: LayerSpec, hidden: int) -> list[Parameter]:
+        """What to load, in names relative to the layer's."""
+        ...
+
+    def build(self, layer: LayerSpec, parts: BranchParts) -> Branch:
+        """The branch, with parameters that it takes from ``parts``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BranchParts:
+    """What one layer's branches are made of.
+
+    Attributes:
+        index: Of the layer.
+        quantization: ``int8`` or ``int4`` rounds the weights of linear layers.
+        kernels: The compiled kernels, if they are to be used.
+    """
+
+    index: int
+    norm_eps: float
+    source: ParameterSource
+    quantization: str | None
+    kernels: Library | None
+    profiler: Profiler
+
+    def tensor(self, name: str) -> Tensor:
+        return self.source.pop(f"{self.index}.{name}")
+
+    def linear(self, name: str) -> Linear:
+        has_bias = f"{self.index}.{name}.bias" in self.source
+        weight = self.tensor(f"{name}.weight")
+        bias = self.tensor(f"{name}.bias") if has_bias else None
+        return make_linear(weight, bias, self.quantization, self.kernels)
+
+    def norm(self, name: str) -> RMSNorm:
+        return RMSNorm(self.tensor(name), self.norm_eps, self.kernels)

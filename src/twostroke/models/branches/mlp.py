@@ -1,0 +1,79 @@
+"""A gated feed-forward part (SwiGLU, Shazeer 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from twostroke.layers.activation import GATED_ACTIVATIONS, silu_mul
+from twostroke.layers.attention.base import Attention
+from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.linear import Linear
+from twostroke.layers.rotary import Rotation
+from twostroke.model_spec.layer_specs import LayerSpec, MlpSpec
+from twostroke.models.branches.base import BranchParts
+from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
+from twostroke.observability.profile import GEMM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpKind:
+    """Names in checkpoints, see ``BranchKind``."""
+
+    norm: str = "post_attention_layernorm"
+    gate: str = "mlp.gate_proj"
+    up: str = "mlp.up_proj"
+    down: str = "mlp.down_proj"
+
+    def is_in(self, layer: LayerSpec) -> bool:
+        return layer.mlp is not None
+
+    def parameters(self, layer: LayerSpec, hidden: int) -> list[Parameter]:
+        spec = _spec_of(layer)
+        gate_up = [(self.gate, spec.size), (self.up, spec.size)]
+        return [
+            vector_parameter("mlp_norm", self.norm, hidden),
+            *linear_parameters("gate_up", gate_up, hidden, spec.bias),
+            *linear_parameters("down", [(self.down, hidden)], spec.size, spec.bias),
+        ]
+
+    def build(self, layer: LayerSpec, parts: BranchParts) -> MlpBranch:
+        return MlpBranch(_spec_of(layer), parts)
+
+
+class MlpBranch:
+    """``x + down(activation(gate_up(norm(x))))``, see ``Branch``."""
+
+    def __init__(self, spec: MlpSpec, parts: BranchParts) -> None:
+        self._kernels, self._profiler = parts.kernels, parts.profiler
+        self._activation = GATED_ACTIVATIONS[spec.activation]
+        self._norm = parts.norm("mlp_norm")
+        self._gate_up, self._down = parts.linear("gate_up"), parts.linear("down")
+
+    def __call__(
+        self, x: Tensor, rotation: Rotation, attention: Attention, rows: Tensor | None
+    ) -> Tensor:
+        if rows is not None:
+            x = x[rows]
+        normed = self._norm(x)
+        with self._profiler.measure(GEMM):
+            gate_up = self._gate_up(normed)  # [tokens, 2 * size]
+        inner = self._activation(gate_up, self._kernels)
+        with self._profiler.measure(GEMM):
+            return self._down(inner, residual=x)
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return self._gate_up, self._down
+
+    def compiled(self) -> CompiledBranch | None:
+        gate_up, down = self._gate_up.kernel_call, self._down.kernel_call
+        if gate_up is None or down is None or self._activation is not silu_mul:
+            return None
+        return CompiledBranch("mlp", self._norm, gate_up, down)
+
+
+def _spec_of(layer: LayerSpec) -> MlpSpec:
+    assert layer.mlp is not None  # as ``is_in`` says
+    return layer.mlp

@@ -1,0 +1,58 @@
+"""The tensors of a model in terms of those in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One tensor of the model, and the checkpoint's tensors that are stacked to make it.
+
+    Attributes:
+        parts: (name, shape) of each, stacked along the first dimension.
+    """
+
+    name: str
+    parts: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        rows = sum(shape[0] for _, shape in self.parts)
+        return (rows, *self.parts[0][1][1:])
+
+    def under(self, name: str, checkpoint: str) -> Parameter:
+        """The same with ``name`` before its own, and ``checkpoint`` before those of its parts."""
+        parts = tuple((checkpoint + part, shape) for part, shape in self.parts)
+        return Parameter(name + self.name, parts)
+
+
+class ParameterSource(Protocol):
+    """Where a model takes its parameters from, each once; a dictionary of tensors is one."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def pop(self, name: str) -> Tensor: ...
+
+
+def linear_parameters(
+    name: str, outputs: Sequence[tuple[str, int]], inputs: int, bias: bool
+) -> list[Parameter]:
+    """Weight and bias of a linear layer.
+
+    Args:
+        outputs: The checkpoint's linear layers that it consists of, and the outputs of each.
+    """
+    weights = tuple((f"{part}.weight", (rows, inputs)) for part, rows in outputs)
+    biases = tuple((f"{part}.bias", (rows,)) for part, rows in outputs)
+    parameters = [Parameter(f"{name}.weight", weights)]
+    return [*parameters, Parameter(f"{name}.bias", biases)] if bias else parameters
+
+
+def vector_parameter(name: str, part: str, size: int) -> Parameter:
+    """The weight of a norm."""
+    return Parameter(name, ((f"{part}.weight", (size,)),))

@@ -1,0 +1,122 @@
+"""Which models this decoder computes as the reference implementation does. Others are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from twostroke.core.errors import ModelLoadError
+from twostroke.layers.activation import GATED_ACTIVATIONS
+from twostroke.layers.rotary import ROPE_KINDS
+from twostroke.model_spec.config_fields import CHECK
+from twostroke.model_spec.layer_specs import AttentionSpec, MlpSpec
+from twostroke.model_spec.reader import parse_model, read_model
+from twostroke.model_spec.rope import RopeSpec
+from twostroke.model_spec.spec import ModelSpec
+from twostroke.models.registry import MODEL_TYPES
+
+_PER_DIMENSION = "its per-dimension factors are not implemented"
+_REFUSED_ROPE = {
+    "dynamic": (
+        "its angles change with the length of the request, so keys already in the cache would"
+        " become wrong"
+    ),
+    "longrope": _PER_DIMENSION,
+    "su": _PER_DIMENSION,
+}
+
+
+def read_runnable(folder: Path) -> ModelSpec:
+    """Read the ``config.json`` of a checkpoint's folder.
+
+    Raises:
+        ModelLoadError: As ``read_model`` and ``check_runnable`` say.
+    """
+    if not (folder / "config.json").is_file():
+        hint = "give a Hugging Face checkpoint folder: config.json and safetensors"
+        raise ModelLoadError(f"{folder} has no config.json", hint=hint)
+    spec = read_model(folder, MODEL_TYPES)
+    check_runnable(spec)
+    return spec
+
+
+def parse_runnable(
+    config: Mapping[str, Any], generation: Mapping[str, Any] | None = None
+) -> ModelSpec:
+    """The same of the contents of ``config.json`` (and ``generation_config.json``)."""
+    spec = parse_model(config, generation, MODEL_TYPES)
+    check_runnable(spec)
+    return spec
+
+
+def check_runnable(spec: ModelSpec) -> None:
+    """Refuse what the decoder would compute differently from transformers.
+
+    Raises:
+        ModelLoadError: It names what is not supported.
+    """
+    if spec.quantization:
+        raise ModelLoadError(
+            f"the checkpoint is quantized ({spec.quantization}), which is not supported",
+            hint="use the bfloat16, float16 or float32 version of this model",
+        )
+    if spec.stated_length is None:
+        raise _refusal("max_position_embeddings is missing")
+    if spec.logit_soft_cap is not None:
+        raise _refusal("final_logit_softcapping is not supported")
+    for layer in spec.layers:
+        attention, mlp = layer.attention, layer.mlp
+        if attention is None or mlp is None or layer.recurrent or layer.experts:
+            raise _refusal("only layers of attention and a dense MLP are supported")
+        _check_mlp(mlp)
+        _check_attention(attention)
+    if len({_heads(layer.attention) for layer in spec.layers if layer.attention}) > 1:
+        raise _refusal("layers with different heads are not supported")
+    if spec.rope is not None:
+        _check_rope(spec.rope)
+
+
+def head_dim_of(spec: ModelSpec) -> int:
+    """Elements of a head, the same in all layers of a model that ``check_runnable`` accepts."""
+    attention = spec.layers[0].attention
+    assert attention is not None
+    return attention.key_dim
+
+
+def _check_mlp(mlp: MlpSpec) -> None:
+    if mlp.activation not in GATED_ACTIVATIONS or not mlp.gated:
+        raise ModelLoadError(
+            f"unsupported activation: hidden_act is {mlp.activation!r}",
+            hint="only silu (SwiGLU) models are supported",
+        )
+
+
+def _check_attention(attention: AttentionSpec) -> None:
+    if attention.latent or attention.key_dim != attention.value_dim:
+        raise _refusal("latent attention is not supported")
+    if attention.key_dim % 2:
+        raise _refusal(f"head_dim must be even for rotary embeddings, got {attention.key_dim}")
+    if attention.rotary_fraction != 1:
+        raise _refusal(f"partial_rotary_factor {attention.rotary_fraction} is not supported")
+    if attention.soft_cap is not None:
+        raise _refusal("attn_logit_softcapping is not supported")
+
+
+def _check_rope(rope: RopeSpec) -> None:
+    if rope.kind not in ROPE_KINDS:
+        reason = _REFUSED_ROPE.get(rope.kind, "it is unknown")
+        raise ModelLoadError(
+            f"unsupported rope scaling {rope.kind!r}: {reason}",
+            hint="supported: " + ", ".join(ROPE_KINDS),
+        )
+    if rope.mscale:
+        raise _refusal("rope scaling with mscale and mscale_all_dim is not supported")
+
+
+def _heads(attention: AttentionSpec) -> tuple[int, int, int]:
+    return attention.heads, attention.kv_heads, attention.key_dim
+
+
+def _refusal(message: str) -> ModelLoadError:
+    return ModelLoadError(f"config.json: {message}", hint=CHECK)

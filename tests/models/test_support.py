@@ -1,0 +1,82 @@
+"""Models that the decoder would compute differently are refused, each with a hint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.checkpoints import random_tensors, tiny_config
+from twostroke.core.errors import ModelLoadError
+from twostroke.models.support import parse_runnable, read_runnable
+from twostroke.runtime.weights import loaded_bytes
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_number_of_parameters_is_that_of_the_checkpoint(model_type: str, tied: bool) -> None:
+    biases = {} if model_type == "qwen2" else {"attention_bias": True, "mlp_bias": True}
+    raw = tiny_config(model_type, tie_word_embeddings=tied, head_dim=12, **biases)
+    spec = parse_runnable(raw)
+    assert spec.num_parameters == sum(tensor.numel() for tensor in random_tensors(raw).values())
+    assert loaded_bytes(spec, 2) == spec.weight_bytes("bfloat16") == 2 * spec.num_parameters
+    assert spec.kv_bytes_per_token("float16") == 2 * 2 * (2 * 12) * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "gpt2"}, "unknown architecture: model_type is 'gpt2'"),
+        ({"model_type": None}, "unknown architecture"),
+        ({"hidden_size": None}, "hidden_size is missing"),
+        ({"num_hidden_layers": "two"}, "num_hidden_layers must be a positive integer, got 'two'"),
+        ({"num_key_value_heads": 3}, "is no multiple of num_key_value_heads"),
+        ({"head_dim": 7}, "head_dim must be even"),
+        ({"hidden_act": "gelu"}, "unsupported activation"),
+        (
+            {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
+            "unsupported rope scaling 'dynamic'",
+        ),
+        ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "low_freq_factor is missing"),
+        ({"rope_scaling": "linear"}, "rope_scaling must be an object"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantized \\(gptq\\)"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings must be true or false"),
+        ({"eos_token_id": "</s>"}, "eos_token_id must be token ids"),
+        ({"max_position_embeddings": None}, "max_position_embeddings is missing"),
+        ({"num_local_experts": 4}, "only layers of attention and a dense MLP"),
+        ({"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1, "mscale_all_dim": 1}},
+            "mscale and mscale_all_dim",
+        ),
+        ({"model_type": "qwen3_vl_text"}, "unknown architecture: model_type is 'qwen3_vl_text'"),
+        ({"model_type": "qwen3_moe"}, "unknown architecture: model_type is 'qwen3_moe'"),
+        ({"layer_types": ["full_attention"]}, "layer_types has 1 entries for 2 layers"),
+        (
+            {"layer_types": ["full_attention", "chunked_attention"]},
+            "layer_types says 'chunked_attention' of layer 1",
+        ),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_with_a_hint(
+    changes: dict[str, Any], message: str
+) -> None:
+    raw = tiny_config("qwen3", use_sliding_window=True)
+    with pytest.raises(ModelLoadError, match=message) as failure:
+        parse_runnable({**raw, **changes})
+    assert failure.value.hint
+
+
+def test_an_unreadable_config_is_refused_with_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"has no config\.json") as failure:
+        read_runnable(tmp_path)
+    assert failure.value.hint
+    for text in ("{", "[]"):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ModelLoadError) as failure:
+            read_runnable(tmp_path)
+        assert failure.value.hint
