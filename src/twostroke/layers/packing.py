@@ -1,5 +1,5 @@
 """Weights rearranged, and for int8 and int4 rounded, as the compiled kernels read them
-(``kernels/cpp/linear.inc``).
+(``kernels/cpp/linear/tiles.hpp``).
 
 int8: one scale per output, ``max |w| / 127``. int4: one scale per output and 32 inputs, chosen so
 that the largest weight becomes -8 and the whole range -8 .. 7 is used, as in llama.cpp's Q4_0.
