@@ -59,7 +59,6 @@ class AttentionCall(ctypes.Structure):
         ("table_stride", c_int64),
         ("query_start", c_void_p),
         ("context_lens", c_void_p),
-        ("requests", c_void_p),
         ("out", c_void_p),
         ("num_requests", c_int64),
         ("heads", c_int64),

@@ -35,11 +35,10 @@ struct AttentionCall {
     int64_t query_stride;
     const void* keys;            // [blocks, block_size, kv_heads, head_dim]
     const void* values;          // as keys
-    const int32_t* block_table;  // [requests, table_stride]
+    const int32_t* block_table;  // [num_requests, table_stride]
     int64_t table_stride;
-    const int64_t* query_start;   // [requests + 1]
-    const int64_t* context_lens;  // [requests]
-    const int64_t* requests;      // [num_requests]: which of them to compute
+    const int64_t* query_start;   // [num_requests + 1]
+    const int64_t* context_lens;  // [num_requests]
     void* out;                    // [tokens, heads, head_dim]
     int64_t num_requests, heads, kv_heads, head_dim, block_size;
     int64_t window;  // how many of the latest tokens a token sees; 0: all

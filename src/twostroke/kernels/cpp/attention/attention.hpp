@@ -75,13 +75,11 @@ void attend_all(const AttentionCall& call) {
     const Buffer<int64_t> buffer(requests + 1);
     int64_t* first_task = buffer.data();
     first_task[0] = 0;
-    for (int64_t i = 0; i < requests; ++i) {
-        const int64_t rows = count_rows(call, call.requests[i]);
-        first_task[i + 1] = first_task[i] + count_tasks(call, rows, spans);
-    }
+    for (int64_t i = 0; i < requests; ++i)
+        first_task[i + 1] = first_task[i] + count_tasks(call, count_rows(call, i), spans);
     auto compute = [&](int64_t task) {
-        const int64_t i = find_request(first_task, requests, task);
-        attend<T>(call, call.requests[i], task - first_task[i], spans);
+        const int64_t request = find_request(first_task, requests, task);
+        attend<T>(call, request, task - first_task[request], spans);
     };
     parallel_for(first_task[requests], compute);
 }
