@@ -217,9 +217,9 @@ void tile_int4(const LinearCall& call, const PackedRows& x, int64_t row, int64_t
 
 // Writes some blocks' nibbles to `bytes`, [blocks][steps][16][4].
 inline void unpack_int4(const LinearCall& call, int64_t block, int64_t blocks, char* bytes) {
-    const int64_t block_bytes = call.inputs / 8 * kStepBytes;
-    const char* from = static_cast<const char*>(call.weight) + block * block_bytes;
-    for (int64_t pair = 0; pair < blocks * call.inputs / 8; ++pair)
+    const int64_t block_pairs = call.inputs / 8, pairs = blocks * block_pairs;  // of steps
+    const char* from = static_cast<const char*>(call.weight) + block * block_pairs * kStepBytes;
+    for (int64_t pair = 0; pair < pairs; ++pair)
         UNROLL for (int part = 0; part < kSplit; ++part) {
             const vword both = load<vword>(from + pair * kStepBytes + part * kVectorBytes);
             char* to = bytes + 2 * pair * kStepBytes + part * kVectorBytes;
