@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-KERNELS := hatch_build.py $(wildcard src/twostroke/kernels/cpp/*.cpp src/twostroke/kernels/cpp/*.inc src/twostroke/kernels/cpp/*.h)
+KERNELS := hatch_build.py $(wildcard src/twostroke/kernels/cpp/*.?pp src/twostroke/kernels/cpp/*/*.?pp)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PORT ?= 8000
 MODEL ?= pilot

@@ -16,21 +16,21 @@ INSTRUCTION_SETS = ("avx512", "avxvnni", "avx2", "generic")
 
 @contextmanager
 def selected(instruction_set: str) -> Iterator[bool]:
-    """Runs this build meanwhile, for what is loaded meanwhile; false, and the one before runs on,
-    where that cannot be.
+    """Select this build in the context, in software where the processor lacks its instructions.
 
-    Where the processor has no such instructions, they are done in software.
+    Yields whether that worked; if not, the build before stays selected. Only what is loaded in the
+    context uses the selected build.
     """
     library = load_library()
     assert library is not None, "the kernels were not compiled: python hatch_build.py says why"
-    before = library.instruction_set
+    previous = library.instruction_set
     try:
         if library.select(instruction_set):
             yield True
             return
         path = library_in_software() if library.select("avx2") else None
     finally:
-        library.select(before)
+        library.select(previous)
     if path is None:
         yield False
         return

@@ -1,6 +1,4 @@
-"""Protects: where the kernels cannot be compiled, the package is built without them and says so
-once.
-"""
+"""Protects: if the kernels cannot be compiled, the package is built without them and warns once."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
-    ("variables", "says"),
+    ("variables", "reason"),
     [
         ({"PATH": ""}, "no C++ compiler found"),
         ({"CXX": "no-such-compiler -O1"}, "no-such-compiler"),
@@ -28,7 +26,7 @@ def test_without_a_compiler_there_is_one_warning_and_no_library(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     variables: dict[str, str],
-    says: str,
+    reason: str,
 ) -> None:
     shutil.copytree(ROOT / SOURCES, tmp_path / SOURCES, ignore=shutil.ignore_patterns("*.so"))
     monkeypatch.delenv("CXX", raising=False)
@@ -41,4 +39,4 @@ def test_without_a_compiler_there_is_one_warning_and_no_library(
     assert build_data == {"artifacts": []}
     assert not list(tmp_path.rglob("*.so"))
     warnings = capsys.readouterr().err
-    assert says in warnings and warnings.count("without") == 1
+    assert reason in warnings and warnings.count("without") == 1

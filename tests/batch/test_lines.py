@@ -1,4 +1,4 @@
-"""Batch lines: what can be sent, what cannot and why, and that equal requests are known again."""
+"""Protects: what can be sent and what cannot, and that equal requests are recognized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output file: half lines, foreign files, two runs at once, and what is sent again."""
+"""Protects: the output file with half a line, of another kind, of two runs; what is sent again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def answer(name: str, status: int = 200, request: str = "1") -> BatchOutput:
     )
 
 
-def written(path: Path) -> list[str | int]:
+def keys_in(path: Path) -> list[str | int]:
     """Keys in the file, every line of which must be whole."""
     data = path.read_bytes()
     assert not data or data.endswith(b"\n")
@@ -33,35 +33,34 @@ def write(path: Path, *outputs: BatchOutput) -> None:
     results.close()
 
 
-def test_what_is_there_is_known(tmp_path: Path) -> None:
+def test_the_answers_in_the_file_are_read(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     bad = BatchOutput("batch_req_9", None, None, BatchError("invalid_line", "line 3", 3))
     write(path, answer("a"), answer("b", 400), bad)
     results = ResultsFile(path)
-    assert {key: f.succeeded for key, f in results.finished.items()} == {
+    assert {key: line.succeeded for key, line in results.finished.items()} == {
         "a": True,
         "b": False,
         3: False,
     }
     results.append(answer("c"))
     results.close()
-    assert written(path) == ["a", "b", 3, "c"]
+    assert keys_in(path) == ["a", "b", 3, "c"]
     ResultsFile(path, overwrite=True).close()
-    assert written(path) == []
+    assert keys_in(path) == []
 
 
 @pytest.mark.parametrize("missing", [1, 2, 30, 60])
-def test_half_a_line_is_taken_off(tmp_path: Path, missing: int) -> None:
+def test_half_a_line_is_removed(tmp_path: Path, missing: int) -> None:
     path = tmp_path / "out.jsonl"
     write(path, answer("a"), answer("b"))
     path.write_bytes(path.read_bytes()[:-missing])
     results = ResultsFile(path)
-    assert list(results.finished) == (
-        ["a", "b"] if missing == 1 else ["a"]
-    )  # without its newline it is whole
+    # A line that lacks only its newline is whole.
+    assert list(results.finished) == (["a", "b"] if missing == 1 else ["a"])
     results.append(answer("c"))
     results.close()
-    assert written(path) == [*results.finished]
+    assert keys_in(path) == [*results.finished]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def test_two_runs_do_not_share_a_file(tmp_path: Path) -> None:
 
 
 def test_what_is_sent_again(tmp_path: Path) -> None:
-    """Failures whose request was changed; all of them if asked for; never what was answered."""
+    """Failures whose request was changed, or all failures; never a request with an answer."""
     path = tmp_path / "out.jsonl"
     write(
         path,
@@ -104,19 +103,19 @@ def test_what_is_sent_again(tmp_path: Path) -> None:
         answer("mended", 400, "old"),
         answer("stranger", 400),
     )
-    wanted: dict[Key, str] = {
+    request_ids: dict[Key, str] = {
         "good": "batch_req_1",
         "failed": "batch_req_1",
         "mended": "batch_req_new",
         "more": "batch_req_1",
     }
     results = ResultsFile(path)
-    results.reconcile(wanted, retry_failed=False)
-    assert written(path) == list(results.finished) == ["good", "failed", "stranger"]
+    results.reconcile(request_ids, retry_failed=False)
+    assert keys_in(path) == list(results.finished) == ["good", "failed", "stranger"]
     results.append(answer("mended"))
-    results.reconcile(wanted | {"mended": "batch_req_1"}, retry_failed=True)
+    results.reconcile(request_ids | {"mended": "batch_req_1"}, retry_failed=True)
     results.append(answer("failed"))
-    assert written(path) == list(results.finished) == ["good", "stranger", "mended", "failed"]
+    assert keys_in(path) == list(results.finished) == ["good", "stranger", "mended", "failed"]
     with pytest.raises(ConfigError, match="answers another request under the custom_id 'good'"):
         results.reconcile({"good": "batch_req_2"}, retry_failed=True)
     results.close()
@@ -131,7 +130,7 @@ def test_where_it_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_one_error(tmp_path: Path) -> None:
-    """Closing writes what is left once more; that must not bury what was said."""
+    """Closing tries to write once more; its error must not replace the first."""
     path = tmp_path / "out"
     results = ResultsFile(path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -1,4 +1,4 @@
-"""A run against scripted servers: how many at once, what is tried again, and what ends a run."""
+"""Protects: how many requests run at once, what is retried, what ends a run; scripted servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ import pytest
 from twostroke.batch import runner as module
 from twostroke.batch.lines import Line, parse_line
 from twostroke.batch.results import ResultsFile
-from twostroke.batch.runner import BatchRunner, Totals, check_server, remote_client, seconds_asked
+from twostroke.batch.runner import (
+    BatchRunner,
+    Totals,
+    check_server,
+    parse_retry_after,
+    remote_client,
+)
 from twostroke.core.errors import ConfigError, EngineError
 
 Handler = Callable[[httpx.Request], Any]
@@ -54,10 +60,10 @@ def completion(**fields: Any) -> httpx.Response:
 
 
 async def test_every_line_has_its_answer(tmp_path: Path) -> None:
-    seen: list[tuple[str, bytes]] = []
+    received: list[tuple[str, bytes]] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
-        seen.append((request.url.path, request.content))
+        received.append((request.url.path, request.content))
         return completion()
 
     outputs, totals = await run(tmp_path / "out", handler, lines(5))
@@ -68,25 +74,25 @@ async def test_every_line_has_its_answer(tmp_path: Path) -> None:
     )
     assert outputs[0]["response"]["body"]["id"] == "cmpl-1" and outputs[0]["error"] is None
     assert totals == Totals(succeeded=5, prompt_tokens=10, completion_tokens=15)
-    assert seen == [("/v1/completions", b'{"prompt": "x"}')] * 5
+    assert received == [("/v1/completions", b'{"prompt": "x"}')] * 5
 
 
-async def test_so_many_at_once_and_no_more(tmp_path: Path) -> None:
-    under_way, most = 0, 0
+async def test_no_more_than_the_limit_run_at_once(tmp_path: Path) -> None:
+    running, max_running = 0, 0
 
     async def handler(_: httpx.Request) -> httpx.Response:
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
+        nonlocal running, max_running
+        running += 1
+        max_running = max(max_running, running)
         await asyncio.sleep(0.002)
-        under_way -= 1
+        running -= 1
         return completion()
 
     await run(tmp_path / "out", handler, lines(20), concurrency=4)
-    assert most == 4
+    assert max_running == 4
 
 
-async def test_failures_are_lines_and_end_nothing(tmp_path: Path) -> None:
+async def test_a_failure_is_a_line_and_does_not_end_the_run(tmp_path: Path) -> None:
     answers = [
         httpx.Response(400, json={"error": {"message": "bad"}}),
         httpx.Response(500, text="<html>\n"),
@@ -118,7 +124,7 @@ async def test_an_answer_of_several_lines_becomes_one(tmp_path: Path) -> None:
     assert outputs[0]["response"]["body"] == {"text": "a\nb", "usage": None}
 
 
-async def test_a_busy_server_is_asked_again(
+async def test_a_busy_server_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FIRST_WAIT", 0.001)
@@ -153,7 +159,7 @@ async def test_a_busy_server_is_asked_again(
 async def test_what_would_fail_every_line_ends_the_run(
     tmp_path: Path, status: int, error: type[Exception], message: str
 ) -> None:
-    """The lines that it hit are left to a later run."""
+    """The lines that it affects are left to a later run."""
 
     def handler(request: httpx.Request) -> httpx.Response:
         if not status:
@@ -188,7 +194,7 @@ def test_what_is_no_url(url: str) -> None:
         remote_client(url, None)
 
 
-async def test_where_nobody_answers() -> None:
+async def test_without_a_server() -> None:
     async with remote_client("http://127.0.0.1:9/v1/", "key") as http:
         assert http.headers["authorization"] == "Bearer key"
         assert str(http.base_url) == "http://127.0.0.1:9"
@@ -197,7 +203,7 @@ async def test_where_nobody_answers() -> None:
 
 
 class Clock:
-    """Time passes only where somebody sleeps."""
+    """Time passes only in a sleep."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.pauses = 1000.0, list[float]()
@@ -215,9 +221,7 @@ class Clock:
 async def test_a_rate_limited_server_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Minute after minute, as long as each of them answers something: patience begins anew with
-    every answer.
-    """
+    """For minutes, if each minute brings an answer: patience begins anew with every answer."""
     clock = Clock(monkeypatch)
     windows: list[int] = []
 
@@ -245,6 +249,6 @@ async def test_a_long_pause_is_kept_once(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_retry_after_as_a_date() -> None:
-    assert seconds_asked("Wed, 21 Oct 2015 07:28:00 GMT") == 0
-    assert (seconds_asked("Wed, 21 Oct 2099 07:28:00 GMT") or 0) > 10**8
-    assert seconds_asked("soon") is seconds_asked("") is None
+    assert parse_retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+    assert (parse_retry_after("Wed, 21 Oct 2099 07:28:00 GMT") or 0) > 10**8
+    assert parse_retry_after("soon") is parse_retry_after("") is None

@@ -1,7 +1,5 @@
-"""The kernels' builds for AVX-512 and AVX-VNNI on a processor that has neither: their instructions
-in plain C++.
-
-So that whoever changes a kernel sees what becomes of all of them.
+"""The builds for AVX-512 and AVX-VNNI on a processor that has neither: in_software.hpp does their
+instructions in plain C++, so that a change of a kernel is tested in every build.
 """
 
 from __future__ import annotations
@@ -16,64 +14,69 @@ from pathlib import Path
 import hatch_build
 
 ROOT = Path(hatch_build.__file__).parent
+SOURCES = ROOT / hatch_build.SOURCES
 FOLDER = ROOT / "build" / "kernels-in-software"
-HEADER = Path(__file__).parent / "in_software.h"
-PLAIN = f"{hatch_build.INSTRUCTION_SETS['avx2']} -O2 -include {shlex.quote(str(HEADER))}"
-# Those that every processor has are not asked of this library, and soon compiled.
+HEADER = Path(__file__).parent / "in_software.hpp"
+# Vectors that the processor does not have pass between functions of one file only: compilers
+# need not warn of it.
+PLAIN = (
+    f"{hatch_build.INSTRUCTION_SETS['avx2']} -O2 -include {shlex.quote(str(HEADER))}"
+    " -Wno-psabi -Wno-ignored-attributes"
+)
+# The last two run on every processor that runs the first two: they are not needed here.
 BUILDS = {
     "avx512": PLAIN,
     "avxvnni": f"{PLAIN} -DIN_SOFTWARE_AVXVNNI",
-    "avx2": "-DTWOSTROKE_WITHOUT",
+    "avx2": "-DTWOSTROKE_OMIT_BUILD",
     "generic": "-O0",
 }
 
 
 def library_in_software() -> Path | None:
-    """The library, which needs AVX2; compiled unless that has been done from the same sources.
-    ``None``: no compiler.
+    """The library, which needs AVX2, or ``None`` if there is no compiler.
+
+    It is compiled once, and again when a source or the compiler changes.
 
     Raises:
         RuntimeError: It does not compile.
     """
-    found = _library()
-    if isinstance(found, RuntimeError):
-        raise found
-    return found
+    result = _compile_once()
+    if isinstance(result, RuntimeError):
+        raise result
+    return result
 
 
 @functools.cache
-def _library() -> Path | RuntimeError | None:
-    """An error is kept as well: 250 tests would each compile for nothing."""
+def _compile_once() -> Path | RuntimeError | None:
+    """The library or the error, which is kept too: 250 tests would each compile in vain."""
     compiler = hatch_build.find_compiler()
     if compiler is None:
         return None
     try:
-        library = FOLDER / f"{_digest(compiler)}.so"
+        library = FOLDER / f"{_fingerprint(compiler)}.so"
         if library.exists():
             return library
         FOLDER.mkdir(parents=True, exist_ok=True)
-        for earlier in FOLDER.glob("*.so"):
-            earlier.unlink(missing_ok=True)
-        unfinished = library.with_suffix(
-            f".{os.getpid()}"
-        )  # whoever else tests here must not load half of it
-        hatch_build.compile_library(
-            compiler, ROOT / hatch_build.SOURCES, unfinished, BUILDS, complete=True
-        )
+        for outdated in FOLDER.glob("*.so"):
+            outdated.unlink(missing_ok=True)
+        # Under another name until it is complete: another run may be looking for it.
+        unfinished = library.with_suffix(f".{os.getpid()}")
+        hatch_build.compile_library(compiler, SOURCES, unfinished, BUILDS, complete=True)
         unfinished.replace(library)
         return library
-    except OSError:  # no such compiler, or nowhere to write
+    except OSError:  # no such compiler, or the folder cannot be written
         return None
     except subprocess.CalledProcessError as error:
         return RuntimeError(
-            f"the kernels do not compile with {HEADER.name}; what it lacks?\n{error.stderr}"
+            f"the kernels do not compile with {HEADER.name}: does it lack an instruction?\n"
+            f"{error.stderr}"
         )
 
 
-def _digest(compiler: list[str]) -> str:
+def _fingerprint(compiler: list[str]) -> str:
     """Of everything that the library is made of."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=True).stdout
-    sources = sorted((ROOT / hatch_build.SOURCES).iterdir())
-    read = [HEADER, Path(__file__), Path(hatch_build.__file__)]
-    read += [path for path in sources if path.suffix in (".cpp", ".h", ".inc")]
-    return hashlib.sha256(version + b"".join(path.read_bytes() for path in read)).hexdigest()[:16]
+    sources = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".cpp", ".hpp"))
+    paths = [HEADER, Path(__file__), Path(hatch_build.__file__), *sources]
+    contents = b"".join(path.read_bytes() for path in paths)
+    return hashlib.sha256(version + contents).hexdigest()[:16]

@@ -1,6 +1,4 @@
-"""Protects: every instruction set's kernels compute what plain PyTorch computes, at sizes that fill
-no block evenly.
-"""
+"""Protects: each build of the kernels computes what PyTorch does, at sizes that fill no block."""
 
 from __future__ import annotations
 
@@ -27,17 +25,17 @@ from twostroke.model_spec.rope import RopeSpec
 
 
 def _load() -> Library:
-    found = load_library()
-    assert found is not None, "the kernels were not compiled: python hatch_build.py says why"
-    return found
+    library = load_library()
+    assert library is not None, "the kernels were not compiled: python hatch_build.py says why"
+    return library
 
 
 @pytest.fixture
 def library(instruction_set: str) -> Library:
-    found = _load()
-    assert found.instruction_set == instruction_set
-    found.set_num_threads(2)
-    return found
+    loaded = _load()
+    assert loaded.instruction_set == instruction_set
+    loaded.set_num_threads(2)
+    return loaded
 
 
 def _random(*shape: int, scale: float = 1.0) -> Tensor:
@@ -45,7 +43,7 @@ def _random(*shape: int, scale: float = 1.0) -> Tensor:
     return (torch.randn(*shape, generator=generator) * scale).bfloat16()
 
 
-# Rows that make one pass and several, whole and partial blocks of outputs.
+# Rows that make one strip and several, whole and partial blocks of outputs.
 SHAPES = [
     (1, 64, 32),
     (2, 17, 64),
@@ -72,9 +70,8 @@ def test_linear_equals_pytorch_up_to_rounding(
     exact = x.double() @ weight.double().T + bias.double()
     torch.testing.assert_close(layer.wide(x).double(), exact, atol=1e-5, rtol=1e-5)
     rounded = exact.bfloat16()
-    torch.testing.assert_close(
-        layer(x), rounded, atol=1e-2, rtol=8e-3
-    )  # one unit in the last place of bfloat16
+    # 8e-3: one unit in the last place of bfloat16.
+    torch.testing.assert_close(layer(x), rounded, atol=1e-2, rtol=8e-3)
     torch.testing.assert_close(layer(x, residual), residual + rounded, atol=2e-2, rtol=1.6e-2)
 
 
@@ -88,13 +85,13 @@ def test_quantized_linear_is_exact_for_rounded_operands(
     scale = x.float().abs().amax(1, keepdim=True) / 127
     scaled = x.float() * (127 / x.float().abs().amax(1, keepdim=True))
     rounded = torch.where(scaled < 0, (scaled - 0.5).ceil(), (scaled + 0.5).floor())
-    wanted = (rounded.double() * scale.double()) @ unpack(packed).double().T
-    found = PackedLinear(packed, None, library).wide(x).double()
+    expected = (rounded.double() * scale.double()) @ unpack(packed).double().T
+    actual = PackedLinear(packed, None, library).wide(x).double()
     # A product on the edge between two integers may round either way, by one unit of the
     # activation's scale.
     slack = float(scale.max()) * float(unpack(packed).abs().max()) * 1.01
-    torch.testing.assert_close(found, wanted, atol=slack, rtol=1e-4)
-    assert (found - wanted).abs().mean() < slack / 20
+    torch.testing.assert_close(actual, expected, atol=slack, rtol=1e-4)
+    assert (actual - expected).abs().mean() < slack / 20
 
 
 @pytest.mark.parametrize(("format", "largest"), [("int8", 127), ("int4", 8)])
@@ -102,9 +99,7 @@ def test_quantized_linear_is_exact_for_rounded_operands(
 def test_integers_are_multiplied_exactly(
     library: Library, format: str, largest: int, rows: int
 ) -> None:
-    """Scales are 1 here. The largest products come together in the last rows: nothing may
-    saturate.
-    """
+    """Scales are 1. The largest products come together in the last rows: none may saturate."""
     generator = torch.Generator().manual_seed(rows)
     weight = torch.randint(1 - largest, largest, (50, 64), generator=generator)
     weight[:, ::32] = -largest  # for int8 the largest in size, for int4 one in every group
@@ -112,8 +107,8 @@ def test_integers_are_multiplied_exactly(
     x = torch.randint(-127, 128, (rows, 64), generator=generator)
     x[:, 0] = 127
     x[-2:] = torch.tensor([[127], [-127]])[-min(rows, 2) :]
-    found = PackedLinear(pack(weight.bfloat16(), format), None, library).wide(x.bfloat16())
-    assert torch.equal(found, (x @ weight.T).float())
+    actual = PackedLinear(pack(weight.bfloat16(), format), None, library).wide(x.bfloat16())
+    assert torch.equal(actual, (x @ weight.T).float())
 
 
 @pytest.mark.parametrize("rows", [3, 30])
@@ -129,7 +124,7 @@ def test_quantized_layers_add_bias_and_residual(library: Library, rows: int) -> 
 
 
 @pytest.mark.parametrize("format", ["bfloat16", "int8", "int4"])
-def test_a_row_does_not_depend_on_its_company(library: Library, format: str) -> None:
+def test_a_row_does_not_depend_on_the_other_rows(library: Library, format: str) -> None:
     layer = PackedLinear(pack(_random(200, 128), format), None, library)
     x = _random(40, 128)
     together = layer.wide(x)
@@ -145,15 +140,13 @@ def test_rows_may_lie_apart(library: Library, rows: int) -> None:
 
 
 def test_no_rows_are_no_work(library: Library) -> None:
-    """Rows divide the work: none used to divide by zero, which ends the process."""
-    nothing = _random(0, 64)
+    """Work is divided by the number of rows: 0 must not divide, which would end the process."""
+    no_rows = _random(0, 64)
     for format in ("bfloat16", "int8", "int4"):
-        assert PackedLinear(pack(_random(48, 64), format), None, library).wide(nothing).shape == (
-            0,
-            48,
-        )
-    assert RMSNorm(_random(64), 1e-5, library)(nothing).shape == (0, 64)
-    assert silu_mul(nothing, library).shape == (0, 32)
+        layer = PackedLinear(pack(_random(48, 64), format), None, library)
+        assert layer.wide(no_rows).shape == (0, 48)
+    assert RMSNorm(_random(64), 1e-5, library)(no_rows).shape == (0, 64)
+    assert silu_mul(no_rows, library).shape == (0, 32)
 
 
 def test_nan_comes_out_again(library: Library) -> None:
@@ -180,11 +173,10 @@ def test_norm_rotation_and_activation_equal_pytorch(library: Library) -> None:
     table = RotaryTable(RopeSpec(), 32, 64, torch.device("cpu"))
     compiled = RotaryTable(RopeSpec(), 32, 64, torch.device("cpu"), library).rotation(positions)
     assert isinstance(compiled, CompiledRotation)
-    wanted = table.rotation(positions).apply(heads)
-    torch.testing.assert_close(compiled.apply(heads[:, :4]), wanted[:, :4], atol=1e-2, rtol=8e-3)
-    assert torch.equal(
-        heads[:, 4], _random(3, 5, 32)[:, 4]
-    )  # what is beside the rotated heads stays
+    expected = table.rotation(positions).apply(heads)
+    torch.testing.assert_close(compiled.apply(heads[:, :4]), expected[:, :4], atol=1e-2, rtol=8e-3)
+    # What lies beside the rotated heads stays as it was.
+    assert torch.equal(heads[:, 4], _random(3, 5, 32)[:, 4])
 
 
 def test_peaks_equal_pytorch_and_are_the_first_of_equals(library: Library) -> None:
@@ -192,9 +184,9 @@ def test_peaks_equal_pytorch_and_are_the_first_of_equals(library: Library) -> No
         x = _random(rows, size).float()  # bfloat16 values: equals are frequent
         x[0, 2] = -torch.inf
         highest, index = compiled_peaks(library)(x)
-        wanted = x.max(dim=-1).values
-        assert torch.equal(highest, wanted)
-        assert torch.equal(index, (x == wanted[:, None]).int().argmax(dim=-1))
+        expected = x.max(dim=-1).values
+        assert torch.equal(highest, expected)
+        assert torch.equal(index, (x == expected[:, None]).int().argmax(dim=-1))
         for column in (0, size - 1):
             x[rows // 2] = 0.0
             x[rows // 2, column] = torch.nan
@@ -213,9 +205,8 @@ def test_rounding_keeps_within_half_a_step() -> None:
     q, scales = quantize_int4(weight)
     steps = scales.abs().repeat_interleave(32, dim=1)
     error = (q * scales.repeat_interleave(32, dim=1) - weight.float()).abs()
-    assert (
-        error <= steps * 1.001
-    ).all()  # a value of the other sign and nearly the same size is cut from 8 to 7
+    # A value of the other sign and nearly the same size is cut from 8 to 7.
+    assert (error <= steps * 1.001).all()
     assert error.square().mean() < steps.square().mean() / 8
 
 
@@ -236,15 +227,15 @@ def test_threads_come_and_go() -> None:
     library = _load()
     layer = PackedLinear(pack(_random(512, 256), "bfloat16"), None, library)
     x = _random(30, 256)
-    wanted = F.linear(x.double(), unpack(layer.packed).double())
+    expected = F.linear(x.double(), unpack(layer.packed).double())
     for threads in (1, 4, 2, 3, 1, 2):
         library.set_num_threads(threads)
         for _ in range(20):
-            torch.testing.assert_close(layer.wide(x).double(), wanted, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(layer.wide(x).double(), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_a_library_from_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = load_library.__wrapped__  # what was loaded once is kept
+    load = load_library.__wrapped__  # without the cache
     with monkeypatch.context() as patch:
         patch.setattr(library_module, "Library", partial(Library, Path(str(torch._C.__file__))))
         with pytest.warns(UserWarning, match="twostroke_layout.*install twostroke again"):
@@ -255,20 +246,20 @@ def test_a_library_from_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatc
         assert load() is None
 
 
-def test_without_the_library_there_is_one_warning_and_no_failure(tmp_path: object) -> None:
+def test_without_the_library_there_is_one_warning_and_no_failure() -> None:
     code = (
         "import warnings, twostroke.kernels.library as l\n"
         "l.Library = lambda: (_ for _ in ()).throw(OSError('no such file'))\n"
-        "with warnings.catch_warnings(record=True) as seen:\n"
+        "with warnings.catch_warnings(record=True) as caught:\n"
         "    warnings.simplefilter('always')\n"
         "    assert l.load_library() is None and l.load_library() is None\n"
-        "assert len(seen) == 1 and 'C++ compiler' in str(seen[0].message), seen\n"
+        "assert len(caught) == 1 and 'C++ compiler' in str(caught[0].message), caught\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_two_engines_may_compute_at_once() -> None:
-    """Each on a thread of its own, while somebody changes the number of workers."""
+    """Each on a thread of its own, while the number of workers changes."""
     library = _load()
     library.set_num_threads(3)
     layers = [
@@ -276,14 +267,14 @@ def test_two_engines_may_compute_at_once() -> None:
         for outputs in (700, 900)
     ]
     inputs = [_random(rows, 128) for rows in (40, 60)]
-    wanted = [layer.wide(x) for layer, x in zip(layers, inputs)]
-    right: list[bool] = []
+    expected = [layer.wide(x) for layer, x in zip(layers, inputs)]
+    correct: list[bool] = []
 
     def compute(layer: PackedLinear, x: Tensor, result: Tensor) -> None:
-        right.append(all(torch.equal(layer.wide(x), result) for _ in range(600)))
+        correct.append(all(torch.equal(layer.wide(x), result) for _ in range(600)))
 
     threads = [
-        Thread(target=compute, args=each, daemon=True) for each in zip(layers, inputs, wanted)
+        Thread(target=compute, args=args, daemon=True) for args in zip(layers, inputs, expected)
     ]
     for thread in threads:
         thread.start()
@@ -291,4 +282,4 @@ def test_two_engines_may_compute_at_once() -> None:
         library.set_num_threads(count)
     for thread in threads:
         thread.join(timeout=60)
-    assert right == [True, True]
+    assert correct == [True, True]

@@ -22,8 +22,8 @@ class Call(NamedTuple):
 
     Attributes:
         number: Of the line, from 1.
-        id: A digest of url and body: equal for equal requests, which is how a later run knows its
-            own answers.
+        id: A digest of url and body, equal for equal requests: a later run recognizes by it which
+            requests are answered.
         body: JSON as it was written.
     """
 
@@ -44,12 +44,12 @@ class BadLine(NamedTuple):
 
 
 Line = Call | BadLine
-# What tells a line from the others: its custom_id, or where it has none its number.
+# What distinguishes a line: its custom_id, or its number if it has none.
 Key = str | int
 
 
 class BatchError(msgspec.Struct):
-    """Why there is no response, or none that can be read."""
+    """Why there is no response, or none that is JSON."""
 
     code: str
     message: str
@@ -57,7 +57,7 @@ class BatchError(msgspec.Struct):
 
 
 class BatchResponse(msgspec.Struct):
-    """What the server answered, be it an error; ``body`` is JSON."""
+    """The server's response, also an error; ``body`` is JSON."""
 
     status_code: int
     request_id: str
@@ -77,7 +77,7 @@ class BatchOutput(msgspec.Struct):
         """The key of the line that this answers.
 
         Raises:
-            ValueError: It names none.
+            ValueError: It has neither a custom_id nor a line.
         """
         if self.custom_id is not None:
             return self.custom_id
@@ -115,28 +115,28 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 
 def parse_line(raw: bytes, number: int) -> Line:
-    """One line, checked as far as this is not the server's business."""
-    own_id = ID_PREFIX + blake2b(raw, digest_size=16).hexdigest()
+    """Parse one line; what is in the body, the server checks."""
+    line_id = ID_PREFIX + blake2b(raw, digest_size=16).hexdigest()
     try:
         fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         values: dict[str, Any] = {
             name: msgspec.json.decode(value) for name, value in fields.items()
         }
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return BadLine(number, None, own_id, f"line {number} is no JSON object: {error}")
+        return BadLine(number, None, line_id, f"line {number} is no JSON object: {error}")
     custom_id = values.get("custom_id")
     custom_id = custom_id if isinstance(custom_id, str) and custom_id else None
-    if (message := _objection(values)) is not None:
-        return BadLine(number, custom_id, own_id, f"line {number}: {message}")
+    if (message := _find_error(values)) is not None:
+        return BadLine(number, custom_id, line_id, f"line {number}: {message}")
     assert custom_id is not None
     url, body = values["url"], values["body"]
     canonical = msgspec.json.encode([url, body], order="sorted")
-    same_id = ID_PREFIX + blake2b(canonical, digest_size=16).hexdigest()
-    return Call(number, custom_id, same_id, url, bytes(fields["body"]))
+    request_id = ID_PREFIX + blake2b(canonical, digest_size=16).hexdigest()
+    return Call(number, custom_id, request_id, url, bytes(fields["body"]))
 
 
-def _objection(values: dict[str, Any]) -> str | None:
-    """What is wrong with a line's fields, or nothing."""
+def _find_error(values: dict[str, Any]) -> str | None:
+    """What is wrong with a line's fields, or ``None``."""
     for name in FIELDS:
         if name not in values:
             return f"{name} is missing"
@@ -166,9 +166,8 @@ def index_lines(path: Path) -> dict[Key, str]:
     for line in read_lines(path):
         key = key_of(line)
         if key in ids:
-            message = (
-                f"{path}: lines {numbers[key]} and {line.number} have the same custom_id, {key!r}"
-            )
+            both = f"lines {numbers[key]} and {line.number}"
+            message = f"{path}: {both} have the same custom_id, {key!r}"
             raise ConfigError(message, hint="give every line a custom_id of its own")
         ids[key], numbers[key] = line.id, line.number
     if not ids:

@@ -1,6 +1,4 @@
-"""The output file: what is finished, and further lines behind it. Every line is whole, or is known
-not to be.
-"""
+"""The output file of a batch: the answers in it, and those that a run appends."""
 
 from __future__ import annotations
 
@@ -15,37 +13,36 @@ import msgspec
 from twostroke.batch.lines import ID_PREFIX, BatchOutput, Key
 from twostroke.core.errors import ConfigError, EngineError
 
-# How every line that we write begins.
+# How each line begins that a run writes.
 BEGINNING = f'{{"id":"{ID_PREFIX}'.encode()
 
 
 class Finished(NamedTuple):
-    """An answer that is there: the request's id, and whether it is one."""
+    """A line of the output file: its request's id, and whether the request succeeded."""
 
     id: str
     succeeded: bool
 
 
 class ResultsFile:
-    """Appends answers to a file, which no other run may write meanwhile.
+    """Appends answers to a file, which is locked against other runs.
 
-    A run that was killed can leave half a line at the end; it is taken off, so that its request is
+    A run that was killed can leave half a line at the end. It is removed, so that its request is
     sent again.
 
     Args:
         overwrite: Empty the file first.
 
     Attributes:
-        finished: The answers in it, by key.
+        finished: The lines in it, by key.
 
     Raises:
-        ConfigError: The file cannot be written, is being written by another run, or holds something
-            else.
+        ConfigError: The file cannot be written, another run writes it, or it is no batch output.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         self._path = path
-        self._failed = False
+        self._write_failed = False
         try:
             self._file = _open_locked(path)
             try:
@@ -62,48 +59,49 @@ class ResultsFile:
             ) from error
 
     def append(self, output: BatchOutput) -> None:
-        """Add a line; it is the operating system's when this returns."""
+        """Add a line; when this returns, the operating system has it."""
         try:
             self._file.write(msgspec.json.encode(output) + b"\n")
             self._file.flush()
         except OSError as error:
-            self._failed = True
+            self._write_failed = True
             hint = "make room; the same command goes on where this run ended"
             raise EngineError(
                 f"cannot write {self._path}: {error.strerror or error}", hint=hint
             ) from error
         self.finished[output.key] = Finished(output.id, output.succeeded)
 
-    def reconcile(self, wanted: Mapping[Key, str], *, retry_failed: bool) -> None:
-        """Forget failures of requests that have been changed since, or of all.
+    def reconcile(self, request_ids: Mapping[Key, str], *, retry_failed: bool) -> None:
+        """Remove failures whose request has changed since, so that it is sent again.
 
         Args:
-            wanted: Key and id of each request.
+            request_ids: The id of each request of the batch, by key.
+            retry_failed: Remove the failures of unchanged requests too.
 
         Raises:
-            ConfigError: A request that was answered has been changed; or the answer is one to
-                another batch.
+            ConfigError: A request has changed that was answered, or the file is another batch's.
         """
-        again: set[Key] = set()
+        outdated: set[Key] = set()
         for key, (request_id, succeeded) in self.finished.items():
-            if key not in wanted:
+            if key not in request_ids:
                 continue
-            if succeeded and wanted[key] != request_id:
+            changed = request_ids[key] != request_id
+            if succeeded and changed:
                 raise ConfigError(
                     f"{self._path} answers another request under the custom_id {key!r}",
                     hint="give another file with -o, or --overwrite to start anew",
                 )
-            if not succeeded and (retry_failed or wanted[key] != request_id):
-                again.add(key)
-        if again:
-            self._remove(again)
+            if not succeeded and (retry_failed or changed):
+                outdated.add(key)
+        if outdated:
+            self._remove(outdated)
 
     def close(self) -> None:
         try:
             self._file.close()
         except OSError:
-            # Closing writes what is left once more; that it cannot be written has been said.
-            if not self._failed:
+            # Closing tries once more to write what could not be written, which append has raised.
+            if not self._write_failed:
                 raise
 
     def _read(self) -> dict[Key, Finished]:
@@ -133,16 +131,16 @@ class ResultsFile:
         yield from iter(self._file.readline, b"")
 
     def _remove(self, keys: Collection[Key]) -> None:
-        """Write the file anew without some lines; it is never half there."""
-        beside = self._path.with_name(f".{self._path.name}.new")
-        old, new = self._file, _open_locked(beside)
+        """Replace the file by one without some lines; it is complete at any time."""
+        new_path = self._path.with_name(f".{self._path.name}.new")
+        old, new = self._file, _open_locked(new_path)
         new.truncate(0)
         for line in self._lines():
             if msgspec.json.decode(line, type=BatchOutput).key not in keys:
                 new.write(line)
         new.flush()
-        # The lock goes with the new file, which has it before it takes the old one's name.
-        beside.replace(self._path)
+        # The new file is locked before it takes the old one's name.
+        new_path.replace(self._path)
         self._file = new
         old.close()
         for key in keys:

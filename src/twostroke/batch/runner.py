@@ -1,4 +1,4 @@
-"""Sends the lines of a batch, so many at a time, to a server or to one in this process."""
+"""Sends the lines of a batch, some at a time, to a server or to one in this process."""
 
 from __future__ import annotations
 
@@ -17,20 +17,18 @@ from twostroke.batch.lines import BadLine, BatchError, BatchOutput, BatchRespons
 from twostroke.batch.results import ResultsFile
 from twostroke.core.errors import ConfigError, EngineError
 
-# An answer may take any time; a connection may not.
+# An answer may take any time, a connection only so long.
 CONNECT_SECONDS = 10
-# A server that is busy, or behind a proxy that cannot reach it: the same request may be answered
-# later.
+# The server is busy, or a proxy cannot reach it: the same request may be answered later.
 BUSY = frozenset({429, 502, 503, 504})
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
-# A pause that the server names is kept once, however long; if it was told in vain, half of it more
-# is waited.
-ASKED_PATIENCE = 1.5
+# A pause that the server asks for is kept once, however long, and then half of it more.
+PATIENCE_PER_PAUSE = 1.5
 
 
 @dataclass(slots=True)
 class Totals:
-    """What a run did; tokens are those of its answers."""
+    """Requests of a run, and the tokens of their answers."""
 
     succeeded: int = 0
     failed: int = 0
@@ -42,9 +40,9 @@ class BatchRunner:
     """One run.
 
     Args:
-        http: Knows where the server is.
-        patience: Seconds that a request is tried again while the server is busy or away and answers
-            no other either. A longer pause that the server asks for is kept.
+        http: A client whose base URL is the server's.
+        patience: For how many seconds a request is retried while the server is busy or away and
+            answers no other request. A longer pause that the server asks for is kept.
         done: Called when a line's answer has been written.
     """
 
@@ -64,22 +62,22 @@ class BatchRunner:
         self.totals = Totals()
 
     async def run(self, lines: Iterable[Line], max_concurrency: int) -> None:
-        """Answer each line; one that fails is noted in the output and ends nothing.
+        """Send each line and write its answer or failure to the output.
 
         Raises:
-            TwostrokeError: The server stays away or refuses us, or the output cannot be written.
-                What is not in the output then is left to a later run.
+            TwostrokeError: The server stays away or refuses the key, or the output cannot be
+                written. A later run sends what is not in the output.
         """
-        left = iter(lines)
+        remaining = iter(lines)
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(max_concurrency):
-                    group.create_task(self._work(left))
+                    group.create_task(self._work(remaining))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
 
-    async def _work(self, left: Iterator[Line]) -> None:
-        for line in left:
+    async def _work(self, remaining: Iterator[Line]) -> None:
+        for line in remaining:
             output = await self._answer(line)
             self._results.append(output)
             if output.succeeded:
@@ -93,37 +91,36 @@ class BatchRunner:
             return BatchOutput(
                 line.id, line.custom_id, None, BatchError("invalid_line", line.message, line.number)
             )
-        began, wait = time.monotonic(), FIRST_WAIT
+        start, wait = time.monotonic(), FIRST_WAIT
         while True:
             try:
                 response = await self._http.post(
                     line.url, content=line.body, headers={"content-type": "application/json"}
                 )
             except httpx.TransportError as error:
-                reason, asked = f"cannot be reached: {str(error) or type(error).__name__}", None
+                reason, requested_pause = (
+                    f"cannot be reached: {str(error) or type(error).__name__}",
+                    None,
+                )
             else:
                 if response.status_code in (401, 403):
-                    hint = (
-                        "the key comes from OPENAI_API_KEY; the same command goes on where this run"
-                        " ended"
-                    )
-                    raise ConfigError(
-                        f"the server refuses the key: {message_in(response.content)}", hint=hint
-                    )
+                    raise _refused_key(response)
                 if response.status_code not in BUSY:
                     self._last_answer = time.monotonic()
-                    return self._output(line, response)
+                    return self._make_output(line, response)
                 reason = f"answers {response.status_code}: {message_in(response.content)}"
-                asked = seconds_asked(response.headers.get("retry-after", ""))
-            pause = min(wait, LONGEST_WAIT) if asked is None else asked
-            patience = max(self._patience, ASKED_PATIENCE * (asked or 0)) if self._patience else 0
-            if time.monotonic() + pause > max(began, self._last_answer) + patience:
+                requested_pause = parse_retry_after(response.headers.get("retry-after", ""))
+            pause = min(wait, LONGEST_WAIT) if requested_pause is None else requested_pause
+            patience = self._patience
+            if patience and requested_pause:
+                patience = max(patience, PATIENCE_PER_PAUSE * requested_pause)
+            if time.monotonic() + pause > max(start, self._last_answer) + patience:
                 hint = "once it is well, the same command goes on where this run ended"
                 raise EngineError(f"the server {reason}", hint=hint)
             await asyncio.sleep(pause)
             wait *= 2
 
-    def _output(self, line: Call, response: httpx.Response) -> BatchOutput:
+    def _make_output(self, line: Call, response: httpx.Response) -> BatchOutput:
         request_id = response.headers.get("x-request-id", "")
         try:
             body: Any = msgspec.json.decode(response.content)
@@ -133,13 +130,13 @@ class BatchRunner:
             )
             answer = BatchResponse(response.status_code, request_id, msgspec.Raw(b"null"))
             return BatchOutput(line.id, line.custom_id, answer, error)
-        self._count(body)
-        # As it came, unless it would break the line.
+        self._count_tokens(body)
+        # Its bytes stay as they are, unless a newline would break the line.
         raw = response.content if b"\n" not in response.content else msgspec.json.encode(body)
         answer = BatchResponse(response.status_code, request_id, msgspec.Raw(raw))
         return BatchOutput(line.id, line.custom_id, answer, None)
 
-    def _count(self, body: Any) -> None:
+    def _count_tokens(self, body: Any) -> None:
         usage = body.get("usage") if isinstance(body, dict) else None
         if isinstance(usage, dict):
             for name in ("prompt_tokens", "completion_tokens"):
@@ -147,25 +144,30 @@ class BatchRunner:
                     setattr(self.totals, name, getattr(self.totals, name) + count)
 
 
-def seconds_asked(header: str) -> float | None:
-    """What Retry-After says, as seconds from now; ``None`` if it says nothing that can be
-    understood.
-    """
+def _refused_key(response: httpx.Response) -> ConfigError:
+    return ConfigError(
+        f"the server refuses the key: {message_in(response.content)}",
+        hint="the key comes from OPENAI_API_KEY; the same command goes on where this run ended",
+    )
+
+
+def parse_retry_after(header: str) -> float | None:
+    """The seconds from now that a Retry-After header asks for; ``None`` if it is not readable."""
     if header.isdigit():
         return float(header)
     try:
-        at = parsedate_to_datetime(header)
+        date = parsedate_to_datetime(header)
     except ValueError:
         return None
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return max(0.0, (at - datetime.now(UTC)).total_seconds())
+    date = date if date.tzinfo else date.replace(tzinfo=UTC)
+    return max(0.0, (date - datetime.now(UTC)).total_seconds())
 
 
 def remote_client(url: str, key: str | None) -> httpx.AsyncClient:
-    """For a server at ``url``, with or without ``/v1``.
+    """Make a client for the server at ``url``, with or without ``/v1``.
 
     Raises:
-        ConfigError: That is no URL.
+        ConfigError: It is no URL of a server.
     """
     base = url.rstrip("/").removesuffix("/v1")
     headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -183,10 +185,10 @@ def remote_client(url: str, key: str | None) -> httpx.AsyncClient:
 
 
 async def check_server(http: httpx.AsyncClient) -> None:
-    """See that somebody answers, whatever he says.
+    """Check that the server answers, with any status.
 
     Raises:
-        ConfigError: Nobody does.
+        ConfigError: It does not.
     """
     try:
         await http.get("/v1/models")
@@ -197,7 +199,7 @@ async def check_server(http: httpx.AsyncClient) -> None:
 
 
 def message_in(body: bytes) -> str:
-    """What an error's body says."""
+    """The message in the body of an error, or the beginning of the body."""
     try:
         return str(msgspec.json.decode(body)["error"]["message"])
     except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError):

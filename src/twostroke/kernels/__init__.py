@@ -1,3 +1,1 @@
-"""Compiled kernels for CPUs: linear layers over packed weights, paged attention, and the small
-steps between.
-"""
+"""Compiled CPU kernels: linear layers over packed weights, paged attention, and all in between."""

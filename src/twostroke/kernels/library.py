@@ -1,5 +1,6 @@
-"""Loads the compiled kernels (``cpp/``) and declares their C interface. No torch: addresses go in,
-nothing comes out.
+"""Loads the compiled kernels (``cpp/``) and declares their C interface.
+
+No torch here: a call gets addresses and returns nothing.
 
 The build of the package compiles them (``hatch_build.py``). Without them, or on a processor that
 they do not support, everything runs on PyTorch's own operators.
@@ -10,29 +11,24 @@ from __future__ import annotations
 import ctypes
 import functools
 import warnings
-from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
+from collections.abc import Callable
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-LIBRARY_PATH = (
-    Path(__file__).parent / "cpp" / "kernels.so"
-)  # outside any package: it is no Python module
+# In a folder that is no package: the library is no Python module.
+LIBRARY_PATH = Path(__file__).parent / "cpp" / "kernels.so"
 
+# The same constants are in ``cpp/kernels.hpp``.
 LANES = 16  # Outputs in a block of packed weights.
 GROUP = 32  # Inputs that share a scale in 4-bit weights.
-FORMATS = {"bfloat16": 0, "int8": 1, "int4": 2}
+FORMATS = {"bfloat16": 0, "int8": 1, "int4": 2}  # ``WeightFormat``
 MAX_HEAD_DIM = 256
-COMPONENTS = (
-    "norm",
-    "gemm",
-    "place",
-    "attention",
-    "activation",
-)  # in the order of ``Component`` in ``cpp/kernels.h``
+COMPONENTS = ("norm", "gemm", "place", "attention", "activation")  # ``Component``, in order
 
 
 class LinearCall(ctypes.Structure):
-    """Arguments of one linear layer, see ``Linear`` in ``cpp/kernels.h``."""
+    """Arguments of one linear layer, see ``LinearCall`` in ``cpp/kernels.hpp``."""
 
     _fields_: ClassVar = [
         ("x", c_void_p),
@@ -52,7 +48,7 @@ class LinearCall(ctypes.Structure):
 
 
 class AttentionCall(ctypes.Structure):
-    """Arguments of one layer's attention, see ``Attention`` in ``cpp/kernels.h``."""
+    """Arguments of one layer's attention, see ``AttentionCall`` in ``cpp/kernels.hpp``."""
 
     _fields_: ClassVar = [
         ("query", c_void_p),
@@ -63,7 +59,6 @@ class AttentionCall(ctypes.Structure):
         ("table_stride", c_int64),
         ("query_start", c_void_p),
         ("context_lens", c_void_p),
-        ("requests", c_void_p),
         ("out", c_void_p),
         ("num_requests", c_int64),
         ("heads", c_int64),
@@ -77,7 +72,7 @@ class AttentionCall(ctypes.Structure):
 
 
 class LayerCall(ctypes.Structure):
-    """What one decoder layer owns, see ``Layer`` in ``cpp/kernels.h``."""
+    """One decoder layer's weights and cache, see ``LayerCall`` in ``cpp/kernels.hpp``."""
 
     _fields_: ClassVar = [
         ("input_norm", c_void_p),
@@ -94,7 +89,7 @@ class LayerCall(ctypes.Structure):
 
 
 class PassCall(ctypes.Structure):
-    """Arguments of one pass through all layers, see ``Pass`` in ``cpp/kernels.h``."""
+    """Arguments of one pass through all layers, see ``PassCall`` in ``cpp/kernels.hpp``."""
 
     _fields_: ClassVar = [
         ("layers", POINTER(LayerCall)),
@@ -120,8 +115,10 @@ class PassCall(ctypes.Structure):
 
 
 class Library:
-    """The compiled kernels. Calls release the GIL; of several threads inside, one has the workers,
-    the rest work alone.
+    """The compiled kernels. Calls release the GIL.
+
+    Of several threads that call at once, one gets the workers; the others compute alone. The
+    functions' arguments are those of ``Kernels`` in ``cpp/kernels.hpp``.
 
     Raises:
         OSError: The file cannot be loaded, or was built from other sources.
@@ -130,35 +127,32 @@ class Library:
 
     def __init__(self, path: Path = LIBRARY_PATH) -> None:
         loaded = ctypes.CDLL(str(path))
-        layout = loaded.twostroke_layout
-        layout.restype = c_int64
+
+        def declare(name: str, *argtypes: type, restype: type | None = None) -> Callable[..., Any]:
+            function: Callable[..., Any] = getattr(loaded, f"twostroke_{name}")
+            function.argtypes, function.restype = argtypes, restype  # type: ignore[attr-defined]
+            return function
+
+        layout = declare("layout", restype=c_int64)
         if layout() != sum(map(ctypes.sizeof, (LinearCall, AttentionCall, LayerCall, PassCall))):
             raise OSError(f"{path} was built from other sources")
-        self.linear = loaded.twostroke_linear
-        self.linear.argtypes, self.linear.restype = [POINTER(LinearCall)], None
-        self.attention = loaded.twostroke_attention
-        self.attention.argtypes, self.attention.restype = [POINTER(AttentionCall)], None
-        self.rms_norm = loaded.twostroke_rms_norm
-        self.rms_norm.argtypes, self.rms_norm.restype = (
-            [c_void_p] * 3 + [c_int64] * 2 + [c_float],
-            None,
+        address, count = c_void_p, c_int64
+        self.linear = declare("linear", POINTER(LinearCall))
+        self.attention = declare("attention", POINTER(AttentionCall))
+        self.layers = declare("layers", POINTER(PassCall))
+        # x, weight, out, rows, size, eps
+        self.rms_norm = declare("rms_norm", address, address, address, count, count, c_float)
+        # qk, stride, tokens, heads, head_dim, positions, cos, sin
+        self.rotate = declare(
+            "rotate", address, count, count, count, count, address, address, address
         )
-        self.rotate = loaded.twostroke_rotate
-        self.rotate.argtypes, self.rotate.restype = (
-            [c_void_p] + [c_int64] * 4 + [c_void_p] * 3,
-            None,
-        )
-        self.silu_mul = loaded.twostroke_silu_mul
-        self.silu_mul.argtypes, self.silu_mul.restype = [c_void_p] * 2 + [c_int64] * 2, None
-        self.peaks = loaded.twostroke_peaks
-        self.peaks.argtypes, self.peaks.restype = [c_void_p] * 3 + [c_int64] * 2, None
-        self.layers = loaded.twostroke_layers
-        self.layers.argtypes, self.layers.restype = [POINTER(PassCall)], None
-        self._select = loaded.twostroke_select
-        self._select.argtypes = [c_char_p]
-        self._selected = loaded.twostroke_selected
-        self._selected.restype = c_char_p
-        self._set_num_threads = loaded.twostroke_set_num_threads
+        # gate_up, out, rows, size
+        self.silu_mul = declare("silu_mul", address, address, count, count)
+        # x, highest, index, rows, size
+        self.peaks = declare("peaks", address, address, address, count, count)
+        self._select = declare("select", c_char_p, restype=c_int)
+        self._selected = declare("selected", restype=c_char_p)
+        self._set_num_threads = declare("set_num_threads", c_int)
 
     @property
     def instruction_set(self) -> str:
@@ -177,9 +171,7 @@ class Library:
 
 @functools.cache
 def load_library() -> Library | None:
-    """The kernels, or ``None`` with one warning where the package was built without, or from other
-    sources.
-    """
+    """The kernels, or ``None`` and one warning if there are none or they are from other sources."""
     try:
         return Library()
     except (OSError, AttributeError) as error:

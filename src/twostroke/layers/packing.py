@@ -1,6 +1,6 @@
 """Weights rearranged, and maybe rounded, as the compiled kernels read them.
 
-The kernels are in ``kernels/cpp/linear.inc``.
+The kernels are in ``kernels/cpp/linear/tiles.hpp``.
 
 int8: one scale per output, ``max |w| / 127``. int4: one scale per output and 32 inputs, chosen so
 that the largest weight becomes -8 and the whole range -8 .. 7 is used, as in llama.cpp's Q4_0.

@@ -1,21 +1,26 @@
-// The C interface that Python loads, see library.py. It calls the best kernels that this processor can run.
-
+// The C interface that kernels/library.py loads. It calls the best build that the processor runs.
 #include <cstring>
-#include <initializer_list>
 
-#include "kernels.h"
-#include "pool.h"
+#include "kernels.hpp"
+#include "thread_pool.hpp"
+
+using namespace twostroke;
 
 namespace {
 
-const twostroke::Kernels* best() {
-    if (const auto* found = twostroke::avx512_kernels()) return found;
-    if (const auto* found = twostroke::avxvnni_kernels()) return found;
-    if (const auto* found = twostroke::avx2_kernels()) return found;
-    return twostroke::generic_kernels();
+using Build = const Kernels* (*)();
+constexpr Build kBestFirst[] = {avx512_kernels, avxvnni_kernels, avx2_kernels, generic_kernels};
+
+// The first build that runs here and has this name; null: any name. Null if there is none.
+const Kernels* find_build(const char* name) {
+    for (const Build build : kBestFirst) {
+        const Kernels* kernels = build();
+        if (kernels && (!name || strcmp(kernels->name, name) == 0)) return kernels;
+    }
+    return nullptr;
 }
 
-const twostroke::Kernels* chosen = best();
+const Kernels* selected = find_build(nullptr);
 
 }  // namespace
 
@@ -23,47 +28,46 @@ const twostroke::Kernels* chosen = best();
 
 extern "C" {
 
-// The size of what both sides declare: a library from other sources is told from its own.
+// The size of the structures that both sides declare: a library from other sources differs.
 int64_t twostroke_layout() {
-    using namespace twostroke;
-    return sizeof(Linear) + sizeof(Attention) + sizeof(Layer) + sizeof(Pass);
+    return sizeof(LinearCall) + sizeof(AttentionCall) + sizeof(LayerCall) + sizeof(PassCall);
 }
 
-// Chooses "avx512", "avxvnni", "avx2" or "generic"; 0 if this processor cannot run it.
+// Selects "avx512", "avxvnni", "avx2" or "generic"; returns 0 if this processor cannot run it.
 int twostroke_select(const char* name) {
-    for (const auto* found : {twostroke::avx512_kernels(), twostroke::avxvnni_kernels(), twostroke::avx2_kernels(),
-                              twostroke::generic_kernels()})
-        if (found && strcmp(found->name, name) == 0) return chosen = found, 1;
-    return 0;
+    const Kernels* kernels = find_build(name);
+    if (!kernels) return 0;
+    selected = kernels;
+    return 1;
 }
 
-const char* twostroke_selected() { return chosen->name; }
+const char* twostroke_selected() { return selected->name; }
 
-void twostroke_set_num_threads(int count) { twostroke::set_num_threads(count); }
+void twostroke_set_num_threads(int count) { set_num_threads(count); }
 
-void twostroke_linear(const twostroke::Linear* a) { chosen->linear(*a); }
+void twostroke_linear(const LinearCall* call) { selected->linear(*call); }
 
-void twostroke_attention(const twostroke::Attention* a) { chosen->attention(*a); }
+void twostroke_attention(const AttentionCall* call) { selected->attention(*call); }
 
-void twostroke_rms_norm(const twostroke::bf16* x, const twostroke::bf16* weight, twostroke::bf16* out, int64_t rows,
-                        int64_t size, float eps) {
-    chosen->rms_norm(x, weight, out, rows, size, eps);
+void twostroke_rms_norm(const bf16* x, const bf16* weight, bf16* out, int64_t rows, int64_t size,
+                        float eps) {
+    selected->rms_norm(x, weight, out, rows, size, eps);
 }
 
-void twostroke_rotate(twostroke::bf16* qk, int64_t stride, int64_t tokens, int64_t heads, int64_t head_dim,
+void twostroke_rotate(bf16* qk, int64_t stride, int64_t tokens, int64_t heads, int64_t head_dim,
                       const int64_t* positions, const float* cos, const float* sin) {
-    chosen->rotate(qk, stride, tokens, heads, head_dim, positions, cos, sin);
+    selected->rotate(qk, stride, tokens, heads, head_dim, positions, cos, sin);
 }
 
-void twostroke_silu_mul(const twostroke::bf16* gate_up, twostroke::bf16* out, int64_t rows, int64_t size) {
-    chosen->silu_mul(gate_up, out, rows, size);
+void twostroke_silu_mul(const bf16* gate_up, bf16* out, int64_t rows, int64_t size) {
+    selected->silu_mul(gate_up, out, rows, size);
 }
 
 void twostroke_peaks(const float* x, float* highest, int64_t* index, int64_t rows, int64_t size) {
-    chosen->peaks(x, highest, index, rows, size);
+    selected->peaks(x, highest, index, rows, size);
 }
 
-void twostroke_layers(const twostroke::Pass* pass) { chosen->layers(*pass); }
+void twostroke_layers(const PassCall* call) { selected->layers(*call); }
 
 }  // extern "C"
 

@@ -6,14 +6,12 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from twostroke.kernels.library import MAX_HEAD_DIM, AttentionCall, Library
 from twostroke.layers.attention.base import (
     AttentionMetadata,
-    IntArray,
     KernelCache,
     LayerCache,
 )
@@ -47,7 +45,6 @@ class CompiledBackend:
             scale=head_dim**-0.5,
             is_float=keys[0].dtype is torch.float32,
         )
-        self._requests = np.arange(1)
 
     @staticmethod
     def supports(keys: Tensor) -> bool:
@@ -58,14 +55,12 @@ class CompiledBackend:
     def prepare(self, metadata: AttentionMetadata) -> CompiledAttention:
         """Point the call at this step's tables."""
         call, count, table = self._call, len(metadata.context_lens), metadata.block_table
-        if count > len(self._requests):
-            self._requests = np.arange(count)
         call.block_table, call.table_stride = table.ctypes.data, table.shape[1]
         call.query_start = metadata.query_start.ctypes.data
         call.context_lens = metadata.context_lens.ctypes.data
-        call.requests, call.num_requests = self._requests.ctypes.data, count
+        call.num_requests = count
         cache = KernelCache(call, self._layers, metadata.slots)
-        return CompiledAttention(cache, self._library, metadata, self._requests)
+        return CompiledAttention(cache, self._library, metadata)
 
 
 @dataclass(slots=True)
@@ -75,7 +70,6 @@ class CompiledAttention:
     kernel_cache: KernelCache
     library: Library
     metadata: AttentionMetadata
-    requests: IntArray
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         cache, call = self.kernel_cache.layers[layer], self.kernel_cache.call

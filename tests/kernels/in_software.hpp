@@ -1,6 +1,6 @@
-// What the kernels use of AVX-512 and AVX-VNNI, lane by lane, so that their builds run wherever AVX2 does: included
-// before everything else. Slow, and to be checked against what the instructions do: Intel 64 and IA-32 Architectures
-// Software Developer's Manual, volume 2.
+// The instructions of AVX-512 and AVX-VNNI that the kernels use, done lane by lane, so that those
+// builds run wherever AVX2 does. Included before everything else. Slow. To be checked against the
+// Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2.
 
 #pragma once
 
@@ -15,8 +15,8 @@
 #ifdef IN_SOFTWARE_AVXVNNI
 #define __AVXVNNI__ 1
 #endif
-// Kernels unroll their loops: inlined as often, these would take a minute more to compile.
-#define APART static __attribute__((noinline, unused))
+// Not inlined: kernels unroll their loops, and would take a minute more to compile.
+#define NOT_INLINED static __attribute__((noinline, unused))
 
 namespace in_software {
 
@@ -42,10 +42,10 @@ using Longs = Lanes<uint64_t, __m512i>;
 using Halves = Lanes<uint16_t, __m512i>;
 using HalfOfHalves = Lanes<uint16_t, __m256i>;
 
-template <typename Result, typename Of>
-static inline Result each(Of lane) {
+template <typename Result, typename Function>
+static inline Result for_each_lane(Function compute) {
     Result result;
-    for (int i = 0; i < Result::kCount; ++i) result[i] = lane(i);
+    for (int i = 0; i < Result::kCount; ++i) result[i] = compute(i);
     return result;
 }
 
@@ -56,89 +56,93 @@ static inline float from_bf16(uint16_t half) {
     return value;
 }
 
-// Instructions for bf16 know no subnormal numbers, whatever the processor is set to.
-static inline float flush(float value) { return fabsf(value) < FLT_MIN ? copysignf(0.0f, value) : value; }
+// Instructions for bf16 have no subnormal numbers, whatever the processor is set to.
+static inline float flush(float value) {
+    return fabsf(value) < FLT_MIN ? copysignf(0.0f, value) : value;
+}
 
 static inline uint16_t to_bf16(float value) {
     value = flush(value);
     uint32_t word;
     memcpy(&word, &value, 4);
-    if (std::isnan(value)) return word >> 16 | 64;
-    return (word + 0x7fff + (word >> 16 & 1)) >> 16;
+    const uint32_t rounded = word + 0x7fff + (word >> 16 & 1);
+    return static_cast<uint16_t>(std::isnan(value) ? word >> 16 | 64 : rounded >> 16);
 }
 
-// ------------------------------------------------------------------------------------------------------- products
+// ---------------------------------------------------------------------------------------- products
 
-APART __m512 dpbf16(__m512 sum, __m512i left, __m512i right) {
+NOT_INLINED __m512 dpbf16(__m512 sum, __m512i left, __m512i right) {
     const Floats before(sum);
     const Halves a(left), b(right);
     const auto product = [&](int i, float onto) {
         return flush(fmaf(flush(from_bf16(a[i])), flush(from_bf16(b[i])), flush(onto)));
     };
-    return each<Floats>([&](int i) { return product(2 * i, product(2 * i + 1, before[i])); });
+    return for_each_lane<Floats>(
+        [&](int i) { return product(2 * i, product(2 * i + 1, before[i])); });
 }
 
 template <typename Vector>
-APART Vector dpbusd(Vector sum, Vector left, Vector right) {
+NOT_INLINED Vector dpbusd(Vector sum, Vector left, Vector right) {
     const Lanes<int32_t, Vector> before(sum);
     const Lanes<uint8_t, Vector> a(left);
     const Lanes<int8_t, Vector> b(right);
-    return each<Lanes<int32_t, Vector>>([&](int i) {
+    return for_each_lane<Lanes<int32_t, Vector>>([&](int i) {
         int32_t result = before[i];
         for (int j = 4 * i; j < 4 * i + 4; ++j) result += a[j] * b[j];
         return result;
     });
 }
 
-// ------------------------------------------------------------------------------------------ conversions and memory
+// -------------------------------------------------------------------------- conversions and memory
 
-APART __m256i cvtneps_pbh(__m512 x) {
+NOT_INLINED __m256i cvtneps_pbh(__m512 x) {
     const Floats from(x);
-    return each<HalfOfHalves>([&](int i) { return to_bf16(from[i]); });
+    return for_each_lane<HalfOfHalves>([&](int i) { return to_bf16(from[i]); });
 }
 
-APART __m512i cvtepu16_epi32(__m256i x) {
+NOT_INLINED __m512i cvtepu16_epi32(__m256i x) {
     const HalfOfHalves from(x);
-    return each<Words>([&](int i) { return from[i]; });
+    return for_each_lane<Words>([&](int i) { return from[i]; });
 }
 
-APART __m512i slli_epi32(__m512i x, int count) {
+NOT_INLINED __m512i slli_epi32(__m512i x, int count) {
     const Words from(x);
-    return each<Words>([&](int i) { return from[i] << count; });
+    return for_each_lane<Words>([&](int i) { return from[i] << count; });
 }
 
-APART void mask_storeu_epi32(void* to, __mmask16 mask, __m512i x) {
+NOT_INLINED void mask_storeu_epi32(void* to, __mmask16 mask, __m512i x) {
     const Words from(x);
     for (int i = 0; i < 16; ++i)
         if (mask >> i & 1) memcpy(static_cast<char*>(to) + 4 * i, &from.lane[i], 4);
 }
 
-// ----------------------------------------------------------------------------------------- exponentials and maxima
+// ------------------------------------------------------------------------- exponentials and maxima
 
-APART __m512 min_ps(__m512 x, __m512 y) {  // of a NaN and a number, whichever is second
+NOT_INLINED __m512 min_ps(__m512 x, __m512 y) {  // if one is a NaN: y
     const Floats a(x), b(y);
-    return each<Floats>([&](int i) { return a[i] < b[i] ? a[i] : b[i]; });
+    return for_each_lane<Floats>([&](int i) { return a[i] < b[i] ? a[i] : b[i]; });
 }
 
 template <int HOW>
-APART __mmask16 cmp_mask(__m512 x, __m512 y) {
-    static_assert(HOW == _CMP_NLT_UQ, "no other comparison is known here");
+NOT_INLINED __mmask16 cmp_mask(__m512 x, __m512 y) {
+    static_assert(HOW == _CMP_NLT_UQ, "only this comparison is done here");
     const Floats a(x), b(y);
-    __mmask16 mask = 0;
+    int mask = 0;
     for (int i = 0; i < 16; ++i) mask |= !(a[i] < b[i]) << i;
-    return mask;
+    return static_cast<__mmask16>(mask);
 }
 
 template <int HOW>
-APART __m512 roundscale(__m512 x) {
-    static_assert(HOW == (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), "no other rounding is known here");
+NOT_INLINED __m512 roundscale(__m512 x) {
+    static_assert(HOW == (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+                  "only this rounding is done here");
     const Floats from(x);
-    return each<Floats>([&](int i) { return nearbyintf(from[i]); });
+    return for_each_lane<Floats>([&](int i) { return nearbyintf(from[i]); });
 }
 
-APART __m512 maskz_scalef_ps(__mmask16 mask, __m512 x, __m512 power) {
+NOT_INLINED __m512 maskz_scalef_ps(__mmask16 mask, __m512 x, __m512 power) {
     const Floats a(x), n(power);
-    return each<Floats>([&](int i) {
+    return for_each_lane<Floats>([&](int i) {
         if (!(mask >> i & 1)) return 0.0f;
         return std::isnan(n[i]) ? n[i] : ldexpf(a[i], int(floorf(n[i])));
     });
@@ -152,29 +156,29 @@ static inline float reduce(__m512 x, Combine combine) {
     return lanes[0];
 }
 
-APART float reduce_add_ps(__m512 x) {
+NOT_INLINED float reduce_add_ps(__m512 x) {
     return reduce(x, [](float a, float b) { return a + b; });
 }
 
-APART float reduce_max_ps(__m512 x) {
+NOT_INLINED float reduce_max_ps(__m512 x) {
     return reduce(x, [](float a, float b) { return b > a ? b : a; });
 }
 
-// ---------------------------------------------------------------------------------------------------- transposition
+// ----------------------------------------------------------------------------------- transposition
 
 template <typename Vector>
-APART __m512i unpack(__m512i x, __m512i y, bool high) {
+NOT_INLINED __m512i unpack(__m512i x, __m512i y, bool high) {
     const Vector a(x), b(y);
     constexpr int width = Vector::kCount / 4;  // elements in 16 bytes
-    return each<Vector>([&](int i) {
+    return for_each_lane<Vector>([&](int i) {
         const int from = i / width * width + (high ? width / 2 : 0) + i % width / 2;
         return i % 2 ? b[from] : a[from];
     });
 }
 
-APART __m512i shuffle_i32x4(__m512i x, __m512i y, int which) {
+NOT_INLINED __m512i shuffle_i32x4(__m512i x, __m512i y, int which) {
     const Longs a(x), b(y);
-    return each<Longs>([&](int i) {
+    return for_each_lane<Longs>([&](int i) {
         const int from = 2 * (which >> i / 2 * 2 & 3) + i % 2;
         return i < 4 ? a[from] : b[from];
     });

@@ -1,4 +1,5 @@
-#include "pool.h"
+// The pool of threads that thread_pool.hpp describes.
+#include "thread_pool.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -9,17 +10,23 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#define RELAX() _mm_pause()
-#elif defined(__aarch64__)
-#define RELAX() asm volatile("yield")
-#else
-#define RELAX() std::this_thread::yield()
 #endif
 
 namespace twostroke {
 namespace {
 
-constexpr int kSpins = 2000;  // About 50 microseconds, longer than Python needs from one kernel to the next.
+// About 50 microseconds: longer than Python needs from one kernel to the next.
+constexpr int kSpins = 2000;
+
+void pause() {
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#else
+    std::this_thread::yield();
+#endif
+}
 
 struct Loop {
     Task task = nullptr;
@@ -38,12 +45,12 @@ class Pool {
     }
 
     void run(int64_t count, Task task, void* context) {
-        // Another thread's loop has the workers, if there are any: alone, then.
+        // Without workers, or if another caller's loop has them, this thread works alone.
         if (size_ == 0 || count < 2 || busy_.exchange(true, std::memory_order_acquire)) {
             for (int64_t i = 0; i < count; ++i) task(context, i);
             return;
         }
-        // Nobody is inside: the loop before ended only when all who had entered had left.
+        // No worker reads loop_ now: the loop before ended when all of them had left.
         loop_ = {task, context, count};
         next_.store(0, std::memory_order_relaxed);
         open_.store(true, std::memory_order_seq_cst);
@@ -52,9 +59,9 @@ class Pool {
             { std::lock_guard<std::mutex> lock(mutex_); }
             wake_.notify_all();
         }
-        take_tasks();
+        run_remaining_tasks();
         open_.store(false, std::memory_order_seq_cst);
-        while (inside_.load(std::memory_order_seq_cst) > 0) RELAX();
+        while (inside_.load(std::memory_order_seq_cst) > 0) pause();
         busy_.store(false, std::memory_order_release);
     }
 
@@ -71,13 +78,14 @@ class Pool {
         for (auto& worker : workers_) worker.join();
         workers_.clear();
         stopping_ = false;
-        // From this generation on: one that a new thread reads itself may be later than what it must not miss.
-        const uint64_t seen = generation_.load();
-        for (int i = 0; i < workers; ++i) workers_.emplace_back([this, seen] { work(seen); });
+        // Read here: a new thread might read a later generation and miss the loop before it.
+        const uint64_t generation = generation_.load();
+        for (int i = 0; i < workers; ++i)
+            workers_.emplace_back([this, generation] { work(generation); });
         size_ = workers;
     }
 
-    void take_tasks() {
+    void run_remaining_tasks() {
         for (;;) {
             const int64_t index = next_.fetch_add(1, std::memory_order_relaxed);
             if (index >= loop_.count) return;
@@ -85,26 +93,27 @@ class Pool {
         }
     }
 
-    void work(uint64_t seen) {
+    void work(uint64_t generation) {
         for (;;) {
-            wait_for_news(seen);
+            wait_for_other_than(generation);
             if (stopping_) return;
-            seen = generation_.load();
-            // Announce first, look second: the caller closes first and looks at inside_ second.
+            generation = generation_.load();
+            // Counted first, checked second: the caller closes first and checks inside_ second.
             inside_.fetch_add(1, std::memory_order_seq_cst);
-            if (open_.load(std::memory_order_seq_cst)) take_tasks();
+            if (open_.load(std::memory_order_seq_cst)) run_remaining_tasks();
             inside_.fetch_sub(1, std::memory_order_seq_cst);
         }
     }
 
-    void wait_for_news(uint64_t seen) {
+    void wait_for_other_than(uint64_t generation) {
         for (int i = 0; i < kSpins; ++i) {
-            if (generation_.load(std::memory_order_acquire) != seen) return;
-            RELAX();
+            if (generation_.load(std::memory_order_acquire) != generation) return;
+            pause();
         }
         std::unique_lock<std::mutex> lock(mutex_);
         sleeping_.fetch_add(1, std::memory_order_seq_cst);
-        wake_.wait(lock, [&] { return generation_.load(std::memory_order_seq_cst) != seen; });
+        wake_.wait(lock,
+                   [&] { return generation_.load(std::memory_order_seq_cst) != generation; });
         sleeping_.fetch_sub(1, std::memory_order_seq_cst);
     }
 
@@ -113,7 +122,7 @@ class Pool {
     std::condition_variable wake_;
     std::atomic<bool> stopping_{false};
     std::atomic<bool> busy_{false};  // A loop runs, or the workers are being replaced.
-    std::atomic<int> size_{0};       // Of workers_, for those who are not busy_ themselves.
+    std::atomic<int> size_{0};       // Of workers_, for threads that have not set busy_.
     Loop loop_;
     alignas(64) std::atomic<uint64_t> generation_{0};
     alignas(64) std::atomic<int64_t> next_{0};
@@ -122,15 +131,18 @@ class Pool {
     std::atomic<int> sleeping_{0};
 };
 
-// Never destroyed: at exit its threads may be gone already (a fork, say), and joining them would hang.
+// Never destroyed: at exit, after a fork, its threads may be gone, and joining them would hang.
 Pool& pool() {
-    static Pool* instance = new Pool;
+    static Pool* const instance = new Pool;
     return *instance;
 }
 
 }  // namespace
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now() {
+    const auto time = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration<double>(time).count();
+}
 
 void set_num_threads(int count) { pool().resize(count > 1 ? count - 1 : 0); }
 

@@ -1,0 +1,22 @@
+// All kernels of one build. Each file in builds/ includes this once, with its own compiler flags.
+//
+// Everything below this header is in unnamed namespaces, so that builds share no function. Kernels
+// call no templates or inline functions of the standard library for the same reason: the linker
+// would keep one copy, compiled for one instruction set, for all builds.
+#pragma once
+
+#include "attention/attention.hpp"
+#include "decoder_layers.hpp"
+#include "elementwise.hpp"
+#include "kernels.hpp"
+#include "linear/linear.hpp"
+
+namespace twostroke {
+namespace {
+
+constexpr Kernels make_table(const char* name) {
+    return {name, linear, attention, rms_norm, rotate, silu_mul, peaks, decoder_layers};
+}
+
+}  // namespace
+}  // namespace twostroke

@@ -1,0 +1,109 @@
+// What Python hands to the kernels, and the table of functions that each build fills.
+// All tensors are row-major. kernels/library.py declares the same structures, field by field.
+#pragma once
+
+#include <cstdint>
+
+namespace twostroke {
+
+using bf16 = uint16_t;
+
+constexpr int kLanes = 16;  // Outputs in a block of packed weights.
+constexpr int kGroup = 32;  // Inputs that share a scale in 4-bit weights.
+constexpr int kMaxHeadDim = 256;
+
+enum WeightFormat : int32_t { kBf16 = 0, kInt8 = 1, kInt4 = 2 };
+
+// y = x W^T + bias, over packed weights: linear/tiles.hpp describes their layout.
+struct LinearCall {
+    const bf16* x;  // [rows, inputs], rows `x_stride` elements apart
+    int64_t x_stride;
+    const void* weight;      // packed, [blocks of 16 outputs][...]
+    const float* scales;     // int8: [outputs]; int4: [blocks][groups][16]; bf16: null
+    const int32_t* offsets;  // int8: [outputs], -128 times the sum of an output's weights, or null
+    const bf16* bias;        // [outputs], or null
+    const bf16* residual;    // [rows, outputs], added after rounding, or null
+    void* out;               // [rows, outputs], bf16 or float
+    int64_t rows, inputs, outputs;
+    int32_t format;     // a WeightFormat
+    int32_t float_out;  // 1: float output, not rounded
+};
+
+// Attention of each request's new tokens. The paged cache holds their keys and values already.
+struct AttentionCall {
+    const void* query;  // [tokens, heads, head_dim], tokens `query_stride` elements apart
+    int64_t query_stride;
+    const void* keys;            // [blocks, block_size, kv_heads, head_dim]
+    const void* values;          // as keys
+    const int32_t* block_table;  // [num_requests, table_stride]
+    int64_t table_stride;
+    const int64_t* query_start;   // [num_requests + 1]
+    const int64_t* context_lens;  // [num_requests]
+    void* out;                    // [tokens, heads, head_dim]
+    int64_t num_requests, heads, kv_heads, head_dim, block_size;
+    int64_t window;  // how many of the latest tokens a token sees; 0: all
+    float scale;
+    int32_t is_float;  // 1: query, cache and output are float32; 0: bf16
+};
+
+// One decoder layer's weights and its cache.
+struct LayerCall {
+    const bf16* input_norm;  // [hidden]
+    const bf16* mlp_norm;    // [hidden]
+    const bf16* qk_norm;     // [heads + kv_heads, head_dim], or null
+    void* keys;              // the layer's cache, as in AttentionCall
+    void* values;
+    int64_t window;
+    LinearCall qkv, output, gate_up, down;  // weights only; the pass sets x, out and rows
+};
+
+// What the seconds of a pass are spent on.
+enum Component : int32_t { kNorm = 0, kGemm = 1, kPlace = 2, kAttention = 3, kActivation = 4 };
+constexpr int kComponents = 5;
+
+// One pass of `tokens` tokens through all layers.
+struct PassCall {
+    const LayerCall* layers;
+    int64_t num_layers, tokens, num_kept, hidden;
+    int64_t part_tokens;       // the size of a part, which one thread takes from layer to layer
+    int64_t mlp_tokens;        // the most tokens that go through an MLP at once
+    bf16* x;                   // [tokens, hidden], changed in place
+    bf16* normed;              // scratch, [tokens, hidden]
+    bf16* wide;                // scratch, [tokens, qkv outputs] and [mlp_tokens, gate_up outputs]
+    bf16* narrow;              // scratch, [tokens, output inputs] and [mlp_tokens, down inputs]
+    const int64_t* positions;  // [tokens]
+    const int64_t* slots;      // [tokens]: where their keys and values go
+    const int64_t* kept;       // [num_kept]: the tokens, in order, whose hidden states are wanted
+    const float* cos;          // [positions, head_dim / 2]
+    const float* sin;          // [positions, head_dim / 2]
+    double* seconds;           // [kComponents], added to, or null
+    AttentionCall attention;   // the step's tables; the pass sets cache, query and output
+    float eps;
+};
+
+// One build's functions.
+struct Kernels {
+    const char* name;
+    void (*linear)(const LinearCall& call);
+    void (*attention)(const AttentionCall& call);
+    // x, out: [rows, size]; weight: [size]
+    void (*rms_norm)(const bf16* x, const bf16* weight, bf16* out, int64_t rows, int64_t size,
+                     float eps);
+    // qk: [tokens, heads, head_dim], changed in place, tokens `stride` elements apart.
+    // cos, sin: [positions, head_dim / 2]
+    void (*rotate)(bf16* qk, int64_t stride, int64_t tokens, int64_t heads, int64_t head_dim,
+                   const int64_t* positions, const float* cos, const float* sin);
+    // gate_up: [rows, 2 * size]; out: [rows, size]
+    void (*silu_mul)(const bf16* gate_up, bf16* out, int64_t rows, int64_t size);
+    // x: [rows, size]; highest: [rows], NaN if the row has one; index: [rows], its first position
+    void (*peaks)(const float* x, float* highest, int64_t* index, int64_t rows, int64_t size);
+    void (*layers)(const PassCall& call);
+};
+
+// Each returns null if the build was left out or the processor lacks an instruction.
+const Kernels* avx512_kernels();   // AVX-512 with bf16 and VNNI
+const Kernels* avxvnni_kernels();  // AVX2 with VNNI
+const Kernels* avx2_kernels();
+const Kernels* generic_kernels();  // never null
+
+}  // namespace twostroke
