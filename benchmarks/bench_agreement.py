@@ -26,7 +26,7 @@ import cyclopts
 import httpx
 
 from benchmarks import make_checkpoint
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.server import running_server
 from twostroke.model_spec.model_files import resolve_model
 
@@ -122,7 +122,7 @@ def main(
     Returns:
         0 if all differences are within 5 %.
     """
-    others = Others()
+    others = OtherPrograms()
     workload = Workload(
         requests=requests, concurrency=concurrency, input_len=input_len, output_len=output_len
     )

@@ -24,7 +24,7 @@ from typing import Any
 import cyclopts
 import torch
 
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text
 from twostroke.core.config import EngineConfig
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
@@ -75,7 +75,7 @@ def main(
     """
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    others = Others()
+    others = OtherPrograms()
     config = EngineConfig.from_flat(
         {
             "model": str(model),

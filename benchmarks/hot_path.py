@@ -22,7 +22,7 @@ from typing import Any
 
 import cyclopts
 
-from benchmarks.claims.report import ROOT, Others, environment, environment_text
+from benchmarks.environment import ROOT, OtherPrograms, environment, environment_text
 from benchmarks.server import running_server
 
 RESULTS = Path(__file__).parent / "results"
@@ -52,7 +52,7 @@ def main(
     """
     trees = {"other": other.resolve(), "this": HERE} if other else {"this": HERE}
     found: dict[str, dict[str, list[float]]] = {}
-    others = Others()
+    others = OtherPrograms()
     with tempfile.TemporaryDirectory(prefix="twostroke-hot-path-") as folder:
         for number in range(rounds):
             for tree, source in trees.items():

@@ -23,7 +23,7 @@ from typing import Any
 import cyclopts
 
 from benchmarks import make_checkpoint
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.server import running_server
 
 RESULTS = Path(__file__).parent / "results"
@@ -66,7 +66,7 @@ def main(
         peer_name: What to call it.
         out: Folder for the record.
     """
-    others = Others()
+    others = OtherPrograms()
     runs: dict[int, list[dict[str, Any]]] = {at: [] for at in concurrency}
     peer_runs: dict[str, list[dict[str, Any]]] = {str(at): [] for at in concurrency}
     with tempfile.TemporaryDirectory(prefix="twostroke-http-") as name:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text
 from twostroke.kernels.library import load_library
 from twostroke.layers.attention.base import Attention, AttentionBackend, AttentionMetadata
 from twostroke.layers.attention.compiled import CompiledBackend
@@ -159,7 +159,7 @@ def main() -> None:
     if library is not None:
         library.set_num_threads(args.threads)
         print(f"instruction set {library.instruction_set}, {args.threads} threads")
-    others = Others()
+    others = OtherPrograms()
     rows = measure_linear(args.rounds) + measure_attention(args.rounds)
     where = environment(
         shlex.join(["python", "-m", "benchmarks.kernels", *sys.argv[1:]]), others.share()

@@ -20,7 +20,7 @@ from pathlib import Path
 import cyclopts
 import httpx
 
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.server import running_server
 from twostroke.core.config import parse_size
 from twostroke.model_spec.model_config import ModelConfig
@@ -62,7 +62,7 @@ def main(
         kv: Size of the KV cache.
         quantizations: Of the weights; `none` keeps them.
     """
-    others = Others()
+    others = OtherPrograms()
     found = {
         name: measure(model, parse_size(kv), None if name == "none" else name)
         for name in quantizations

@@ -23,7 +23,7 @@ import cyclopts
 import torch
 from torch import Tensor
 
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text
 from training.bank import hashed_fraction, load_bank
 from twostroke.kernels.library import load_library
 from twostroke.model_spec.model_config import ModelConfig
@@ -71,7 +71,7 @@ def main(checkpoint: Path, *, phrasings: int = 400, out: Path = RESULTS) -> None
         checkpoint: Folder of a random checkpoint (`benchmarks/make_checkpoint.py 10m`).
         phrasings: How many of the held-out phrasings, chosen by a hash of each.
     """
-    others, library = Others(), load_library()
+    others, library = OtherPrograms(), load_library()
     if library is None:
         raise SystemExit(
             "error: the compiled kernels are not there\n\nhint: python hatch_build.py says why"

@@ -25,7 +25,7 @@ import cyclopts
 import httpx
 import psutil
 
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.server import ServerProcess, running_server, tail
 from benchmarks.visitors import Tally, Visitor
 
@@ -96,7 +96,7 @@ def main(
     Returns:
         0 if all checks held.
     """
-    others = Others()
+    others = OtherPrograms()
     with tempfile.TemporaryDirectory(prefix="twostroke-soak-") as folder:
         log = Path(folder) / "server.log"
         flags = [part for pair in FLAGS.items() for part in pair]

@@ -24,7 +24,7 @@ import cyclopts
 import httpx
 
 from benchmarks import make_checkpoint
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.server import DEADLINE, ServerFailedError, running_server
 
 RESULTS = Path(__file__).parent / "results"
@@ -51,7 +51,7 @@ def main(*models: str, runs: int = 5, out: Path = RESULTS) -> None:
         out: Folder for the record.
     """
     found: dict[str, list[Start]] = {}
-    others = Others()
+    others = OtherPrograms()
     with tempfile.TemporaryDirectory(prefix="twostroke-startup-") as folder:
         for name in models or TARGETS:
             model = name

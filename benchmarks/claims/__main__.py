@@ -23,8 +23,9 @@ from benchmarks.claims import (
     kv_waste,
     prefix_caching,
 )
-from benchmarks.claims.report import Claim, Others, environment, keep_recorded, write_claims
+from benchmarks.claims.report import Claim, keep_recorded, write_claims
 from benchmarks.claims.workbench import Workbench, default_model
+from benchmarks.environment import OtherPrograms, environment
 
 MEASURES: dict[str, Sequence[Callable[[Workbench], Claim]]] = {
     "continuous_batching": (continuous_batching.measure, continuous_batching.measure_same_model),
@@ -67,12 +68,12 @@ def main(
     def say(text: str) -> None:
         print(f"[{time.perf_counter() - began:4.0f} s] {text}", file=sys.stderr, flush=True)
 
-    all_along = Others()
+    all_along = OtherPrograms()
     claims: list[Claim] = []
     with default_model(model) as (source, name):
         bench = Workbench(source, name, rounds, data, say, checkpoint)
         for measure in (measure for chosen in names or MEASURES for measure in MEASURES[chosen]):
-            others = Others()
+            others = OtherPrograms()
             claim = measure(bench)
             claims.append(
                 replace(claim, figures={**claim.figures, "others_cpu_share": others.share()})

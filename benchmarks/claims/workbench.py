@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import make_checkpoint
-from benchmarks.claims.report import shown
+from benchmarks.environment import shown
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ModelLoadError
 from twostroke.core.output import RequestOutput

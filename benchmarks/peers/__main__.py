@@ -20,7 +20,7 @@ from typing import Any
 
 import cyclopts
 
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.peers.report import Found, figures, tables
 from benchmarks.peers.systems import Round, System, Worker, own_systems, running
 
@@ -76,7 +76,7 @@ def main(
                 System(f"{label} bf16", "bf16", python, f"{label.lower()}_worker", plain)
             )
     vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
-    others = Others()
+    others = OtherPrograms()
     with (
         tempfile.TemporaryDirectory(prefix="twostroke-peers-") as folder,
         running(systems, Path(folder)) as workers,

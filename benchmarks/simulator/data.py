@@ -1,5 +1,6 @@
-"""Reads the public measurements. They are no part of the project: without them these scripts say so
-and end.
+"""Reads the public measurements.
+
+They are no part of the project: without them these scripts say so and end.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
 # Without the variable nothing is looked for: a folder of this name is not there.
 DATA = Path(os.environ.get("TWOSTROKE_DATA", "$TWOSTROKE_DATA")) / "measured"
 # Devices in the data, by the name of their hardware sheet.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.claims.report import Others
+from benchmarks.environment import OtherPrograms
 from benchmarks.simulator.live_player import LivePlayer
 from twostroke.engine.engine import Engine
 from twostroke.simulator.calibration.machine_speed import SAME, Speed, usual
@@ -93,7 +93,7 @@ def watched_run(
             in a calibration.
     """
     first = _next_step(engine)
-    before, others = _speed(probe), Others()
+    before, others = _speed(probe), OtherPrograms()
     player = LivePlayer(
         engine, workload, seed, probe.flops, time.sleep if let_sleep else probe.keep_busy
     )

@@ -17,8 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.environment import ROOT
 from benchmarks.simulator import speed
-from benchmarks.simulator.data import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
 NAME = "simulator_speed.json"

@@ -18,13 +18,14 @@ from benchmarks.claims import (
     kv_waste,
     prefix_caching,
 )
-from benchmarks.claims.report import Claim, Others, environment, keep_recorded, shown, write_claims
+from benchmarks.claims.report import Claim, keep_recorded, write_claims
 from benchmarks.claims.workbench import (
     Workbench,
     default_model,
     memory_bound_model,
     weights_megabytes,
 )
+from benchmarks.environment import OtherPrograms, environment, shown
 from twostroke.core.errors import ModelLoadError
 
 TINY = {
@@ -152,7 +153,7 @@ def test_the_record_says_where_and_with_what(tmp_path: Path) -> None:
     claim = Claim(
         name="x", claim="X", measured="2x", conditions="none", target="2x or more", met=True
     )
-    where = environment("python -m benchmarks.claims", Others().share())
+    where = environment("python -m benchmarks.claims", OtherPrograms().share())
     write_claims([claim], where, tmp_path)
     record = json.loads((tmp_path / "claims.json").read_text())
     assert record["claims"][0]["met"] is True

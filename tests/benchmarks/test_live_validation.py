@@ -1,6 +1,4 @@
-"""The live validation plays the requests that the simulator runs: same lengths, same sharing, same
-order.
-"""
+"""The live validation plays the requests that the simulator runs: lengths, sharing, order."""
 
 from __future__ import annotations
 
@@ -13,6 +11,7 @@ import pytest
 
 from benchmarks.simulator import live, live_report
 from benchmarks.simulator.live_player import LivePlayer
+from benchmarks.simulator.live_record import RESULTS, results_of
 from benchmarks.simulator.live_runs import LiveRun, counted_runs, watched_run
 from benchmarks.simulator.live_workloads import Pace, workloads
 from tests.fakes import FakeExecutor
@@ -141,13 +140,11 @@ def test_the_workloads_are_five_and_each_machine_gets_its_pace() -> None:
 
 def test_figures() -> None:
     rows = [[0, 0.0, 0.5, 1.5, 10, 11], [1, 1.0, 1.2, 2.0, 10, 9]]
-    results = live.results_of(rows)
+    results = results_of(rows)
     assert live_report.throughput(results) == pytest.approx(10.0)
     assert live_report.ttfts(results) == pytest.approx([0.5, 0.2])
     assert live_report.tpots(results) == pytest.approx([0.1, 0.1])
-    case = live_report.Case(
-        "m", "w", [results, results], live.results_of([[0, 0.0, 0.6, 1.6, 10, 11]])
-    )
+    case = live_report.Case("m", "w", [results, results], results_of([[0, 0.0, 0.6, 1.6, 10, 11]]))
     assert case.pair(lambda found: found[0].ttft).error == pytest.approx(0.2)
     assert case.apart(live_report.throughput) == 0
     assert live_report.percentile([3.0, 1.0, 2.0], 0.5) == 2.0
@@ -158,7 +155,7 @@ def test_a_kept_calibration_can_be_fitted_again(tmp_path: Path) -> None:
     """Nothing is measured for it: the steps that were kept, and what the cost model says of them
     today.
     """
-    kept = json.loads(live.RESULTS.read_text(encoding="utf-8"))["models"]["pilot"]
+    kept = json.loads(RESULTS.read_text(encoding="utf-8"))["models"]["pilot"]
     before = kept["steps"].splitlines()
     efficiencies = tomllib.loads(live.refit(kept, tmp_path, starts=1))
     assert efficiencies["source"] == tomllib.loads(kept["efficiencies"])["source"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import soak
-from benchmarks.claims.report import environment
+from benchmarks.environment import environment
 from benchmarks.soak import Run, Sample, judge
 from benchmarks.visitors import Tally
 
