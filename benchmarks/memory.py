@@ -22,7 +22,7 @@ import httpx
 
 from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.server import running_server
-from twostroke.core.config import parse_size
+from twostroke.core.byte_sizes import parse_size
 from twostroke.model_spec.model_config import ModelConfig
 
 RESULTS = Path(__file__).parent / "results"

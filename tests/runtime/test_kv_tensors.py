@@ -30,7 +30,7 @@ def test_number_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InsufficientMemoryError, match="enough for 24 tokens"):
         num_blocks(CacheConfig(block_size=8, kv_cache_memory=3000))
     with pytest.raises(
-        InsufficientMemoryError, match=r"asks for 195 KiB, but cpu has 97\.7 KiB free"
+        InsufficientMemoryError, match=r"asks for 195\.3 KiB, but cpu has 97\.7 KiB free"
     ):
         num_blocks(CacheConfig(block_size=8, kv_cache_memory=200_000))
 

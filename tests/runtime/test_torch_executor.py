@@ -253,7 +253,7 @@ def test_unusable_configurations_are_refused_with_a_hint(
     with pytest.raises(ConfigError, match="unknown device"):
         load(device="gpu")
     with pytest.raises(
-        InsufficientMemoryError, match="one request of 256 tokens needs 64 KiB"
+        InsufficientMemoryError, match=r"one request of 256 tokens needs 64\.0 KiB"
     ) as failure:
         load(kv_cache_memory=32 * 1024)
     assert "--max-model-len" in str(failure.value.hint)

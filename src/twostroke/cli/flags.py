@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
 from twostroke.batch.options import BatchOptions
+from twostroke.core.byte_sizes import parse_size
 from twostroke.core.config import (
     CacheConfig,
     EngineConfig,
     ModelOptions,
     ObservabilityConfig,
     SchedulerConfig,
-    parse_size,
 )
 from twostroke.core.errors import ConfigError
 from twostroke.gateway.options import GatewayOptions

@@ -66,15 +66,6 @@ def total_memory(device: torch.device) -> int:
     return int(psutil.virtual_memory().total)
 
 
-def format_bytes(count: float) -> str:
-    """``3.2 GiB``: three digits and a binary unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} TiB"
-
-
 def _control_groups() -> list[Path]:
     """This process's control group (version 2) and those around it: the limit of each holds."""
     try:

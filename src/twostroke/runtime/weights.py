@@ -16,13 +16,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from twostroke.core.byte_sizes import format_bytes
 from twostroke.core.errors import ConfigError, InsufficientMemoryError, ModelLoadError
 from twostroke.kernels.library import load_library
 from twostroke.model_spec.model_config import ModelConfig
 from twostroke.model_spec.model_files import weight_files
 from twostroke.models.decoder import Decoder, Parameter
 from twostroke.models.registry import model_class
-from twostroke.runtime.device import format_bytes, free_memory
+from twostroke.runtime.device import free_memory
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _STORED_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float32"}
