@@ -181,7 +181,7 @@ def run_ours(url: str, workload: Workload, folder: Path, seed: int) -> dict[str,
         ),
         *("--ignore-eos", "--seed", str(seed), "--num-warmups", "4", "--output-json", str(report)),
     ]
-    _run(command, folder / "log")
+    run_client(command, folder / "log")
     return of_ours(json.loads(report.read_text()), workload)
 
 
@@ -226,7 +226,7 @@ def run_aiperf(
         *("--workers-max", "1", "--record-processor-service-count", "1", "--ui-type", "none"),
         *("--no-gpu-telemetry", "--no-server-metrics", "--output-artifact-dir", str(folder)),
     ]
-    _run(
+    run_client(
         command,
         folder / "log",
         HF_HUB_CACHE=str(folder / "hub"),
@@ -378,7 +378,8 @@ def write(
     )
 
 
-def _run(command: Sequence[str], log: Path, **environment: str) -> None:
+def run_client(command: Sequence[str], log: Path, **environment: str) -> None:
+    """Run a client to its end, with its output in ``log``; ClientFailedError if it fails."""
     with log.open("wb") as output:
         try:
             subprocess.run(

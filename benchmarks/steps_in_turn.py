@@ -68,7 +68,7 @@ def main(
                     prefills += pairs[:1]
                     decodes += pairs[1:]
             for name, pairs in (("prefill", prefills), ("decode", decodes)):
-                print(f"{batch:>8} {name:8} {_line(pairs)}", flush=True)
+                print(f"{batch:>8} {name:8} {summary_line(pairs)}", flush=True)
     finally:
         for engine in engines:
             engine.end()
@@ -85,7 +85,8 @@ def _round(engines: list[_Engine], work: dict[str, Any]) -> list[tuple[Step, Ste
     return pairs
 
 
-def _line(pairs: list[tuple[Step, Step]]) -> str:
+def summary_line(pairs: list[tuple[Step, Step]]) -> str:
+    """Median ms of the other tree and of this one, their ratio, pairs, and how many are equal."""
     other, this = (1e3 * statistics.median(pair[side][0] for pair in pairs) for side in (0, 1))
     ratio = statistics.median(pair[1][0] / pair[0][0] for pair in pairs)
     same = sum(pair[0][2] == pair[1][2] for pair in pairs) / len(pairs)

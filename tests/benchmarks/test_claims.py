@@ -26,16 +26,12 @@ from benchmarks.claims.workbench import (
     weights_megabytes,
 )
 from benchmarks.environment import OtherPrograms, environment, shown
+from tests.benchmarks.tiny import shrink, tiny_checkpoint
 from twostroke.core.errors import ModelLoadError
+from twostroke.model_spec.model_config import ModelConfig
 
-TINY = {
-    "hidden_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "intermediate_size": 64,
-    "vocab_size": 300,
-}
+# Bytes; of a server with several hundred cores.
+LARGEST_CPU_CACHE = 512e6
 FEW = continuous_batching.Workload(num_requests=6, max_num_seqs=2, prompt=(3, 5), output=(2, 9))
 CLAIMS: dict[str, Callable[[Workbench], Claim]] = {
     "continuous_batching": lambda bench: continuous_batching.measure(bench, FEW),
@@ -57,10 +53,7 @@ CLAIMS: dict[str, Callable[[Workbench], Claim]] = {
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workbench:
-    size = {**make_checkpoint.SIZES["10m"], **TINY}
-    monkeypatch.setitem(make_checkpoint.SIZES, "10m", size)
-    make_checkpoint.main("10m", str(tmp_path / "model"))
-    model = str(tmp_path / "model")
+    model = str(tiny_checkpoint(tmp_path / "model", monkeypatch))
     return Workbench(model, "tiny", 2, tmp_path / "traces", lambda line: None, checkpoint=model)
 
 
@@ -120,15 +113,17 @@ def test_the_claim_on_batching_is_about_a_model_that_no_cache_holds(
     """Without a checkpoint one is made by the project's own script, and removed; its size is in the
     record.
     """
-    assert make_checkpoint.SIZES["350m"]["hidden_size"] == 1024
-    monkeypatch.setitem(make_checkpoint.SIZES, "350m", {**make_checkpoint.SIZES["350m"], **TINY})
+    fields = {"model_type": "llama", **make_checkpoint.SIZES["350m"], "max_position_embeddings": 64}
+    assert ModelConfig.from_dict(fields).weight_bytes(2) > LARGEST_CPU_CACHE
+    shrink(monkeypatch, "350m")
     with memory_bound_model(None) as (model, name):
-        assert (Path(model) / "model.safetensors").is_file()
+        weights = ModelConfig.from_folder(Path(model)).weight_bytes(2)
         assert "350m" in name
-        assert 0.05 < weights_megabytes(model) < 1
+        # The file has a header of some kilobytes before them.
+        assert 0 < weights_megabytes(model) - weights / 1e6 < 0.01
     assert not Path(model).exists()
-    with memory_bound_model("/somewhere/given") as found:
-        assert found == ("/somewhere/given", ".../given")
+    with memory_bound_model("/somewhere/given") as given:
+        assert given == ("/somewhere/given", ".../given")
 
 
 def test_waste_is_what_the_last_blocks_leave_empty(bench: Workbench) -> None:
@@ -204,8 +199,7 @@ def test_without_pilot_a_random_checkpoint_stands_in(monkeypatch: pytest.MonkeyP
     def missing(model: str) -> Path:
         raise ModelLoadError(f"no {model}")
 
-    size = {**make_checkpoint.SIZES["10m"], **TINY}
-    monkeypatch.setitem(make_checkpoint.SIZES, "10m", size)
+    shrink(monkeypatch)
     monkeypatch.setattr("benchmarks.claims.workbench.resolve_model", missing)
     with default_model(None) as (model, name):
         assert (Path(model) / "model.safetensors").is_file()

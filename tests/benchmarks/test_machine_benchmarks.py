@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import growth, make_checkpoint, memory, quantization, steps_in_turn
-from tests.benchmarks.test_claims import TINY
+from benchmarks import growth, memory, quantization, steps_in_turn
+from tests.benchmarks.tiny import tiny_checkpoint
 from training.bank import load_bank
 from twostroke.core.config import EngineConfig
 from twostroke.model_spec.model_config import ModelConfig
@@ -21,11 +21,7 @@ from twostroke.text.tokenizer import Tokenizer
 
 @pytest.fixture
 def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(
-        make_checkpoint.SIZES, "10m", {**make_checkpoint.SIZES["10m"], **TINY, "vocab_size": 512}
-    )
-    make_checkpoint.main("10m", str(tmp_path / "model"))
-    return tmp_path / "model"
+    return tiny_checkpoint(tmp_path / "model", monkeypatch, vocab_size=512)
 
 
 def test_a_step_is_judged_by_what_it_must_move_and_multiply(checkpoint: Path) -> None:
@@ -95,4 +91,4 @@ def test_two_trees_take_the_same_steps_in_turn(
     assert [line.split()[:2] for line in lines[1:]] == [["2", "prefill"], ["2", "decode"]]
     assert [line.split()[-2:] for line in lines[1:]] == [["2", "100%"], ["6", "100%"]]
     pairs = [((2.0, True, [[1]]), (1.0, True, [[1]])), ((4.0, True, [[1]]), (3.0, True, [[2]]))]
-    assert steps_in_turn._line(pairs).split() == ["3000.00", "2000.00", "0.625", "2", "50%"]
+    assert steps_in_turn.summary_line(pairs).split() == ["3000.00", "2000.00", "0.625", "2", "50%"]

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import http_throughput, make_checkpoint, memory
+from benchmarks import http_throughput, memory
 from benchmarks.peers import overview
 from benchmarks.peers.report import TARGETS, Figures, figures, tables
 from benchmarks.peers.systems import PeerFailedError, Round, System, own_systems, running
-from benchmarks.server import running_server
-from tests.benchmarks.test_claims import TINY
+from tests.benchmarks.tiny import shrink, tiny_checkpoint
+from tests.server.running import running_server
+from tests.server.scripted import ScriptedEngine
 
 
 def test_figures_are_medians_and_steps_those_in_which_all_decode() -> None:
@@ -104,13 +105,11 @@ def test_the_overview_reads_what_the_other_benchmarks_record() -> None:
 def test_a_peer_over_http_gets_the_same_load_in_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """twostroke stands in for the peer: any OpenAI server does."""
-    monkeypatch.setitem(
-        make_checkpoint.SIZES, "10m", {**make_checkpoint.SIZES["10m"], **TINY, "vocab_size": 512}
-    )
-    with running_server("pilot", tmp_path / "peer.log", "--max-model-len", "64") as peer:
+    """A scripted server stands in for the peer: any OpenAI server does."""
+    shrink(monkeypatch, vocab_size=512)
+    with running_server(ScriptedEngine()) as peer_url:
         http_throughput.main(
-            peer_url=peer.url,
+            peer_url=peer_url,
             peer_name="it",
             concurrency=(2,),
             requests_each=1,
@@ -131,9 +130,7 @@ def test_a_peer_over_http_gets_the_same_load_in_turn(
 def test_a_worker_answers_with_the_tokens_of_every_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(make_checkpoint.SIZES, "10m", {**make_checkpoint.SIZES["10m"], **TINY})
-    make_checkpoint.main("10m", str(tmp_path / "model"))
-    folder = tmp_path / "model"
+    folder = tiny_checkpoint(tmp_path / "model", monkeypatch)
     with running(own_systems(folder, 1, ["bf16"]), tmp_path) as (worker,):
         assert worker.about["name"] == "twostroke"
         prompts = [[5, 9, 70], [3, 11, 42, 8]]
