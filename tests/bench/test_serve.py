@@ -114,7 +114,10 @@ def test_arrivals_are_those_of_the_trace(tmp_path: Path) -> None:
         assert run(["bench", "serve", "--base-url", url, *flags]) == 0
     report = json.loads(path.read_text())
     assert (report["input_lens"], report["output_lens"]) == ([6, 7, 8], [2, 3, 4])
-    assert all(due <= sent < due + 2 for due, sent in zip((0.0, 0.19, 0.39), report["start_times"]))
+    assert all(
+        due <= sent < due + 2
+        for due, sent in zip((0.0, 0.19, 0.39), report["start_times"], strict=True)
+    )
 
 
 async def test_no_more_than_max_concurrency_are_under_way() -> None:

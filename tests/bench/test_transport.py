@@ -100,8 +100,9 @@ async def test_times_are_those_of_arrival_though_reading_is_late() -> None:
         [HEAD, chunk(b"one"), chunk(b"two"), chunk(b"three")[:4], b"hree\r\n0\r\n\r\n"]
     )
     async with client_of(server) as client, client.stream("GET", "/") as response:
-        while len(server.written) < 5:
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(10):
+            while len(server.written) < 5:
+                await asyncio.sleep(0.001)
         await asyncio.sleep(0.02)
         late = time.perf_counter()
         read = [some async for some in arrivals(response)]

@@ -21,6 +21,8 @@ from twostroke.cli.main import run
 from twostroke.core.errors import EngineDeadError
 
 ROOT = Path(__file__).parents[2]
+# Of the run that is stopped twice: long enough to be stopped, short enough to be waited for.
+REQUESTS, TOKENS = 30, 40
 TEXT = "the quick brown fox"
 
 
@@ -250,10 +252,13 @@ class Batch:
 
 def test_interrupted_killed_and_resumed(tmp_path: Path) -> None:
     """Every request is answered once, whole, and as it would have been in one run."""
-    fields: dict[str, Any] = {"temperature": 0, "max_tokens": 60, "ignore_eos": True}
+    fields: dict[str, Any] = {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
+    last = REQUESTS - 1
     lines = [
-        chat_line(f"r{i:02}", "What is a KV cache?" if i in (0, 39) else f"Count to {i}.", **fields)
-        for i in range(40)
+        chat_line(
+            f"r{i:02}", "What is a KV cache?" if i in (0, last) else f"Count to {i}.", **fields
+        )
+        for i in range(REQUESTS)
     ]
     source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
     code, errors = Batch(source, out, "--max-concurrency", "1").signal_after(2, signal.SIGINT)
@@ -261,10 +266,10 @@ def test_interrupted_killed_and_resumed(tmp_path: Path) -> None:
     interrupted = read(out)
     assert (
         errors
-        == f"stopped: {len(interrupted)} of 40 requests are done; run the same command again to go"
+        == f"stopped: {len(interrupted)} of {REQUESTS} requests are done; run the same command again to go"
         " on\n"
     )
-    assert 2 <= len(interrupted) < 40
+    assert 2 <= len(interrupted) < REQUESTS
 
     code, _ = Batch(source, out, "--max-concurrency", "1").signal_after(
         len(interrupted) + 2, signal.SIGKILL
@@ -278,13 +283,14 @@ def test_interrupted_killed_and_resumed(tmp_path: Path) -> None:
 
     code, errors = Batch(source, out).wait()
     assert code == 0
-    assert f"40 requests: 40 answered, 0 failed; {len(killed)} done before; " in errors
+    assert f"{REQUESTS} requests: {REQUESTS} answered, 0 failed; " in errors
+    assert f"{len(killed)} done before; " in errors
     assert out.read_bytes().startswith(whole)
     outputs = read(out)
     assert sorted(map(str, outputs)) == [line["custom_id"] for line in lines]
     assert all(
-        output["response"]["body"]["usage"]["completion_tokens"] == 60
+        output["response"]["body"]["usage"]["completion_tokens"] == TOKENS
         for output in outputs.values()
     )
-    assert text_in(outputs["r00"]) == text_in(outputs["r39"])
-    assert "r00" in interrupted and "r39" not in killed
+    assert text_in(outputs["r00"]) == text_in(outputs[f"r{last}"])
+    assert "r00" in interrupted and f"r{last}" not in killed

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.server.scripted import Script, ScriptedEngine
-from twostroke.cli.chat import Conversation, _prompt
+from twostroke.cli.chat import Conversation, prompt_text
 from twostroke.cli.flags import SamplingOptions
 from twostroke.cli.generate import print_answer
 from twostroke.cli.session import LocalSession, RemoteSession, Session
@@ -107,9 +107,9 @@ def test_a_failed_turn_is_taken_back(
 def test_readline_does_not_count_the_style(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert _prompt() == "\001\033[1m\002> \001\033[0m\002"
+    assert prompt_text() == "\001\033[1m\002> \001\033[0m\002"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert _prompt() == "> "
+    assert prompt_text() == "> "
 
 
 def test_without_a_person_the_first_failure_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,22 +159,26 @@ def test_times_of_another_processor_are_named(
 def test_ctrl_c_prints_what_there_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    turn = Fleet._turn
-    turns: list[Fleet] = []
-    most = 10**9
+    run_fleet = Fleet.run
+    runs: list[Fleet] = []
 
-    def counted(self: Fleet, progress: object) -> bool:
-        turns.append(self)
-        if len(turns) > most:
-            raise KeyboardInterrupt
-        return turn(self, progress)  # type: ignore[arg-type]
+    def stopped(self: Fleet, progress: Callable[[int], None]) -> FleetResult:
+        runs.append(self)
+        ended = 0
 
-    monkeypatch.setattr(Fleet, "_turn", counted)
-    assert run(["simulate", *FEW]) == 0
-    most = len(turns) + len(turns) // 2  # in the middle of the next run
-    assert run(["simulate", *FEW, "--sweep", "rate=1,2,3"]) == 0
+        def count(number: int) -> None:
+            nonlocal ended
+            ended += number
+            if ended >= 10:  # half of the requests, with the others under way
+                raise KeyboardInterrupt
+            progress(number)
+
+        return run_fleet(self, count)
+
+    monkeypatch.setattr(Fleet, "run", stopped)
+    assert run(["simulate", *FEW, "--sweep", "rate=100,200"]) == 0
     captured = capsys.readouterr()
-    assert "interrupted" in captured.err
+    assert len(runs) == 1 and "interrupted" in captured.err
     assert "Unfinished requests" in captured.out
 
 

@@ -113,7 +113,7 @@ def test_a_stream_that_is_left_is_billed_for_what_the_engine_did() -> None:
         bench.executor.seconds = 0.01
         stream = api.completions.create(**FIELDS, max_tokens=900, stream=True)
         next(iter(stream))
-        time.sleep(0.1)
+        wait_until(lambda: bench.generated() > 5)
         stream.close()
         wait_until(bench.idle)
         wait_until(lambda: bench.billed() == len(PROMPT) + bench.generated())

@@ -161,8 +161,6 @@ def test_a_step_after_one_that_got_no_room_asks_for_it_again(
     expected = logits(load(tmp_path / "fine", "llama"))
     driver = load(tmp_path / "short", "llama")
     failures: list[Exception] = [OSError(errno.ENOMEM, "Cannot allocate memory"), MemoryError()]
-    compiled = driver.executor.model.compiled_pass
-    assert compiled is not None
 
     def pages(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         if failures:
@@ -174,7 +172,6 @@ def test_a_step_after_one_that_got_no_room_asks_for_it_again(
         driver.add("a", TOKENS[:50])
         with pytest.raises(InsufficientMemoryError):
             driver.step({"a": 50})
-        assert compiled._tokens == 0
         driver.reset()
     assert torch.equal(logits(driver), expected)
 

@@ -70,6 +70,7 @@ def test_a_mixed_batch_generates_what_the_naive_reference_does(driver: StepDrive
         driver.step({"c": 1, "a": 1, "b": 1})
     for name in PROMPTS:
         output = driver.requests[name].output_token_ids
+        assert len(output) >= 12
         assert output == expected_tokens(
             driver, name, len(output), temperature=0.9 if name == "b" else 0.0
         )
@@ -84,9 +85,10 @@ def test_a_preempted_request_starts_again_in_other_blocks(driver: StepDriver) ->
     driver.step({"b": 9})
     driver.step({"b": 1, "a": 25})
     driver.step({"b": 1, "a": 1})
-    for name in ("a", "b"):
+    for name, num_tokens in (("a", 4), ("b", 3)):
         output = driver.requests[name].output_token_ids
-        assert output == expected_tokens(driver, name, len(output))
+        assert len(output) == num_tokens
+        assert output == expected_tokens(driver, name, num_tokens)
 
 
 def test_released_requests_leave_nothing_behind(driver: StepDriver) -> None:

@@ -104,7 +104,7 @@ class Conversation:
 
         try:
             # The prompt is no data: written to a pipe it would end up in it.
-            line = input(_prompt() if self._interactive else "").strip()
+            line = input(prompt_text() if self._interactive else "").strip()
             check_unicode(line)
             return line
         except EOFError:
@@ -163,7 +163,7 @@ class Conversation:
         print()
 
 
-def _prompt() -> str:
+def prompt_text() -> str:
     """``> ``, whose style readline must not count as characters."""
     start, _, end = paint("> ", "1", sys.stdout).partition("> ")
     return f"\001{start}\002> \001{end}\002" if start else "> "

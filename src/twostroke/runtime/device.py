@@ -13,8 +13,9 @@ import torch
 
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
 
-_CGROUP = Path("/sys/fs/cgroup")
-_OWN_CGROUP = Path("/proc/self/cgroup")
+# Where Linux shows control groups (version 2), and which one this process is in.
+GROUPS_ROOT = Path("/sys/fs/cgroup")
+OWN_GROUP_FILE = Path("/proc/self/cgroup")
 
 
 def resolve_device(name: str) -> torch.device:
@@ -69,11 +70,11 @@ def total_memory(device: torch.device) -> int:
 def _control_groups() -> list[Path]:
     """This process's control group (version 2) and those around it: the limit of each holds."""
     try:
-        lines = _OWN_CGROUP.read_text().splitlines()
+        lines = OWN_GROUP_FILE.read_text().splitlines()
     except OSError:
         lines = []
-    own = _CGROUP / next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), "")
-    return [own, *(folder for folder in own.parents if folder.is_relative_to(_CGROUP))]
+    own = GROUPS_ROOT / next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), "")
+    return [own, *(folder for folder in own.parents if folder.is_relative_to(GROUPS_ROOT))]
 
 
 def _free_in(group: Path) -> float:

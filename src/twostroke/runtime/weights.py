@@ -27,7 +27,7 @@ from twostroke.runtime.device import free_memory
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _STORED_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float32"}
-_PROGRESS_AFTER_SECONDS = 1.0
+PROGRESS_AFTER_SECONDS = 1.0
 
 
 class Progress(Protocol):
@@ -216,7 +216,7 @@ def _progress_bar(total: int) -> Iterator[Progress]:
             if (
                 advance is None
                 and sys.stderr.isatty()
-                and time.perf_counter() - start > _PROGRESS_AFTER_SECONDS
+                and time.perf_counter() - start > PROGRESS_AFTER_SECONDS
             ):
                 advance = _start_bar(stack, total)
                 advance(done)
