@@ -22,7 +22,7 @@ from twostroke.core.errors import EngineDeadError
 
 ROOT = Path(__file__).parents[2]
 # Of the run that is stopped twice: long enough to be stopped, short enough to be waited for.
-REQUESTS, TOKENS = 30, 40
+REQUESTS, TOKENS = 30, 30
 TEXT = "the quick brown fox"
 
 
