@@ -1,5 +1,6 @@
-"""Do two clients measure the same? ``python -m benchmarks.bench_agreement --aiperf
-/path/to/venv/bin/aiperf``.
+"""Do two clients measure the same on one server?
+
+    python -m benchmarks.bench_agreement --aiperf /path/to/venv/bin/aiperf
 
 One server, one workload (lengths and concurrency fixed), measured by turns by ``twostroke bench
 serve`` and by NVIDIA's AIPerf (https://github.com/ai-dynamo/aiperf). It is no dependency of this
@@ -63,9 +64,7 @@ METRICS = (
 
 
 class ClientFailedError(RuntimeError):
-    """A client ended with an error, or measured another workload than it was asked to; carries the
-    end of its log.
-    """
+    """A client failed, or measured another workload; carries the end of its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +79,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One metric: the median over the rounds by each client, and the median of each round's
-    difference.
+    """One metric: each client's median over the rounds, and the median difference.
 
     By rounds, since a machine that is slower for a while is so for both clients of a round.
     """
@@ -188,9 +186,7 @@ def run_ours(url: str, workload: Workload, folder: Path, seed: int) -> dict[str,
 def run_aiperf(
     aiperf: Path, url: str, model: str, workload: Workload, folder: Path, seed: int
 ) -> dict[str, float]:
-    """AIPerf with the same workload, its other services kept off the cores that the server
-    needs.
-    """
+    """AIPerf on the same workload, its other services kept off the server's cores."""
     folder.mkdir()
     cache_tokenizer(model, folder / "hub")
     command = [
@@ -237,9 +233,7 @@ def run_aiperf(
 
 
 def cache_tokenizer(model: str, hub: Path) -> None:
-    """Lay the model's tokenizer out as the Hub's cache would: AIPerf, told to stay offline, loads
-    from nowhere else.
-    """
+    """Lay out the model's tokenizer as the Hub's cache does, where AIPerf looks offline."""
     place = hub / f"models--{TOKENIZER.replace('/', '--')}"
     snapshot = place / "snapshots" / COMMIT
     snapshot.mkdir(parents=True)
@@ -330,9 +324,7 @@ def observe(url: str) -> dict[str, tuple[float, float]]:
 def seen_by_server(
     before: Mapping[str, tuple[float, float]], after: Mapping[str, tuple[float, float]]
 ) -> dict[str, float]:
-    """The means of what came between (warm-ups included), under the names of our metrics behind
-    ``SEEN``.
-    """
+    """Means of all between two readings (warm-ups too), named as our metrics behind ``SEEN``."""
     return {
         SEEN + name: (after[name][0] - before[name][0]) / max(1.0, after[name][1] - before[name][1])
         for name in after

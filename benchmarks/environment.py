@@ -24,8 +24,9 @@ class OtherPrograms:
         self._own = _own_seconds()
 
     def share(self) -> float | None:
-        """Of the CPU time since the start, in [0, 1]; children count as ours once they have ended.
-        Linux only.
+        """Of the CPU time since the start, in [0, 1]; ``None`` where there is no /proc.
+
+        Children count as ours once they have ended.
         """
         busy, total = (
             now - then for now, then in zip(_cpu_seconds(), (self._busy, self._total), strict=True)
@@ -38,17 +39,13 @@ class OtherPrograms:
 
 
 def shown(command: str) -> str:
-    """A command without what only says where things lie on one machine: of an absolute path, the
-    last part.
-    """
+    """A command, with only the last part of each absolute path in it."""
     quoted, bare = r"(?<=')/[^']*/(?=[^/']+')", r"(?<![^\s\"'=])/[^\s\"'=]*/(?=[^/\s\"'=]+)"
     return re.sub(f"{quoted}|{bare}", ".../", command)
 
 
 def environment(command: str, others: float | None) -> dict[str, Any]:
-    """Where and with what the numbers were made; ``others`` is the share of the CPU that went
-    elsewhere meanwhile.
-    """
+    """Where and with what numbers were made; ``others`` as ``OtherPrograms.share`` gives it."""
     import torch
 
     return {

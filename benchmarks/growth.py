@@ -1,5 +1,6 @@
-"""How the cost of a decode step grows with batch and context. Run as ``python -m benchmarks.growth
-MODEL``.
+"""How the cost of a decode step grows with batch and context.
+
+    python -m benchmarks.growth MODEL
 
 The executor runs steps that no scheduler planned: so many requests of so many tokens, over a cache
 full of values. Beside each stands the roofline of this machine, from two rates that the script
@@ -51,9 +52,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One kind of step: milliseconds measured (median) and by the roofline, and which rate that
-    is.
-    """
+    """One kind of step: median ms, ms by the roofline, and which rate bounds it."""
 
     batch: int
     context: int
@@ -106,9 +105,11 @@ def main(
 
 
 class Probe:
-    """What this machine gives at the moment. Reading from memory: torch's sum of 512 MiB, or one
-    row through weights of 500 MB, whichever is faster. Products: PyTorch's or our own, whichever is
-    faster."""
+    """What this machine gives at the moment, the faster of two ways for each rate.
+
+    Reading from memory: torch's sum of 512 MiB, or one row through weights of 500 MB. Products:
+    PyTorch's or our own.
+    """
 
     def __init__(self) -> None:
         self._big = torch.ones(2**26, dtype=torch.int64)
@@ -152,9 +153,7 @@ def measure(
     context: int,
     rounds: int,
 ) -> Point:
-    """Steps in which ``batch`` requests, whose latest token is number ``context``, decode one token
-    each.
-    """
+    """Steps that decode one token of ``batch`` requests of ``context`` tokens each."""
     blocks = list(range(executor.info.num_blocks))
     random.Random(0).shuffle(blocks)
     each = -(-context // BLOCK)

@@ -1,5 +1,6 @@
-"""Steps and throughput, beside another tree's: ``python -m benchmarks.hot_path MODEL --other
-../main/src``.
+"""Steps and throughput, beside another tree's.
+
+    python -m benchmarks.hot_path MODEL --other ../main/src
 
 The engine alone (``bench offline``: median step of prompts and of decoding, by batch size), then
 output tokens per second over HTTP (``bench serve`` of this tree against the server of either, 256
@@ -146,9 +147,7 @@ def _environment(source: Path) -> dict[str, str]:
 def _record(
     found: dict[str, dict[str, list[float]]], model: str, where: dict[str, Any], out: Path
 ) -> None:
-    """``hot_path_MODEL.json`` with every figure and ``.md`` with medians, and the median of the
-    rounds' ratios.
-    """
+    """Write every figure as JSON, and as Markdown the medians and the rounds' median ratio."""
     lines = [
         "# Steps and throughput",
         "",

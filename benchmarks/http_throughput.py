@@ -1,5 +1,6 @@
-"""Output throughput over HTTP, client and server on the same machine: ``python -m
-benchmarks.http_throughput``.
+"""Output throughput over HTTP, client and server on the same machine.
+
+    python -m benchmarks.http_throughput
 
 The workload is that of ``vllm bench serve --dataset-name random --random-input-len 256
 --random-output-len 64 --ignore-eos --max-concurrency N``, sent by ``twostroke bench serve`` to

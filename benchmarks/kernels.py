@@ -1,5 +1,6 @@
-"""How near the compiled CPU kernels come to the machine's ceilings. Run as `python -m
-benchmarks.kernels`.
+"""How near the compiled CPU kernels come to the machine's ceilings.
+
+    python -m benchmarks.kernels
 
 Linear layers go through enough matrices that every one comes from memory, for each format and
 number of rows, against PyTorch's `F.linear` in the same run; attention reads a cache larger than
@@ -63,9 +64,7 @@ def _all_layers(attention: Attention, layers: int, query: Tensor, new: Tensor) -
 
 
 def measure_linear(rounds: int) -> list[dict[str, float | str]]:
-    """One row per format and number of rows: milliseconds for all matrices, GB/s of weights,
-    GFLOP/s.
-    """
+    """By format and rows: ms for all matrices, GB/s of weights, GFLOP/s."""
     library = load_library()
     if library is None:
         raise SystemExit(
@@ -105,9 +104,7 @@ def measure_linear(rounds: int) -> list[dict[str, float | str]]:
 
 
 def measure_attention(rounds: int) -> list[dict[str, float | str]]:
-    """16 decoding requests of 300 tokens over 24 layers, 8 KV heads of 64: the 350m model's
-    attention.
-    """
+    """16 requests of 300 tokens decode, as in the 350m model: 24 layers of 8 KV heads of 64."""
     library, requests, context, layers = load_library(), 16, 300, 24
     assert library is not None
     per_request = -(-context // 16)

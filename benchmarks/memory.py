@@ -1,5 +1,6 @@
-"""Memory that a server takes beside its weights and its KV cache. Run as ``python -m
-benchmarks.memory MODEL``.
+"""Memory that a server takes beside its weights and its KV cache.
+
+    python -m benchmarks.memory MODEL
 
 Linux only. A cache of a given size is filled to its last block by requests, so that all of its
 pages are there; then the process's resident memory is read. Writes benchmarks/results/memory.json
@@ -32,9 +33,7 @@ PROMPT, OUTPUT, CLIENTS = 1024, 16, 16
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """Bytes: what the model needs, what the process has when it is healthy, after load, and at
-    most.
-    """
+    """Bytes that the model needs, and that the process has: healthy, after load, at its peak."""
 
     weights: int
     kv: int

@@ -1,5 +1,6 @@
-"""What rounding the weights costs in quality. Run as ``python -m benchmarks.quantization
-RANDOM_CHECKPOINT``.
+"""What rounding the weights costs in quality.
+
+    python -m benchmarks.quantization RANDOM_CHECKPOINT
 
 On text: the perplexity of `pilot` on the answers of its question bank, after phrasings that it was
 not trained on. On a random checkpoint, whose logits follow from nothing but the weights: the
@@ -91,9 +92,7 @@ def main(checkpoint: Path, *, phrasings: int = 400, out: Path = RESULTS) -> None
 
 
 def held_out(model: Path, count: int) -> list[Passage]:
-    """Held-out phrasings of the question bank, each with its item's answer as the model would write
-    it.
-    """
+    """Held-out questions of the bank, each with its answer as the model would write it."""
     tokenizer = Tokenizer.from_folder(model)
     template = ChatTemplate.from_tokenizer(tokenizer)
     pairs = [

@@ -26,9 +26,7 @@ class ServerFailedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """A server that is ready: where it listens, its process, and how long it took from its start,
-    in seconds.
-    """
+    """A server that is ready: its URL, its process, and the seconds that starting took."""
 
     url: str
     process: subprocess.Popen[bytes]

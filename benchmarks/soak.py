@@ -1,5 +1,6 @@
-"""Does a server that is treated badly for a long time stay as it was? ``python -m benchmarks.soak
---minutes 20``.
+"""Does a server that is treated badly for a long time stay as it was?
+
+    python -m benchmarks.soak --minutes 20
 
 Starts ``twostroke serve`` on loopback and sends it good requests beside aborts, dropped
 connections, malformed bodies and oversized prompts. At the end: every block is free, resident
@@ -67,9 +68,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """All that was seen. Blocks in use and requests are read from ``/metrics`` after the last
-    visitor has left.
-    """
+    """All that was seen; blocks in use and requests are read after the last visitor."""
 
     seconds: float
     tally: Tally
@@ -162,9 +161,7 @@ async def watch(process: psutil.Process, samples: list[Sample], began: float) ->
 
 
 async def become_idle(client: httpx.AsyncClient) -> tuple[float, float]:
-    """Share of the blocks in use, and requests that run or wait: once both are zero, or when time
-    is up.
-    """
+    """Share of blocks in use, and requests, once both are zero or time is up."""
     deadline = time.perf_counter() + IDLE_SECONDS
     while True:
         metrics = (await client.get("/metrics")).text

@@ -1,5 +1,6 @@
-"""Seconds from starting ``twostroke serve`` to its first streamed token: ``python -m
-benchmarks.startup``.
+"""Seconds from starting ``twostroke serve`` to its first streamed token.
+
+    python -m benchmarks.startup
 
 Each run starts a server process of its own, asks ``/health`` until it answers 200, then streams one
 completion. The first run of each model is not counted: what is claimed is the time with a warm
@@ -34,9 +35,7 @@ PROMPT = "A language model answers in two strokes."
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Seconds from the start of the process: until ``/health`` answers 200, and until the first
-    token's text.
-    """
+    """Seconds from the process's start until ``/health`` answers 200, and to the first text."""
 
     healthy: float
     first_token: float

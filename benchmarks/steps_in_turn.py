@@ -1,5 +1,6 @@
-"""Steps of two trees in turn: ``python -m benchmarks.steps_in_turn MODEL OTHER``; OTHER is the
-``src`` of a checkout.
+"""Steps of two trees in turn; OTHER is the ``src`` of a checkout.
+
+    python -m benchmarks.steps_in_turn MODEL OTHER
 
 Each tree's engine runs in a process of its own; each step of one is followed by the same step of
 the other, and ratios are taken within such a pair. On a machine whose memory gives half as much a
@@ -37,8 +38,7 @@ def main(
     output_len: int = 64,
     rounds: int = 6,
 ) -> None:
-    """Print the median ratio of this tree's steps to the other's: a batch's first step (prefill),
-    and those after it.
+    """Print the median ratio of this tree's steps to the other's, of prefill and decode steps.
 
     Args:
         model: A folder or an embedded model.

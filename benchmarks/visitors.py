@@ -1,6 +1,4 @@
-"""Clients as a server meets them: well-behaved ones, those that leave, and those that send what
-nobody should.
-"""
+"""Clients as a server meets them: polite ones, those that leave, those that send nonsense."""
 
 from __future__ import annotations
 

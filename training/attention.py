@@ -1,5 +1,6 @@
-"""Causal attention written out: on a CPU, PyTorch's fused one takes 2 to 6 times as long, most on
-short rows.
+"""Causal attention written out.
+
+On a CPU, PyTorch's fused one takes 2 to 6 times as long, most on short rows.
 
 Some queries at a time, against the keys up to theirs. What is added up for keys and values goes
 where it belongs, which automatic differentiation would do by adding zeros to all the others.
@@ -41,9 +42,7 @@ class CausalAttention(torch.autograd.Function):
     def forward(
         ctx: FunctionCtx, query: Tensor, key: Tensor, value: Tensor, scaling: float
     ) -> Tensor:
-        """The weights are kept: [rows, kv_heads, queries of a group, keys] for each part of the
-        queries.
-        """
+        """Keeps the weights: [rows, kv_heads, queries of a group, keys] for each part."""
         rows, heads, length, dim = query.shape
         query, out, kept = query * scaling, torch.empty_like(query), []
         for first in range(0, length, QUERIES):

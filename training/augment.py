@@ -179,9 +179,7 @@ class Lexicon:
         return own > 0 and own * 1.0001 >= margin * max(scores.values(), default=0.0)
 
     def weight(self, word: str) -> float:
-        """How telling a word is: its inverse document frequency, 0 for stop words and unknown
-        words.
-        """
+        """How rare a word is: its inverse document frequency; 0 for stop words and unknown ones."""
         return 0.0 if word in STOP_WORDS else self.idf.get(_stem(word), 0.0)
 
 
@@ -193,9 +191,7 @@ class Rephraser:
         self._held_out = bank.held_out_keys
 
     def rephrase(self, item: Item, rng: random.Random, plain: float = 0.08) -> str:
-        """One way to ask for the item: a training phrasing, as it stands with probability `plain`,
-        else with noise.
-        """
+        """One way to ask for the item: a training phrasing, as it is with probability `plain`."""
         question = rng.choice(item.questions)
         if rng.random() < plain:
             return question
@@ -230,9 +226,7 @@ class Rephraser:
         return vary_case(vary_punctuation(text, rng), rng)
 
     def _key_words(self, item: Item, rng: random.Random) -> str:
-        """A bag of telling words drawn over all training phrasings of the item, as one types into a
-        search box.
-        """
+        """A bag of rare words of the item's training phrasings, as in a search box."""
         pool = list(dict.fromkeys(w for q in item.questions for w in words_of(q)))
         weights = [self.lexicon.weight(w) + 0.05 for w in pool]
         for _ in range(6):
@@ -244,9 +238,7 @@ class Rephraser:
         return rng.choice(item.questions)
 
     def _from_answer(self, item: Item, rng: random.Random) -> str:
-        """A few words in a row of the answer: people also ask in the words that the answer
-        explains.
-        """
+        """A few words in a row of the answer: people also ask in the words that it explains."""
         words = f"{item.answer} {item.more or ''}".split()
         for _ in range(6):
             start, length = rng.randrange(len(words)), rng.randint(2, 9)
@@ -343,9 +335,7 @@ def add_typos(text: str, rng: random.Random) -> str:
 
 
 def vary_case(text: str, rng: random.Random) -> str:
-    """Lower case, a capital at the start, no capital at the start, capitals throughout, or as it
-    is.
-    """
+    """Lower case, upper case, a capital or a small letter at the start, or as it is."""
     roll = rng.random()
     if roll < 0.35:
         return text.lower()
@@ -357,9 +347,7 @@ def vary_case(text: str, rng: random.Random) -> str:
 
 
 def vary_punctuation(text: str, rng: random.Random) -> str:
-    """Drops, adds or changes the mark at the end; now and then drops all punctuation between
-    words.
-    """
+    """Drops, adds or changes the final mark; now and then drops all between words."""
     roll = rng.random()
     if roll < 0.35:
         return text.rstrip("?.! ")

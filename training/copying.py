@@ -36,7 +36,9 @@ ENOUGH, LOG_SECONDS = 0.97, 5.0
 
 @torch.no_grad()
 def give_copying_heads(model: LlamaForCausalLM, seed: int) -> None:
-    """Makes head 0 of layer 0 mark each token with the one before, and head 0 of layer 1 copy what
+    """Makes two heads that copy.
+
+    Head 0 of layer 0 marks each token with the one before, and head 0 of layer 1 copies what
     follows a match.
 
     All embeddings get one coordinate in common (which adds the same to every logit, so it changes

@@ -1,5 +1,6 @@
-"""Measures an exported model on phrasings it never saw. Run as `python -m training.evaluate
-[--model DIR]`.
+"""Measures an exported model on phrasings it never saw.
+
+    python -m training.evaluate [--model DIR]
 
 Judge: an answer is right if and only if (1) the model ended it itself, (2) its token-level F1 with
 the reference (words as a multiset, without case and punctuation) is at least 0.8, and (3) no other
@@ -172,9 +173,7 @@ def _commit() -> str | None:
 
 
 def weights_digest(directory: Path) -> str:
-    """SHA-256 of a model's weights in hexadecimal: what ties figures to the file they were measured
-    on.
-    """
+    """SHA-256 of a model's weights, in hexadecimal: figures are of that file."""
     with (directory / "model.safetensors").open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -144,9 +144,7 @@ _CODAS = (
 
 
 def split_wordings(wordings: Sequence[str], held_out: bool) -> tuple[str, ...]:
-    """The training part of a list of wordings, or the part for evaluation (the sixth with the
-    smallest hash).
-    """
+    """Wordings to train on, or to evaluate with (the sixth with the smallest hash)."""
     held = set(sorted(wordings, key=hashed_fraction)[: max(2, len(wordings) // 6)])
     return tuple(w for w in wordings if (w in held) == held_out)
 
@@ -165,9 +163,7 @@ def invent_name(rng: random.Random) -> str:
 
 
 def draw_name(rng: random.Random, held_out: bool = False) -> str:
-    """A name from the list or an invented one, from the training side or from the evaluation
-    side.
-    """
+    """A name from the list or an invented one, from the training or the evaluation side."""
     while True:
         name = rng.choice(_NAMES) if rng.random() < 0.3 else invent_name(rng)
         if len(name) > 2 and is_held_out_word(name) == held_out:
@@ -175,9 +171,7 @@ def draw_name(rng: random.Random, held_out: bool = False) -> str:
 
 
 def copy_words(bank: Bank) -> tuple[str, ...]:
-    """Words the model may be told to begin or end with: the list above and the longer words of the
-    bank's answers.
-    """
+    """Words to begin or end with on demand: those above, and long ones of the answers."""
     vocabulary = {w.strip(".,:;()'\"") for item in bank.items for w in item.answer.split()}
     return tuple(
         sorted({*_WORDS, *(w.capitalize() for w in vocabulary if w.isalpha() and 3 < len(w) < 11)})

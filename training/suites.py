@@ -1,6 +1,4 @@
-"""The cases of the evaluation: held-out phrasings, system prompts, follow-ups, long contexts;
-seeded.
-"""
+"""Cases of the evaluation, seeded: phrasings, system prompts, follow-ups, long contexts."""
 
 import random
 from dataclasses import dataclass
@@ -51,9 +49,7 @@ def _user(text: str) -> Message:
 
 
 def held_out_cases(bank: Bank) -> list[Case]:
-    """Every held-out phrasing, alone, by bank file; then those that were written for the widest
-    vocabulary.
-    """
+    """Every held-out phrasing alone, by bank file; then those of the widest vocabulary."""
     return [
         Case(f"held-out phrasings, {i.subject}", i.id, (_user(q),), i.answer)
         for i in bank.items
@@ -164,9 +160,7 @@ def follow_up_cases(bank: Bank, rng: random.Random, thanks_reply: str) -> list[C
 
 
 def long_context_cases(bank: Bank, rng: random.Random, builder: ConversationBuilder) -> list[Case]:
-    """The same questions after 0, 1000, 4000 and 7000 tokens of text about other items, in the same
-    turn.
-    """
+    """The same questions after 0 to 7000 tokens of text about other items, in one turn."""
     encoder = Encoder(load_tokenizer(TOKENIZER_DIR))
     items = [item for item in bank.items if item.subject != "smalltalk"]
     frames = prompts.split_wordings(prompts.DOCUMENT, held_out=True)

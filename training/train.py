@@ -74,9 +74,7 @@ def falls_ended(fraction: float) -> int:
 
 
 def make_optimizers(model: LlamaForCausalLM, kind: str, peak: float) -> list[torch.optim.Optimizer]:
-    """AdamW for everything, or Muon for the layers' matrices; norms and the embedding do not
-    decay.
-    """
+    """AdamW, or Muon for the layers' matrices; norms and the embedding do not decay."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed_tokens" in n]
     groups = [{"params": others, "weight_decay": 0.0}]
@@ -127,9 +125,7 @@ class Trainer:
         self.progress = Progress()
 
     def step(self) -> tuple[float, int]:
-        """One optimiser step; returns the answers' loss in nats per token and the number of padded
-        tokens.
-        """
+        """One optimiser step: the answers' loss in nats per token, and the padded tokens."""
         fraction = self.progress.fraction(self.total)
         for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
             group["lr"] = learning_rate(fraction, self.peak)
@@ -154,9 +150,7 @@ class Trainer:
         return text.item(), batch.ids.numel()
 
     def save(self) -> None:
-        """Writes the checkpoint beside its name and renames it, so that a stop never leaves half of
-        one.
-        """
+        """Writes the checkpoint aside and renames it: a stop never leaves half of one."""
         state = {
             "size": self.size,
             "bank_digest": self.bank.digest,
@@ -203,9 +197,7 @@ class Trainer:
         return True
 
     def begin(self, seed: int) -> None:
-        """Starts from scratch: the teacher learns the bank, tells what words are worth; the model
-        learns to copy.
-        """
+        """Starts from scratch: the teacher learns the bank, the model gets words and copying."""
         begun = time.perf_counter()
         self.teacher.learn(Rephraser(self.bank), TEACHER_STEPS, seed)
         print(f"teacher: right about {self.teacher.right():.1%} of held-out phrasings", flush=True)
@@ -229,9 +221,7 @@ class Trainer:
                 parameter.data.copy_(live[name])
 
     def quick_evaluation(self) -> dict[str, float]:
-        """By suite, the share of some held-out cases whose answer begins with the reference's first
-        tokens.
-        """
+        """By suite, the share of some held-out cases whose answer begins as the reference does."""
         cases = quick_cases(self.bank, QUICK_PHRASINGS, QUICK_PER_SUITE)
         with self.averaged():
             answers = greedy(
@@ -250,9 +240,7 @@ class Trainer:
         return {suite: sum(found) / len(found) for suite, found in hits.items()}
 
     def run(self) -> None:
-        """Trains until the tokens are seen; logs, evaluates and saves on the way; only steps count
-        as time.
-        """
+        """Trains until the tokens are seen; logs, evaluates and saves, which is not timed."""
         state = self.progress
         logged = saved = evaluated = state.seconds
         losses: list[float] = []

@@ -1,5 +1,6 @@
-"""Measure the claims: ``python -m benchmarks.claims [NAME ...]``; data on stdout, progress on
-stderr.
+"""Measure the claims; data on stdout, progress on stderr.
+
+    python -m benchmarks.claims [NAME ...]
 
 A run of all of them is recorded in ``benchmarks/claims/results``; a run of some is only printed.
 """

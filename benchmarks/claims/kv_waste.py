@@ -1,5 +1,6 @@
-"""KV slots allocated and unused, on the Azure traces: the real scheduler and KV manager under a
-virtual clock.
+"""KV slots allocated and unused on the Azure traces.
+
+The real scheduler and KV manager run under a virtual clock.
 """
 
 from __future__ import annotations
@@ -25,9 +26,7 @@ CLAIM = "KV slots allocated but unused on the Azure traces, time-weighted mean"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Roughly an 8B model on one 80 GB GPU: a step takes ``step_seconds`` and ``token_seconds`` for
-    each token.
-    """
+    """Roughly an 8B model on one 80 GB GPU: seconds of a step, and more for each token."""
 
     traces: tuple[str, ...] = ("code", "conv")
     block_size: int = 16
@@ -46,9 +45,7 @@ class Arrival(NamedTuple):
 
 @dataclass(slots=True)
 class Waste:
-    """Sums over time of slots (allocated, unused, and unused had each request reserved its final
-    length).
-    """
+    """Slots over time: allocated, unused, and unused had final lengths been reserved."""
 
     seconds: float = 0.0
     share: float = 0.0
@@ -69,9 +66,7 @@ class Waste:
 
     @property
     def mean_if_reserved(self) -> float:
-        """The same in total slots, had each request held its final length from its first step
-        on.
-        """
+        """The same, had each request held its final length from its first step on."""
         return 1 - self.used / self.reserved
 
 

@@ -47,9 +47,7 @@ class Claim:
 
 
 def keep_recorded(claims: Sequence[Claim], folder: Path) -> list[Claim]:
-    """The claims; what could not be measured (its data is not there) is as it was recorded in
-    ``folder`` before.
-    """
+    """The claims; what lacks its data stands as it was recorded in ``folder`` before."""
     path = folder / "claims.json"
     former = json.loads(path.read_text()) if path.is_file() else {"claims": []}
     kept = {}

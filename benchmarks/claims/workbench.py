@@ -52,9 +52,7 @@ class Workbench:
 
     @contextmanager
     def engines(self, variants: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Engine]]:
-        """One engine, with weights and KV cache of its own, for each variant's options; warmed
-        up.
-        """
+        """One warmed-up engine, with weights and KV cache of its own, for each variant."""
         with ExitStack() as stack:
             engines = {}
             for name, options in variants.items():
@@ -69,9 +67,7 @@ class Workbench:
 
 @contextmanager
 def default_model(model: str | None) -> Iterator[tuple[str, str]]:
-    """What to run on, and its name: ``model`` if given, else pilot, else a random checkpoint of
-    about its size.
-    """
+    """A model and its name: ``model`` if given, else pilot, else a random one of that size."""
     if model is not None:
         yield model, shown(model)
         return
@@ -86,9 +82,7 @@ def default_model(model: str | None) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def memory_bound_model(checkpoint: str | None) -> Iterator[tuple[str, str]]:
-    """A model whose weights every step reads from memory, and its name: ``checkpoint`` if given,
-    else a random one.
-    """
+    """A model that no cache holds, and its name: ``checkpoint`` if given, else a random one."""
     if checkpoint is not None:
         yield checkpoint, shown(checkpoint)
         return

@@ -1,5 +1,6 @@
-"""Everything that is asked beside the peers, in one table made of the records. ``python -m
-benchmarks.peers.overview``.
+"""Every target that names a peer, in one table made of the records.
+
+    python -m benchmarks.peers.overview
 
 Reads ``peers-*.json``, ``http_throughput_10m.json`` and ``memory.json`` and writes ``peers.md``.
 Where several records have a measure, the one in which the best peer came closest to twostroke, or
@@ -79,9 +80,7 @@ def main(results: Path = RESULTS) -> None:
 
 
 def row(target: Target, records: Sequence[Record]) -> str:
-    """The hardest of the comparisons; says so where the peer that the target names was never
-    measured beside it.
-    """
+    """The hardest of the comparisons, and whether the target's peer was measured beside it."""
     start = f"| {target.model} | {target.measure} |"
     found = [
         (one, record)

@@ -1,6 +1,4 @@
-"""The engines that are compared, each a process of its own in its own virtual environment, all
-loaded at once.
-"""
+"""The engines that are compared: each a process in its own venv, all loaded at once."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ class System:
 
 @dataclass(slots=True)
 class Round:
-    """When each request got its tokens, in seconds from the beginning, and which;
-    ``[requests][tokens]``.
-    """
+    """Seconds since the start of each request's tokens, and the tokens: [requests][tokens]."""
 
     times: list[list[float]]
     tokens: list[list[int]]

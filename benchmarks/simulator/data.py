@@ -49,9 +49,7 @@ class AllReduceRow:
 
 @dataclass(frozen=True, slots=True)
 class ServingRow:
-    """A closed loop of ``concurrency`` clients on one server; lengths in tokens, times in
-    seconds.
-    """
+    """``concurrency`` clients in a closed loop on one server; lengths in tokens, seconds."""
 
     backend: str
     model: str

@@ -52,9 +52,7 @@ Products = list[tuple[Any, HardwareSheet]]
 
 
 def products(devices: Sequence[str], format_: str) -> Products:
-    """Usual shapes, without those whose weights a cache larger than them may have kept (see
-    ``kernels.cached``).
-    """
+    """Usual shapes whose weights no cache may have kept (see ``kernels.cached``)."""
     found: Products = []
     for device in devices:
         hardware = load_hardware(device)
@@ -122,9 +120,7 @@ def stack_table(stack: Stack) -> dict[str, Any]:
 
 
 def interval(closed: Closed) -> dict[str, float]:
-    """Tenth and ninetieth percentile of measured over predicted TPOT and TTFT, every row's model
-    held out.
-    """
+    """P10 and P90 of measured over predicted TPOT and TTFT, each row's model held out."""
     rows = serving_rows()
     found = leave_one_model_out(closed, rows)
     free = [
@@ -141,9 +137,7 @@ def interval(closed: Closed) -> dict[str, float]:
 
 
 def unseen_interval(known: Mapping[str, float]) -> dict[str, float]:
-    """For a device without coefficients of its own: widened by how far L40S is off by those of the
-    other two.
-    """
+    """The interval of an unseen device: widened by how far the other two's miss L40S."""
     raw = fit_devices(NVLINK)
     hardware = load_hardware("l40s")
     gemm = GemmEfficiency(**raw["gemm"]["bf16"])
@@ -235,9 +229,7 @@ def write_all() -> None:
 
 
 def write_table(device: str, path: Path) -> None:
-    """Everything that was measured on a device in formats that the cost model knows, as one kernel
-    table.
-    """
+    """One kernel table of what a device was measured at, in formats that the model knows."""
     tables = {
         "device": device,
         "gemm": make_tables.gemm_entries(gemm_rows(device)),

@@ -1,5 +1,6 @@
-"""What is judged, by which split: every pair here was estimated by coefficients or tables that it
-had no part in.
+"""What is judged, and by which split.
+
+Every pair was estimated by coefficients or tables that it had no part in.
 """
 
 from __future__ import annotations
@@ -66,9 +67,7 @@ class Result:
 
 
 def gemm(device: str, format_: str = "bf16") -> Iterator[Result]:
-    """Model by model: neither fit nor table has seen a product in which the model's hidden size
-    occurs.
-    """
+    """Model by model: no product with the model's hidden size was fitted or tabulated."""
     hardware = load_hardware(device)
     rows = [row for row in gemm_rows(device) if row.format == format_ and usual(row)]
     by_fit: list[tuple[str, list[Pair]]] = []
@@ -115,9 +114,7 @@ def _from_table(
 
 
 def attention_kernels(device: str, operation: str) -> Iterator[Result]:
-    """Every second length, every second batch, and the judged models' head counts are kept out, in
-    turn.
-    """
+    """Every second length or batch, or the judged models' head counts are kept out, in turn."""
     rows = [row for row in attention_rows(device, operation) if row.dim == 128]
     name = "decode" if operation == "generation" else "prefill"
     lengths = sorted({row.tokens for row in rows})[1:-1:2]
@@ -189,9 +186,7 @@ def all_reduce(device: str) -> Iterator[Result]:
 
 
 def data_sheet_alone() -> Iterator[Result]:
-    """L40S by its data sheet and coefficients fitted to A100 and H100: no measurement of it has a
-    part.
-    """
+    """L40S by its data sheet and the coefficients of A100 and H100, none of its own."""
     raw = fit_devices(JUDGED)
     hardware = load_hardware("l40s")
     split = "nothing of L40S seen; coefficients of A100 and H100 together"
@@ -220,9 +215,7 @@ def data_sheet_alone() -> Iterator[Result]:
 
 
 def other_stack() -> Iterator[Result]:
-    """Products of three models on H100 as another project measured them, with older libraries:
-    nothing of it seen.
-    """
+    """Three models' products on H100, as another project measured them with older libraries."""
     hardware = load_hardware("h100-sxm")
     efficiency = load_efficiencies("h100-sxm").gemm["bf16"]
     parts = []

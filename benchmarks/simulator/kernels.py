@@ -1,6 +1,4 @@
-"""The cost model's kernels against measured ones: what to fit, what to hold out, how far off it
-is.
-"""
+"""The cost model's kernels against measured ones: what to fit and hold out, and errors."""
 
 from __future__ import annotations
 
@@ -131,8 +129,9 @@ def model_shapes(name: str) -> set[tuple[int, int]]:
 
 
 def of_width(row: GemmRow, width: int) -> bool:
-    """Whether a product could belong to a model of this hidden size; a fit that is tested on such
-    has seen none.
+    """Whether a product could belong to a model of this hidden size.
+
+    A fit that is tested on such products has seen none of them.
     """
     return width in (row.outputs, row.inputs)
 
@@ -143,9 +142,7 @@ def usual(row: GemmRow) -> bool:
 
 
 def cached(bytes_: float, hardware: HardwareSheet) -> bool:
-    """Whether a benchmark that repeats a kernel may have found its data in the cache, as no server
-    does.
-    """
+    """Whether a repeated kernel may have found its data in the cache, as no server does."""
     return bytes_ < hardware.cache_bytes
 
 
@@ -156,9 +153,7 @@ def fit(
     rounds: int = 400,
     sample: int = SAMPLE,
 ) -> dict[str, float]:
-    """Coefficients with the least mean of ``|log(estimated / measured)|`` over a seeded sample of
-    ``rows``.
-    """
+    """The least mean ``|log(estimated / measured)|`` over a seeded sample of ``rows``."""
     chosen = Random(0).sample(list(rows), min(sample, len(rows)))
 
     def loss(values: dict[str, float]) -> float:

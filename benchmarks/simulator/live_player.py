@@ -19,8 +19,7 @@ LOOK_EVERY, ROOM_TO_LOOK = 0.5, 0.02
 
 
 class LivePlayer:
-    """Sends a workload's requests to an engine when they are due, and notes what comes back and
-    when.
+    """Sends a workload's requests to an engine when they are due, and notes each result.
 
     Args:
         engine: Nobody else uses it.
@@ -113,9 +112,7 @@ class LivePlayer:
         )
 
     def _prompt(self, spec: RequestSpec) -> list[int]:
-        """Tokens that are equal where the workload says so: a session's next turn has the answers
-        in it.
-        """
+        """Tokens that are equal where the workload says so; a session's turn has old answers."""
         if spec.session is not None and spec.session in self._sessions:
             known = self._sessions[spec.session]
         else:

@@ -1,5 +1,4 @@
-"""Runs of a workload on the live engine that can be compared with a calibration: those made at the
-same speed.
+"""Runs of a workload on the live engine at the speed of the calibration.
 
 The machine's speed changes for seconds at a time without anybody's doing (``docs/log.md``). A probe
 looks before, after and every half second within a run; a run at another speed than the
@@ -112,8 +111,7 @@ def watched_run(
 
 
 def counted_runs(run: Callable[[int], LiveRun], *, held: bool, wanted: int = 1) -> list[LiveRun]:
-    """The first ``wanted`` runs that the machine did not disturb, of ``ATTEMPTS`` for each; or else
-    all of them.
+    """The first ``wanted`` undisturbed runs of ``ATTEMPTS`` for each; or else all of them.
 
     Args:
         held: The calibration is of one speed of the machine. If not, it is of an average, in which

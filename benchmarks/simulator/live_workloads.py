@@ -23,9 +23,7 @@ CHATS = 14
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How much of each workload suits a model here: chats a second, and how many times the least
-    number of requests.
-    """
+    """What suits a model here: chats a second, and a multiple of the least requests."""
 
     rate: float
     times: int

@@ -1,6 +1,4 @@
-"""Least absolute deviations by seeded pattern search: light, without scipy, the same result on
-every run.
-"""
+"""Least absolute deviations by a seeded pattern search: repeatable, and without scipy."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ Space = Mapping[str, tuple[float, float, float, float]]
 def search(
     loss: Callable[[dict[str, float]], float], space: Space, rounds: int, seed: int = 0
 ) -> dict[str, float]:
-    """The values with the least loss that were found in ``rounds`` tries. Moves shrink when they
-    stop helping.
-    """
+    """The values of least loss in ``rounds`` tries. Moves shrink when they stop helping."""
     random = Random(seed)
     best = {name: start for name, (start, *_) in space.items()}
     least = loss(best)

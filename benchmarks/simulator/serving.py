@@ -104,9 +104,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """``full``: the KV cache holds fewer requests than there are clients, or the front end is at
-    its limit.
-    """
+    """``full``: the KV cache holds fewer requests than clients, or the front end is full."""
 
     ttft: float
     tpot: float
@@ -114,9 +112,11 @@ class Prediction:
 
 
 def kv_format(row: ServingRow) -> str:
-    """The fp8 checkpoints that TensorRT-LLM serves keep their cache in fp8 as well; nothing in the
-    data says so, but decoding with a long context takes half the time that a bfloat16 cache
-    allows."""
+    """The KV cache's format: fp8 for the fp8 checkpoints that TensorRT-LLM serves.
+
+    Nothing in the data says so, but decoding with a long context takes half the time that a
+    bfloat16 cache allows.
+    """
     return "fp8" if row.backend == "trtllm" and row.weights == "fp8" else "auto"
 
 
@@ -132,9 +132,7 @@ class Closed:
         self._bases: dict[tuple[str, str, int, str], RooflineCostModel] = {}
 
     def cost_model(self, row: ServingRow, stack: Stack) -> RooflineCostModel:
-        """The row's cost model under a stack's coefficients. Kernel times are kept between
-        calls.
-        """
+        """The row's cost model under a stack's coefficients; kernel times are kept."""
         key = (row.model, row.weights, row.ranks, kv_format(row))
         base = self._bases.get(key)
         if base is None:
@@ -205,9 +203,10 @@ def waiting(rows: Sequence[ServingRow], limit: float = 1.25) -> list[bool]:
 
 
 def fit_stacks(closed: Closed, rows: Sequence[ServingRow], rounds: int = 250) -> dict[str, Stack]:
-    """Coefficients of every stack, those that have no rows included, by least mean of
-    ``|log(predicted/measured)|`` of TPOT and least median of that of TTFT (its errors have long
-    tails).
+    """Coefficients of every stack, those that have no rows included.
+
+    They have the least mean of ``|log(predicted / measured)|`` of TPOT, and the least median of
+    that of TTFT, whose errors have long tails.
 
     Whole-step factors and arrivals are one for all stacks: they are the device's and the clients'.
     Host times are fitted to all rows first; each stack's own may leave those as far as its rows

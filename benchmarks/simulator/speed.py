@@ -69,9 +69,7 @@ def measure(scenario: Scenario, jump: bool) -> dict[str, Any]:
 
 
 def loop_seconds() -> float:
-    """How fast this core runs Python: seconds that it computes for ``LOOP`` additions, the best of
-    three.
-    """
+    """How fast this core runs Python: CPU seconds of ``LOOP`` additions, the best of three."""
     found = []
     for _ in range(3):
         began, total = time.process_time(), 0

@@ -1,5 +1,4 @@
-"""Judges the cost model on public measurements, and the simulator on the live engine: writes
-docs/validation.
+"""Judges cost model and simulator on measurements; writes docs/validation.
 
     python -m benchmarks.simulator.validate [--live pilot --live /path/to/350m] [--speed [FOLDER]]
 

@@ -1,5 +1,4 @@
-"""Writes a Llama checkpoint of safetensors as a bf16 GGUF file, and rounds it with llama.cpp's own
-quantizer.
+"""Writes a Llama checkpoint as a bf16 GGUF file; llama.cpp's own quantizer rounds it.
 
 Token ids are all that a benchmark needs, so the file has no tokenizer. Run in the environment of
 llama.cpp, which has ``gguf``, ``safetensors`` and ``numpy``. Queries and keys are reordered as

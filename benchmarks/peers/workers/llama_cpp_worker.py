@@ -1,5 +1,4 @@
-"""llama.cpp through llama-cpp-python's low-level interface, batching sequences as its own server
-does.
+"""llama.cpp by llama-cpp-python's low-level interface, batching as its own server does.
 
 Prompts go through in batches of 512 tokens (its default micro-batch), then every step decodes one
 token of each sequence. Tokens are chosen by numpy's argmax over the logits it returns.
@@ -41,9 +40,7 @@ class Model:
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), False)
 
     def decode(self, entries: list[tuple[int, int, int, bool]]) -> list[int]:
-        """Run (token, position, sequence, wanted) entries; returns the likeliest next token of each
-        that is wanted.
-        """
+        """Run (token, position, sequence, wanted) entries; likeliest next tokens of wanted ones."""
         batch = self.batch
         batch.n_tokens = len(entries)
         for i, (token, position, sequence, wanted) in enumerate(entries):

@@ -1,6 +1,4 @@
-"""vLLM's CPU build: its engine's own loop in this process, with its default settings but for the
-sizes.
-"""
+"""vLLM's CPU build: its own loop in this process, default settings but for the sizes."""
 
 from __future__ import annotations
 

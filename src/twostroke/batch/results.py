@@ -1,5 +1,6 @@
-"""The output file: what is finished, and further lines behind it. Every line is whole, or is known
-not to be.
+"""The output file: what is finished, and new lines behind it.
+
+Every line is whole, or is recognised as one that is not.
 """
 
 from __future__ import annotations

@@ -148,9 +148,7 @@ class BatchRunner:
 
 
 def seconds_asked(header: str) -> float | None:
-    """What Retry-After says, as seconds from now; ``None`` if it says nothing that can be
-    understood.
-    """
+    """What Retry-After says, in seconds from now; ``None`` if it cannot be understood."""
     if header.isdigit():
         return float(header)
     try:

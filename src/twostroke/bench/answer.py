@@ -41,9 +41,7 @@ class Choice(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """What matters here of one event, of either route; a body that is an error is read the same
-    way.
-    """
+    """What matters here of one event, of either route; an error's body is read the same way."""
 
     choices: list[Choice] = []
     usage: Usage | None = None

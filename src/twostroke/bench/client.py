@@ -97,8 +97,9 @@ class Bench:
     async def run(
         self, items: Sequence[WorkItem], done: Callable[[RequestRecord], None]
     ) -> tuple[list[RequestRecord], float]:
-        """Send each item at its time; the records in order of ``items``, and the seconds until the
-        last answer.
+        """Send each item at its time.
+
+        Returns the records in order of ``items``, and the seconds until the last answer.
 
         Args:
             done: Called with every record as it is complete.

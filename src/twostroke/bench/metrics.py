@@ -60,9 +60,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeMetrics:
-    """One run. Latencies in seconds, of the requests that succeeded; throughput per second of
-    ``duration``.
-    """
+    """One run: latencies in seconds of requests that succeeded, throughput per second."""
 
     duration: float
     completed: int
@@ -94,9 +92,7 @@ def summarize(
     targets: Mapping[str, float],
     percentiles: Sequence[int] = PERCENTILES,
 ) -> ServeMetrics:
-    """The metrics of a run that took ``duration`` seconds; goodput only where there are
-    ``targets``.
-    """
+    """The metrics of a run of ``duration`` seconds; goodput only where there are ``targets``."""
 
     def distribution(values: Sequence[float]) -> Distribution:
         return Distribution.of(values, percentiles)

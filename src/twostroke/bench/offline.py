@@ -46,8 +46,7 @@ def run_offline(
     done: Callable[[], None] = lambda: None,
     serialise: Callable[[RequestOutput], object] | None = None,
 ) -> OfflineResult:
-    """Run ``options.num_prompts`` random prompts, of which ``batch_size`` at once are in the
-    engine, after a warm-up.
+    """Run random prompts through the engine, ``batch_size`` at once, after a warm-up.
 
     Args:
         done: Called as each request ends.

@@ -85,9 +85,7 @@ def print_profile(result: OfflineResult, stream: TextIO) -> None:
 
 
 def offline_report(result: OfflineResult, setting: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything, for a file: the setting, the metrics (step times in ms), and each step
-    (seconds).
-    """
+    """Everything, for a file: setting, metrics (step times in ms), each step (seconds)."""
     report: dict[str, Any] = {
         **setting,
         "num_requests": result.num_requests,
@@ -143,9 +141,7 @@ def describe_failures(records: Sequence[RequestRecord]) -> list[str]:
 def serve_report(
     metrics: ServeMetrics, records: Sequence[RequestRecord], setting: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Everything, for a file: the setting, the metrics (latencies in ms), and each request
-    (seconds).
-    """
+    """Everything, for a file: setting, metrics (latencies in ms), each request (seconds)."""
     report: dict[str, Any] = {
         **setting,
         "duration": metrics.duration,

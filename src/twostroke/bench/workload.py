@@ -1,5 +1,6 @@
-"""Requests to send: prompts as token ids of exact length, output lengths, and times. A function of
-the seed alone.
+"""Requests to send: prompts as token ids of exact length, output lengths, and times.
+
+A function of the seed alone.
 """
 
 from __future__ import annotations
@@ -31,9 +32,7 @@ TRACE_COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
 
 @dataclass(frozen=True, slots=True)
 class LognormalLength:
-    """Long-tailed lengths from 1 to ``most``; ``mean`` is that before what would be longer is cut
-    to ``most``.
-    """
+    """Long-tailed lengths from 1 to ``most``, cut there; ``mean`` is that before the cut."""
 
     mean: float
     sigma: float
@@ -57,9 +56,7 @@ class LognormalLength:
         return cls(low, sigma, most)
 
     def mean_after_cut(self) -> float:
-        """Of min(X, most), X lognormal: the partial expectation below the cut, and the cut for all
-        above it.
-        """
+        """Mean of min(X, most), X lognormal: what lies below the cut, and the cut for the rest."""
         normal, cut = NormalDist(), (math.log(self.most) - self.mu) / self.sigma
         return self.mean * normal.cdf(cut - self.sigma) + self.most * (1 - normal.cdf(cut))
 
@@ -76,9 +73,7 @@ SHAREGPT_OUTPUT = LognormalLength.with_mean_after_cut(337.99, 0.9, 1024)
 
 @dataclass(frozen=True, slots=True)
 class WorkItem:
-    """One request: when it is sent (seconds after the start), what, and how long the answer may
-    be.
-    """
+    """One request: when to send it (seconds after the start), its prompt and output length."""
 
     arrival: float
     prompt: list[int]
@@ -120,9 +115,7 @@ def draw_prompt(random: Random, length: int, vocab_size: int) -> list[int]:
 
 
 def words(prompt: Sequence[int]) -> str:
-    """A word for each token id, for routes that take text; most vocabularies have each of them as
-    one token.
-    """
+    """A word for each token id, for routes that take text: one token in most vocabularies."""
     return " ".join(WORDS[token % len(WORDS)] for token in prompt)
 
 
@@ -191,9 +184,7 @@ def _arrivals(options: WorkloadOptions, random: Random) -> Iterator[float]:
 
 
 def make_warmups(options: WorkloadOptions, like: WorkItem, count: int) -> list[WorkItem]:
-    """Requests as long as ``like``, of other tokens: they leave nothing in a prefix cache that the
-    run would find.
-    """
+    """Requests as long as ``like`` of other tokens, which leave no prefix for the run."""
     random = Random(f"{options.seed} warm-up")
     length = len(like.prompt)
     return [

@@ -119,9 +119,7 @@ class _Run:
             await self._run(http, PATIENCE)
 
     def here(self, config: EngineConfig) -> None:
-        """Through the server's own application, in this process: the same checks, the same
-        answers.
-        """
+        """By the server's own application in this process: the same checks and answers."""
         import asyncio
 
         from twostroke.startup import start_async_engine

@@ -105,9 +105,7 @@ def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None 
 async def measure(
     items: list[WorkItem], warmups: list[WorkItem], options: ServeBenchOptions
 ) -> tuple[str, list[RequestRecord], float]:
-    """The model's name, a record of each request, and the duration; a progress bar on stderr
-    meanwhile.
-    """
+    """The model's name, a record of each request, and the duration; progress on stderr."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 

@@ -1,6 +1,4 @@
-"""Flags from configuration dataclasses: their fields are the flags, the docstrings of fields the
-help texts.
-"""
+"""Flags from configuration dataclasses: fields are flags, their docstrings help texts."""
 
 from __future__ import annotations
 
@@ -133,9 +131,7 @@ def show_help(console: Console, options: ConsoleOptions, panel: HelpPanel) -> No
 
 
 def expand_sizes(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """A cyclopts configuration hook: rewrites sizes to plain bytes before they are converted to
-    integers.
-    """
+    """A cyclopts configuration hook: writes sizes as plain bytes before integers are read."""
     for argument in arguments:
         if argument.name in SIZE_FLAGS:
             try:
