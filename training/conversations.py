@@ -193,8 +193,8 @@ class ConversationBuilder:
                 ("one", prompts.ONE_SENTENCE), ("name", prompts.NAME), ("say", prompts.SAY),
                 ("begin", prompts.BEGIN), ("end", prompts.END), ("neutral", prompts.NEUTRAL),
                 ("identity", prompts.IDENTITY), ("more", prompts.MORE), ("repeat", prompts.REPEAT),
-                ("shorter", prompts.SHORTER), ("thanks", prompts.THANKS), ("briefly", prompts.BRIEFLY),
-                ("document", prompts.DOCUMENT),
+                ("shorter", prompts.SHORTER), ("thanks", prompts.THANKS),
+                ("briefly", prompts.BRIEFLY), ("document", prompts.DOCUMENT),
             )
         }  # fmt: skip
         self.thanks_reply = next(

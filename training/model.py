@@ -188,9 +188,13 @@ def greedy(
             ids[row, width - len(prompt) :] = torch.tensor(prompt)
             mask[row, width - len(prompt) :] = 1
         out = model.generate(
-            ids.to(device), attention_mask=mask.to(device), max_new_tokens=max_new_tokens, do_sample=False,
-            eos_token_id=EOS_ID, pad_token_id=PAD_ID,
-        )  # fmt: skip
+            ids.to(device),
+            attention_mask=mask.to(device),
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            eos_token_id=EOS_ID,
+            pad_token_id=PAD_ID,
+        )
         for index, tokens in zip(rows, out[:, width:].tolist(), strict=True):
             end = tokens.index(EOS_ID) + 1 if EOS_ID in tokens else len(tokens)
             results[index] = tokens[:end]

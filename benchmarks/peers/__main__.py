@@ -63,8 +63,9 @@ def main(
     systems = own_systems(model, threads, kinds)
     if llama_cpp is not None and gguf is not None:
         for format, kind in LLAMA_FORMATS.items():
-            arguments = ("--model", str((gguf / f"{format}.gguf").resolve()), "--threads", str(threads),
-                         "--sequences", str(max(concurrency)))  # fmt: skip
+            file = (gguf / f"{format}.gguf").resolve()
+            sizes = ("--threads", str(threads), "--sequences", str(max(concurrency)))
+            arguments = ("--model", str(file), *sizes)
             if kind in kinds:
                 systems.append(
                     System(f"llama.cpp {format}", kind, llama_cpp, "llama_cpp_worker", arguments)

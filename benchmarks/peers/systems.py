@@ -124,9 +124,14 @@ def _start(system: System, log: Path) -> Worker:
     with log.open("wb") as output:
         process = subprocess.Popen(
             [system.python, "-m", f"benchmarks.peers.workers.{system.worker}", *system.arguments],
-            stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, text=True, pass_fds=(writing,),
-            env=environment, cwd=ROOT,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            pass_fds=(writing,),
+            env=environment,
+            cwd=ROOT,
+        )
     os.close(writing)
     return Worker(system, process, os.fdopen(reading), log)
 
