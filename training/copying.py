@@ -17,16 +17,18 @@ from transformers import LlamaForCausalLM
 
 from training.model import ROPE_THETA, hidden_states
 
+# Pairs of RoPE that tell neighbours apart, and those that hardly turn over a context.
 FAST_PAIRS, SLOW_FROM = (
     10,
     16,
-)  # Pairs of RoPE that tell neighbours apart, and those that hardly turn over a context.
+)
+# Strengths: attention 8 or more nats, values like an embedding.
 NEIGHBOUR, MARK, MATCH, COPY = (
     0.7,
     0.49,
     2.8,
     0.67,
-)  # Strengths: attention 8 or more nats, values like an embedding.
+)
 ROWS, TOKENS, PERIODS = 8, 128, (6, 32)
 PEAK_LR, WARM_UP_STEPS = 1e-3, 60
 FINAL_NORM = 0.8  # Logits of embeddings as large as they begin.

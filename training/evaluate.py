@@ -210,9 +210,8 @@ def as_markdown(report: dict[str, Any]) -> str:
 def build_report(args: argparse.Namespace, bank: Bank) -> dict[str, Any]:
     """Runs all suites and gathers the numbers with what produced them."""
     directory: Path = args.model
-    digest = weights_digest(
-        directory
-    )  # Before they are measured: a later export would go unnoticed.
+    # Before they are measured: a later export would go unnoticed.
+    digest = weights_digest(directory)
     disable_progress_bar()
     model = LlamaForCausalLM.from_pretrained(directory, dtype=getattr(torch, args.dtype))
     record_path = directory / "training.json"

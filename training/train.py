@@ -135,9 +135,8 @@ class Trainer:
             text, hidden = text_loss(self.model, batch)
             loss = text
             if batch.questions:
-                wanted = (
-                    self.teacher.shares(batch.questions).clone().to(self.device)
-                )  # No inference tensor.
+                # No inference tensor.
+                wanted = self.teacher.shares(batch.questions).clone().to(self.device)
                 loss = loss + self.chooser(self.model, batch, hidden, wanted)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)

@@ -67,9 +67,8 @@ ALL_REDUCE_SPACE: Space = {
     "crowding": (0.0, -1.0, 3.0, -0.2),
     "ring_crowding": (0.0, -1.0, 3.0, -0.2),
 }
-RING_FROM = (
-    8 * 2**20
-)  # from the measurements: where servers switch from their own kernel to the library's
+# From the measurements: where servers switch from their own kernel to the library's.
+RING_FROM = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,9 +123,8 @@ class LivePlayer:
         return known + self._draw(spec.prompt_tokens - len(known))
 
     def _draw(self, count: int) -> list[int]:
-        return self._random.choices(
-            self._vocabulary, k=count
-        )  # between two steps: it must not take long
+        # Between two steps: it must not take long.
+        return self._random.choices(self._vocabulary, k=count)
 
     def _end(self, request_id: str, cached: int, now: float) -> None:
         spec, tokens = self._sent.pop(request_id)

@@ -56,9 +56,8 @@ def test_half_a_line_is_taken_off(tmp_path: Path, missing: int) -> None:
     write(path, answer("a"), answer("b"))
     path.write_bytes(path.read_bytes()[:-missing])
     results = ResultsFile(path)
-    assert list(results.finished) == (
-        ["a", "b"] if missing == 1 else ["a"]
-    )  # without its newline it is whole
+    # Without its newline it is whole.
+    assert list(results.finished) == (["a", "b"] if missing == 1 else ["a"])
     results.append(answer("c"))
     results.close()
     assert written(path) == [*results.finished]

@@ -144,9 +144,8 @@ async def test_what_came_before_a_stall_is_not_kept_from_the_reader(
         read = []
         async for some in arrivals(response):
             read += [piece for _, piece in some]
-            asyncio.get_running_loop().call_later(
-                0.1, seen.set
-            )  # beyond the reader's patience once more
+            # Beyond the reader's patience once more.
+            asyncio.get_running_loop().call_later(0.1, seen.set)
     assert read == [b"one", b"two"]
 
 

@@ -102,15 +102,15 @@ def test_which_runs_count_depends_on_the_machine_alone() -> None:
     found = counted_runs(lambda attempt: runs[attempt], held=True)
     assert [(run.slower, run.attempts) for run in found] == [(0.95, 2)]
     found = counted_runs(lambda attempt: runs[attempt], held=False)
+    # Beside an average, all that are like it.
     assert [(run.slower, run.attempts) for run in found] == [
         (0.95, 3),
         (1.0, 3),
-    ]  # beside an average, all that are like it
+    ]
     runs = [made(1.5), made(0.95), made(1.5), made(1.4), made(1.3), made(1.2)]
     found = counted_runs(lambda attempt: runs[attempt], held=True, wanted=2)
-    assert [(run.slower, run.attempts) for run in found] == [
-        (0.95, 6)
-    ]  # disturbed ones do not outvote it
+    # Disturbed ones do not outvote it.
+    assert [(run.slower, run.attempts) for run in found] == [(0.95, 6)]
     runs = [made(1.5), made(1.2), made(1.0, others=0.5)]
     found = counted_runs(lambda attempt: runs[attempt], held=True)
     assert [(run.slower, run.attempts) for run in found] == [(1.5, 3), (1.2, 3), (1.0, 3)]

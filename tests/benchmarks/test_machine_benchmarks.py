@@ -68,9 +68,8 @@ def test_coarser_weights_diverge_more(checkpoint: Path) -> None:
     assert 0 < found["int8"].divergence < found["int4"].divergence <= found["int4"].worst
     judged = quantization.errors(checkpoint, [quantization.Passage(passage.ids, 5)], True)
     vocabulary = ModelConfig.from_folder(checkpoint).vocab_size
-    assert judged["int8"].perplexity == pytest.approx(
-        vocabulary, rel=0.5
-    )  # random weights know nothing
+    # Random weights know nothing.
+    assert judged["int8"].perplexity == pytest.approx(vocabulary, rel=0.5)
 
 
 def test_held_out_passages_are_judged_on_their_answers() -> None:

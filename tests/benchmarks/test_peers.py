@@ -78,9 +78,8 @@ def test_the_overview_shows_the_hardest_comparison_and_what_is_missing(tmp_path:
     assert (
         "| 11.0 | llama.cpp bf16: 10.0 | 1.10 | <= 1 | MISSED | [peers-two](peers-two.md) |" in text
     )
-    assert (
-        text.count("not measured") == len(TARGETS) - 2 + 3
-    )  # two clients over HTTP and the memory
+    # Two clients over HTTP and the memory.
+    assert text.count("not measured") == len(TARGETS) - 2 + 3
 
 
 def test_the_overview_reads_what_the_other_benchmarks_record() -> None:

@@ -71,10 +71,15 @@ def test_good_and_bad_lines(
     tmp_path: Path, engine: ScriptedEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines: list[dict[str, Any] | str] = [
-        chat_line("chat", model="pilot"), text_line("text", n=2), "{", chat_line("field", foo=1),
-        chat_line("long", "x " * 99), chat_line("model", model="gpt"), chat_line("stream", stream=True),
+        chat_line("chat", model="pilot"),
+        text_line("text", n=2),
+        "{",
+        chat_line("field", foo=1),
+        chat_line("long", "x " * 99),
+        chat_line("model", model="gpt"),
+        chat_line("stream", stream=True),
         {**text_line("url"), "url": "/v1/embeddings"},
-    ]  # fmt: skip
+    ]
     source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
     assert run(["batch", source, "-o", str(out)]) == 1
     captured = capsys.readouterr()
@@ -264,10 +269,9 @@ def test_interrupted_killed_and_resumed(tmp_path: Path) -> None:
     code, errors = Batch(source, out, "--max-concurrency", "1").signal_after(2, signal.SIGINT)
     assert code == 130
     interrupted = read(out)
-    assert (
-        errors
-        == f"stopped: {len(interrupted)} of {REQUESTS} requests are done; run the same command again to go"
-        " on\n"
+    assert errors == (
+        f"stopped: {len(interrupted)} of {REQUESTS} requests are done; run the same command again"
+        " to go on\n"
     )
     assert 2 <= len(interrupted) < REQUESTS
 
@@ -277,9 +281,8 @@ def test_interrupted_killed_and_resumed(tmp_path: Path) -> None:
     assert code == -signal.SIGKILL
     whole = out.read_bytes()[: out.read_bytes().rindex(b"\n") + 1]
     killed = [json.loads(line)["custom_id"] for line in whole.splitlines()]
-    out.write_bytes(
-        whole + whole[: whole.index(b"\n") // 2]
-    )  # the half line that a crash can leave
+    # The half line that a crash can leave.
+    out.write_bytes(whole + whole[: whole.index(b"\n") // 2])
 
     code, errors = Batch(source, out).wait()
     assert code == 0

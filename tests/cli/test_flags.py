@@ -20,9 +20,10 @@ def serve_arguments(*arguments: str) -> dict[str, Any]:
 
 def test_serve_flags() -> None:
     bound = serve_arguments(
-        "folder", "--max-num-seqs", "8", "--kv-cache-memory", "512MiB", "--no-enable-prefix-caching",
-        "--served-model-name", "a", "--served-model-name", "b", "--dtype", "bfloat16", "--shutdown-timeout", "3",
-        "--policy", "priority", "--max-body-size", "1MiB",
+        "folder", "--max-num-seqs", "8", "--kv-cache-memory", "512MiB",
+        "--no-enable-prefix-caching", "--served-model-name", "a", "--served-model-name", "b",
+        "--dtype", "bfloat16", "--shutdown-timeout", "3", "--policy", "priority",
+        "--max-body-size", "1MiB",
     )  # fmt: skip
     config = engine_config(
         bound["model"], bound["model_options"], bound["cache"], bound["scheduler"]

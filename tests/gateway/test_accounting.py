@@ -23,6 +23,7 @@ from twostroke.engine.engine import Engine
 from twostroke.gateway.gateway import Gateway
 from twostroke.gateway.keys import given_keys
 from twostroke.gateway.options import GatewayOptions
+from twostroke.scheduling.policies.policies import FairPolicy
 from twostroke.text.tokenizer import Tokenizer
 
 LIMIT = 100_000
@@ -220,7 +221,9 @@ def test_the_fair_policy_knows_the_keys() -> None:
     with serve(policy="fair") as bench, bench.client(ALICE) as alice, bench.client(BOB) as bob:
         cached_tokens(alice)
         cached_tokens(bob)
-        counters: dict[str, float] = bench.engine.scheduler.policy.counters  # type: ignore[attr-defined]
+        policy = bench.engine.scheduler.policy
+        assert isinstance(policy, FairPolicy)
+        counters = policy.counters
         assert len(counters) == 2 and all(name.startswith("key-") for name in counters)
 
 

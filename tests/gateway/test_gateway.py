@@ -126,7 +126,8 @@ async def test_websockets_are_not_an_open_door() -> None:
         sent.append(message)
 
     guard = GatewayMiddleware(app, Gateway(GatewayOptions(api_key=(KEY,))), error_response)
-    await guard({"type": "websocket", "path": "/ws", "headers": []}, asyncio.Event().wait, send)  # type: ignore[arg-type]
+    receive: Any = asyncio.Event().wait
+    await guard({"type": "websocket", "path": "/ws", "headers": []}, receive, send)
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 

@@ -121,9 +121,8 @@ def test_the_last_layer_ends_early_where_nobody_draws(tmp_path: Path) -> None:
         driver.requests["a"].num_computed_tokens = 0
         driver.forward({"a": 70}, rows)
         states[name] = seen[-1]
-    assert torch.equal(
-        states["none"][1:], states["last"][1:]
-    )  # the row that goes on takes the first place
+    # The row that goes on takes the first place.
+    assert torch.equal(states["none"][1:], states["last"][1:])
     assert not (states["none"] == states["all"]).all(-1).any()
 
 
@@ -178,9 +177,8 @@ def test_a_step_after_one_that_got_no_room_asks_for_it_again(
 
 def test_an_mlp_takes_tokens_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = logits(load(tmp_path / "whole", "llama-biases-one-kv-head"))
-    monkeypatch.setattr(
-        compiled_pass, "MLP_TOKENS", 16
-    )  # steps of 70 and 45 tokens then go in five parts and three
+    # Steps of 70 and 45 tokens then go in five parts and three.
+    monkeypatch.setattr(compiled_pass, "MLP_TOKENS", 16)
     assert torch.equal(logits(load(tmp_path / "parts", "llama-biases-one-kv-head")), whole)
 
 

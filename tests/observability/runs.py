@@ -52,9 +52,8 @@ def make_step(
             result.failure = error.message
         elif num_new:
             result.token_ids[request.request_id] = [7] * num_new
-            request.token_ids.extend(
-                [7] * num_new
-            )  # as Scheduler.update does before the event is built
+            # As Scheduler.update does before the event is built.
+            request.token_ids.extend([7] * num_new)
     stats = stats or SchedulerStats(num_running=len(shares), total_blocks=10, free_blocks=6)
     return build_step_event(
         plan,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -52,7 +53,8 @@ def driver(folder: Path) -> StepDriver:
 
 
 def expected_tokens(driver: StepDriver, name: str, count: int, **params: object) -> list[int]:
-    sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": count, **params})  # type: ignore[arg-type]
+    fields: dict[str, Any] = {"temperature": 0.0, "max_tokens": count, **params}
+    sampling = SamplingParams(**fields)
     tokens, _ = generate_naive(
         driver.executor.model, PROMPTS[name], sampling, seed=driver.requests[name].seed
     )
@@ -149,9 +151,8 @@ def test_what_lies_beyond_the_window_fails_its_request_too(tmp_path: Path) -> No
     prompt = [5, BROKEN_TOKEN, *[6] * 240]
     driver.add("a", prompt)
     driver.add("b", PROMPTS["b"])
-    assert bool(
-        torch.isfinite(driver.forward({"a": len(prompt)})[-1]).all()
-    )  # its last token sees none of it
+    # Its last token sees none of it.
+    assert bool(torch.isfinite(driver.forward({"a": len(prompt)})[-1]).all())
     driver.requests["a"].num_computed_tokens = 0
     result = driver.step({"a": len(prompt), "b": 9})
     assert isinstance(result.errors["a"], NonFiniteLogitsError)

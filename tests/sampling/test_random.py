@@ -81,10 +81,11 @@ def test_neighbours_are_uncorrelated() -> None:
     for a, b in (
         (values[:-1], values[1:]),  # neighbouring seeds
         (values[:, :-1], values[:, 1:]),  # neighbouring positions
+        # One seed up, one position back: would show streams shifted by one.
         (
             values[:-1, 1:],
             values[1:, :-1],
-        ),  # one seed up, one position back: would show streams shifted by one
+        ),
     ):
         correlation = float((a * b).mean() * 12)
         assert abs(correlation) < 4 / math.sqrt(a.size)

@@ -129,7 +129,8 @@ def test_reference_by_hand() -> None:
     logits = torch.tensor([9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 0.0])
     request = make_request(
         (4,), (5,), banned_token_ids=[0], bad_words=((5, 1),), min_tokens=5, stop_token_ids=[2],
-        allowed_token_ids=[0, 1, 2, 3, 4, 6], logit_bias={6: 7.0}, repetition_penalty=2.0, temperature=0,
+        allowed_token_ids=[0, 1, 2, 3, 4, 6], logit_bias={6: 7.0}, repetition_penalty=2.0,
+        temperature=0,
     )  # fmt: skip
     # 0 banned, 1 ends a bad word, 2 stops too early, 5 not allowed; 3 has 6.0, 4 has 5.0 / 2, 6 has
     # 0.0 + 7.0.

@@ -8,6 +8,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import httpx
 import openai
@@ -84,9 +85,9 @@ async def test_a_stream_that_is_cut_off_ends_with_an_error(engine: AsyncEngine) 
     again = httpx.MockTransport(
         lambda _: httpx.Response(200, headers=response.headers, text=response.text)
     )
-    http = httpx.AsyncClient(transport=again)
+    answering: Any = httpx.AsyncClient(transport=again)
     # Newer clients are annotated with httpx2, and take both.
-    client = openai.AsyncOpenAI(api_key="x", base_url="http://test/v1", http_client=http)  # type: ignore[arg-type]
+    client = openai.AsyncOpenAI(api_key="x", base_url="http://test/v1", http_client=answering)
     with pytest.raises(openai.APIError, match="shut down before the answer was complete"):
         async for _ in await client.completions.create(model="x", prompt="x", stream=True):
             pass

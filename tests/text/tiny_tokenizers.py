@@ -29,9 +29,8 @@ def byte_level() -> Backend:
     backend.train_from_iterator(
         TEXT, BpeTrainer(vocab_size=330, initial_alphabet=alphabet, special_tokens=SPECIAL)
     )
-    backend.add_tokens(
-        [AddedToken("<tool call>", normalized=False)]
-    )  # not special, with a space inside
+    # Not special, with a space inside.
+    backend.add_tokens([AddedToken("<tool call>", normalized=False)])
     return backend
 
 

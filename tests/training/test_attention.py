@@ -33,7 +33,8 @@ def test_values_and_gradients_equal_pytorchs(heads: int, kv_heads: int, length: 
     for function in (_fused, causal_attention):
         inputs = query, key, value = _inputs(heads, kv_heads, length, torch.float32)
         out = function(query, key, value, 0.3)
-        out.backward(torch.randn(out.shape, generator=torch.Generator().manual_seed(1)))  # type: ignore[no-untyped-call]
+        gradient = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
+        out.backward(gradient)  # type: ignore[no-untyped-call]
         found.append([out, *(tensor.grad for tensor in inputs)])
     for mine, reference in zip(*found, strict=True):
         torch.testing.assert_close(mine, reference, atol=2e-5, rtol=1e-4)

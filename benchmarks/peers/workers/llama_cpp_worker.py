@@ -66,9 +66,8 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=512, help="room for each sequence")
     args = parser.parse_args()
-    quiet = llama_cpp.llama_log_callback(
-        lambda *_: None
-    )  # kept: the library calls it as long as it lives
+    # Kept: the library calls it as long as it lives.
+    quiet = llama_cpp.llama_log_callback(lambda *_: None)
     llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
     model = Model(args.model, args.threads, args.sequences, args.tokens)
