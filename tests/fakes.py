@@ -1,6 +1,4 @@
-"""An executor without a model that knows what every KV slot must hold, and a driver that checks
-each step.
-"""
+"""An executor without a model that knows what every KV slot must hold, and its driver."""
 
 from __future__ import annotations
 
@@ -29,8 +27,7 @@ def next_token(token_ids: Iterable[int], seed: int = 0) -> int:
 
 
 class FakeExecutor:
-    """Keeps a fingerprint per slot instead of keys and values, and fails if a request reads a wrong
-    one.
+    """Keeps a fingerprint per slot, and fails if a request reads a wrong one.
 
     Its block tables come only from ``table_changed_from`` on, as those of a real executor do.
     """

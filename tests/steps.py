@@ -1,6 +1,4 @@
-"""Drives a TorchExecutor with hand-made plans: blocks are handed out in a scrambled order, so that
-tables matter.
-"""
+"""Drives a TorchExecutor with hand-made plans, in scrambled blocks, so that tables matter."""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ class LivePlayer:
             half as often. The player's clock stands still meanwhile: no request pays for it. What
             it gives is in ``seen``.
         wait: Lets so many seconds pass while there is no request.
+        clock: Seconds, by which requests are due and timed.
     """
 
     def __init__(
@@ -38,10 +39,12 @@ class LivePlayer:
         seed: str,
         look: Callable[[], float] | None = None,
         wait: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.seen: list[float] = []
         self._look = look
         self._wait = wait
+        self._clock = clock
         self._next_look = 0.0
         self._began = 0.0
         self._engine = engine
@@ -60,7 +63,7 @@ class LivePlayer:
 
     def run(self) -> list[RequestResult]:
         """All requests, by number. Raises EngineError if one fails."""
-        engine, self._began = self._engine, time.perf_counter()
+        engine, self._began = self._engine, self._clock()
         while self._due or engine.has_work():
             now = self._now()
             while self._due and self._due[0][0] <= now:
@@ -82,7 +85,7 @@ class LivePlayer:
         return sorted(self._results, key=lambda result: result.number)
 
     def _now(self) -> float:
-        return time.perf_counter() - self._began
+        return self._clock() - self._began
 
     def _pause(self, until: float) -> None:
         """Nobody is there before ``until``."""
@@ -96,9 +99,9 @@ class LivePlayer:
 
     def _look_now(self) -> None:
         if self._look is not None:
-            before = time.perf_counter()
+            before = self._clock()
             self.seen.append(self._look())
-            self._began += time.perf_counter() - before
+            self._began += self._clock() - before
         self._next_look = self._now() + LOOK_EVERY
 
     def _send(self, spec: RequestSpec) -> None:

@@ -216,9 +216,7 @@ class Clock:
 async def test_a_rate_limited_server_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Minute after minute, as long as each of them answers something: patience begins anew with
-    every answer.
-    """
+    """Patience begins anew with every answer, minute after minute."""
     clock = Clock(monkeypatch)
     windows: list[int] = []
 

@@ -1,6 +1,4 @@
-"""`twostroke bench offline`: counts are exact, whatever the batch size, and steps are told
-apart.
-"""
+"""Protects: `twostroke bench offline` counts exactly and tells prefill from decode steps."""
 
 from __future__ import annotations
 

@@ -70,9 +70,7 @@ def test_a_run_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_chats(tmp_path: Path) -> None:
-    """`--backend openai-chat`: the event that says who speaks is no token; lengths are the
-    server's.
-    """
+    """`--backend openai-chat`: the event of the role is no token; lengths are the server's."""
     engine = ScriptedEngine(Script(seconds_per_step=0.01, finish_reason=FinishReason.LENGTH))
     path = tmp_path / "result.json"
     with running_server(engine) as url:

@@ -1,6 +1,6 @@
-"""Protects: httpx on the lean transport sees what it would see on its own, whole answers and broken
-ones; and readers who ask for arrivals wake seldom, get all of them, and the times are those at
-which the pieces came.
+"""Protects: httpx on the lean transport sees what it would see on its own.
+
+Readers who ask for arrivals wake seldom and get all of them, with the times at which they came.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What is read from the two clients' reports, and how they are compared; the clients themselves run
-by hand.
+"""Protects: what is read from two clients' reports, and how they are compared.
+
+The clients themselves run by hand.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The claims benchmark runs: on a tiny model and workloads of seconds, so that its numbers mean
-nothing.
-"""
+"""Protects: the claims are measured and recorded as they say, on a tiny model for seconds."""
 
 from __future__ import annotations
 
@@ -70,9 +68,7 @@ def test_a_claim_is_one_line_of_claim_measured_and_conditions(name: str, bench: 
 
 
 def steps_needed(lengths: Sequence[int], slots: int) -> dict[str, int]:
-    """What each way of batching must take, from the lengths alone: one token per request and
-    step.
-    """
+    """The least steps of each way of batching: one token per request and step."""
     ends = [0] * slots
     for length in lengths:
         ends[ends.index(min(ends))] += length
@@ -81,9 +77,7 @@ def steps_needed(lengths: Sequence[int], slots: int) -> dict[str, int]:
 
 
 def test_neither_way_of_batching_takes_a_step_more_than_it_must(bench: Workbench) -> None:
-    """A static batching that dawdled would flatter the other; on both models the steps are the
-    same.
-    """
+    """A slow static batching would flatter the other; both models take the same steps."""
     steps = continuous_batching.measure(bench, FEW).figures["steps"]
     assert steps == continuous_batching.measure_same_model(bench, FEW).figures["steps"]
     with bench.engines({"any": {}}) as engines:
@@ -95,9 +89,7 @@ def test_neither_way_of_batching_takes_a_step_more_than_it_must(bench: Workbench
 
 
 def test_the_last_stragglers_do_not_decide(bench: Workbench) -> None:
-    """Of the workload that is recorded: what runs while slots stand empty at its end is a small
-    part of a round.
-    """
+    """Slots that stand empty at the end of the recorded workload are a small part of it."""
     load = continuous_batching.Workload()
     with bench.engines({"any": {}}) as engines:
         for number in range(3):
@@ -110,9 +102,7 @@ def test_the_last_stragglers_do_not_decide(bench: Workbench) -> None:
 def test_the_claim_on_batching_is_about_a_model_that_no_cache_holds(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a checkpoint one is made by the project's own script, and removed; its size is in the
-    record.
-    """
+    """Without a checkpoint, one is made by the project's own script, and removed."""
     fields = {"model_type": "llama", **make_checkpoint.SIZES["350m"], "max_position_embeddings": 64}
     assert ModelConfig.from_dict(fields).weight_bytes(2) > LARGEST_CPU_CACHE
     shrink(monkeypatch, "350m")
@@ -168,9 +158,7 @@ def test_the_record_says_where_and_with_what(tmp_path: Path) -> None:
 def test_a_run_without_the_traces_keeps_what_was_recorded_with_them(
     bench: Workbench, tmp_path: Path
 ) -> None:
-    """And says from when it is, as often as that happens; before there is a record, that it was not
-    measured.
-    """
+    """Its date stays the first one's; before there is a record, it was not measured."""
     measured = Claim(
         name="kv_waste",
         claim=kv_waste.CLAIM,

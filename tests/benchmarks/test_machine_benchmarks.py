@@ -1,6 +1,4 @@
-"""Protects: what the benchmarks of growth, memory, quantisation and of two trees compute from what
-they measure.
-"""
+"""Protects: what the benchmarks of growth, memory, quantisation and two trees compute."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Protects: rounds with peers become the right medians and verdicts, and a worker does what the
-driver asks of it.
-"""
+"""Protects: rounds with peers become the right verdicts, and a worker does what it is asked."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The report on the simulator's own speed: verdicts as measured, digests of what was really
-written.
-"""
+"""Protects: the simulator's speed report gives verdicts as measured, and true digests."""
 
 from __future__ import annotations
 

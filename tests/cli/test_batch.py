@@ -1,6 +1,4 @@
-"""``twostroke batch``: with the embedded model, interrupted, killed and resumed; with a server; and
-what it refuses.
-"""
+"""Protects: ``twostroke batch``, interrupted, killed and resumed; with a server; refusals."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Conversations: what is remembered, what /reset and failures take back; against a scripted engine
-and server.
-"""
+"""Protects: what conversations remember, and what /reset and failures take back."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ TEXT = "the quick brown fox"
 
 
 class EchoSession:
-    """Answers with the number of messages it was sent; ``interrupt`` gets a Ctrl-C in the
-    middle.
-    """
+    """Answers with the number of messages it got; ``interrupt`` gets a Ctrl-C on the way."""
 
     chats = True
 
@@ -217,9 +213,7 @@ async def test_generate_prints_text_and_nothing_else(capsys: pytest.CaptureFixtu
 def test_a_full_context_forgets_the_oldest_turns(
     remote: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The scripted model has 100 tokens; in this process a quarter of them stays free for the
-    answer.
-    """
+    """The scripted model has 100 tokens; a local session keeps a quarter for the answer."""
     engine = ScriptedEngine()
     transport = httpx.ASGITransport(create_app(engine))
     session: Session = (

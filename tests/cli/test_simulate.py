@@ -1,6 +1,4 @@
-"""``twostroke simulate``: reports on stdout, all else on stderr, mistakes in one line with a
-hint.
-"""
+"""Protects: ``twostroke simulate`` writes reports to stdout, mistakes as a line and a hint."""
 
 from __future__ import annotations
 

@@ -8,9 +8,7 @@ from twostroke.core.step import ScheduledRequest, StepPlan
 
 
 def test_a_removed_request_takes_its_tokens_and_copies_with_it() -> None:
-    """Its blocks may be given away in the same step: a stale copy could overwrite the new
-    owner's.
-    """
+    """Its blocks may be given away in the same step: a stale copy could overwrite them."""
     plan = StepPlan(step=0, time=0.0)
     for name, blocks in (("a", [1, 2]), ("b", [3])):
         request = Request(

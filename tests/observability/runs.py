@@ -1,6 +1,4 @@
-"""Plans and results of a made-up engine run, for the tests of everything that consumes step
-events.
-"""
+"""Plans and results of a made-up engine run, for tests of what reads step events."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ def make_step(
     error: TwostrokeError | None = None,
     stats: SchedulerStats | None = None,
 ) -> StepEvent:
-    """One step. Each share is a request, the first position, the number of tokens and how many new
-    ones it got.
-    """
+    """One step; each share is a request, its first position, its tokens, and new ones."""
     plan = StepPlan(step=step, time=time, decisions=list(decisions))
     for request, start, num_tokens, _ in shares:
         plan.add(ScheduledRequest(request, start, num_tokens, [0, 1], 0))
@@ -68,9 +64,7 @@ def make_step(
 
 
 def make_run() -> list[StepEvent]:
-    """Two requests: `a` is prefilled in two chunks and decodes; `b` waits, runs, is preempted, and
-    comes back.
-    """
+    """Two requests: `a` is prefilled in two chunks; `b` waits, is preempted, comes back."""
     a, b = make_request("a", 6, 0.5), make_request("b", 2, 0.6)
     preempted = Decision("b", Reason.PREEMPTED, by="a")
     waits = Decision("b", Reason.TOKEN_BUDGET, behind=0)

@@ -1,6 +1,4 @@
-"""Protects: the attention that training uses on a CPU equals PyTorch's, its gradients too, and
-nothing looks ahead.
-"""
+"""Protects: training's attention on a CPU equals PyTorch's, gradients too, and is causal."""
 
 import pytest
 import torch

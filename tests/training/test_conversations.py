@@ -1,6 +1,4 @@
-"""Training conversations: nothing held out is ever trained on, and every kind of example is what it
-says.
-"""
+"""Protects: nothing held out is trained on, and every example is of its kind."""
 
 from __future__ import annotations
 
@@ -68,9 +66,7 @@ def test_the_shares_of_a_stage_leave_some_for_distractors() -> None:
 def test_an_example_asks_where_its_answer_begins(
     builder: ConversationBuilder, tokenizer: Tokenizer
 ) -> None:
-    """The loss is on answers alone, a bare example has none, and positions stay within the model's
-    context.
-    """
+    """Only answers have a loss, bare examples have none, positions fit the context."""
     encoder, rng = Encoder(tokenizer), random.Random(3)
     bare = 0
     head = encoder.encode("<|im_start|>assistant\n")

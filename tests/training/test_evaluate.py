@@ -1,6 +1,4 @@
-"""The evaluation's report says of which weights it is; the judge does what the report says of
-it.
-"""
+"""Protects: an evaluation's report is of the weights that it names; the judge is right."""
 
 from __future__ import annotations
 

@@ -45,9 +45,7 @@ def test_a_batch_without_answers_has_no_loss() -> None:
 
 
 def test_the_chooser_reads_the_state_where_the_answer_begins() -> None:
-    """What comes after that token must not reach it, and rows without a question have no part in
-    it.
-    """
+    """Later tokens must not reach it, and rows without a question have no part in it."""
     model, chooser = tiny_model(), Chooser(16, 3)
     wanted = torch.tensor([[0.2, 0.3, 0.5]])
 

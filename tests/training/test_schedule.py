@@ -1,6 +1,4 @@
-"""What follows the tokens seen: the learning rate, the falls that are over, and what of a run is
-exported.
-"""
+"""Protects: the learning rate's course, which falls are over, and what is exported."""
 
 from __future__ import annotations
 
