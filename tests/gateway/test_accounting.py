@@ -1,6 +1,4 @@
-"""What keys are billed, and what they share: a real engine behind a real server, on an executor
-without a model.
-"""
+"""Protects: what keys are billed and what they share, on a real engine behind a real server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Two keys at one server under `--policy fair`: what a flood of one does to the other, on the
-wire.
-"""
+"""Protects: under `--policy fair`, a flood of one key does not delay another, over HTTP."""
 
 from __future__ import annotations
 
@@ -106,8 +104,6 @@ def median_ttft(policy: PolicyName, *, flood: int) -> float:
 
 
 def test_a_flooding_key_does_not_drown_another() -> None:
-    """Its answers of 200 tokens hold every seat for seconds; the quiet key's requests do not wait
-    for that.
-    """
+    """Answers of 200 tokens hold every seat for seconds, which the quiet key does not wait for."""
     alone = median_ttft("fair", flood=0)
     assert median_ttft("fair", flood=4 * NUM_SEATS) <= 2 * alone

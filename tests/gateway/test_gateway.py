@@ -216,8 +216,9 @@ def test_too_many_tokens_are_a_429_of_their_own_type() -> None:
 
 
 def test_an_answer_is_reserved_before_it_runs() -> None:
-    """Short prompts with long answers do not slip through together; what they leave unused is given
-    back.
+    """Short prompts with long answers do not slip through together.
+
+    What they leave unused is given back.
     """
     engine = ScriptedEngine(Script(endless=True, seconds_per_step=0.01))
     with guarded(engine, tokens_per_minute=100) as url, client(url) as api:

@@ -1,6 +1,4 @@
-"""`twostroke serve` with keys: its flags, its banner, and what it refuses before it loads
-anything.
-"""
+"""Protects: `twostroke serve` with keys: flags, banner, and refusals before loading."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Protects: the compiled attention equals the plain reference, for every instruction set, mix of
-lengths and window.
-"""
+"""Protects: the compiled attention equals the plain reference, for every build and window."""
 
 from __future__ import annotations
 
@@ -139,9 +137,7 @@ def test_chunks_change_no_bit(
     head_dim: int,
     window: int | None,
 ) -> None:
-    """One row at a time, and tiles of many, add in the same order; what else is in a block is not
-    looked at.
-    """
+    """Single rows and tiles of many add in the same order, whatever else is in a block."""
     generator = torch.Generator().manual_seed(2)
     length = 150
     q, k, v = (

@@ -1,6 +1,4 @@
-"""Protects: all layers in one call compute what the layers called one by one compute, for every
-kind of layer.
-"""
+"""Protects: all layers in one call compute what they compute one by one, of every kind."""
 
 from __future__ import annotations
 
@@ -98,9 +96,7 @@ def test_rows_alone_are_what_they_are_among_all(
 
 
 def test_the_last_layer_ends_early_where_nobody_draws(tmp_path: Path) -> None:
-    """A chunk before the last: only what some row's way goes on for differs from what came into the
-    layer.
-    """
+    """In a chunk before the last, only rows whose way goes on differ from the layer's input."""
     driver = load(tmp_path, "llama")
     model = driver.executor.model
     assert model.compiled_pass is not None
@@ -130,9 +126,7 @@ def test_the_last_layer_ends_early_where_nobody_draws(tmp_path: Path) -> None:
 def test_without_the_kernels_logits_stay_near(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """bfloat16 by PyTorch's operators alone, as where no compiler was: they round in the same
-    places.
-    """
+    """bfloat16 by PyTorch's operators, where no compiler was: they round in the same places."""
     compiled = logits(load(tmp_path, family))
     for module in (decoder, torch_executor):
         monkeypatch.setattr(module, "load_library", lambda: None)
@@ -154,9 +148,7 @@ def test_room_grows_with_the_step(instruction_set: str, tmp_path: Path) -> None:
 def test_a_step_after_one_that_got_no_room_asks_for_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With too little memory the request ends; the next one must not be computed in room that is
-    not there.
-    """
+    """Without memory the request ends; the next must not be computed in missing room."""
     expected = logits(load(tmp_path / "fine", "llama"))
     driver = load(tmp_path / "short", "llama")
     failures: list[Exception] = [OSError(errno.ENOMEM, "Cannot allocate memory"), MemoryError()]
@@ -186,9 +178,7 @@ def test_an_mlp_takes_tokens_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_many_tokens_go_from_one_attention_to_the_next_in_parts(
     instruction_set: str, quantization: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On three threads, parts of at most 4 of 70 and 45 tokens; the others of 1 and 3 tokens are
-    shared as before.
-    """
+    """On three threads: parts of at most 4 of 70 and 45 tokens; 1 and 3 tokens are shared."""
     whole = logits(load(tmp_path / "whole", "mistral-window", quantization=quantization))
     monkeypatch.setattr(compiled_pass, "PART_TOKENS", 4)
     driver = load(tmp_path / "parts", "mistral-window", quantization=quantization)

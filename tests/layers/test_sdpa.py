@@ -17,9 +17,7 @@ WINDOWS: list[list[int | None]] = [[None, None], [5, 5], [None, 3], [1, 40]]
 
 
 class Requests:
-    """Sequences of random queries, keys and values, attended in arbitrary chunks through one paged
-    cache.
-    """
+    """Random queries, keys and values, attended in arbitrary chunks through one paged cache."""
 
     def __init__(
         self, lengths: list[int], heads: int, kv_heads: int, windows: list[int | None], seed: int
@@ -45,9 +43,7 @@ class Requests:
         self.done = [0] * len(lengths)
 
     def step(self, counts: dict[int, int], layer: int) -> dict[int, torch.Tensor]:
-        """Attend the next ``counts[r]`` tokens of each request r in both layers; returns those of
-        ``layer``.
-        """
+        """Attend the next ``counts[r]`` tokens of each request in both layers; those of ``layer``."""
         rows = list(counts)
         spans = [(r, self.done[r], self.done[r] + counts[r]) for r in rows]
         positions = [np.arange(first, last) for _, first, last in spans]

@@ -30,9 +30,7 @@ def limit(group: Path, most: str, used: int) -> None:
 def test_the_tightest_limit_on_the_way_up_counts(
     own: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """systemd and Slurm limit a group below the root; the KV cache must not be sized by what the
-    machine has.
-    """
+    """systemd and Slurm limit a group below the root, which the KV cache must respect."""
     groups = tmp_path / "cgroup"
     limit(groups, "1000", 300)
     limit(groups / "service", "500", 200)

@@ -1,6 +1,4 @@
-"""The executor against the naive reference, and its promises: copies, errors, log-probabilities,
-released state.
-"""
+"""Protects: the executor equals the naive reference, and releases what it held."""
 
 from __future__ import annotations
 

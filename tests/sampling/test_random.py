@@ -58,9 +58,7 @@ def test_it_is_splitmix64_at_a_counter(seed: int, position: int) -> None:
 
 
 def test_splitmix64_known_answer() -> None:
-    """The first output for seed 0 of the reference implementation
-    (prng.di.unimi.it/splitmix64.c).
-    """
+    """The reference's first output for seed 0 (prng.di.unimi.it/splitmix64.c)."""
     assert splitmix64_first_output(0) == 0xE220A8397B1DCDAF
 
 

@@ -1,6 +1,4 @@
-"""Prompts that fit: what stays, what goes first, and that the numbers reported are those of the
-prompt.
-"""
+"""Protects: prompts fit, what goes first goes first, and reported numbers are the prompt's."""
 
 from __future__ import annotations
 
@@ -415,9 +413,7 @@ def test_properties(
     order: str,
     most: int,
 ) -> None:
-    """Never over the budget; order kept; system and last message intact; all tokens counted; better
-    ones first.
-    """
+    """Within budget, in order; system and last message whole; tokens counted; better first."""
     chatted = [
         {"role": role, "content": f"<{i}>{text}</{i}>"} for i, (role, text) in enumerate(messages)
     ]

@@ -41,9 +41,7 @@ def _sentencepiece_vocab() -> dict[str, int]:
 
 
 def byte_fallback() -> Backend:
-    """As Llama 2 and Gemma: sentencepiece, with unknown characters as bytes, and the first space
-    stripped.
-    """
+    """As Llama 2 and Gemma: sentencepiece, unknown characters as bytes, first space stripped."""
     backend = Backend(
         BPE(vocab=_sentencepiece_vocab(), merges=[], byte_fallback=True, unk_token="<unk>")
     )
