@@ -43,7 +43,7 @@ class Requests:
         self.done = [0] * len(lengths)
 
     def step(self, counts: dict[int, int], layer: int) -> dict[int, torch.Tensor]:
-        """Attend the next ``counts[r]`` tokens of each request in both layers; those of ``layer``."""
+        """Attend the next ``counts[r]`` tokens of each request in both layers; one layer's."""
         rows = list(counts)
         spans = [(r, self.done[r], self.done[r] + counts[r]) for r in rows]
         positions = [np.arange(first, last) for _, first, last in spans]

@@ -1,3 +1,5 @@
+"""Protects: the tensors of a step hold its tokens, positions and slots; only changes are read."""
+
 from __future__ import annotations
 
 import torch

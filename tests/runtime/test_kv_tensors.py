@@ -1,3 +1,5 @@
+"""Protects: as many blocks are allocated as fit, and a slot that returns holds zeros."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Protects: drawing with truncation equals a full sort, at any width and to the last weight."""
+
 from __future__ import annotations
 
 import math

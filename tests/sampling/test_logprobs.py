@@ -1,3 +1,5 @@
+"""Protects: log-probabilities are those of the raw logits, ranked, whatever the filters do."""
+
 from __future__ import annotations
 
 import math

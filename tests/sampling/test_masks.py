@@ -1,3 +1,5 @@
+"""Protects: masks leave exactly the tokens that may be drawn, and a row without any fails alone."""
+
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable

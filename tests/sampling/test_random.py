@@ -1,3 +1,5 @@
+"""Protects: draws depend on seed and position alone, and are uniform and uncorrelated."""
+
 from __future__ import annotations
 
 import math

@@ -1,3 +1,5 @@
+"""Protects: the sampler draws what filters and temperature allow, with softmax's frequencies."""
+
 from __future__ import annotations
 
 import itertools
