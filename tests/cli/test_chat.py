@@ -82,6 +82,14 @@ def test_turns_are_remembered(
     assert session.seen[2][0]["content"] == "be brief"
 
 
+def test_help_is_shown_and_not_sent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = EchoSession()
+    converse(session, "/help\n/exit\n", monkeypatch)
+    assert "/reset forgets" in capsys.readouterr().err and not session.seen
+
+
 def test_interrupt_stops_the_answer_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

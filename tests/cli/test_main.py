@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from tests.server.running import running_server
 from tests.server.scripted import ScriptedEngine
-from twostroke.cli.main import run
+from twostroke.cli.main import build_app, run
 from twostroke.core.errors import ModelLoadError
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ def children_cpu_seconds() -> float:
 
 def test_help_is_fast_and_loads_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom twostroke.cli.main import run\ntry: run(['--help'])\nexcept SystemExit:"
+        "import sys\nfrom twostroke.cli.main import build_app, run\ntry: run(['--help'])\nexcept SystemExit:"
         " pass\nheavy = {'torch', 'fastapi', 'uvicorn', 'transformers', 'tokenizers', 'httpx'} &"
         " set(sys.modules)\nassert not heavy, heavy"
     )
@@ -58,6 +59,21 @@ def test_help_texts_are_the_docstrings_of_the_configuration() -> None:
     assert "--kv-cache-memory SIZE" in output
     assert "--max-body-size SIZE" in output
     assert "default: ()" not in output
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_help_texts_fill_the_lines_of_the_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a docstring breaks its lines does not show, neither in flags nor above them."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(SystemExit):
+        build_app()(["bench", "serve", "--help"])
+    output = capsys.readouterr().out
+    words = re.sub(r"[\s│]+", " ", output)
+    assert "sharegpt-like: those of chats (lognormal); trace: lengths and times of" in words
+    longest = max(map(len, output.partition("╭")[0].splitlines()))
+    assert columns - 15 < longest <= columns
 
 
 def test_usage_error() -> None:

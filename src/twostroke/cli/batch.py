@@ -40,8 +40,7 @@ def batch(
     cache: CacheFlags | None = None,
     scheduler: SchedulerFlags | None = None,
 ) -> int:
-    """Answer a file of requests, in this process or on a server; OpenAI's batch lines in, its
-    output lines out.
+    """Answer a file of OpenAI's batch requests, in this process or on a server.
 
     Answers are written as they come; the same command does what is left if it was ended early. Its
     exit code is 0 if every request was answered, 1 if some failed.

@@ -45,7 +45,12 @@ OfflineBenchFlags = Annotated[
 
 def bench_app() -> App:
     """The group of benchmarks."""
-    app = App(name="bench", help="Measure a server, or the engine alone.", help_format="plaintext")
+    app = App(
+        name="bench",
+        usage="Usage: twostroke bench COMMAND",
+        help="Measure a server, or the engine alone.",
+        help_format="plaintext",
+    )
     app.command(serve, usage="Usage: twostroke bench serve [OPTIONS]")
     app.command(offline, usage="Usage: twostroke bench offline [MODEL] [OPTIONS]")
     return app

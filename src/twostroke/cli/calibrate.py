@@ -34,8 +34,7 @@ def calibrate(
     cache: CacheFlags | None = None,
     scheduler: SchedulerFlags | None = None,
 ) -> None:
-    """Measure short steps of the live engine on this machine, and fit the simulator's coefficients
-    to them.
+    """Measure short steps of the engine on this machine, and fit the simulator to them.
 
     Use the file with `twostroke simulate --gpu cpu --efficiencies FILE`, on the same model best.
     Nothing else should run meanwhile.

@@ -36,7 +36,8 @@ def chat(
 ) -> None:
     """Talk to MODEL in the terminal, in this process or on a server.
 
-    When the model's context is full, the oldest turns are forgotten, which is said.
+    When the model's context is full, the oldest turns are forgotten, and a line says so.
+
     /reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer.
 
     Args:
@@ -71,8 +72,7 @@ class Conversation:
     Args:
         system: System prompt, kept through ``/reset``.
         fields: How to sample, under the API's names.
-        interactive: Somebody sits there: a failed or interrupted answer does not end the
-            conversation.
+        interactive: At a terminal: a failed or interrupted answer does not end the conversation.
     """
 
     def __init__(
@@ -93,6 +93,9 @@ class Conversation:
         while (line := self._read()) is not None:
             if line == "/exit":
                 return
+            if line == "/help":
+                print(HELP, file=sys.stderr)
+                continue
             if line == "/reset":
                 self._messages = list(self._opening)
                 print("forgotten", file=sys.stderr)

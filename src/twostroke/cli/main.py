@@ -12,8 +12,9 @@ from twostroke.cli.batch import batch
 from twostroke.cli.bench import bench_app
 from twostroke.cli.calibrate import calibrate
 from twostroke.cli.chat import chat
-from twostroke.cli.flags import expand_sizes, show_help
+from twostroke.cli.flags import expand_sizes
 from twostroke.cli.generate import generate
+from twostroke.cli.help_pages import HelpPages
 from twostroke.cli.key import key
 from twostroke.cli.serve import serve
 from twostroke.cli.simulate import simulate
@@ -36,7 +37,7 @@ def build_app() -> App:
         help_format="plaintext",
         version=package_version,
         config=expand_sizes,
-        help_formatter=show_help,
+        help_formatter=HelpPages(),
     )
     app.command(serve, usage="Usage: twostroke serve [MODEL] [OPTIONS]")
     app.command(chat, usage="Usage: twostroke chat [MODEL] [OPTIONS]")
@@ -71,7 +72,7 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough; flushing at exit must not complain about it.
+        # The reader of our output has seen enough; flushing at exit must not complain about it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERROR
     return code if isinstance(code, int) else 0
