@@ -15,6 +15,7 @@ import pytest
 from tests.server.running import running_server
 from tests.server.scripted import ScriptedEngine
 from twostroke.cli.main import build_app, run
+from twostroke.cli.session import LocalSession
 from twostroke.core.errors import ModelLoadError
 
 ROOT = Path(__file__).parents[2]
@@ -133,6 +134,27 @@ def test_exit_codes(
     assert captured.err.splitlines()[1] == ""
     assert captured.err.splitlines()[2].startswith("hint: ")
     assert "Traceback" not in captured.err
+
+
+def test_an_unknown_command_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["benhc"]) == 2
+    assert capsys.readouterr().err == (
+        'error: unknown command "benhc". Did you mean "bench"?\n\n'
+        "hint: twostroke --help shows what can be given\n"
+    )
+
+
+def test_a_value_that_the_engine_refuses_leads_to_the_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "twostroke.cli.session.LocalSession.load", lambda *_: LocalSession(ScriptedEngine())
+    )
+    assert run(["generate", "hello", "--top-p", "3"]) == 1
+    assert capsys.readouterr().err == (
+        "error: top_p must be in (0, 1], got 3.0\n\n"
+        "hint: twostroke generate --help shows what can be given\n"
+    )
 
 
 def test_our_errors_have_no_traceback(

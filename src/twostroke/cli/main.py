@@ -20,7 +20,7 @@ from twostroke.cli.serve import serve
 from twostroke.cli.simulate import simulate
 from twostroke.cli.terminal import print_error
 from twostroke.cli.trace import trace
-from twostroke.core.errors import TwostrokeError
+from twostroke.core.errors import InvalidRequestError, TwostrokeError
 from twostroke.server.version import package_version
 
 EXIT_ERROR = 1
@@ -66,6 +66,9 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_USAGE
     try:
         code = command(*bound.args, **bound.kwargs)
+    except InvalidRequestError as error:
+        print_error(error.message, error.hint or _help_hint(app, arguments))
+        return EXIT_ERROR
     except TwostrokeError as error:
         print_error(error.message, error.hint)
         return EXIT_ERROR
@@ -84,7 +87,8 @@ def main() -> None:
 
 
 def _one_line(message: str) -> str:
-    message = " ".join(message.split())
+    # The hint leads to all commands; the library names only the first few.
+    message = " ".join(message.split()).partition(" Available commands:")[0]
     return message[:1].lower() + message[1:].rstrip(".")
 
 
