@@ -120,7 +120,7 @@ def main(
     Returns:
         0 if all differences are within 5 %.
     """
-    others = OtherPrograms()
+    other_programs = OtherPrograms()
     workload = Workload(
         requests=requests, concurrency=concurrency, input_len=input_len, output_len=output_len
     )
@@ -146,11 +146,8 @@ def main(
                     else:
                         run = run_aiperf(aiperf, server.url, served, workload, place, number)
                     runs[turn].append(run | seen_by_server(before, observe(server.url)))
-                print(
-                    f"round {number + 1} of {rounds}: {[own[-1] for own in runs.values()]}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                latest = [client_runs[-1] for client_runs in runs.values()]
+                print(f"round {number + 1} of {rounds}: {latest}", file=sys.stderr, flush=True)
     rows = compare(runs["ours"], runs["theirs"])
     text = table(rows, workload, rounds)
     print(text, flush=True)
@@ -158,7 +155,7 @@ def main(
     write(
         runs,
         text,
-        environment(command, others.share()) | {"aiperf": version_of(aiperf)},
+        environment(command, other_programs.share()) | {"aiperf": version_of(aiperf)},
         out / f"bench_agreement_{Path(model).name}",
     )
     return 0 if all(abs(row.difference) <= TOLERANCE for row in rows if row.judged) else 1
@@ -255,10 +252,10 @@ def of_ours(report: dict[str, Any], workload: Workload) -> dict[str, float]:
         workload.requests * workload.input_len,
         workload.requests * workload.output_len,
     )
-    found = (report["completed"], report["total_input_tokens"], report["total_output_tokens"])
-    if found != asked:
+    counts = (report["completed"], report["total_input_tokens"], report["total_output_tokens"])
+    if counts != asked:
         raise ClientFailedError(
-            f"bench serve: {found} requests, tokens in and out; asked were {asked}"
+            f"bench serve: {counts} requests, tokens in and out; asked were {asked}"
         )
     return {name: float(report[key]) for name, _, key, _ in METRICS}
 

@@ -67,8 +67,8 @@ def environment(command: str, others: float | None) -> dict[str, Any]:
 
 def environment_text(where: dict[str, Any]) -> str:
     """The same as Markdown."""
-    others = where["others_cpu_share"]
-    share = "an unknown share" if others is None else f"{others:.1%}"
+    others_share = where["others_cpu_share"]
+    share = "an unknown share" if others_share is None else f"{others_share:.1%}"
     return (
         f"- machine: {where['cores']} cores, {where['cpu']}; {where['system']}; others took {share}"
         f" of its CPU time meanwhile\n- commit: {where['commit']}; torch {where['torch']} with"

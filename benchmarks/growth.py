@@ -74,7 +74,7 @@ def main(
     """
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    others = OtherPrograms()
+    other_programs = OtherPrograms()
     config = EngineConfig.from_flat(
         {
             "model": str(model),
@@ -86,7 +86,7 @@ def main(
     executor = TorchExecutor.load(config)
     probe = Probe()
     for cache in (*executor.kv.keys, *executor.kv.values):
-        cache.fill_(0.01)  # pages that nobody wrote to are all one page, which the cache would hold
+        cache.fill_(0.01)  # pages never written are all one page, which the cache would hold
     sheet = ModelConfig.from_folder(model)
     points = []
     for context in CONTEXTS:
@@ -99,7 +99,7 @@ def main(
                 print(points[-1], file=sys.stderr, flush=True)
     executor.close()
     where = environment(
-        shlex.join(["python", "-m", "benchmarks.growth", *sys.argv[1:]]), others.share()
+        shlex.join(["python", "-m", "benchmarks.growth", *sys.argv[1:]]), other_programs.share()
     )
     _write(points, where, out)
 
@@ -156,7 +156,7 @@ def measure(
     """Steps that decode one token of ``batch`` requests of ``context`` tokens each."""
     blocks = list(range(executor.info.num_blocks))
     random.Random(0).shuffle(blocks)
-    each = -(-context // BLOCK)
+    blocks_per_request = -(-context // BLOCK)
     params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
     plan = StepPlan(0, 0.0)
     for index in range(batch):
@@ -168,7 +168,13 @@ def measure(
             executor.info.max_model_len,
         )
         plan.add(
-            ScheduledRequest(request, context - 1, 1, blocks[index * each : (index + 1) * each], 0)
+            ScheduledRequest(
+                request,
+                context - 1,
+                1,
+                blocks[index * blocks_per_request : (index + 1) * blocks_per_request],
+                0,
+            )
         )
     seconds = _median(lambda: executor.execute(plan), rounds)
     plan = StepPlan(0, 0.0, released=list(plan.scheduled))

@@ -61,13 +61,13 @@ def main(
         kv: Size of the KV cache.
         quantizations: Of the weights; `none` keeps them.
     """
-    others = OtherPrograms()
-    found = {
+    other_programs = OtherPrograms()
+    resident = {
         name: measure(model, parse_size(kv), None if name == "none" else name)
         for name in quantizations
     }
     where = environment(
-        shlex.join(["python", "-m", "benchmarks.memory", *sys.argv[1:]]), others.share()
+        shlex.join(["python", "-m", "benchmarks.memory", *sys.argv[1:]]), other_programs.share()
     )
     lines = [
         (
@@ -76,7 +76,7 @@ def main(
         ),
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for name, r in found.items():
+    for name, r in resident.items():
         verdict = "met" if r.beside <= TARGET else "MISSED"
         cells = (
             name,
@@ -98,7 +98,7 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     record = {
         "environment": where,
-        "resident": {name: asdict(each) for name, each in found.items()},
+        "resident": {name: asdict(figures) for name, figures in resident.items()},
     }
     (out / "memory.json").write_text(json.dumps(record, indent=1) + "\n")
     (out / "memory.md").write_text(text)

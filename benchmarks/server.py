@@ -68,7 +68,7 @@ def running_server(
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on at this moment."""
+    """A port of loopback that is free at this moment."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 

@@ -49,8 +49,8 @@ def main(*models: str, runs: int = 5, out: Path = RESULTS) -> None:
         runs: How often each is started, after one run that is not counted.
         out: Folder for the record.
     """
-    found: dict[str, list[Start]] = {}
-    others = OtherPrograms()
+    starts_by_model: dict[str, list[Start]] = {}
+    other_programs = OtherPrograms()
     with tempfile.TemporaryDirectory(prefix="twostroke-startup-") as folder:
         for name in models or TARGETS:
             model = name
@@ -67,10 +67,10 @@ def main(*models: str, runs: int = 5, out: Path = RESULTS) -> None:
                     file=sys.stderr,
                     flush=True,
                 )
-            found[name] = starts[1:]
-            print(describe(name, found[name]), flush=True)
+            starts_by_model[name] = starts[1:]
+            print(describe(name, starts_by_model[name]), flush=True)
     command = shlex.join(["python", "-m", "benchmarks.startup", *sys.argv[1:]])
-    _write(found, environment(command, others.share()), out)
+    _write(starts_by_model, environment(command, other_programs.share()), out)
 
 
 def start_once(model: str, log: Path) -> Start:
@@ -130,18 +130,18 @@ def describe(name: str, starts: list[Start]) -> str:
     )
 
 
-def _write(found: dict[str, list[Start]], where: dict[str, Any], folder: Path) -> None:
+def _write(starts_by_model: dict[str, list[Start]], where: dict[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     models = {
         name: {
             "healthy": [s.healthy for s in starts],
             "first_token": [s.first_token for s in starts],
         }
-        for name, starts in found.items()
+        for name, starts in starts_by_model.items()
     }
     results = {**where, "targets_seconds": TARGETS, "seconds": models}
     (folder / "startup.json").write_text(json.dumps(results, indent=2) + "\n")
-    lines = "\n".join(f"- {describe(name, starts)}" for name, starts in found.items())
+    lines = "\n".join(f"- {describe(name, starts)}" for name, starts in starts_by_model.items())
     (folder / "startup.md").write_text(
         f"# Start-up, measured\n\n{environment_text(where)}\n{lines}\n"
     )

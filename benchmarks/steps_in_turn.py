@@ -80,8 +80,8 @@ def _round(engines: list[_Engine], work: dict[str, Any]) -> list[tuple[Step, Ste
     pairs: list[tuple[Step, Step]] = []
     while not pairs or pairs[-1][0][1]:
         turn = len(pairs) % 2  # who goes first
-        found = {index: engines[index].ask({}) for index in (turn, 1 - turn)}
-        pairs.append((found[0], found[1]))
+        answers = {index: engines[index].ask({}) for index in (turn, 1 - turn)}
+        pairs.append((answers[0], answers[1]))
     return pairs
 
 

@@ -104,10 +104,10 @@ def attention_forward(
     With a mask or a cache, or on a GPU: PyTorch's own.
     """
     if attention_mask is not None or key.shape[2] != query.shape[2] or query.device.type != "cpu":
-        found: Tensor = sdpa_attention_forward(
+        output: Tensor = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )[0]
-        return found, None
+        return output, None
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
     with torch.autocast("cpu", enabled=False):  # It would make the softmax float32.
         out = causal_attention(query.to(dtype), key.to(dtype), value.to(dtype), scaling)

@@ -199,8 +199,8 @@ class Lexicon:
         for word in {_stem(w) for w in words_of(text)}:
             for index, weight in self._postings.get(word, ()):
                 scores[index] = scores.get(index, 0.0) + weight * self.idf[word]
-        own = scores.pop(self._index[item.id], 0.0)
-        return own > 0 and own * 1.0001 >= margin * max(scores.values(), default=0.0)
+        own_score = scores.pop(self._index[item.id], 0.0)
+        return own_score > 0 and own_score * 1.0001 >= margin * max(scores.values(), default=0.0)
 
     def weight(self, word: str) -> float:
         """How rare a word is: its inverse document frequency; 0 for stop words and unknown ones."""
@@ -346,9 +346,9 @@ def add_typos(text: str, rng: random.Random) -> str:
         places = [i for i, w in enumerate(words) if len(w) >= 4 and w.isalpha()]
         if not places:
             break
-        at = rng.choice(places)
-        word, k = words[at], rng.randrange(1, len(words[at]) - 1)
-        words[at] = rng.choice(
+        place = rng.choice(places)
+        word, k = words[place], rng.randrange(1, len(words[place]) - 1)
+        words[place] = rng.choice(
             (
                 word[:k] + word[k + 1] + word[k] + word[k + 2 :],
                 word[:k] + word[k + 1 :],

@@ -130,9 +130,9 @@ def _load_item(raw: dict[str, object], subject: str, answers: dict[str, object])
     if len(unique) < 4:
         raise BankError(f"{where}: only {len(unique)} distinct phrasings")
     train, held = split_phrasings(unique, 2 if len(unique) >= MIN_PHRASINGS else 1)
-    known = {phrasing_key(q) for q in unique}
+    keys = {phrasing_key(q) for q in unique}
     wider = list(
-        {k: _clean(str(q)) for q in wide if (k := phrasing_key(str(q))) not in known}.values()
+        {k: _clean(str(q)) for q in wide if (k := phrasing_key(str(q))) not in keys}.values()
     )
     train_wide, held_wide = split_phrasings(wider, min(1, len(wider)))
     more = _clean(more) if more and more.strip() else None
@@ -141,7 +141,7 @@ def _load_item(raw: dict[str, object], subject: str, answers: dict[str, object])
 
 def problems_of(items: list[Item]) -> list[str]:
     """What to mend but can be trained on: few phrasings, one phrasing in two items."""
-    found = [
+    problems = [
         f"{item.subject}/{item.id}: {count} distinct phrasings, {MIN_PHRASINGS} asked for"
         for item in items
         if (count := len(item.phrasings)) < MIN_PHRASINGS
@@ -151,10 +151,10 @@ def problems_of(items: list[Item]) -> list[str]:
         for phrasing in item.phrasings:
             other = owner.setdefault(phrasing_key(phrasing), item)
             if other is not item:
-                found.append(
+                problems.append(
                     f"{item.subject}/{item.id} and {other.subject}/{other.id} share {phrasing!r}"
                 )
-    return found
+    return problems
 
 
 def load_bank(directory: Path = BANK_DIR) -> Bank:

@@ -58,8 +58,10 @@ def give_copying_heads(model: LlamaForCausalLM, seed: int) -> None:
     basis = torch.linalg.qr(torch.randn(half - 1, 2 * rank, generator=generator))[
         0
     ].T  # orthonormal rows
-    own, mark = torch.zeros(2, head_dim, hidden, device=embedding.device)  # each [head_dim, hidden]
-    own[:rank, 1:half], mark[:rank, 1:half] = basis[:rank], basis[rank:]
+    own_token, mark = torch.zeros(
+        2, head_dim, hidden, device=embedding.device
+    )  # each [head_dim, hidden]
+    own_token[:rank, 1:half], mark[:rank, 1:half] = basis[:rank], basis[rank:]
     first, second = (layer.self_attn for layer in model.model.layers[:2])
     turns = head_dim // 2
     for weight in (p.weight for a in (first, second) for p in (a.q_proj, a.k_proj)):
@@ -68,10 +70,19 @@ def give_copying_heads(model: LlamaForCausalLM, seed: int) -> None:
     first.q_proj.weight[:FAST_PAIRS, 0] = NEIGHBOUR * frequencies.cos()
     first.q_proj.weight[turns : turns + FAST_PAIRS, 0] = -NEIGHBOUR * frequencies.sin()
     first.k_proj.weight[:FAST_PAIRS, 0] = NEIGHBOUR
-    first.v_proj.weight[:head_dim], first.o_proj.weight[:, :head_dim] = MARK * own, MARK * mark.T
+    first.v_proj.weight[:head_dim], first.o_proj.weight[:, :head_dim] = (
+        MARK * own_token,
+        MARK * mark.T,
+    )
     slow = [*range(SLOW_FROM, turns), *range(turns + SLOW_FROM, head_dim)]
-    second.q_proj.weight[slow], second.k_proj.weight[slow] = MATCH * own[slow], MATCH * mark[slow]
-    second.v_proj.weight[:head_dim], second.o_proj.weight[:, :head_dim] = COPY * own, COPY * own.T
+    second.q_proj.weight[slow], second.k_proj.weight[slow] = (
+        MATCH * own_token[slow],
+        MATCH * mark[slow],
+    )
+    second.v_proj.weight[:head_dim], second.o_proj.weight[:, :head_dim] = (
+        COPY * own_token,
+        COPY * own_token.T,
+    )
 
 
 def learn_copying(model: LlamaForCausalLM, max_steps: int, seed: int) -> float:

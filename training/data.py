@@ -81,12 +81,12 @@ class Encoder:
         return self.decode(self.encode(text)[:tokens])
 
     def _cached(self, text: str) -> list[int]:
-        found = self._cache.get(text)
-        if found is None:
+        tokens = self._cache.get(text)
+        if tokens is None:
             if len(self._cache) > 20000:
                 self._cache.clear()
-            found = self._cache[text] = self.encode(text)
-        return found
+            tokens = self._cache[text] = self.encode(text)
+        return tokens
 
     def example(self, conversation: Conversation, rng: random.Random) -> Example:
         """Tokens with loss on the assistant's words and on what ends them."""
@@ -163,9 +163,11 @@ def collate(examples: list[Example], token_budget: int = 0) -> Batch:
         has_loss[row, :n] = torch.tensor(e.has_loss)
         positions[row, :n] = torch.tensor(e.positions)
         positions[row, n:] = e.positions[-1]
-    known = [(e.question, row, e.asked) for row, e in enumerate(examples) if e.question is not None]
-    where, asked = (torch.tensor([k[i] for k in known], dtype=torch.long) for i in (1, 2))
-    return Batch(ids, has_loss, positions, [question for question, _, _ in known], where, asked)
+    questions = [
+        (e.question, row, e.asked) for row, e in enumerate(examples) if e.question is not None
+    ]
+    where, asked = (torch.tensor([k[i] for k in questions], dtype=torch.long) for i in (1, 2))
+    return Batch(ids, has_loss, positions, [question for question, _, _ in questions], where, asked)
 
 
 class BatchSource:

@@ -70,8 +70,8 @@ class Judge:
         score = f1(got, Counter(words_of(case.expected)))
         if score < F1_NEEDED:
             return False
-        others = self._references.get(case.form, [])
-        return all(f1(got, words) <= score for ident, words in others if ident != case.item_id)
+        references = self._references.get(case.form, [])
+        return all(f1(got, words) <= score for ident, words in references if ident != case.item_id)
 
 
 def obeys(text: str, case: Case) -> tuple[bool, str]:

@@ -151,9 +151,9 @@ def give_meanings(
     if (room := embedding.shape[1] - half) < vectors.shape[1]:
         axes = torch.linalg.svd(vectors, full_matrices=False).Vh[:room].T
         vectors, out = vectors @ axes, out @ axes
-    known = vectors.abs().sum(1) > 0
-    vectors *= EMBEDDING_STD / vectors[known].std()
-    embedding[known, half:] = vectors[known].to(embedding.device)
+    has_words = vectors.abs().sum(1) > 0
+    vectors *= EMBEDDING_STD / vectors[has_words].std()
+    embedding[has_words, half:] = vectors[has_words].to(embedding.device)
     chooser.words.weight.copy_(out)
     chooser.words.bias.copy_(teacher.out.bias)
 

@@ -176,7 +176,7 @@ def is_held_out_word(word: str) -> bool:
 
 
 def invent_name(rng: random.Random) -> str:
-    """A pronounceable name of one to three syllables that probably nobody has."""
+    """A pronounceable name of one to three syllables that is probably no real one."""
     syllables = rng.choice((1, 2, 2, 3))
     return "".join(
         rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables)

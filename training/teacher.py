@@ -4,7 +4,7 @@ Bags of words, pairs of words and pieces of words, one linear map of their mean 
 "Bag of tricks for efficient text classification"). It learns in a minute and is right about more
 unseen phrasings than a transformer that was trained for an hour on the same ones: with so few
 examples, knowing nothing about word order helps. Pilot is trained to agree with it (Hinton et al.
-2015), also on mixtures of questions that nobody would ask (Beyer et al. 2022).
+2015), also on mixtures of questions that make no sense (Beyer et al. 2022).
 """
 
 import random
@@ -31,12 +31,12 @@ LOG_SECONDS = 10.0
 def features_of(text: str) -> list[int]:
     """Hashes, below BUCKETS, of words, neighbouring words and pieces of words; never empty."""
     words = words_of(text)
-    found = [f"w {w}" for w in words]
-    found += [f"p {a} {b}" for a, b in pairwise(words)]
+    features = [f"w {w}" for w in words]
+    features += [f"p {a} {b}" for a, b in pairwise(words)]
     for word in words:
         marked = f"<{word}>"
-        found += [marked[i : i + n] for n in PIECES for i in range(len(marked) - n + 1)]
-    return [zlib.crc32(f.encode()) % BUCKETS for f in found] or [0]
+        features += [marked[i : i + n] for n in PIECES for i in range(len(marked) - n + 1)]
+    return [zlib.crc32(f.encode()) % BUCKETS for f in features] or [0]
 
 
 class Teacher(nn.Module):
@@ -84,10 +84,10 @@ class Teacher(nn.Module):
     def right(self) -> float:
         """The share of held-out phrasings that it would answer right; items may share answers."""
         cases = [(question, item.answer) for item in self._items for question in item.held_out]
-        found: list[int] = self.shares([question for question, _ in cases]).argmax(-1).tolist()
+        chosen: list[int] = self.shares([question for question, _ in cases]).argmax(-1).tolist()
         right = sum(
             self._items[index].answer == answer
-            for index, (_, answer) in zip(found, cases, strict=True)
+            for index, (_, answer) in zip(chosen, cases, strict=True)
         )
         return right / len(cases)
 

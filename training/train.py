@@ -76,8 +76,10 @@ def falls_ended(fraction: float) -> int:
 def make_optimizers(model: LlamaForCausalLM, kind: str, peak: float) -> list[torch.optim.Optimizer]:
     """AdamW, or Muon for the layers' matrices; norms and the embedding do not decay."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in n]
-    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed_tokens" in n]
-    groups = [{"params": others, "weight_decay": 0.0}]
+    other_parameters = [
+        p for n, p in model.named_parameters() if p.ndim != 2 or "embed_tokens" in n
+    ]
+    groups = [{"params": other_parameters, "weight_decay": 0.0}]
     if kind == "adamw":
         groups.append({"params": matrices, "weight_decay": 0.1})
     adamw = torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.98), eps=1e-9, fused=True)
@@ -236,7 +238,7 @@ class Trainer:
                 group.removesuffix(" phrasings") if group.endswith(" phrasings") else kind or group
             )
             hits.setdefault(suite, []).append(answer[: len(wanted)] == wanted)
-        return {suite: sum(found) / len(found) for suite, found in hits.items()}
+        return {suite: sum(suite_hits) / len(suite_hits) for suite, suite_hits in hits.items()}
 
     def run(self) -> None:
         """Trains until the tokens are seen; logs, evaluates and saves, which is not timed."""

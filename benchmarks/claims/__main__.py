@@ -74,10 +74,12 @@ def main(
     with default_model(model) as (source, name):
         bench = Workbench(source, name, rounds, data, say, checkpoint)
         for measure in (measure for chosen in names or MEASURES for measure in MEASURES[chosen]):
-            others = OtherPrograms()
+            other_programs = OtherPrograms()
             claim = measure(bench)
             claims.append(
-                replace(claim, figures={**claim.figures, "others_cpu_share": others.share()})
+                replace(
+                    claim, figures={**claim.figures, "others_cpu_share": other_programs.share()}
+                )
             )
             print(claim.line(), flush=True)
     if names:

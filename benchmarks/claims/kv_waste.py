@@ -86,18 +86,18 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
         return Claim(
             name="kv_waste", claim=CLAIM, measured=skipped, conditions=conditions, target=target
         )
-    found: dict[str, Waste] = {}
+    waste_by_trace: dict[str, Waste] = {}
     for name, path in paths.items():
         bench.say(f"KV waste: trace {name}")
-        found[name] = replay(read_trace(path), load)
+        waste_by_trace[name] = replay(read_trace(path), load)
     return Claim(
         name="kv_waste",
         claim=CLAIM,
-        measured="; ".join(f"{name} {_text(waste)}" for name, waste in found.items()),
+        measured="; ".join(f"{name} {_text(waste)}" for name, waste in waste_by_trace.items()),
         conditions=conditions,
         target=target,
-        met=all(waste.mean < TARGET for waste in found.values()),
-        figures={name: _figures(waste) for name, waste in found.items()},
+        met=all(waste.mean < TARGET for waste in waste_by_trace.values()),
+        figures={name: _figures(waste) for name, waste in waste_by_trace.items()},
     )
 
 

@@ -77,7 +77,7 @@ def main(
                 System(f"{label} bf16", "bf16", python, f"{label.lower()}_worker", plain)
             )
     vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
-    others = OtherPrograms()
+    other_programs = OtherPrograms()
     with (
         tempfile.TemporaryDirectory(prefix="twostroke-peers-") as folder,
         running(systems, Path(folder)) as workers,
@@ -88,7 +88,7 @@ def main(
         }
         about = {worker.system.name: worker.about for worker in workers}
     command = shlex.join(["python", "-m", "benchmarks.peers", *sys.argv[1:]])
-    where = environment(command, others.share())
+    where = environment(command, other_programs.share())
     what = f"{model.name}, {input_len} tokens in, {output_len} out; {rounds} rounds"
     _write(measured, where, about, model.name, what, out / f"peers-{name}")
 
@@ -97,7 +97,7 @@ def _measure(
     workers: list[Worker], count: int, rounds: int, vocabulary: int, input_len: int, output_len: int
 ) -> dict[str, Any]:
     """All systems at one concurrency; the first round, a short one, is not counted."""
-    found: dict[str, list[Round]] = {worker.system.name: [] for worker in workers}
+    rounds_by_system: dict[str, list[Round]] = {worker.system.name: [] for worker in workers}
     for number in range(rounds + 1):
         draw = random.Random(f"{count} {number}")
         prompts = [
@@ -109,15 +109,17 @@ def _measure(
             time.sleep(PAUSE)
             one = worker.run(prompts, output_len if number else 4)
             if number:
-                found[worker.system.name].append(one)
+                rounds_by_system[worker.system.name].append(one)
                 last = max(times[-1] for times in one.times)
                 print(
                     f"{count:3} requests, {worker.system.name:18} {last:7.2f} s",
                     file=sys.stderr,
                     flush=True,
                 )
-    reference = found.get("twostroke bf16")
-    return {name: figures(each, reference) for name, each in found.items()}
+    reference = rounds_by_system.get("twostroke bf16")
+    return {
+        name: figures(system_rounds, reference) for name, system_rounds in rounds_by_system.items()
+    }
 
 
 def _write(

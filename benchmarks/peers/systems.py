@@ -78,20 +78,20 @@ class Worker:
         if not line:
             end = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
             raise PeerFailedError(f"{self.system.name} ended with {self.process.wait()}:\n{end}")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        message: dict[str, Any] = json.loads(line)
+        return message
 
 
 def own_systems(model: Path, threads: int, kinds: Sequence[str]) -> list[System]:
     """twostroke in each of these precisions, from this checkout."""
-    found = []
+    systems = []
     for kind in kinds:
         extra = () if kind == "bf16" else ("--quantization", kind)
         arguments = ("--model", str(model), "--threads", str(threads), *extra)
-        found.append(
+        systems.append(
             System(f"twostroke {kind}", kind, sys.executable, "twostroke_worker", arguments)
         )
-    return found
+    return systems
 
 
 @contextmanager

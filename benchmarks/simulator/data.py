@@ -72,8 +72,8 @@ def _columns(device: str, operation: str) -> dict[str, list[object]]:
 
     path = DATA / "aiconfigurator" / f"{DEVICES[device]}-{operation}_perf.parquet"
     table = parquet.read_table(path)
-    found: dict[str, list[object]] = table.to_pydict()
-    return found
+    columns: dict[str, list[object]] = table.to_pydict()
+    return columns
 
 
 def _records(device: str, operation: str) -> Iterator[dict[str, object]]:

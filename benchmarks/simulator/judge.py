@@ -75,12 +75,12 @@ def gemm(device: str, format_: str = "bf16") -> Iterator[Result]:
     for name, (hidden, *_) in MODELS.items():
         shapes = model_shapes(name)
         test = [row for row in rows if (row.outputs, row.inputs) in shapes]
-        known = [row for row in rows if not of_width(row, hidden)]
+        fitted_rows = [row for row in rows if not of_width(row, hidden)]
         if not test:
             continue
-        efficiency = kernels.fit_gemm([(row, hardware) for row in known])
+        efficiency = kernels.fit_gemm([(row, hardware) for row in fitted_rows])
         by_fit.append((name, [gemm_pair(row, hardware, efficiency) for row in test]))
-        by_table.append((name, _from_table(test, known, hardware, efficiency)))
+        by_table.append((name, _from_table(test, fitted_rows, hardware, efficiency)))
     split = "each model's hidden size kept out of the fit"
     targets = (0.08, 0.05) if format_ == "bf16" else (None, None)
     yield Result(
@@ -98,19 +98,19 @@ def _all(parts: Sequence[tuple[str, list[Pair]]]) -> list[Pair]:
 
 def _from_table(
     test: Sequence[GemmRow],
-    known: Sequence[GemmRow],
+    fitted_rows: Sequence[GemmRow],
     hardware: HardwareSheet,
     efficiency: GemmEfficiency,
 ) -> list[Pair]:
     base = load_efficiencies(hardware.name)
     efficiencies = replace(base, gemm={**base.gemm, test[0].format: efficiency})
-    tables = KernelTables({"gemm": make_tables.gemm_entries(known)}, hardware, efficiencies)
-    found = []
+    tables = KernelTables({"gemm": make_tables.gemm_entries(fitted_rows)}, hardware, efficiencies)
+    pairs = []
     for row in test:
         modelled = KernelTime(gemm_seconds(row, hardware, efficiency))
         time = tables.gemm(row.format, row.rows, row.outputs, row.inputs, modelled)
-        found.append(Pair(row.seconds, time.seconds))
-    return found
+        pairs.append(Pair(row.seconds, time.seconds))
+    return pairs
 
 
 def attention_kernels(device: str, operation: str) -> Iterator[Result]:
@@ -129,24 +129,26 @@ def attention_kernels(device: str, operation: str) -> Iterator[Result]:
         ),
     ]
     for split, out, target in splits:
-        known, test = [row for row in rows if not out(row)], [row for row in rows if out(row)]
-        by_fit, by_table = _attention_pairs(device, name, known, test)
+        fitted_rows, test = [row for row in rows if not out(row)], [row for row in rows if out(row)]
+        by_fit, by_table = _attention_pairs(device, name, fitted_rows, test)
         if target is not None:
             yield Result(f"{name} attention, {device}, coefficients", split, by_fit)
         yield Result(f"{name} attention, {device}, tables", split, by_table, "median", target)
 
 
 def _attention_pairs(
-    device: str, name: str, known: Sequence[AttentionRow], test: Sequence[AttentionRow]
+    device: str, name: str, fitted_rows: Sequence[AttentionRow], test: Sequence[AttentionRow]
 ) -> tuple[list[Pair], list[Pair]]:
     hardware = load_hardware(device)
-    seen = [(row, hardware) for row in known]
+    seen = [(row, hardware) for row in fitted_rows]
     efficiency = kernels.fit_decode(seen) if name == "decode" else kernels.fit_prefill(seen)
     base = load_efficiencies(device)
     efficiencies = (
         replace(base, decode=efficiency) if name == "decode" else replace(base, prefill=efficiency)
     )
-    tables = KernelTables({name: make_tables.attention_entries(known)}, hardware, efficiencies)
+    tables = KernelTables(
+        {name: make_tables.attention_entries(fitted_rows)}, hardware, efficiencies
+    )
     seconds = kernels.decode_seconds if name == "decode" else kernels.prefill_seconds
     look_up = tables.decode if name == "decode" else tables.prefill
     by_fit, by_table = [], []
@@ -165,14 +167,14 @@ def all_reduce(device: str) -> Iterator[Result]:
     hardware = load_hardware(device)
     rows = all_reduce_rows(device)
     out = sorted({row.size for row in rows})[1:-1:2]
-    known, test = (
+    fitted_rows, test = (
         [row for row in rows if row.size not in out],
         [row for row in rows if row.size in out],
     )
-    efficiency = kernels.fit_all_reduce([(row, hardware) for row in known])
+    efficiency = kernels.fit_all_reduce([(row, hardware) for row in fitted_rows])
     efficiencies = replace(load_efficiencies(device), all_reduce=efficiency)
     tables = KernelTables(
-        {"all_reduce": make_tables.all_reduce_entries(known)}, hardware, efficiencies
+        {"all_reduce": make_tables.all_reduce_entries(fitted_rows)}, hardware, efficiencies
     )
     by_fit, by_table = [], []
     for row in test:
@@ -254,7 +256,7 @@ def serving() -> Iterator[Result]:
     """Real servers, each model predicted by coefficients fitted to the others."""
     rows = serving_rows()
     closed = Closed(load_hardware("h100-sxm"), load_efficiencies("h100-sxm"))
-    found = leave_one_model_out(closed, rows)
+    predictions = leave_one_model_out(closed, rows)
     groups = sorted({(row.backend, row.model, row.weights) for row in rows})
 
     def parts(times: Callable[[int], Pair], chosen: Sequence[int]) -> list[tuple[str, list[Pair]]]:
@@ -272,15 +274,15 @@ def serving() -> Iterator[Result]:
         return [(name, pairs) for name, pairs in named if pairs]
 
     def tpot(index: int) -> Pair:
-        return Pair(rows[index].tpot, found[index].tpot)
+        return Pair(rows[index].tpot, predictions[index].tpot)
 
     def ttft(index: int) -> Pair:
-        return Pair(rows[index].ttft, found[index].ttft)
+        return Pair(rows[index].ttft, predictions[index].ttft)
 
     every = list(range(len(rows)))
     waits = waiting(rows)
-    free = [i for i in every if not waits[i] and not found[i].full]
-    fitting = [i for i in every if not found[i].full]
+    free = [i for i in every if not waits[i] and not predictions[i].full]
+    fitting = [i for i in every if not predictions[i].full]
     saturated = [i for i in every if i not in free]
     split = "leave one model out"
     yield Result(

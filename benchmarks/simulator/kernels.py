@@ -156,9 +156,9 @@ def fit(
     chosen = Random(0).sample(list(rows), min(sample, len(rows)))
 
     def loss(values: dict[str, float]) -> float:
-        return sum(abs(log(estimate(row, at, values) / row.seconds)) for row, at in chosen) / len(
-            chosen
-        )
+        return sum(
+            abs(log(estimate(row, hardware, values) / row.seconds)) for row, hardware in chosen
+        ) / len(chosen)
 
     return search(loss, space, rounds)
 
@@ -202,17 +202,19 @@ def prefill_seconds(
 
 
 def fit_decode(rows: Sequence[tuple[AttentionRow, HardwareSheet]]) -> AttentionEfficiency:
-    def seconds(row: AttentionRow, at: HardwareSheet, values: dict[str, float]) -> float:
-        return decode_seconds(row, at, AttentionEfficiency(tile=0.0, **values))
+    def seconds(row: AttentionRow, hardware: HardwareSheet, values: dict[str, float]) -> float:
+        return decode_seconds(row, hardware, AttentionEfficiency(tile=0.0, **values))
 
     return AttentionEfficiency(tile=0.0, **fit(rows, seconds, DECODE_SPACE))
 
 
 def fit_prefill(rows: Sequence[tuple[AttentionRow, HardwareSheet]]) -> AttentionEfficiency:
-    def seconds(row: AttentionRow, at: HardwareSheet, values: dict[str, float]) -> float:
-        return prefill_seconds(row, at, AttentionEfficiency(**values))
+    def seconds(row: AttentionRow, hardware: HardwareSheet, values: dict[str, float]) -> float:
+        return prefill_seconds(row, hardware, AttentionEfficiency(**values))
 
-    few = [(row, at) for row, at in rows if row.batch <= 32]  # more prompts than that share no step
+    few = [
+        (row, hardware) for row, hardware in rows if row.batch <= 32
+    ]  # more prompts than that share no step
     return AttentionEfficiency(**fit(few, seconds, PREFILL_SPACE, sample=SAMPLE // 2))
 
 
@@ -223,8 +225,8 @@ def all_reduce_seconds(
 
 
 def fit_all_reduce(rows: Sequence[tuple[AllReduceRow, HardwareSheet]]) -> AllReduceEfficiency:
-    def seconds(row: AllReduceRow, at: HardwareSheet, values: dict[str, float]) -> float:
-        return all_reduce_seconds(row, at, AllReduceEfficiency(ring_from=RING_FROM, **values))
+    def seconds(row: AllReduceRow, hardware: HardwareSheet, values: dict[str, float]) -> float:
+        return all_reduce_seconds(row, hardware, AllReduceEfficiency(ring_from=RING_FROM, **values))
 
     return AllReduceEfficiency(
         ring_from=RING_FROM, **fit(rows, seconds, ALL_REDUCE_SPACE, rounds=3000)

@@ -158,11 +158,11 @@ def update(
     kept = load_kept()
 
     def save() -> None:
-        kept["models"][name]["others_cpu_share"] = others.share()
+        kept["models"][name]["others_cpu_share"] = other_programs.share()
         save_kept(kept)
 
     for model in models:
-        name, others = short_name(model), OtherPrograms()
+        name, other_programs = short_name(model), OtherPrograms()
         if not keep_calibration:
             kept["models"][name] = calibrate(model, rounds)
         how = "--keep-calibration" if keep_calibration else f"--rounds {rounds}"

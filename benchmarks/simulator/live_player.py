@@ -22,7 +22,7 @@ class LivePlayer:
     """Sends a workload's requests to an engine when they are due, and notes each result.
 
     Args:
-        engine: Nobody else uses it.
+        engine: Used by this player alone.
         seed: Of the tokens. Another one for each run: what an earlier one left in the prefix cache
             must not be found.
         look: Called every ``LOOK_EVERY`` seconds, in a pause; if there is none between two steps,
@@ -88,7 +88,7 @@ class LivePlayer:
         return self._clock() - self._began
 
     def _pause(self, until: float) -> None:
-        """Nobody is there before ``until``."""
+        """Let the time until the next request pass, with a look where there is room for one."""
         while (now := self._now()) < until:
             if now >= until - ROOM_TO_LOOK:
                 self._wait(until - now)
@@ -117,13 +117,13 @@ class LivePlayer:
     def _prompt(self, spec: RequestSpec) -> list[int]:
         """Tokens that are equal where the workload says so; a session's turn has old answers."""
         if spec.session is not None and spec.session in self._sessions:
-            known = self._sessions[spec.session]
+            prompt = self._sessions[spec.session]
         else:
-            known = []
+            prompt = []
             for identity, tokens in spec.segments:
                 if spec.session is None or identity < 0:
-                    known = known + self._shared.setdefault(identity, self._draw(tokens))
-        return known + self._draw(spec.prompt_tokens - len(known))
+                    prompt = prompt + self._shared.setdefault(identity, self._draw(tokens))
+        return prompt + self._draw(spec.prompt_tokens - len(prompt))
 
     def _draw(self, count: int) -> list[int]:
         # Between two steps: it must not take long.

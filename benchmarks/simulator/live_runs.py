@@ -124,16 +124,16 @@ def counted_runs(run: Callable[[int], LiveRun], *, held: bool, wanted: int = 1) 
         made.append(run(len(made)))
         if (made[-1].disturbed if held else made[-1].apart) <= 1:
             fit.append(made[-1])
-    return [replace(each, attempts=len(made)) for each in fit or made]
+    return [replace(run_, attempts=len(made)) for run_ in fit or made]
 
 
 def _speed(probe: SpeedProbe) -> Speed:
     """The median of several, since neighbours use the memory in bursts."""
-    found = []
+    speeds = []
     for _ in range(LOOKS):
-        found.append(Speed(*probe()))
+        speeds.append(Speed(*probe()))
         probe.keep_busy(BETWEEN_LOOKS)
-    return usual(found)
+    return usual(speeds)
 
 
 def _next_step(engine: Engine) -> int:

@@ -28,9 +28,9 @@ def search(
             move = random.gauss(0.0, width)
             value = tried[name] * exp(scale * move) if scale > 0 else tried[name] - scale * move
             tried[name] = min(max(value, low), high)
-        found = loss(tried)
-        if found < least:
-            best, least, failures = tried, found, 0
+        tried_loss = loss(tried)
+        if tried_loss < least:
+            best, least, failures = tried, tried_loss, 0
         else:
             failures += 1
             if failures % 25 == 0:

@@ -1,7 +1,7 @@
 """Whole servers: TPOT and TTFT of a closed loop of clients, from the time of its steps.
 
 Work is conserved: in a closed loop of C clients with prompts of I and outputs of O tokens, a
-request takes ``T = C x + O d`` from arrival to end. While it runs, everybody prefills once, at x
+request takes ``T = C x + O d`` from arrival to end. While it runs, every client prefills once, at x
 seconds each, and it decodes O times, at d seconds a step; both are steps of the cost model. TPOT is
 ``(T - TTFT) / (O - 1)``.
 
@@ -213,14 +213,14 @@ def fit_stacks(closed: Closed, rows: Sequence[ServingRow], rounds: int = 250) ->
     insist (``PULL``).
     """
     shared, arrivals = _fit_shared(closed, rows, rounds)
-    found = {}
+    stacks = {}
     for backend in BACKENDS:
-        own = [row for row in rows if row.backend == backend]
+        backend_rows = [row for row in rows if row.backend == backend]
         host = {name: shared[name] for name in HOST_SPACE}
-        if own:
-            host = _fit_host(closed, own, shared, arrivals, rounds)
-        found[backend] = _stack(backend, {**shared, **host}, arrivals)
-    return found
+        if backend_rows:
+            host = _fit_host(closed, backend_rows, shared, arrivals, rounds)
+        stacks[backend] = _stack(backend, {**shared, **host}, arrivals)
+    return stacks
 
 
 def _stack(backend: str, steps: Mapping[str, float], arrivals: Mapping[str, float]) -> Stack:
@@ -247,8 +247,8 @@ def _fit_shared(
 
     def arrival_loss(values: dict[str, float]) -> float:
         stacks = {b: _stack(b, steps, values) for b in BACKENDS}
-        found = [(row, closed.predict(row, stacks[row.backend])) for row in free]
-        return median(abs(log(p.ttft / row.ttft)) for row, p in found if not p.full)
+        predictions = [(row, closed.predict(row, stacks[row.backend])) for row in free]
+        return median(abs(log(p.ttft / row.ttft)) for row, p in predictions if not p.full)
 
     steps = search(step_loss, {**HOST_SPACE, **FACTOR_SPACE}, rounds)
     arrivals = search(arrival_loss, ARRIVAL_SPACE, rounds)

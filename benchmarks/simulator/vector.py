@@ -60,8 +60,8 @@ class GemmBatch:
                 np.minimum(compute, time, out=compute)
         p = e["sharpness"]
         longer, shorter = np.maximum(compute, memory), np.minimum(compute, memory)
-        found: Array = longer * (1.0 + (shorter / longer) ** p) ** (1.0 / p) + e["launch"]
-        return found
+        total: Array = longer * (1.0 + (shorter / longer) ** p) ** (1.0 / p) + e["launch"]
+        return total
 
     def loss(self, e: Mapping[str, float]) -> float:
         """Mean of ``|log(estimated / measured)|``."""

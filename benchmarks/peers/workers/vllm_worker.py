@@ -34,15 +34,15 @@ def main() -> None:
         )
         for index, prompt in enumerate(prompts):
             engine.add_request(f"{count}-{index}", {"prompt_token_ids": prompt}, params)
-        known = [0] * len(prompts)
+        num_tokens = [0] * len(prompts)
         while engine.has_unfinished_requests():
             for output in engine.step():
                 index, tokens = (
                     int(output.request_id.split("-")[1]),
                     list(output.outputs[0].token_ids),
                 )
-                clock.note(index, tokens[known[index] :])
-                known[index] = len(tokens)
+                clock.note(index, tokens[num_tokens[index] :])
+                num_tokens[index] = len(tokens)
 
     serve("vLLM", vllm.__version__, run)
 

@@ -1,4 +1,4 @@
-"""What `twostroke batch` can be told; the command line derives its flags from these fields."""
+"""Options of `twostroke batch`; the command line derives its flags from these fields."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class ResultsFile:
         try:
             self._file.close()
         except OSError:
-            # Closing writes what is left once more; that it cannot be written has been said.
+            # Closing writes what is left once more; the error that it cannot is raised already.
             if not self._failed:
                 raise
 

@@ -23,8 +23,7 @@ CONNECT_SECONDS = 10
 # later.
 BUSY = frozenset({429, 502, 503, 504})
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
-# A pause that the server names is kept once, however long; if it was told in vain, half of it more
-# is waited.
+# A pause that the server names is kept once, however long; if it does not help, half of it more is.
 ASKED_PATIENCE = 1.5
 
 
@@ -152,11 +151,11 @@ def seconds_asked(header: str) -> float | None:
     if header.isdigit():
         return float(header)
     try:
-        at = parsedate_to_datetime(header)
+        due = parsedate_to_datetime(header)
     except ValueError:
         return None
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return max(0.0, (at - datetime.now(UTC)).total_seconds())
+    due = due if due.tzinfo else due.replace(tzinfo=UTC)
+    return max(0.0, (due - datetime.now(UTC)).total_seconds())
 
 
 def remote_client(url: str, key: str | None) -> httpx.AsyncClient:
@@ -181,10 +180,10 @@ def remote_client(url: str, key: str | None) -> httpx.AsyncClient:
 
 
 async def check_server(http: httpx.AsyncClient) -> None:
-    """See that somebody answers, whatever he says.
+    """See that a server answers, whatever its answer.
 
     Raises:
-        ConfigError: Nobody does.
+        ConfigError: None does.
     """
     try:
         await http.get("/v1/models")

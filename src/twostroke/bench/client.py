@@ -105,8 +105,8 @@ class Bench:
             done: Called with every record as it is complete.
         """
         await self.model()
-        most = self._options.max_concurrency
-        gate = nullcontext() if most is None else asyncio.Semaphore(most)
+        max_concurrency = self._options.max_concurrency
+        gate = nullcontext() if max_concurrency is None else asyncio.Semaphore(max_concurrency)
 
         async def one(item: WorkItem) -> RequestRecord:
             async with gate:

@@ -19,7 +19,7 @@ class RequestRecord:
         itls: Gaps between successive events with a choice. A server may put several tokens into one
             event.
         e2el: Time to the last such event.
-        counted: The server said how many tokens there were; else they are the prompt's as sent and
+        counted: The server counted the tokens; else they are the prompt's as sent and
             the events.
         error: Why it failed; its other fields then mean nothing.
     """

@@ -1,4 +1,4 @@
-"""The engine alone: no HTTP, no event loop, no second thread. Whoever calls this runs the loop."""
+"""The engine alone: no HTTP, no event loop, no second thread. The caller runs the loop."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class _Profile:
 def _run(
     engine: Engine,
     calls: Sequence[GenerationRequest],
-    most: int,
+    max_requests: int,
     done: Callable[[], None],
     profile: _Profile | None,
 ) -> OfflineResult:
@@ -101,7 +101,7 @@ def _run(
     under_way, step = 0, -1
     began = time.perf_counter()
     while True:
-        while under_way < most and (call := next(waiting, None)) is not None:
+        while under_way < max_requests and (call := next(waiting, None)) is not None:
             engine.submit(call)
             under_way += 1
         if not under_way:

@@ -17,7 +17,7 @@ from twostroke.bench.offline import OfflineResult
 from twostroke.observability.profile import COMPONENTS
 
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
-# Kinds of failures that are told apart on the terminal; the JSON has them all.
+# Kinds of failures that the terminal lists; the JSON has them all.
 MAX_ERRORS = 5
 
 
@@ -125,8 +125,8 @@ def latency_rows(
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
     """Names left, numbers right."""
     table = Table(box=box.SIMPLE_HEAD, show_header=any(header), pad_edge=False)
-    for at, name in enumerate(header):
-        table.add_column(name, justify="right" if at else "left")
+    for column, name in enumerate(header):
+        table.add_column(name, justify="right" if column else "left")
     for row in rows:
         table.add_row(*row)
     Console(file=stream).print(table)

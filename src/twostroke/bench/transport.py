@@ -79,8 +79,8 @@ class LeanTransport(httpx.AsyncBaseTransport):
         """Send and wait for the headers.
 
         Raises:
-            httpx.ConnectError: Nobody listens there.
-            httpx.ConnectTimeout: Nobody answered in time.
+            httpx.ConnectError: No server listens there.
+            httpx.ConnectTimeout: No server answered in time.
             httpx.RemoteProtocolError: The answer is no HTTP, or ends before it is complete.
         """
         url = request.url
@@ -165,10 +165,10 @@ class _Connection(asyncio.Protocol):
     async def read(self, enough: int) -> list[Arrival]:
         """The body since the last call, once that is ``enough`` bytes or all; empty at its end.
 
-        Who has waited for long, as for a server that has stalled, gets what there is.
+        After ``PATIENCE_SECONDS``, as with a server that has stalled, it gives what there is.
         """
         self._enough = enough
-        hurry = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._settle_for_anything)
+        timer = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._settle_for_anything)
         try:
             while (
                 self._size < self._enough
@@ -177,7 +177,7 @@ class _Connection(asyncio.Protocol):
             ):
                 await self._wait()
         finally:
-            hurry.cancel()
+            timer.cancel()
         pieces, self._pieces, self._size = self._pieces, [], 0
         return pieces
 

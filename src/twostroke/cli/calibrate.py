@@ -70,7 +70,7 @@ def calibrate(
         measured = watched(engine, options.rounds, probe, probe.keep_busy)
     finally:
         engine.close()
-    found = fit(measured.steps, hardware, sheet, start, weights=weights)
+    fitted = fit(measured.steps, hardware, sheet, start, weights=weights)
     source = (
         f"twostroke calibrate on {platform.node() or '?'}: {config.model.model}, {hardware.name},"
         f" {weights}"
@@ -86,12 +86,12 @@ def calibrate(
         torch=probe.torch,
         date=datetime.now(UTC).date().isoformat(),
     )
-    write(options.output, as_toml(found, source, measured.speed, on), "--output")
+    write(options.output, as_toml(fitted, source, measured.speed, on), "--output")
     if options.steps is not None:
-        write(options.steps, steps_csv(measured.steps, found.estimates), "--steps")
+        write(options.steps, steps_csv(measured.steps, fitted.estimates), "--steps")
     print(f"measured on {on.describe()}", file=sys.stderr)
     print(
-        f"median error {found.median_error:.1%} over {len(found.estimates)} kinds of steps; wrote"
+        f"median error {fitted.median_error:.1%} over {len(fitted.estimates)} kinds of steps; wrote"
         f" {options.output}"
     )
 

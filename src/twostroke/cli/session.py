@@ -122,9 +122,9 @@ class LocalSession:
         info, answer = self._client.info, fields.get("max_tokens")
         longest = min(info.max_model_len, info.num_blocks * info.block_size)
         usual = longest - (longest // 4 if answer is None else answer)
-        most = longest - (answer or 1)
+        prompt_room = longest - (answer or 1)
         return assemble(
-            self._template, self._client.tokenizer, messages, most=most, usual=usual
+            self._template, self._client.tokenizer, messages, most=prompt_room, usual=usual
         ).report.dropped_turns
 
     def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[str]:

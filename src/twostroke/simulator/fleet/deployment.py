@@ -198,7 +198,8 @@ def describe(deployment: Deployment, options: DeploymentOptions) -> str:
     kept = f"{format_decimal_bytes(states)} of recurrent states, " if states else ""
     return (
         f"{options.model} on {replicas}{options.tp} x {deployment.hardware.title}; on each device "
-        f"{format_decimal_bytes(deployment.weight_bytes)} of {cost.weights.name} weights, {kept}{cache}"
+        f"{format_decimal_bytes(deployment.weight_bytes)} of {cost.weights.name} weights,"
+        f" {kept}{cache}"
     )
 
 
