@@ -182,7 +182,7 @@ class Visitor:
         finally:
             writer.close()
 
-    # ---- those that send nonsense -------------------------------------------------------
+    # ---- those that send nonsense ----------------------------------------------------------------
 
     async def send_nonsense(self) -> None:
         """What is wrong in itself; the answer is a 4xx in OpenAI's shape."""

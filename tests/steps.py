@@ -60,10 +60,12 @@ class StepDriver:
         self._released = []
         for request_id, count in counts.items():
             request, blocks = self.requests[request_id], self.blocks[request_id]
-            known = len(blocks)
+            num_blocks = len(blocks)
             needed = -(-(request.num_computed_tokens + count) // self.executor.info.block_size)
-            blocks += [self._free.pop() for _ in range(needed - known)]
-            plan.add(ScheduledRequest(request, request.num_computed_tokens, count, blocks, known))
+            blocks += [self._free.pop() for _ in range(needed - num_blocks)]
+            plan.add(
+                ScheduledRequest(request, request.num_computed_tokens, count, blocks, num_blocks)
+            )
         return plan
 
     def step(

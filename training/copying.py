@@ -58,9 +58,8 @@ def give_copying_heads(model: LlamaForCausalLM, seed: int) -> None:
     basis = torch.linalg.qr(torch.randn(half - 1, 2 * rank, generator=generator))[
         0
     ].T  # orthonormal rows
-    own_token, mark = torch.zeros(
-        2, head_dim, hidden, device=embedding.device
-    )  # each [head_dim, hidden]
+    # Each [head_dim, hidden].
+    own_token, mark = torch.zeros(2, head_dim, hidden, device=embedding.device)
     own_token[:rank, 1:half], mark[:rank, 1:half] = basis[:rank], basis[rank:]
     first, second = (layer.self_attn for layer in model.model.layers[:2])
     turns = head_dim // 2

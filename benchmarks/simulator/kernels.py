@@ -212,9 +212,8 @@ def fit_prefill(rows: Sequence[tuple[AttentionRow, HardwareSheet]]) -> Attention
     def seconds(row: AttentionRow, hardware: HardwareSheet, values: dict[str, float]) -> float:
         return prefill_seconds(row, hardware, AttentionEfficiency(**values))
 
-    few = [
-        (row, hardware) for row, hardware in rows if row.batch <= 32
-    ]  # more prompts than that share no step
+    # More prompts than that share no step.
+    few = [(row, hardware) for row, hardware in rows if row.batch <= 32]
     return AttentionEfficiency(**fit(few, seconds, PREFILL_SPACE, sample=SAMPLE // 2))
 
 

@@ -130,7 +130,7 @@ def test_where_it_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_one_error(tmp_path: Path) -> None:
-    """Closing writes what is left once more; that must not bury what was said."""
+    """Closing writes what is left once more; that must not hide the first error."""
     path = tmp_path / "out"
     results = ResultsFile(path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -72,18 +72,18 @@ async def test_every_line_has_its_answer(tmp_path: Path) -> None:
 
 
 async def test_so_many_at_once_and_no_more(tmp_path: Path) -> None:
-    under_way, most = 0, 0
+    under_way, max_under_way = 0, 0
 
     async def handler(_: httpx.Request) -> httpx.Response:
-        nonlocal under_way, most
+        nonlocal under_way, max_under_way
         under_way += 1
-        most = max(most, under_way)
+        max_under_way = max(max_under_way, under_way)
         await asyncio.sleep(0.002)
         under_way -= 1
         return completion()
 
     await run(tmp_path / "out", handler, lines(20), concurrency=4)
-    assert most == 4
+    assert max_under_way == 4
 
 
 async def test_failures_are_lines_and_end_nothing(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_what_is_no_url(url: str) -> None:
         remote_client(url, None)
 
 
-async def test_where_nobody_answers() -> None:
+async def test_where_no_server_answers() -> None:
     async with remote_client("http://127.0.0.1:9/v1/", "key") as http:
         assert http.headers["authorization"] == "Bearer key"
         assert str(http.base_url) == "http://127.0.0.1:9"
@@ -198,7 +198,7 @@ async def test_where_nobody_answers() -> None:
 
 
 class Clock:
-    """Time passes only where somebody sleeps."""
+    """Time passes only in sleep."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.pauses = 1000.0, list[float]()

@@ -43,8 +43,8 @@ def test_bytes_one_by_one_and_fed_one_by_one() -> None:
     first, second = (BODY.index(b"\n", BODY.index(event)) for event in (FIRST, SECOND))
     record = RequestRecord()
     reader = EventReader(record, 100.0)
-    for at in range(len(BODY)):
-        assert reader.feed([(100.0 + at, BODY[at : at + 1])])
+    for index in range(len(BODY)):
+        assert reader.feed([(100.0 + index, BODY[index : index + 1])])
     reader.end()
     assert record == RequestRecord(
         input_len=3, output_len=2, ttft=first, itls=[second - first], e2el=second, counted=True

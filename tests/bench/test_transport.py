@@ -85,7 +85,7 @@ async def test_a_stream_that_is_not_read_to_its_end_does_not_leak_into_the_next_
     assert server.num_connections == 2
 
 
-async def test_nobody_listens() -> None:
+async def test_no_server_listens() -> None:
     listening = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     listening.close()
@@ -107,12 +107,12 @@ async def test_times_are_those_of_arrival_though_reading_is_late() -> None:
         late = time.perf_counter()
         read = [some async for some in arrivals(response)]
     assert [[piece for _, piece in some] for some in read] == [[b"one", b"two", b"t", b"hree"]]
-    times = [at for at, _ in read[0]]
+    times = [time_ for time_, _ in read[0]]
     _, *written = server.written
     # Each came after it was written and before the next one was.
     assert all(
-        before <= at <= after
-        for before, at, after in zip(written, times, [*written[1:], late - 0.01])
+        before <= time_ <= after
+        for before, time_, after in zip(written, times, [*written[1:], late - 0.01])
     )
 
 

@@ -208,5 +208,5 @@ def test_without_pilot_a_random_checkpoint_stands_in(monkeypatch: pytest.MonkeyP
         ),
     ],
 )
-def test_a_record_does_not_tell_where_things_lie(command: str, expected: str) -> None:
+def test_a_record_has_no_paths_of_the_machine(command: str, expected: str) -> None:
     assert shown(command) == expected

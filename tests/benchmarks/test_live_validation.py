@@ -37,16 +37,16 @@ def test_sessions_find_what_their_turns_share() -> None:
         prefix_len=64,
         rate=1000.0,
     )
-    engine, found = play(options)
+    engine, results = play(options)
     engine.close()
-    assert [result.number for result in found] == list(range(6))
-    assert found[0].cached_tokens == 0
+    assert [result.number for result in results] == list(range(6))
+    assert results[0].cached_tokens == 0
     # A later turn finds the system prompt and the turns before it, the last answer's last token
     # aside.
     for number in (1, 2, 4, 5):
-        known = found[number].prompt_tokens - 20
-        assert (known - 1) // 16 * 16 <= found[number].cached_tokens <= known
-        assert found[number].arrival >= found[number - 1].finish
+        shared_tokens = results[number].prompt_tokens - 20
+        assert (shared_tokens - 1) // 16 * 16 <= results[number].cached_tokens <= shared_tokens
+        assert results[number].arrival >= results[number - 1].finish
 
 
 def test_a_closed_loop_keeps_its_clients_busy() -> None:
@@ -58,11 +58,11 @@ def test_a_closed_loop_keeps_its_clients_busy() -> None:
         input_len=10,
         output_len=4,
     )
-    engine, found = play(options)
+    engine, results = play(options)
     steps = engine.recorder.events()
     engine.close()
-    assert len(found) == 9 and all(
-        result.arrival <= result.first_token <= result.finish for result in found
+    assert len(results) == 9 and all(
+        result.arrival <= result.first_token <= result.finish for result in results
     )
     assert max(event.num_running for event in steps) <= 3
 
@@ -102,21 +102,21 @@ def test_which_runs_count_depends_on_the_machine_alone() -> None:
         return LiveRun([], (0, 1), others, slower, 1.0, [slower])
 
     runs = [made(1.5), made(0.95), made(1.0)]
-    found = counted_runs(lambda attempt: runs[attempt], held=True)
-    assert [(run.slower, run.attempts) for run in found] == [(0.95, 2)]
-    found = counted_runs(lambda attempt: runs[attempt], held=False)
+    counted = counted_runs(lambda attempt: runs[attempt], held=True)
+    assert [(run.slower, run.attempts) for run in counted] == [(0.95, 2)]
+    counted = counted_runs(lambda attempt: runs[attempt], held=False)
     # Beside an average, all that are like it.
-    assert [(run.slower, run.attempts) for run in found] == [
+    assert [(run.slower, run.attempts) for run in counted] == [
         (0.95, 3),
         (1.0, 3),
     ]
     runs = [made(1.5), made(0.95), made(1.5), made(1.4), made(1.3), made(1.2)]
-    found = counted_runs(lambda attempt: runs[attempt], held=True, wanted=2)
+    counted = counted_runs(lambda attempt: runs[attempt], held=True, wanted=2)
     # Disturbed ones do not outvote it.
-    assert [(run.slower, run.attempts) for run in found] == [(0.95, 6)]
+    assert [(run.slower, run.attempts) for run in counted] == [(0.95, 6)]
     runs = [made(1.5), made(1.2), made(1.0, others=0.5)]
-    found = counted_runs(lambda attempt: runs[attempt], held=True)
-    assert [(run.slower, run.attempts) for run in found] == [(1.5, 3), (1.2, 3), (1.0, 3)]
+    counted = counted_runs(lambda attempt: runs[attempt], held=True)
+    assert [(run.slower, run.attempts) for run in counted] == [(1.5, 3), (1.2, 3), (1.0, 3)]
 
 
 def test_the_machine_is_watched_while_a_workload_runs() -> None:
@@ -125,11 +125,11 @@ def test_the_machine_is_watched_while_a_workload_runs() -> None:
         workload="random", num_requests=3, rate=10.0, input_len=10, output_len=4
     )
     probe = SpeedProbe()
-    found = watched_run(engine, make_workload(options).workload, "test", probe, Speed(*probe()))
+    run = watched_run(engine, make_workload(options).workload, "test", probe, Speed(*probe()))
     engine.close()
-    assert len(found.results) == 3 and found.steps == (0, len(engine.recorder.events()))
-    assert len(found.looks) >= 3 and all(look > 0 for look in found.looks)  # before, within, after
-    assert set(found.state()) == {"disturbed", "others", "slower", "memory", "attempts", "looks"}
+    assert len(run.results) == 3 and run.steps == (0, len(engine.recorder.events()))
+    assert len(run.looks) >= 3 and all(look > 0 for look in run.looks)  # before, within, after
+    assert set(run.state()) == {"disturbed", "others", "slower", "memory", "attempts", "looks"}
 
 
 def test_the_workloads_are_five_and_each_machine_gets_its_pace() -> None:
@@ -148,7 +148,7 @@ def test_figures() -> None:
     assert live_report.ttfts(results) == pytest.approx([0.5, 0.2])
     assert live_report.tpots(results) == pytest.approx([0.1, 0.1])
     case = live_report.Case("m", "w", [results, results], results_of([[0, 0.0, 0.6, 1.6, 10, 11]]))
-    assert case.pair(lambda found: found[0].ttft).error == pytest.approx(0.2)
+    assert case.pair(lambda run: run[0].ttft).error == pytest.approx(0.2)
     assert case.apart(live_report.throughput) == 0
     assert live_report.percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert live_report.percentile([float(value) for value in range(1, 21)], 0.95) == 19.0

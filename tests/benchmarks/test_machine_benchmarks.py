@@ -51,19 +51,19 @@ def test_points_are_drawn(tmp_path: Path) -> None:
 
 
 def test_a_servers_memory_is_read_with_its_cache_in_use(checkpoint: Path) -> None:
-    found = memory.measure(checkpoint, 2**24, None)
-    assert found.weights == ModelConfig.from_folder(checkpoint).weight_bytes(2)
-    assert 50e6 < found.healthy <= found.peak
-    assert found.loaded - found.healthy > 2**23  # pages of the cache are there now
-    assert found.beside == found.loaded - found.weights - 2**24
+    resident = memory.measure(checkpoint, 2**24, None)
+    assert resident.weights == ModelConfig.from_folder(checkpoint).weight_bytes(2)
+    assert 50e6 < resident.healthy <= resident.peak
+    assert resident.loaded - resident.healthy > 2**23  # pages of the cache are there now
+    assert resident.beside == resident.loaded - resident.weights - 2**24
 
 
 def test_coarser_weights_diverge_more(checkpoint: Path) -> None:
     torch.manual_seed(0)
     passage = quantization.Passage([5, 300, 310, 17, 4, 290, 12, 9], 0)
-    found = quantization.errors(checkpoint, [passage], False)
-    assert found["bfloat16"].divergence == 0 and found["bfloat16"].same == 1
-    assert 0 < found["int8"].divergence < found["int4"].divergence <= found["int4"].worst
+    errors = quantization.errors(checkpoint, [passage], False)
+    assert errors["bfloat16"].divergence == 0 and errors["bfloat16"].same == 1
+    assert 0 < errors["int8"].divergence < errors["int4"].divergence <= errors["int4"].worst
     judged = quantization.errors(checkpoint, [quantization.Passage(passage.ids, 5)], True)
     vocabulary = ModelConfig.from_folder(checkpoint).vocab_size
     # Random weights know nothing.

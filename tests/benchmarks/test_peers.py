@@ -22,12 +22,12 @@ def test_figures_are_medians_and_steps_those_in_which_all_decode() -> None:
     # The second request starts late: until then the first one's gaps are short.
     one = Round([[1.0, 1.1, 1.2, 3.2, 5.2], [2.2, 4.2, 6.2, 8.2, 10.2]], [[7] * 5, [8] * 5])
     other = Round(one.times, [[7] * 5, [9] * 5])
-    found = figures([one, one], [other, other])
-    assert found.step == pytest.approx(2000)
-    assert found.ttft == pytest.approx(1600)
-    assert found.tpot == pytest.approx(1e3 * (4.2 / 4 + 2.0) / 2)
-    assert found.throughput == pytest.approx(10 / 10.2)
-    assert found.agreement == 0.5
+    medians = figures([one, one], [other, other])
+    assert medians.step == pytest.approx(2000)
+    assert medians.ttft == pytest.approx(1600)
+    assert medians.tpot == pytest.approx(1e3 * (4.2 / 4 + 2.0) / 2)
+    assert medians.throughput == pytest.approx(10 / 10.2)
+    assert medians.agreement == 0.5
 
 
 def test_verdicts_compare_with_the_best_peer() -> None:
@@ -89,7 +89,7 @@ def test_the_overview_reads_what_the_other_benchmarks_record() -> None:
     assert "| 3.00 | >= 2.5 | met |" in many
     peer = {
         "name": "vLLM 0.33",
-        "runs": {at: [{"output_throughput": 1000.0}] for at in ("16", "64")},
+        "runs": {clients: [{"output_throughput": 1000.0}] for clients in ("16", "64")},
     }
     few, _ = overview.over_http({**record, "peer": peer})
     assert "| 1400 | vLLM 0.33: 1000 | 1.40 | >= 2.5 | MISSED |" in few
@@ -117,11 +117,11 @@ def test_a_peer_over_http_gets_the_same_load_in_turn(
         )
     record = json.loads((tmp_path / "http_throughput_10m.json").read_text())
     assert set(record["runs"]) == set(record["peer"]["runs"]) == {"2"}
-    own, theirs = (
+    own_speed, theirs = (
         runs["2"][0]["output_throughput"] for runs in (record["runs"], record["peer"]["runs"])
     )
     text = (tmp_path / "http_throughput_10m.md").read_text()
-    assert "against it, in turn" in text and f"| {own / theirs:.2f}x of {theirs:g} |" in text
+    assert "against it, in turn" in text and f"| {own_speed / theirs:.2f}x of {theirs:g} |" in text
 
 
 def test_a_worker_answers_with_the_tokens_of_every_request(
@@ -131,14 +131,14 @@ def test_a_worker_answers_with_the_tokens_of_every_request(
     with running(own_systems(folder, 1, ["bf16"]), tmp_path) as (worker,):
         assert worker.about["name"] == "twostroke"
         prompts = [[5, 9, 70], [3, 11, 42, 8]]
-        found = worker.run(prompts, 6)
+        whole = worker.run(prompts, 6)
         assert (
-            [len(times) for times in found.times]
-            == [len(tokens) for tokens in found.tokens]
+            [len(times) for times in whole.times]
+            == [len(tokens) for tokens in whole.tokens]
             == [6, 6]
         )
-        assert all(0 < a <= b for times in found.times for a, b in pairwise(times))
-        assert worker.run(prompts[1:], 6).tokens == found.tokens[1:]
+        assert all(0 < a <= b for times in whole.times for a, b in pairwise(times))
+        assert worker.run(prompts[1:], 6).tokens == whole.tokens[1:]
 
 
 def test_a_worker_that_ends_is_an_error_with_its_log(tmp_path: Path) -> None:

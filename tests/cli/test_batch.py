@@ -238,7 +238,7 @@ class Batch:
         self._out = out
 
     def signal_after(self, lines: int, number: signal.Signals) -> tuple[int, str]:
-        """Its exit code and what it said, once it was signalled behind so many answers."""
+        """Its exit code and its errors, after a signal behind so many answers."""
         try:
             wait_until(
                 lambda: self._out.exists() and self._out.read_bytes().count(b"\n") >= lines, 60

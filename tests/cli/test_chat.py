@@ -45,10 +45,10 @@ class EchoSession:
         return 0
 
     def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[str]:
-        raise AssertionError("nobody asks")
+        raise AssertionError("not called")
 
     def close(self) -> None:
-        raise AssertionError("nobody asks")
+        raise AssertionError("not called")
 
 
 def converse(

@@ -37,7 +37,7 @@ def children_cpu_seconds() -> float:
 
 def test_help_is_fast_and_loads_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom twostroke.cli.main import build_app, run\ntry: run(['--help'])\nexcept SystemExit:"
+        "import sys\nfrom twostroke.cli.main import run\ntry: run(['--help'])\nexcept SystemExit:"
         " pass\nheavy = {'torch', 'fastapi', 'uvicorn', 'transformers', 'tokenizers', 'httpx'} &"
         " set(sys.modules)\nassert not heavy, heavy"
     )

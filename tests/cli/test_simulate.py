@@ -88,7 +88,7 @@ def test_notes_of_a_sweep_name_their_runs(capsys: pytest.CaptureFixture[str]) ->
     )
 
 
-def test_nobody_waits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_request_waits(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", "--num-requests", "2", "--rate", "0.01"]) == 0
     assert "none waits" in capsys.readouterr().out
 

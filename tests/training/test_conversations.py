@@ -33,12 +33,14 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.mark.parametrize("progress", STAGES)
-def test_nobody_asks_a_held_out_phrasing(
+def test_no_held_out_phrasing_is_asked(
     bank: Bank, builder: ConversationBuilder, progress: float
 ) -> None:
     rng = random.Random(1)
     conversations = [builder.build(rng, progress) for _ in range(300)]
-    asked = {phrasing_key(m.content) for each in conversations for m in each.messages}
+    asked = {
+        phrasing_key(m.content) for conversation in conversations for m in conversation.messages
+    }
     trained = {phrasing_key(question) for item in bank.items for question in item.questions}
     assert len(bank.held_out_keys) > 100 and len(asked & trained) > 10
     assert not asked & bank.held_out_keys

@@ -56,7 +56,7 @@ def test_the_chooser_reads_the_state_where_the_answer_begins() -> None:
         ]
         batch = collate(rows)
         _, hidden = text_loss(model, batch)
-        found: torch.Tensor = chooser(model, batch, hidden, wanted)
-        return found.item()
+        cross_entropy: torch.Tensor = chooser(model, batch, hidden, wanted)
+        return cross_entropy.item()
 
     assert loss(6, 1) == loss(7, 2) > 0
