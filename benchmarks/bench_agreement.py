@@ -27,7 +27,7 @@ import cyclopts
 import httpx
 
 from benchmarks import make_checkpoint
-from benchmarks.environment import OtherPrograms, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
 from benchmarks.server import running_server
 from twostroke.model_spec.model_files import resolve_model
 
@@ -358,13 +358,9 @@ def write(
     runs: Mapping[str, Sequence[dict[str, float]]], text: str, where: dict[str, Any], file: Path
 ) -> None:
     """``file`` with .json for every round, with .md to read."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    results = {**where, "rounds": {"twostroke": runs["ours"], "aiperf": runs["theirs"]}}
-    file.with_suffix(".json").write_text(json.dumps(results, indent=2) + "\n")
-    version = f"- AIPerf {where['aiperf']}\n"
-    file.with_suffix(".md").write_text(
-        f"# Two clients, one server\n\n{environment_text(where)}{version}\n{text}\n"
-    )
+    record = {**where, "rounds": {"twostroke": runs["ours"], "aiperf": runs["theirs"]}}
+    about = f"{environment_text(where)}- AIPerf {where['aiperf']}\n"
+    write_record(file, "Two clients, one server", f"{about}\n{text}", record)
 
 
 def run_client(command: Sequence[str], log: Path, **environment: str) -> None:

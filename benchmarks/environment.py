@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -110,6 +111,19 @@ def commit() -> str:
 def _git(*arguments: str) -> str:
     command = ("git", "-C", str(ROOT), *arguments)
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def write_record(path: Path, title: str, text: str, record: dict[str, Any]) -> None:
+    """Write ``path`` with .json for every figure, and with .md to read.
+
+    Args:
+        path: File without its ending; folders above it are made.
+        text: Markdown behind the title.
+        record: With what ``environment`` gave, on its own level or below.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_name(f"{path.name}.json").write_text(json.dumps(record, indent=2) + "\n")
+    path.with_name(f"{path.name}.md").write_text(f"# {title}\n\n{text}\n")
 
 
 def cpu_model() -> str:

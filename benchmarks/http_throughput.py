@@ -24,7 +24,7 @@ from typing import Any
 import cyclopts
 
 from benchmarks import make_checkpoint
-from benchmarks.environment import OtherPrograms, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
 from benchmarks.server import running_server
 
 RESULTS = Path(__file__).parent / "results"
@@ -106,13 +106,11 @@ def main(
     print(text, flush=True)
     command_line = shlex.join(["python", "-m", "benchmarks.http_throughput", *sys.argv[1:]])
     where = environment(command_line, other_programs.share())
-    out.mkdir(parents=True, exist_ok=True)
-    stem = f"http_throughput_{Path(model).name}"
-    (out / f"{stem}.json").write_text(
-        json.dumps({**where, "runs": runs, "peer": peer}, indent=2) + "\n"
-    )
-    (out / f"{stem}.md").write_text(
-        f"# Throughput over HTTP\n\n{environment_text(where)}\n{text}\n"
+    write_record(
+        out / f"http_throughput_{Path(model).name}",
+        "Throughput over HTTP",
+        f"{environment_text(where)}\n{text}",
+        {**where, "runs": runs, "peer": peer},
     )
 
 

@@ -25,7 +25,7 @@ import cyclopts
 import httpx
 
 from benchmarks import make_checkpoint
-from benchmarks.environment import OtherPrograms, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
 from benchmarks.server import DEADLINE, ServerFailedError, running_server
 
 RESULTS = Path(__file__).parent / "results"
@@ -131,7 +131,6 @@ def describe(name: str, starts: list[Start]) -> str:
 
 
 def _write(starts_by_model: dict[str, list[Start]], where: dict[str, Any], folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     models = {
         name: {
             "healthy": [s.healthy for s in starts],
@@ -139,12 +138,10 @@ def _write(starts_by_model: dict[str, list[Start]], where: dict[str, Any], folde
         }
         for name, starts in starts_by_model.items()
     }
-    results = {**where, "targets_seconds": TARGETS, "seconds": models}
-    (folder / "startup.json").write_text(json.dumps(results, indent=2) + "\n")
     lines = "\n".join(f"- {describe(name, starts)}" for name, starts in starts_by_model.items())
-    (folder / "startup.md").write_text(
-        f"# Start-up, measured\n\n{environment_text(where)}\n{lines}\n"
-    )
+    record = {**where, "targets_seconds": TARGETS, "seconds": models}
+    text = f"{environment_text(where)}\n{lines}"
+    write_record(folder / "startup", "Start-up, measured", text, record)
 
 
 if __name__ == "__main__":

@@ -90,34 +90,12 @@ def system_cases(bank: Bank, rng: random.Random) -> list[Case]:
     for item, q in _questions(items, rng, PER_SUITE):
         system = Message("system", wording(prompts.NEUTRAL))
         cases.append(Case("system prompt, neutral", item.id, (system, _user(q)), item.answer))
-    for item, q in _questions(items, rng, PER_SUITE):
-        word = prompts.draw_word(rng, words, held_out=True)
-        system = Message("system", wording(prompts.BEGIN).format(word) + ".")
-        cases.append(
-            Case(
-                "system prompt, begin with a word",
-                item.id,
-                (system, _user(q)),
-                item.answer,
-                "answer",
-                "begin",
-                word,
-            )
-        )
-    for item, q in _questions(items, rng, PER_SUITE):
-        word = prompts.draw_word(rng, words, held_out=True)
-        system = Message("system", wording(prompts.END).format(word) + ".")
-        cases.append(
-            Case(
-                "system prompt, end with a word",
-                item.id,
-                (system, _user(q)),
-                item.answer,
-                "answer",
-                "end",
-                word,
-            )
-        )
+    for rule, wordings in (("begin", prompts.BEGIN), ("end", prompts.END)):
+        suite = f"system prompt, {rule} with a word"
+        for item, q in _questions(items, rng, PER_SUITE):
+            word = prompts.draw_word(rng, words, held_out=True)
+            messages = (Message("system", wording(wordings).format(word) + "."), _user(q))
+            cases.append(Case(suite, item.id, messages, item.answer, "answer", rule, word))
     for _ in range(PER_SUITE):
         name = prompts.draw_name(rng, held_out=True)
         system = Message("system", wording(prompts.NAME).format(name))

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.environment import environment_text
+from benchmarks.environment import environment_text, write_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +61,8 @@ def keep_recorded(claims: Sequence[Claim], folder: Path) -> list[Claim]:
 
 def write_claims(claims: Sequence[Claim], where: dict[str, Any], folder: Path) -> None:
     """``claims.json`` with every figure, ``claims.md`` to read."""
-    folder.mkdir(parents=True, exist_ok=True)
-    results = {**where, "claims": [asdict(claim) for claim in claims]}
-    (folder / "claims.json").write_text(json.dumps(results, indent=2) + "\n")
+    record = {**where, "claims": [asdict(claim) for claim in claims]}
     rows = [f"| {c.claim} | {c.measured}{c.verdict()} | {c.conditions} |" for c in claims]
     table = "\n".join(("| claim | measured | conditions |", "|---|---|---|", *rows))
-    (folder / "claims.md").write_text(f"# Claims, measured\n\n{environment_text(where)}\n{table}\n")
+    text = f"{environment_text(where)}\n{table}"
+    write_record(folder / "claims", "Claims, measured", text, record)
