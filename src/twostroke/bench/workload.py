@@ -56,7 +56,7 @@ class LognormalLength:
         return cls(low, sigma, longest)
 
     def mean_after_cut(self) -> float:
-        """Mean of min(X, longest), X lognormal: what lies below the cut, and the cut for the rest."""
+        """Mean of min(X, longest), X lognormal: what is below the cut, the cut for the rest."""
         normal, cut = NormalDist(), (math.log(self.longest) - self.mu) / self.sigma
         return self.mean * normal.cdf(cut - self.sigma) + self.longest * (1 - normal.cdf(cut))
 
