@@ -44,9 +44,8 @@ def tiny_config(model_type: str, **changes: Any) -> dict[str, Any]:
 def random_tensors(
     raw: dict[str, Any], seed: int = 0, dtype: torch.dtype = torch.float32, std: float = 0.3
 ) -> dict[str, torch.Tensor]:
-    """Every tensor that the checkpoint of ``raw`` must hold.
-
-    Norms lie around 1, so that a forgotten one is noticed.
+    """Every tensor the checkpoint of ``raw`` must hold. Norms lie around 1, so that forgetting one
+    is noticed.
     """
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
@@ -63,9 +62,8 @@ def write_checkpoint(
     tensors: dict[str, torch.Tensor] | None = None,
     shards: int = 1,
 ) -> Path:
-    """Write ``config.json`` and safetensors files (with an index if several).
-
-    Weights are random by default.
+    """Write ``config.json`` and one or several safetensors files (with an index); random weights by
+    default.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(raw))

@@ -16,7 +16,8 @@ INSTRUCTION_SETS = ("avx512", "avxvnni", "avx2", "generic")
 
 @contextmanager
 def selected(instruction_set: str) -> Iterator[bool]:
-    """Runs this build for what is loaded meanwhile; false where that cannot be.
+    """Runs this build meanwhile, for what is loaded meanwhile; false, and the one before runs on,
+    where that cannot be.
 
     Where the processor has no such instructions, they are done in software.
     """

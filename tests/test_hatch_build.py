@@ -1,4 +1,6 @@
-"""Protects: where the kernels cannot be compiled, the build goes on and says so once."""
+"""Protects: where the kernels cannot be compiled, the package is built without them and says so
+once.
+"""
 
 from __future__ import annotations
 

@@ -56,8 +56,9 @@ def test_half_a_line_is_taken_off(tmp_path: Path, missing: int) -> None:
     write(path, answer("a"), answer("b"))
     path.write_bytes(path.read_bytes()[:-missing])
     results = ResultsFile(path)
-    # Without its newline it is whole.
-    assert list(results.finished) == (["a", "b"] if missing == 1 else ["a"])
+    assert list(results.finished) == (
+        ["a", "b"] if missing == 1 else ["a"]
+    )  # without its newline it is whole
     results.append(answer("c"))
     results.close()
     assert written(path) == [*results.finished]
@@ -130,7 +131,7 @@ def test_where_it_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_one_error(tmp_path: Path) -> None:
-    """Closing writes what is left once more; that must not hide the first error."""
+    """Closing writes what is left once more; that must not bury what was said."""
     path = tmp_path / "out"
     results = ResultsFile(path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -1,4 +1,6 @@
-"""Protects: `twostroke bench offline` counts exactly and tells prefill from decode steps."""
+"""`twostroke bench offline`: counts are exact, whatever the batch size, and steps are told
+apart.
+"""
 
 from __future__ import annotations
 

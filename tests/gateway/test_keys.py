@@ -72,7 +72,9 @@ def test_a_revoked_key_says_so(tmp_path: Path) -> None:
 
 
 def test_every_key_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time of an answer must not show a key's place in the list, or its right beginning."""
+    """The time of an answer must not tell how far down the list a key stands, or how much of it was
+    right.
+    """
     compared: list[bool] = []
     original = hmac.compare_digest
 

@@ -1,4 +1,6 @@
-"""Protects: rate limits count alike in memory and Redis, end in time, and fail closed."""
+"""Rate limits: counted in memory and in a (fake) Redis alike, released in time, refused when nobody
+can count.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,9 @@ async def test_a_prompt_that_never_ran_is_given_back(limits: MakeLimits, storage
 
 
 async def test_what_goes_beyond_the_limit_is_counted_too(limits: MakeLimits, storage: str) -> None:
-    """Each server counts only what runs on it; an overdrawn key waits for the next minute."""
+    """Of several servers, each knows what runs on it alone; whoever has overdrawn waits for the
+    next minute.
+    """
     counting = limits(storage, tokens_per_minute=100)
     stream = Stream()
     counting.tally("overdrawn").watch(stream, 10)

@@ -1,4 +1,6 @@
-"""Protects: `twostroke serve` with keys: flags, banner, and refusals before loading."""
+"""`twostroke serve` with keys: its flags, its banner, and what it refuses before it loads
+anything.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,9 @@ def test_flags_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(twostroke.server.serve, "serve", lambda *arguments: calls.append(arguments))
     flags = [
-        "--api-key", "a", "--api-key", "b", "--api-key-file", "keys", "--metrics-without-key",
-        "--share-prefix-cache", "--requests-per-minute", "5", "--tokens-per-minute", "70",
-        "--served-model-name", "x", "--served-model-name", "y", "--policy", "fair",
-        "--fair-output-weight", "3", "--stall-timeout", "7",
+        "--api-key", "a", "--api-key", "b", "--api-key-file", "keys", "--metrics-without-key", "--share-prefix-cache",
+        "--requests-per-minute", "5", "--tokens-per-minute", "70", "--served-model-name", "x",
+        "--served-model-name", "y", "--policy", "fair", "--fair-output-weight", "3", "--stall-timeout", "7",
     ]  # fmt: skip
     assert run(["serve", *flags]) == 0
     config, _, load, gateway = calls[0]

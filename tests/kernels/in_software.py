@@ -54,8 +54,9 @@ def _library() -> Path | RuntimeError | None:
         FOLDER.mkdir(parents=True, exist_ok=True)
         for earlier in FOLDER.glob("*.so"):
             earlier.unlink(missing_ok=True)
-        # Another test process must not load half of it.
-        unfinished = library.with_suffix(f".{os.getpid()}")
+        unfinished = library.with_suffix(
+            f".{os.getpid()}"
+        )  # whoever else tests here must not load half of it
         hatch_build.compile_library(
             compiler, ROOT / hatch_build.SOURCES, unfinished, BUILDS, complete=True
         )

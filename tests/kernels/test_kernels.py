@@ -72,8 +72,9 @@ def test_linear_equals_pytorch_up_to_rounding(
     exact = x.double() @ weight.double().T + bias.double()
     torch.testing.assert_close(layer.wide(x).double(), exact, atol=1e-5, rtol=1e-5)
     rounded = exact.bfloat16()
-    # One unit in the last place of bfloat16.
-    torch.testing.assert_close(layer(x), rounded, atol=1e-2, rtol=8e-3)
+    torch.testing.assert_close(
+        layer(x), rounded, atol=1e-2, rtol=8e-3
+    )  # one unit in the last place of bfloat16
     torch.testing.assert_close(layer(x, residual), residual + rounded, atol=2e-2, rtol=1.6e-2)
 
 
@@ -181,8 +182,9 @@ def test_norm_rotation_and_activation_equal_pytorch(library: Library) -> None:
     assert isinstance(compiled, CompiledRotation)
     wanted = table.rotation(positions).apply(heads)
     torch.testing.assert_close(compiled.apply(heads[:, :4]), wanted[:, :4], atol=1e-2, rtol=8e-3)
-    # What is beside the rotated heads stays.
-    assert torch.equal(heads[:, 4], _random(3, 5, 32)[:, 4])
+    assert torch.equal(
+        heads[:, 4], _random(3, 5, 32)[:, 4]
+    )  # what is beside the rotated heads stays
 
 
 def test_peaks_equal_pytorch_and_are_the_first_of_equals(library: Library) -> None:

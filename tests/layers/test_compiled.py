@@ -1,4 +1,6 @@
-"""Protects: the compiled attention equals the plain reference, for every build and window."""
+"""Protects: the compiled attention equals the plain reference, for every instruction set, mix of
+lengths and window.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +139,9 @@ def test_chunks_change_no_bit(
     head_dim: int,
     window: int | None,
 ) -> None:
-    """Single rows and tiles of many add in the same order, whatever else is in a block."""
+    """One row at a time, and tiles of many, add in the same order; what else is in a block is not
+    looked at.
+    """
     generator = torch.Generator().manual_seed(2)
     length = 150
     q, k, v = (

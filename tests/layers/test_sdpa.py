@@ -17,7 +17,9 @@ WINDOWS: list[list[int | None]] = [[None, None], [5, 5], [None, 3], [1, 40]]
 
 
 class Requests:
-    """Random queries, keys and values, attended in arbitrary chunks through one paged cache."""
+    """Sequences of random queries, keys and values, attended in arbitrary chunks through one paged
+    cache.
+    """
 
     def __init__(
         self, lengths: list[int], heads: int, kv_heads: int, windows: list[int | None], seed: int
@@ -43,7 +45,9 @@ class Requests:
         self.done = [0] * len(lengths)
 
     def step(self, counts: dict[int, int], layer: int) -> dict[int, torch.Tensor]:
-        """Attend the next ``counts[r]`` tokens of each request in both layers; one layer's."""
+        """Attend the next ``counts[r]`` tokens of each request r in both layers; returns those of
+        ``layer``.
+        """
         rows = list(counts)
         spans = [(r, self.done[r], self.done[r] + counts[r]) for r in rows]
         positions = [np.arange(first, last) for _, first, last in spans]

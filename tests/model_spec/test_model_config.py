@@ -1,5 +1,3 @@
-"""Protects: config.json is read as each family means it, and what cannot be computed is refused."""
-
 from __future__ import annotations
 
 import json

@@ -246,12 +246,11 @@ def test_what_a_quantised_checkpoint_left_out_counts_in_full() -> None:
             "re:.*self_attn.*",
             {(name, at) for name in ("qkv", "attention_output") for at in (0, 1, 10)},
         ),
-        # And not of layer 10.
         (
             "ignored_layers",
             "model.layers.1.mlp.down_proj",
             {("mlp_down", 1)},
-        ),
+        ),  # and not of layer 10
         (
             "exclude_modules",
             "model.layers.1*.self_attn*",
@@ -262,12 +261,11 @@ def test_what_a_quantised_checkpoint_left_out_counts_in_full() -> None:
             "language_model.model.layers.10.mlp",
             {("mlp_gate_up", 10), ("mlp_down", 10)},
         ),
-        # The router of experts, not what ends in _proj.
         (
             "modules_to_not_convert",
             "mlp.gate",
             set(),
-        ),
+        ),  # the router of experts, not what ends in _proj
         ("modules_to_not_convert", "lm_head", set()),
     ],
 )
@@ -376,11 +374,10 @@ def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
     ("config", "changes"),
     [
         (configs.LLAMA_8B, {"hidden_size": 0}),
-        # Refused at once, not after a trillion layers.
         (
             configs.LLAMA_8B,
             {"num_hidden_layers": 10**12},
-        ),
+        ),  # refused at once, not after a trillion layers
         (configs.LLAMA_8B, {"num_hidden_layers": -1}),
         (configs.LLAMA_8B, {"num_attention_heads": 0}),
         (configs.LLAMA_8B, {"num_key_value_heads": 7}),

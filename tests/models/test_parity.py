@@ -1,4 +1,6 @@
-"""Protects: logits equal those of transformers on tiny random checkpoints, in chunks too."""
+"""Logits against transformers, on tiny random checkpoints: whole sequences and chunks through the
+paged cache.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Protects: rounded weights run and stay near what they round, or give one clear error."""
+"""Protects: rounded weights run end to end and stay near what they round; where they cannot work,
+one clear error.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def test_pilot_answers_with_int8_weights() -> None:
 
 
 def test_an_answer_does_not_depend_on_its_company(instruction_set: str) -> None:
-    """Also in bfloat16: kernels add in one order for any number of rows and any chunks."""
+    """Also in bfloat16: the kernels add in one order for any number of rows, and any cut of a
+    prompt.
+    """
     llm = LLM("pilot")
     questions = [
         "What is a KV cache?",

@@ -1,5 +1,3 @@
-"""Protects: masks leave exactly the tokens that may be drawn, and a row without any fails alone."""
-
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
@@ -34,7 +32,9 @@ def test_banned_tokens() -> None:
 
 
 def test_many_tokens_are_masked_as_few_are() -> None:
-    """Also where most or all are outside the vocabulary; the row beside is not touched."""
+    """Also where most of them, or all, are outside the vocabulary; the row beside is not
+    touched.
+    """
     few, many = [3, 1, 3], [3, 1, 3, *range(5, 5 + 2 * MANY_TOKENS)]
     for vocab in (5, 300):
         for tokens in (few, many):
@@ -52,7 +52,9 @@ def test_many_tokens_are_masked_as_few_are() -> None:
 
 
 def test_long_lists_never_become_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pairs of Python numbers cost 0.1 us per token of a list, row and step: seconds a step."""
+    """Pairs of Python numbers cost 0.1 us per token of a list, row and step: everybody's steps took
+    seconds.
+    """
     pairs: list[int] = []
     add = Pairs.add
 

@@ -1,5 +1,3 @@
-"""Protects: draws depend on seed and position alone, and are uniform and uncorrelated."""
-
 from __future__ import annotations
 
 import math
@@ -60,7 +58,9 @@ def test_it_is_splitmix64_at_a_counter(seed: int, position: int) -> None:
 
 
 def test_splitmix64_known_answer() -> None:
-    """The reference's first output for seed 0 (prng.di.unimi.it/splitmix64.c)."""
+    """The first output for seed 0 of the reference implementation
+    (prng.di.unimi.it/splitmix64.c).
+    """
     assert splitmix64_first_output(0) == 0xE220A8397B1DCDAF
 
 
@@ -81,11 +81,10 @@ def test_neighbours_are_uncorrelated() -> None:
     for a, b in (
         (values[:-1], values[1:]),  # neighbouring seeds
         (values[:, :-1], values[:, 1:]),  # neighbouring positions
-        # One seed up, one position back: would show streams shifted by one.
         (
             values[:-1, 1:],
             values[1:, :-1],
-        ),
+        ),  # one seed up, one position back: would show streams shifted by one
     ):
         correlation = float((a * b).mean() * 12)
         assert abs(correlation) < 4 / math.sqrt(a.size)

@@ -1,5 +1,3 @@
-"""Protects: the sampler draws what filters and temperature allow, with softmax's frequencies."""
-
 from __future__ import annotations
 
 import itertools
@@ -129,7 +127,9 @@ def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
     [({}, 20), ({"top_k": 8}, 8), ({"top_p": 0.999999}, 20), ({"temperature": 2.0}, 20)],
 )
 def test_frequencies_follow_softmax(params: dict[str, Any], kept: int) -> None:
-    """Over positions of a few seeds; bound: chi-square's mean plus four standard deviations."""
+    """Over positions of a few seeds; the bound is the mean of chi-square plus four standard
+    deviations.
+    """
     rows, passes = 500, 20
     logits = torch.randn(20, generator=torch.Generator().manual_seed(3))
     scaled = (logits / params.get("temperature", 1.0)).double()
@@ -234,7 +234,9 @@ EXTREMES: dict[str, list[Any]] = {
 
 
 def test_no_allowed_value_ends_the_step() -> None:
-    """A bad index in one row fails the pass for all; three such passes end the engine."""
+    """An index out of range in one row fails the pass for all, and three such passes in a row end
+    the engine.
+    """
     torch.manual_seed(0)
     rows = torch.stack(
         [torch.randn(32), 1e4 * torch.randn(32), torch.zeros(32), torch.full((32,), -torch.inf)]

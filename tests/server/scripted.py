@@ -130,8 +130,9 @@ class ScriptedStream:
             tell(self._usage)
 
     def listen(self, hear: Callable[[RequestOutput], None]) -> None:
-        # Kept: the event loop would not.
-        self._telling = asyncio.ensure_future(self._tell_all(hear))
+        self._telling = asyncio.ensure_future(
+            self._tell_all(hear)
+        )  # kept: the event loop would not
 
     async def _tell_all(self, hear: Callable[[RequestOutput], None]) -> None:
         async for output in self:

@@ -115,11 +115,10 @@ async def test_prompt_is_the_rendered_template() -> None:
 async def test_sampling_fields_reach_the_engine() -> None:
     engine = ScriptedEngine(scheduler_config=SchedulerConfig(policy="priority"))
     given = {
-        "n": 2, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.1,
-        "repetition_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.3, "seed": 7,
-        "max_tokens": 9, "min_tokens": 1, "stop_token_ids": [5], "ignore_eos": True,
-        "allowed_token_ids": [1, 2], "banned_token_ids": [3], "bad_words": ["x"],
-        "skip_special_tokens": False, "include_stop_str_in_output": True,
+        "n": 2, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.1,
+        "presence_penalty": 0.2, "frequency_penalty": 0.3, "seed": 7, "max_tokens": 9, "min_tokens": 1,
+        "stop_token_ids": [5], "ignore_eos": True, "allowed_token_ids": [1, 2], "banned_token_ids": [3],
+        "bad_words": ["x"], "skip_special_tokens": False, "include_stop_str_in_output": True,
     }  # fmt: skip
     await chat(
         engine, **given, stop="END", logit_bias={"4": 1.5}, priority=-1, cache_salt="me", user="u"

@@ -77,8 +77,9 @@ def test_steps_of_the_engine_are_measured_as_what_they_computed() -> None:
     assert not any(shape.since_prefill for shape in found if shape.prefill)
     assert all(step.seconds > 0 for step in steps)
     lone = [shape for shape in found if shape.decode_requests == 1 and not shape.prefill]
-    # Steps of nearly the same context are one kind.
-    assert 17 <= min(shape.decode_context for shape in lone) < 32
+    assert (
+        17 <= min(shape.decode_context for shape in lone) < 32
+    )  # steps of nearly the same context are one kind
 
 
 def test_pauses_are_waited_for_and_not_counted() -> None:
@@ -149,8 +150,9 @@ def test_runs_at_another_speed_are_made_again_and_do_not_count() -> None:
     assert found.speed == Speed(1e12, 1e10)
     assert found.left_out == 3  # two at the other speed, and the one in which it changed
     assert calls == 1 + found.runs
-    # Of the first scene, made again.
-    assert StepShape(0, 0, ((16, 0),), 1) in [step.shape for step in found.steps]
+    assert StepShape(0, 0, ((16, 0),), 1) in [
+        step.shape for step in found.steps
+    ]  # of the first scene, made again
 
 
 def test_a_scene_that_never_ran_at_the_usual_speed_still_counts() -> None:

@@ -1,4 +1,6 @@
-"""Protects: prompts fit, what goes first goes first, and reported numbers are the prompt's."""
+"""Prompts that fit: what stays, what goes first, and that the numbers reported are those of the
+prompt.
+"""
 
 from __future__ import annotations
 
@@ -413,7 +415,9 @@ def test_properties(
     order: str,
     most: int,
 ) -> None:
-    """Within budget, in order; system and last message whole; tokens counted; better first."""
+    """Never over the budget; order kept; system and last message intact; all tokens counted; better
+    ones first.
+    """
     chatted = [
         {"role": role, "content": f"<{i}>{text}</{i}>"} for i, (role, text) in enumerate(messages)
     ]

@@ -29,8 +29,9 @@ def byte_level() -> Backend:
     backend.train_from_iterator(
         TEXT, BpeTrainer(vocab_size=330, initial_alphabet=alphabet, special_tokens=SPECIAL)
     )
-    # Not special, with a space inside.
-    backend.add_tokens([AddedToken("<tool call>", normalized=False)])
+    backend.add_tokens(
+        [AddedToken("<tool call>", normalized=False)]
+    )  # not special, with a space inside
     return backend
 
 
@@ -41,7 +42,9 @@ def _sentencepiece_vocab() -> dict[str, int]:
 
 
 def byte_fallback() -> Backend:
-    """As Llama 2 and Gemma: sentencepiece, unknown characters as bytes, first space stripped."""
+    """As Llama 2 and Gemma: sentencepiece, with unknown characters as bytes, and the first space
+    stripped.
+    """
     backend = Backend(
         BPE(vocab=_sentencepiece_vocab(), merges=[], byte_fallback=True, unk_token="<unk>")
     )

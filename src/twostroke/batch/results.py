@@ -1,6 +1,5 @@
-"""The output file: what is finished, and new lines behind it.
-
-Every line is whole, or is recognised as one that is not.
+"""The output file: what is finished, and further lines behind it. Every line is whole, or is known
+not to be.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ class ResultsFile:
         try:
             self._file.close()
         except OSError:
-            # Closing writes what is left once more; the error that it cannot is raised already.
+            # Closing writes what is left once more; that it cannot be written has been said.
             if not self._failed:
                 raise
 

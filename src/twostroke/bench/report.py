@@ -17,7 +17,7 @@ from twostroke.bench.offline import OfflineResult
 from twostroke.observability.profile import COMPONENTS
 
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
-# Kinds of failures that the terminal lists; the JSON has them all.
+# Kinds of failures that are told apart on the terminal; the JSON has them all.
 MAX_ERRORS = 5
 
 
@@ -85,7 +85,9 @@ def print_profile(result: OfflineResult, stream: TextIO) -> None:
 
 
 def offline_report(result: OfflineResult, setting: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything, for a file: setting, metrics (step times in ms), each step (seconds)."""
+    """Everything, for a file: the setting, the metrics (step times in ms), and each step
+    (seconds).
+    """
     report: dict[str, Any] = {
         **setting,
         "num_requests": result.num_requests,
@@ -125,8 +127,8 @@ def latency_rows(
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
     """Names left, numbers right."""
     table = Table(box=box.SIMPLE_HEAD, show_header=any(header), pad_edge=False)
-    for column, name in enumerate(header):
-        table.add_column(name, justify="right" if column else "left")
+    for at, name in enumerate(header):
+        table.add_column(name, justify="right" if at else "left")
     for row in rows:
         table.add_row(*row)
     Console(file=stream).print(table)
@@ -141,7 +143,9 @@ def describe_failures(records: Sequence[RequestRecord]) -> list[str]:
 def serve_report(
     metrics: ServeMetrics, records: Sequence[RequestRecord], setting: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Everything, for a file: setting, metrics (latencies in ms), each request (seconds)."""
+    """Everything, for a file: the setting, the metrics (latencies in ms), and each request
+    (seconds).
+    """
     report: dict[str, Any] = {
         **setting,
         "duration": metrics.duration,

@@ -34,7 +34,8 @@ def calibrate(
     cache: CacheFlags | None = None,
     scheduler: SchedulerFlags | None = None,
 ) -> None:
-    """Measure short steps of the engine on this machine, and fit the simulator to them.
+    """Measure short steps of the live engine on this machine, and fit the simulator's coefficients
+    to them.
 
     Use the file with `twostroke simulate --gpu cpu --efficiencies FILE`, on the same model best.
     Nothing else should run meanwhile.
@@ -70,7 +71,7 @@ def calibrate(
         measured = watched(engine, options.rounds, probe, probe.keep_busy)
     finally:
         engine.close()
-    fitted = fit(measured.steps, hardware, sheet, start, weights=weights)
+    found = fit(measured.steps, hardware, sheet, start, weights=weights)
     source = (
         f"twostroke calibrate on {platform.node() or '?'}: {config.model.model}, {hardware.name},"
         f" {weights}"
@@ -86,12 +87,12 @@ def calibrate(
         torch=probe.torch,
         date=datetime.now(UTC).date().isoformat(),
     )
-    write(options.output, as_toml(fitted, source, measured.speed, on), "--output")
+    write(options.output, as_toml(found, source, measured.speed, on), "--output")
     if options.steps is not None:
-        write(options.steps, steps_csv(measured.steps, fitted.estimates), "--steps")
+        write(options.steps, steps_csv(measured.steps, found.estimates), "--steps")
     print(f"measured on {on.describe()}", file=sys.stderr)
     print(
-        f"median error {fitted.median_error:.1%} over {len(fitted.estimates)} kinds of steps; wrote"
+        f"median error {found.median_error:.1%} over {len(found.estimates)} kinds of steps; wrote"
         f" {options.output}"
     )
 

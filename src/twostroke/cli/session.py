@@ -38,7 +38,8 @@ class Session(Protocol):
         """The pieces of what follows ``prompt``."""
 
     def surplus(self, messages: Sequence[Message], fields: Mapping[str, Any]) -> int:
-        """How many of the oldest turns ``chat`` has no room for; 0 if only trying can show it.
+        """How many of the oldest turns must go before ``chat`` has room for an answer; 0 if only
+        trying can tell.
 
         Raises:
             RequestTooLargeError: Without any turn, the system prompt and the last message are too
@@ -122,9 +123,9 @@ class LocalSession:
         info, answer = self._client.info, fields.get("max_tokens")
         longest = min(info.max_model_len, info.num_blocks * info.block_size)
         usual = longest - (longest // 4 if answer is None else answer)
-        prompt_room = longest - (answer or 1)
+        most = longest - (answer or 1)
         return assemble(
-            self._template, self._client.tokenizer, messages, most=prompt_room, usual=usual
+            self._template, self._client.tokenizer, messages, most=most, usual=usual
         ).report.dropped_turns
 
     def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[str]:

@@ -101,18 +101,18 @@ def report(scenario: Scenario, output: OutputOptions) -> None:
         write_files([], earlier, earlier, output)
         return
     scenarios, left_out = fitting(scenarios)
-    runs, own_runs, interrupted = run_all(scenarios, output)
+    runs, own, interrupted = run_all(scenarios, output)
     here = [note for run in runs for note in _other_machine(run)]
-    for note in dict.fromkeys([*left_out, *notes_of(own_runs), *here]):
+    for note in dict.fromkeys([*left_out, *notes_of(own), *here]):
         print(f"note: {note}", file=sys.stderr)
     if interrupted:
         print("interrupted: this is what there is so far", file=sys.stderr)
-    fields = [*earlier, *own_runs]
+    fields = [*earlier, *own]
     if len(runs) == 1:
         print_run(runs[0], sys.stdout)
     if len(fields) > 1:
         print_comparison(fields, sys.stdout)
-    write_files(runs, own_runs, fields, output)
+    write_files(runs, own, fields, output)
 
 
 def _other_machine(run: Run) -> Iterator[str]:
@@ -222,7 +222,7 @@ def new_recorder(path: Path) -> Recorder:
 
 def write_files(
     runs: list[Run],
-    own_runs: list[dict[str, object]],
+    own: list[dict[str, object]],
     fields: list[dict[str, object]],
     output: OutputOptions,
 ) -> None:
@@ -232,7 +232,7 @@ def write_files(
     from twostroke.simulator.results.prometheus import render_metrics
 
     texts: tuple[tuple[Path | None, Callable[[], str]], ...] = (
-        (output.output_json, lambda: report_json(own_runs)),
+        (output.output_json, lambda: report_json(own)),
         (output.output_html, lambda: report_html(fields)),
         (output.output_csv, lambda: requests_csv(runs)),
         (output.metrics, lambda: render_metrics(runs[-1])),
