@@ -1,5 +1,6 @@
-"""Do two clients measure the same? ``python -m benchmarks.bench_agreement --aiperf
-/path/to/venv/bin/aiperf``.
+"""Do two clients measure the same on one server?
+
+    python -m benchmarks.bench_agreement --aiperf /path/to/venv/bin/aiperf
 
 One server, one workload (lengths and concurrency fixed), measured by turns by ``twostroke bench
 serve`` and by NVIDIA's AIPerf (https://github.com/ai-dynamo/aiperf). It is no dependency of this
@@ -26,7 +27,7 @@ import cyclopts
 import httpx
 
 from benchmarks import make_checkpoint
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
 from benchmarks.server import running_server
 from twostroke.model_spec.model_files import resolve_model
 
@@ -63,9 +64,7 @@ METRICS = (
 
 
 class ClientFailedError(RuntimeError):
-    """A client ended with an error, or measured another workload than it was asked to; carries the
-    end of its log.
-    """
+    """A client failed, or measured another workload; carries the end of its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +79,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One metric: the median over the rounds by each client, and the median of each round's
-    difference.
+    """One metric: each client's median over the rounds, and the median difference.
 
     By rounds, since a machine that is slower for a while is so for both clients of a round.
     """
@@ -122,7 +120,7 @@ def main(
     Returns:
         0 if all differences are within 5 %.
     """
-    others = Others()
+    other_programs = OtherPrograms()
     workload = Workload(
         requests=requests, concurrency=concurrency, input_len=input_len, output_len=output_len
     )
@@ -148,11 +146,8 @@ def main(
                     else:
                         run = run_aiperf(aiperf, server.url, served, workload, place, number)
                     runs[turn].append(run | seen_by_server(before, observe(server.url)))
-                print(
-                    f"round {number + 1} of {rounds}: {[own[-1] for own in runs.values()]}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                latest = [client_runs[-1] for client_runs in runs.values()]
+                print(f"round {number + 1} of {rounds}: {latest}", file=sys.stderr, flush=True)
     rows = compare(runs["ours"], runs["theirs"])
     text = table(rows, workload, rounds)
     print(text, flush=True)
@@ -160,7 +155,7 @@ def main(
     write(
         runs,
         text,
-        environment(command, others.share()) | {"aiperf": version_of(aiperf)},
+        environment(command, other_programs.share()) | {"aiperf": version_of(aiperf)},
         out / f"bench_agreement_{Path(model).name}",
     )
     return 0 if all(abs(row.difference) <= TOLERANCE for row in rows if row.judged) else 1
@@ -181,16 +176,14 @@ def run_ours(url: str, workload: Workload, folder: Path, seed: int) -> dict[str,
         ),
         *("--ignore-eos", "--seed", str(seed), "--num-warmups", "4", "--output-json", str(report)),
     ]
-    _run(command, folder / "log")
+    run_client(command, folder / "log")
     return of_ours(json.loads(report.read_text()), workload)
 
 
 def run_aiperf(
     aiperf: Path, url: str, model: str, workload: Workload, folder: Path, seed: int
 ) -> dict[str, float]:
-    """AIPerf with the same workload, its other services kept off the cores that the server
-    needs.
-    """
+    """AIPerf on the same workload, its other services kept off the server's cores."""
     folder.mkdir()
     cache_tokenizer(model, folder / "hub")
     command = [
@@ -226,7 +219,7 @@ def run_aiperf(
         *("--workers-max", "1", "--record-processor-service-count", "1", "--ui-type", "none"),
         *("--no-gpu-telemetry", "--no-server-metrics", "--output-artifact-dir", str(folder)),
     ]
-    _run(
+    run_client(
         command,
         folder / "log",
         HF_HUB_CACHE=str(folder / "hub"),
@@ -237,9 +230,7 @@ def run_aiperf(
 
 
 def cache_tokenizer(model: str, hub: Path) -> None:
-    """Lay the model's tokenizer out as the Hub's cache would: AIPerf, told to stay offline, loads
-    from nowhere else.
-    """
+    """Lay out the model's tokenizer as the Hub's cache does, where AIPerf looks offline."""
     place = hub / f"models--{TOKENIZER.replace('/', '--')}"
     snapshot = place / "snapshots" / COMMIT
     snapshot.mkdir(parents=True)
@@ -261,10 +252,10 @@ def of_ours(report: dict[str, Any], workload: Workload) -> dict[str, float]:
         workload.requests * workload.input_len,
         workload.requests * workload.output_len,
     )
-    found = (report["completed"], report["total_input_tokens"], report["total_output_tokens"])
-    if found != asked:
+    counts = (report["completed"], report["total_input_tokens"], report["total_output_tokens"])
+    if counts != asked:
         raise ClientFailedError(
-            f"bench serve: {found} requests, tokens in and out; asked were {asked}"
+            f"bench serve: {counts} requests, tokens in and out; asked were {asked}"
         )
     return {name: float(report[key]) for name, _, key, _ in METRICS}
 
@@ -330,9 +321,7 @@ def observe(url: str) -> dict[str, tuple[float, float]]:
 def seen_by_server(
     before: Mapping[str, tuple[float, float]], after: Mapping[str, tuple[float, float]]
 ) -> dict[str, float]:
-    """The means of what came between (warm-ups included), under the names of our metrics behind
-    ``SEEN``.
-    """
+    """Means of all between two readings (warm-ups too), named as our metrics behind ``SEEN``."""
     return {
         SEEN + name: (after[name][0] - before[name][0]) / max(1.0, after[name][1] - before[name][1])
         for name in after
@@ -369,16 +358,13 @@ def write(
     runs: Mapping[str, Sequence[dict[str, float]]], text: str, where: dict[str, Any], file: Path
 ) -> None:
     """``file`` with .json for every round, with .md to read."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    results = {**where, "rounds": {"twostroke": runs["ours"], "aiperf": runs["theirs"]}}
-    file.with_suffix(".json").write_text(json.dumps(results, indent=2) + "\n")
-    version = f"- AIPerf {where['aiperf']}\n"
-    file.with_suffix(".md").write_text(
-        f"# Two clients, one server\n\n{environment_text(where)}{version}\n{text}\n"
-    )
+    record = {**where, "rounds": {"twostroke": runs["ours"], "aiperf": runs["theirs"]}}
+    about = f"{environment_text(where)}- AIPerf {where['aiperf']}\n"
+    write_record(file, "Two clients, one server", f"{about}\n{text}", record)
 
 
-def _run(command: Sequence[str], log: Path, **environment: str) -> None:
+def run_client(command: Sequence[str], log: Path, **environment: str) -> None:
+    """Run a client to its end, with its output in ``log``; ClientFailedError if it fails."""
     with log.open("wb") as output:
         try:
             subprocess.run(

@@ -1,5 +1,6 @@
-"""How the cost of a decode step grows with batch and context. Run as ``python -m benchmarks.growth
-MODEL``.
+"""How the cost of a decode step grows with batch and context.
+
+    python -m benchmarks.growth MODEL
 
 The executor runs steps that no scheduler planned: so many requests of so many tokens, over a cache
 full of values. Beside each stands the roofline of this machine, from two rates that the script
@@ -24,7 +25,7 @@ from typing import Any
 import cyclopts
 import torch
 
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text
 from twostroke.core.config import EngineConfig
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
@@ -52,9 +53,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One kind of step: milliseconds measured (median) and by the roofline, and which rate that
-    is.
-    """
+    """One kind of step: median ms, ms by the roofline, and which rate bounds it."""
 
     batch: int
     context: int
@@ -76,7 +75,7 @@ def main(
     """
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    others = Others()
+    other_programs = OtherPrograms()
     config = EngineConfig.from_flat(
         {
             "model": str(model),
@@ -88,7 +87,7 @@ def main(
     executor = TorchExecutor.load(config)
     probe = Probe()
     for cache in (*executor.kv.keys, *executor.kv.values):
-        cache.fill_(0.01)  # pages that nobody wrote to are all one page, which the cache would hold
+        cache.fill_(0.01)  # pages never written are all one page, which the cache would hold
     sheet = read_runnable(model)
     points = []
     for context in CONTEXTS:
@@ -101,15 +100,17 @@ def main(
                 print(points[-1], file=sys.stderr, flush=True)
     executor.close()
     where = environment(
-        shlex.join(["python", "-m", "benchmarks.growth", *sys.argv[1:]]), others.share()
+        shlex.join(["python", "-m", "benchmarks.growth", *sys.argv[1:]]), other_programs.share()
     )
     _write(points, where, out)
 
 
 class Probe:
-    """What this machine gives at the moment. Reading from memory: torch's sum of 512 MiB, or one
-    row through weights of 500 MB, whichever is faster. Products: PyTorch's or our own, whichever is
-    faster."""
+    """What this machine gives at the moment, the faster of two ways for each rate.
+
+    Reading from memory: torch's sum of 512 MiB, or one row through weights of 500 MB. Products:
+    PyTorch's or our own.
+    """
 
     def __init__(self) -> None:
         self._big = torch.ones(2**26, dtype=torch.int64)
@@ -153,12 +154,10 @@ def measure(
     context: int,
     rounds: int,
 ) -> Point:
-    """Steps in which ``batch`` requests, whose latest token is number ``context``, decode one token
-    each.
-    """
+    """Steps that decode one token of ``batch`` requests of ``context`` tokens each."""
     blocks = list(range(executor.info.num_blocks))
     random.Random(0).shuffle(blocks)
-    each = -(-context // BLOCK)
+    blocks_per_request = -(-context // BLOCK)
     params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
     plan = StepPlan(0, 0.0)
     for index in range(batch):
@@ -169,9 +168,9 @@ def measure(
             context - 1,
             executor.info.max_model_len,
         )
-        table = blocks[index * each : (index + 1) * each]
+        table = blocks[index * blocks_per_request : (index + 1) * blocks_per_request]
         plan.new_requests[request.request_id] = NewRequest.of(request)
-        plan.add(ScheduledRequest(request.request_id, context - 1, 1, True, each, 0, table))
+        plan.add(ScheduledRequest(request.request_id, context - 1, 1, True, len(table), 0, table))
     seconds = _median(lambda: executor.execute(plan), rounds)
     plan = StepPlan(0, 0.0, released=list(plan.scheduled))
     executor.execute(plan)

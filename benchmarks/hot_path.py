@@ -1,5 +1,6 @@
-"""Steps and throughput, beside another tree's: ``python -m benchmarks.hot_path MODEL --other
-../main/src``.
+"""Steps and throughput, beside another tree's.
+
+    python -m benchmarks.hot_path MODEL --other ../main/src
 
 The engine alone (``bench offline``: median step of prompts and of decoding, by batch size), then
 output tokens per second over HTTP (``bench serve`` of this tree against the server of either, 256
@@ -22,7 +23,7 @@ from typing import Any
 
 import cyclopts
 
-from benchmarks.claims.report import ROOT, Others, environment, environment_text
+from benchmarks.environment import ROOT, OtherPrograms, environment, environment_text
 from benchmarks.server import running_server
 
 RESULTS = Path(__file__).parent / "results"
@@ -51,20 +52,22 @@ def main(
         requests_per_client: Requests of a run over HTTP, times the clients.
     """
     trees = {"other": other.resolve(), "this": HERE} if other else {"this": HERE}
-    found: dict[str, dict[str, list[float]]] = {}
-    others = Others()
+    figures: dict[str, dict[str, list[float]]] = {}
+    other_programs = OtherPrograms()
     with tempfile.TemporaryDirectory(prefix="twostroke-hot-path-") as folder:
         for number in range(rounds):
             for tree, source in trees.items():
                 for name, value in _measure(
                     model, source, Path(folder), batches, clients, requests_per_client, number
                 ):
-                    found.setdefault(name, {}).setdefault(tree, []).append(value)
+                    figures.setdefault(name, {}).setdefault(tree, []).append(value)
                     print(f"round {number + 1}, {tree}: {name} {value:.2f}", flush=True)
     _record(
-        found,
+        figures,
         Path(model).name,
-        environment(f"python -m benchmarks.hot_path {shlex.join(sys.argv[1:])}", others.share()),
+        environment(
+            f"python -m benchmarks.hot_path {shlex.join(sys.argv[1:])}", other_programs.share()
+        ),
         out,
     )
 
@@ -135,8 +138,8 @@ def _bench(command: str, source: Path, folder: Path, *flags: str) -> dict[str, A
     subprocess.run(
         line, check=True, env={**os.environ, **_environment(source)}, stdout=subprocess.DEVNULL
     )
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    report: dict[str, Any] = json.loads(path.read_text())
+    return report
 
 
 def _environment(source: Path) -> dict[str, str]:
@@ -144,11 +147,9 @@ def _environment(source: Path) -> dict[str, str]:
 
 
 def _record(
-    found: dict[str, dict[str, list[float]]], model: str, where: dict[str, Any], out: Path
+    figures: dict[str, dict[str, list[float]]], model: str, where: dict[str, Any], out: Path
 ) -> None:
-    """``hot_path_MODEL.json`` with every figure and ``.md`` with medians, and the median of the
-    rounds' ratios.
-    """
+    """Write every figure as JSON, and as Markdown the medians and the rounds' median ratio."""
     lines = [
         "# Steps and throughput",
         "",
@@ -157,14 +158,14 @@ def _record(
         f"Model {model}, {INPUT} tokens in, {OUTPUT} out; medians.",
     ]
     lines += ["", "| measure | other tree | this tree | this / other |", "|---|---:|---:|---:|"]
-    for name, by_tree in found.items():
+    for name, by_tree in figures.items():
         this, other = by_tree["this"], by_tree.get("other")
         ratio = f"{statistics.median(a / b for a, b in zip(this, other)):.2f}" if other else ""
         median = f"{statistics.median(other):.2f}" if other else ""
         lines.append(f"| {name} | {median} | {statistics.median(this):.2f} | {ratio} |")
     out.mkdir(parents=True, exist_ok=True)
     (out / f"hot_path_{model}.json").write_text(
-        json.dumps({"environment": where, "figures": found}, indent=1) + "\n"
+        json.dumps({"environment": where, "figures": figures}, indent=1) + "\n"
     )
     (out / f"hot_path_{model}.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines[6:]))

@@ -1,5 +1,6 @@
-"""Output throughput over HTTP, client and server on the same machine: ``python -m
-benchmarks.http_throughput``.
+"""Output throughput over HTTP, client and server on the same machine.
+
+    python -m benchmarks.http_throughput
 
 The workload is that of ``vllm bench serve --dataset-name random --random-input-len 256
 --random-output-len 64 --ignore-eos --max-concurrency N``, sent by ``twostroke bench serve`` to
@@ -23,7 +24,7 @@ from typing import Any
 import cyclopts
 
 from benchmarks import make_checkpoint
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
 from benchmarks.server import running_server
 
 RESULTS = Path(__file__).parent / "results"
@@ -66,9 +67,9 @@ def main(
         peer_name: What to call it.
         out: Folder for the record.
     """
-    others = Others()
-    runs: dict[int, list[dict[str, Any]]] = {at: [] for at in concurrency}
-    peer_runs: dict[str, list[dict[str, Any]]] = {str(at): [] for at in concurrency}
+    other_programs = OtherPrograms()
+    runs: dict[int, list[dict[str, Any]]] = {clients: [] for clients in concurrency}
+    peer_runs: dict[str, list[dict[str, Any]]] = {str(clients): [] for clients in concurrency}
     with tempfile.TemporaryDirectory(prefix="twostroke-http-") as name:
         folder, served = Path(name), model
         if model in make_checkpoint.SIZES:
@@ -77,9 +78,14 @@ def main(
                 make_checkpoint.main(model, served)
         with running_server(served, folder / "server.log") as server:
             for seed in range(rounds):
-                for at in concurrency:
+                for clients in concurrency:
                     load = [
-                        *("--num-prompts", str(requests_each * at), "--max-concurrency", str(at)),
+                        *(
+                            "--num-prompts",
+                            str(requests_each * clients),
+                            "--max-concurrency",
+                            str(clients),
+                        ),
                         *(
                             "--random-input-len",
                             str(input_len),
@@ -88,23 +94,23 @@ def main(
                         ),
                         *("--ignore-eos", "--seed", str(seed), "--num-warmups", "4"),
                     ]
-                    runs[at].append(run_client(server.url, load, requests_each * at, folder))
+                    runs[clients].append(
+                        run_client(server.url, load, requests_each * clients, folder)
+                    )
                     if peer_url:
-                        peer_runs[str(at)].append(
-                            run_client(peer_url, load, requests_each * at, folder)
+                        peer_runs[str(clients)].append(
+                            run_client(peer_url, load, requests_each * clients, folder)
                         )
     peer = {"name": peer_name, "runs": peer_runs} if peer_url else None
     text = table(model, runs, input_len, output_len, peer)
     print(text, flush=True)
     command_line = shlex.join(["python", "-m", "benchmarks.http_throughput", *sys.argv[1:]])
-    where = environment(command_line, others.share())
-    out.mkdir(parents=True, exist_ok=True)
-    stem = f"http_throughput_{Path(model).name}"
-    (out / f"{stem}.json").write_text(
-        json.dumps({**where, "runs": runs, "peer": peer}, indent=2) + "\n"
-    )
-    (out / f"{stem}.md").write_text(
-        f"# Throughput over HTTP\n\n{environment_text(where)}\n{text}\n"
+    where = environment(command_line, other_programs.share())
+    write_record(
+        out / f"http_throughput_{Path(model).name}",
+        "Throughput over HTTP",
+        f"{environment_text(where)}\n{text}",
+        {**where, "runs": runs, "peer": peer},
     )
 
 
@@ -135,9 +141,9 @@ def summary(report: dict[str, Any], requests: int) -> dict[str, Any]:
     }
 
 
-def peer_speed(peer: Mapping[str, Any], at: int) -> float:
+def peer_speed(peer: Mapping[str, Any], clients: int) -> float:
     """The recorded peer's output tokens a second at a concurrency, median."""
-    return float(statistics.median(run["output_throughput"] for run in peer["runs"][str(at)]))
+    return float(statistics.median(run["output_throughput"] for run in peer["runs"][str(clients)]))
 
 
 def table(
@@ -160,17 +166,18 @@ def table(
         f"| concurrency | output tok/s (range) | against {beside} | {names} |",
         "|---|---|---|" + "---|" * len(COLUMNS),
     ]
-    for at, own in runs.items():
-        speeds = [run["output_throughput"] for run in own]
+    for clients, own_runs in runs.items():
+        speeds = [run["output_throughput"] for run in own_runs]
         speed, theirs = (
             statistics.median(speeds),
-            peer_speed(peer, at) if peer else VLLM.get((model, at)),
+            peer_speed(peer, clients) if peer else VLLM.get((model, clients)),
         )
         against = f"{speed / theirs:.2f}x of {theirs:g}" if theirs else ""
-        rest = " | ".join(f"{statistics.median(run[key] for run in own):.1f}" for key, _ in COLUMNS)
-        lines.append(
-            f"| {at} | {speed:.0f} ({min(speeds):.0f} to {max(speeds):.0f}) | {against} | {rest} |"
+        rest = " | ".join(
+            f"{statistics.median(run[key] for run in own_runs):.1f}" for key, _ in COLUMNS
         )
+        spread = f"{speed:.0f} ({min(speeds):.0f} to {max(speeds):.0f})"
+        lines.append(f"| {clients} | {spread} | {against} | {rest} |")
     return "\n".join(lines)
 
 

@@ -1,5 +1,6 @@
-"""How near the compiled CPU kernels come to the machine's ceilings. Run as `python -m
-benchmarks.kernels`.
+"""How near the compiled CPU kernels come to the machine's ceilings.
+
+    python -m benchmarks.kernels
 
 Linear layers go through enough matrices that every one comes from memory, for each format and
 number of rows, against PyTorch's `F.linear` in the same run; attention reads a cache larger than
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text
 from twostroke.kernels.library import load_library
 from twostroke.layers.attention.base import Attention, AttentionBackend, AttentionMetadata
 from twostroke.layers.attention.compiled import CompiledBackend
@@ -63,15 +64,13 @@ def _all_layers(attention: Attention, layers: int, query: Tensor, new: Tensor) -
 
 
 def measure_linear(rounds: int) -> list[dict[str, float | str]]:
-    """One row per format and number of rows: milliseconds for all matrices, GB/s of weights,
-    GFLOP/s.
-    """
+    """By format and rows: ms for all matrices, GB/s of weights, GFLOP/s."""
     library = load_library()
     if library is None:
         raise SystemExit(
             "error: the compiled kernels are not there\n\nhint: python hatch_build.py says why"
         )
-    found: list[dict[str, float | str]] = []
+    measured: list[dict[str, float | str]] = []
     weights = [torch.randn(SIZE, SIZE).bfloat16() for _ in range(MATRICES)]
     inputs = {rows: torch.randn(rows, SIZE).bfloat16() for rows in ROWS}
 
@@ -80,7 +79,7 @@ def measure_linear(rounds: int) -> list[dict[str, float | str]]:
             "gb_per_s": size / seconds / 1e9,
             "gflop_per_s": 2 * rows * SIZE * SIZE * MATRICES / seconds / 1e9,
         }
-        found.append({"layer": name, "rows": rows, "ms": seconds * 1e3, **rates})
+        measured.append({"layer": name, "rows": rows, "ms": seconds * 1e3, **rates})
         print(f"{name:16} {rows:4} rows {seconds * 1e3:8.1f} ms {rates['gb_per_s']:6.1f} GB/s"
               f" {rates['gflop_per_s']:6.0f} GFLOP/s", flush=True)  # fmt: skip
 
@@ -101,13 +100,11 @@ def measure_linear(rounds: int) -> list[dict[str, float | str]]:
                 size,
                 median_seconds(partial(_all_packed, layers, x), rounds),
             )
-    return found
+    return measured
 
 
 def measure_attention(rounds: int) -> list[dict[str, float | str]]:
-    """16 decoding requests of 300 tokens over 24 layers, 8 KV heads of 64: the 350m model's
-    attention.
-    """
+    """16 requests of 300 tokens decode, as in the 350m model: 24 layers of 8 KV heads of 64."""
     library, requests, context, layers = load_library(), 16, 300, 24
     assert library is not None
     per_request = -(-context // 16)
@@ -127,7 +124,7 @@ def measure_attention(rounds: int) -> list[dict[str, float | str]]:
     metadata = AttentionMetadata(np.arange(requests + 1), np.full(requests, context), table, slots)
     query, new = torch.randn(requests, 16, 64).bfloat16(), torch.randn(requests, 8, 64).bfloat16()
     size = 2 * layers * requests * context * 8 * 64 * 2
-    found: list[dict[str, float | str]] = []
+    rows: list[dict[str, float | str]] = []
     windows: list[int | None] = [None] * layers
     backends: dict[str, AttentionBackend] = {
         "SDPA, gathered": SdpaBackend(caches[0], caches[1], 16, windows),
@@ -136,7 +133,7 @@ def measure_attention(rounds: int) -> list[dict[str, float | str]]:
     for name, backend in backends.items():
         attention = backend.prepare(metadata)
         seconds = median_seconds(partial(_all_layers, attention, layers, query, new), rounds)
-        found.append(
+        rows.append(
             {"layer": name, "rows": requests, "ms": seconds * 1e3, "gb_per_s": size / seconds / 1e9}
         )
         print(
@@ -144,7 +141,7 @@ def measure_attention(rounds: int) -> list[dict[str, float | str]]:
             " GB/s",
             flush=True,
         )
-    return found
+    return rows
 
 
 def main() -> None:
@@ -159,10 +156,10 @@ def main() -> None:
     if library is not None:
         library.set_num_threads(args.threads)
         print(f"instruction set {library.instruction_set}, {args.threads} threads")
-    others = Others()
+    other_programs = OtherPrograms()
     rows = measure_linear(args.rounds) + measure_attention(args.rounds)
     where = environment(
-        shlex.join(["python", "-m", "benchmarks.kernels", *sys.argv[1:]]), others.share()
+        shlex.join(["python", "-m", "benchmarks.kernels", *sys.argv[1:]]), other_programs.share()
     )
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "kernels.json").write_text(

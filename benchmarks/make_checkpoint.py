@@ -1,5 +1,6 @@
-"""Write a random-weight Llama checkpoint for benchmarks: ``python benchmarks/make_checkpoint.py
-350m OUT``.
+"""Write a random-weight Llama checkpoint for benchmarks.
+
+    python benchmarks/make_checkpoint.py 350m OUT
 
 The sizes are those of the measurements in the docs. Weights are normal with standard deviation
 0.02, in bfloat16. The tokenizer is byte-level without merges; the rest of the vocabulary is filled

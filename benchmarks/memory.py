@@ -1,5 +1,6 @@
-"""Memory that a server takes beside its weights and its KV cache. Run as ``python -m
-benchmarks.memory MODEL``.
+"""Memory that a server takes beside its weights and its KV cache.
+
+    python -m benchmarks.memory MODEL
 
 Linux only. A cache of a given size is filled to its last block by requests, so that all of its
 pages are there; then the process's resident memory is read. Writes benchmarks/results/memory.json
@@ -20,9 +21,9 @@ from pathlib import Path
 import cyclopts
 import httpx
 
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.server import running_server
-from twostroke.core.config import parse_size
+from twostroke.core.byte_sizes import parse_size
 from twostroke.models.support import read_runnable
 from twostroke.runtime.weights import loaded_bytes
 
@@ -33,9 +34,7 @@ PROMPT, OUTPUT, CLIENTS = 1024, 16, 16
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """Bytes: what the model needs, what the process has when it is healthy, after load, and at
-    most.
-    """
+    """Bytes that the model needs, and that the process has: healthy, after load, at its peak."""
 
     weights: int
     kv: int
@@ -63,13 +62,13 @@ def main(
         kv: Size of the KV cache.
         quantizations: Of the weights; `none` keeps them.
     """
-    others = Others()
-    found = {
+    other_programs = OtherPrograms()
+    resident = {
         name: measure(model, parse_size(kv), None if name == "none" else name)
         for name in quantizations
     }
     where = environment(
-        shlex.join(["python", "-m", "benchmarks.memory", *sys.argv[1:]]), others.share()
+        shlex.join(["python", "-m", "benchmarks.memory", *sys.argv[1:]]), other_programs.share()
     )
     lines = [
         (
@@ -78,7 +77,7 @@ def main(
         ),
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for name, r in found.items():
+    for name, r in resident.items():
         verdict = "met" if r.beside <= TARGET else "MISSED"
         cells = (
             name,
@@ -100,7 +99,7 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     record = {
         "environment": where,
-        "resident": {name: asdict(each) for name, each in found.items()},
+        "resident": {name: asdict(figures) for name, figures in resident.items()},
     }
     (out / "memory.json").write_text(json.dumps(record, indent=1) + "\n")
     (out / "memory.md").write_text(text)

@@ -1,5 +1,6 @@
-"""What rounding the weights costs in quality. Run as ``python -m benchmarks.quantization
-RANDOM_CHECKPOINT``.
+"""What rounding the weights costs in quality.
+
+    python -m benchmarks.quantization RANDOM_CHECKPOINT
 
 On text: the perplexity of `pilot` on the answers of its question bank, after phrasings that it was
 not trained on. On a random checkpoint, whose logits follow from nothing but the weights: the
@@ -23,7 +24,7 @@ import cyclopts
 import torch
 from torch import Tensor
 
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text
 from training.bank import hashed_fraction, load_bank
 from twostroke.kernels.library import load_library
 from twostroke.model_spec.model_files import resolve_model
@@ -71,7 +72,7 @@ def main(checkpoint: Path, *, phrasings: int = 400, out: Path = RESULTS) -> None
         checkpoint: Folder of a random checkpoint (`benchmarks/make_checkpoint.py 10m`).
         phrasings: How many of the held-out phrasings, chosen by a hash of each.
     """
-    others, library = Others(), load_library()
+    other_programs, library = OtherPrograms(), load_library()
     if library is None:
         raise SystemExit(
             "error: the compiled kernels are not there\n\nhint: python hatch_build.py says why"
@@ -82,18 +83,20 @@ def main(checkpoint: Path, *, phrasings: int = 400, out: Path = RESULTS) -> None
     draw = random.Random(0)
     vocabulary = read_runnable(checkpoint).vocab_size
     noise = [Passage([draw.randrange(300, vocabulary) for _ in range(128)], 0) for _ in range(8)]
-    found = {"pilot": errors(pilot, text, True), checkpoint.name: errors(checkpoint, noise, False)}
+    errors_by_model = {
+        "pilot": errors(pilot, text, True),
+        checkpoint.name: errors(checkpoint, noise, False),
+    }
     where = environment(
-        shlex.join(["python", "-m", "benchmarks.quantization", *sys.argv[1:]]), others.share()
+        shlex.join(["python", "-m", "benchmarks.quantization", *sys.argv[1:]]),
+        other_programs.share(),
     )
     tokens = {"pilot": sum(len(one.ids) - one.start for one in text), checkpoint.name: 8 * 128}
-    _write(found, tokens, where, out)
+    _write(errors_by_model, tokens, where, out)
 
 
 def held_out(model: Path, count: int) -> list[Passage]:
-    """Held-out phrasings of the question bank, each with its item's answer as the model would write
-    it.
-    """
+    """Held-out questions of the bank, each with its answer as the model would write it."""
     tokenizer = Tokenizer.from_folder(model)
     template = ChatTemplate.from_tokenizer(tokenizer)
     pairs = [
@@ -101,7 +104,7 @@ def held_out(model: Path, count: int) -> list[Passage]:
         for item in load_bank().items
         for p in (*item.held_out, *item.held_out_wide)
     ]
-    found = []
+    passages = []
     for question, answer in sorted(pairs, key=lambda pair: hashed_fraction(pair[0]))[:count]:
         messages = [{"role": "user", "content": question}]
         prompt = template.render(messages, add_generation_prompt=True)
@@ -109,8 +112,8 @@ def held_out(model: Path, count: int) -> list[Passage]:
             [*messages, {"role": "assistant", "content": answer}], add_generation_prompt=False
         )
         start = len(tokenizer.encode(prompt, add_special_tokens=False))
-        found.append(Passage(tokenizer.encode(whole, add_special_tokens=False), start))
-    return found
+        passages.append(Passage(tokenizer.encode(whole, add_special_tokens=False), start))
+    return passages
 
 
 def errors(folder: Path, sequences: Sequence[Passage], is_text: bool) -> dict[str, Error]:
@@ -157,7 +160,7 @@ def _log_probabilities(model: Decoder, one: Passage) -> Tensor:
 
 
 def _write(
-    found: dict[str, dict[str, Error]],
+    errors_by_model: dict[str, dict[str, Error]],
     tokens: dict[str, int],
     where: dict[str, object],
     folder: Path,
@@ -169,7 +172,7 @@ def _write(
         ),
         "|---|---|---:|---:|---:|---:|---:|",
     ]
-    for model, formats in found.items():
+    for model, formats in errors_by_model.items():
         exact = formats["bfloat16"].perplexity
         for name, e in formats.items():
             text, change = ("", "") if e.perplexity is None else (f"{e.perplexity:.4f}", "")
@@ -192,7 +195,7 @@ def _write(
         "tokens": tokens,
         "errors": {
             model: {name: asdict(e) for name, e in formats.items()}
-            for model, formats in found.items()
+            for model, formats in errors_by_model.items()
         },
     }
     (folder / "quantization.json").write_text(json.dumps(record, indent=1) + "\n")

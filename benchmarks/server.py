@@ -26,9 +26,7 @@ class ServerFailedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """A server that is ready: where it listens, its process, and how long it took from its start,
-    in seconds.
-    """
+    """A server that is ready: its URL, its process, and the seconds that starting took."""
 
     url: str
     process: subprocess.Popen[bytes]
@@ -70,7 +68,7 @@ def running_server(
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on at this moment."""
+    """A port of loopback that is free at this moment."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 

@@ -1,5 +1,6 @@
-"""Does a server that is treated badly for a long time stay as it was? ``python -m benchmarks.soak
---minutes 20``.
+"""Does a server that is treated badly for a long time stay as it was?
+
+    python -m benchmarks.soak --minutes 20
 
 Starts ``twostroke serve`` on loopback and sends it good requests beside aborts, dropped
 connections, malformed bodies and oversized prompts. At the end: every block is free, resident
@@ -25,7 +26,7 @@ import cyclopts
 import httpx
 import psutil
 
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.server import ServerProcess, running_server, tail
 from benchmarks.visitors import Tally, Visitor
 
@@ -43,7 +44,7 @@ MAX_BODY = 2**20
 WARM_UP_SHARE = 0.4
 MEMORY_TOLERANCE = 0.02
 SAMPLE_SECONDS = 0.5
-IDLE_SECONDS = 30.0  # within which a server that nobody visits any more must be idle
+IDLE_SECONDS = 30.0  # within which a server without visitors must be idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """All that was seen. Blocks in use and requests are read from ``/metrics`` after the last
-    visitor has left.
-    """
+    """All that was seen; blocks in use and requests are read after the last visitor."""
 
     seconds: float
     tally: Tally
@@ -96,7 +95,7 @@ def main(
     Returns:
         0 if all checks held.
     """
-    others = Others()
+    other_programs = OtherPrograms()
     with tempfile.TemporaryDirectory(prefix="twostroke-soak-") as folder:
         log = Path(folder) / "server.log"
         flags = [part for pair in FLAGS.items() for part in pair]
@@ -108,7 +107,7 @@ def main(
     for error in run.tally.errors:
         print(f"failed: {error}", file=sys.stderr)
     command = shlex.join(["python", "-m", "benchmarks.soak", *sys.argv[1:]])
-    write(run, checks, text, environment(command, others.share()), out)
+    write(run, checks, text, environment(command, other_programs.share()), out)
     return 0 if all(check.held for check in checks) else 1
 
 
@@ -162,9 +161,7 @@ async def watch(process: psutil.Process, samples: list[Sample], began: float) ->
 
 
 async def become_idle(client: httpx.AsyncClient) -> tuple[float, float]:
-    """Share of the blocks in use, and requests that run or wait: once both are zero, or when time
-    is up.
-    """
+    """Share of blocks in use, and requests, once both are zero or time is up."""
     deadline = time.perf_counter() + IDLE_SECONDS
     while True:
         metrics = (await client.get("/metrics")).text
@@ -247,12 +244,12 @@ def resident(samples: Sequence[Sample], seconds: float) -> tuple[float, float]:
 def table(run: Run, checks: Sequence[Check]) -> str:
     """Markdown: what was sent, then what held."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(run.tally.visits.items()))
-    most = max(sample.descriptors for sample in run.samples)
+    most_descriptors = max(sample.descriptors for sample in run.samples)
     lines = [
         (
             f"{run.seconds / 60:.1f} minutes, the first {WARM_UP_SHARE:.0%} of them warm-up:"
             f" {sum(run.tally.visits.values())} visits ({kinds}), {run.tally.tokens} tokens to good"
-            f" ones, at most {most} file descriptors"
+            f" ones, at most {most_descriptors} file descriptors"
         ),
         "",
         "| | found | asked | |",
@@ -271,14 +268,14 @@ def write(
     """``soak.json`` with every sample, ``soak.md`` to read."""
     folder.mkdir(parents=True, exist_ok=True)
     # Not asdict of the whole: it would count the pairs of a Counter.
-    found = {field.name: getattr(run, field.name) for field in fields(run)}
-    found["tally"] = {field.name: getattr(run.tally, field.name) for field in fields(run.tally)}
-    found["samples"] = [list(asdict(sample).values()) for sample in run.samples]
+    record = {field.name: getattr(run, field.name) for field in fields(run)}
+    record["tally"] = {field.name: getattr(run.tally, field.name) for field in fields(run.tally)}
+    record["samples"] = [list(asdict(sample).values()) for sample in run.samples]
     results = {
         **where,
         "server_flags": FLAGS,
         "checks": [asdict(check) for check in checks],
-        **found,
+        **record,
     }
     (folder / "soak.json").write_text(json.dumps(results, indent=1) + "\n")
     flags = " ".join(f"{name} {value}" for name, value in FLAGS.items())

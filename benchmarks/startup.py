@@ -1,5 +1,6 @@
-"""Seconds from starting ``twostroke serve`` to its first streamed token: ``python -m
-benchmarks.startup``.
+"""Seconds from starting ``twostroke serve`` to its first streamed token.
+
+    python -m benchmarks.startup
 
 Each run starts a server process of its own, asks ``/health`` until it answers 200, then streams one
 completion. The first run of each model is not counted: what is claimed is the time with a warm
@@ -24,7 +25,7 @@ import cyclopts
 import httpx
 
 from benchmarks import make_checkpoint
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
 from benchmarks.server import DEADLINE, ServerFailedError, running_server
 
 RESULTS = Path(__file__).parent / "results"
@@ -34,9 +35,7 @@ PROMPT = "A language model answers in two strokes."
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Seconds from the start of the process: until ``/health`` answers 200, and until the first
-    token's text.
-    """
+    """Seconds from the process's start until ``/health`` answers 200, and to the first text."""
 
     healthy: float
     first_token: float
@@ -50,8 +49,8 @@ def main(*models: str, runs: int = 5, out: Path = RESULTS) -> None:
         runs: How often each is started, after one run that is not counted.
         out: Folder for the record.
     """
-    found: dict[str, list[Start]] = {}
-    others = Others()
+    starts_by_model: dict[str, list[Start]] = {}
+    other_programs = OtherPrograms()
     with tempfile.TemporaryDirectory(prefix="twostroke-startup-") as folder:
         for name in models or TARGETS:
             model = name
@@ -68,10 +67,10 @@ def main(*models: str, runs: int = 5, out: Path = RESULTS) -> None:
                     file=sys.stderr,
                     flush=True,
                 )
-            found[name] = starts[1:]
-            print(describe(name, found[name]), flush=True)
+            starts_by_model[name] = starts[1:]
+            print(describe(name, starts_by_model[name]), flush=True)
     command = shlex.join(["python", "-m", "benchmarks.startup", *sys.argv[1:]])
-    _write(found, environment(command, others.share()), out)
+    _write(starts_by_model, environment(command, other_programs.share()), out)
 
 
 def start_once(model: str, log: Path) -> Start:
@@ -131,21 +130,18 @@ def describe(name: str, starts: list[Start]) -> str:
     )
 
 
-def _write(found: dict[str, list[Start]], where: dict[str, Any], folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+def _write(starts_by_model: dict[str, list[Start]], where: dict[str, Any], folder: Path) -> None:
     models = {
         name: {
             "healthy": [s.healthy for s in starts],
             "first_token": [s.first_token for s in starts],
         }
-        for name, starts in found.items()
+        for name, starts in starts_by_model.items()
     }
-    results = {**where, "targets_seconds": TARGETS, "seconds": models}
-    (folder / "startup.json").write_text(json.dumps(results, indent=2) + "\n")
-    lines = "\n".join(f"- {describe(name, starts)}" for name, starts in found.items())
-    (folder / "startup.md").write_text(
-        f"# Start-up, measured\n\n{environment_text(where)}\n{lines}\n"
-    )
+    lines = "\n".join(f"- {describe(name, starts)}" for name, starts in starts_by_model.items())
+    record = {**where, "targets_seconds": TARGETS, "seconds": models}
+    text = f"{environment_text(where)}\n{lines}"
+    write_record(folder / "startup", "Start-up, measured", text, record)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""Steps of two trees in turn: ``python -m benchmarks.steps_in_turn MODEL OTHER``; OTHER is the
-``src`` of a checkout.
+"""Steps of two trees in turn; OTHER is the ``src`` of a checkout.
+
+    python -m benchmarks.steps_in_turn MODEL OTHER
 
 Each tree's engine runs in a process of its own; each step of one is followed by the same step of
 the other, and ratios are taken within such a pair. On a machine whose memory gives half as much a
@@ -37,8 +38,7 @@ def main(
     output_len: int = 64,
     rounds: int = 6,
 ) -> None:
-    """Print the median ratio of this tree's steps to the other's: a batch's first step (prefill),
-    and those after it.
+    """Print the median ratio of this tree's steps to the other's, of prefill and decode steps.
 
     Args:
         model: A folder or an embedded model.
@@ -68,7 +68,7 @@ def main(
                     prefills += pairs[:1]
                     decodes += pairs[1:]
             for name, pairs in (("prefill", prefills), ("decode", decodes)):
-                print(f"{batch:>8} {name:8} {_line(pairs)}", flush=True)
+                print(f"{batch:>8} {name:8} {summary_line(pairs)}", flush=True)
     finally:
         for engine in engines:
             engine.end()
@@ -80,12 +80,13 @@ def _round(engines: list[_Engine], work: dict[str, Any]) -> list[tuple[Step, Ste
     pairs: list[tuple[Step, Step]] = []
     while not pairs or pairs[-1][0][1]:
         turn = len(pairs) % 2  # who goes first
-        found = {index: engines[index].ask({}) for index in (turn, 1 - turn)}
-        pairs.append((found[0], found[1]))
+        answers = {index: engines[index].ask({}) for index in (turn, 1 - turn)}
+        pairs.append((answers[0], answers[1]))
     return pairs
 
 
-def _line(pairs: list[tuple[Step, Step]]) -> str:
+def summary_line(pairs: list[tuple[Step, Step]]) -> str:
+    """Median ms of the other tree and of this one, their ratio, pairs, and how many are equal."""
     other, this = (1e3 * statistics.median(pair[side][0] for pair in pairs) for side in (0, 1))
     ratio = statistics.median(pair[1][0] / pair[0][0] for pair in pairs)
     same = sum(pair[0][2] == pair[1][2] for pair in pairs) / len(pairs)

@@ -1,6 +1,4 @@
-"""Clients as a server meets them: well-behaved ones, those that leave, and those that send what
-nobody should.
-"""
+"""Clients as a server meets them: polite ones, those that leave, those that send nonsense."""
 
 from __future__ import annotations
 
@@ -184,7 +182,7 @@ class Visitor:
         finally:
             writer.close()
 
-    # ---- those who send what nobody should -------------------------------------------------------
+    # ---- those that send nonsense ----------------------------------------------------------------
 
     async def send_nonsense(self) -> None:
         """What is wrong in itself; the answer is a 4xx in OpenAI's shape."""

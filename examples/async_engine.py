@@ -1,5 +1,6 @@
-"""Stream several requests at once from an engine in this process, and abort one:
-``examples/async_engine.py``.
+"""Stream several requests at once from an engine in this process, and abort one.
+
+python examples/async_engine.py
 """
 
 from __future__ import annotations

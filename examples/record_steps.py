@@ -1,5 +1,4 @@
-"""Run a few requests, print what each step did, and write a trace that https://ui.perfetto.dev
-opens.
+"""Run a few requests, print each step, and write a trace for https://ui.perfetto.dev.
 
 ``python examples/record_steps.py --trace steps.json``
 """
@@ -15,9 +14,7 @@ from twostroke.observability.events import StepEvent
 
 
 def describe(event: StepEvent) -> str:
-    """One line per step: which tokens of which requests ran, and who was held back for what
-    reason.
-    """
+    """One line per step: which tokens of which requests ran, what was held back and why."""
     ran = [
         f"{item.request_id}[{item.start}:{item.start + item.num_tokens}]"
         for item in event.scheduled

@@ -1,5 +1,6 @@
-"""Stream a chat from a running server with OpenAI's own client: ``python examples/stream_openai.py
-URL``.
+"""Stream a chat from a running server with OpenAI's own client.
+
+    python examples/stream_openai.py URL
 
 Start the server with ``twostroke serve``, and install the client with ``pip install openai``.
 """

@@ -20,9 +20,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(params=["avx512", "avxvnni", "avx2", "generic"])
 def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each build of the compiled kernels in turn, with its instructions done in software where
-    there are none.
-    """
+    """Each build of the compiled kernels in turn, in software where the processor lacks it."""
     from tests.instruction_sets import selected
 
     with selected(request.param) as there:

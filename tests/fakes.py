@@ -1,6 +1,4 @@
-"""An executor without a model that knows what every KV slot must hold, and a driver that checks
-each step.
-"""
+"""An executor without a model that knows what every KV slot must hold, and its driver."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Every example runs as a user would run it: its own process, the embedded model, a real server
-where it needs one.
+"""Protects: every example runs in its own process, as a user would run it.
 
 Where the embedded model has not been built, a tiny random checkpoint takes its place: the paths are
 the same.

@@ -1,6 +1,4 @@
-"""What plans, serves, shows and sizes starts without torch: checked in fresh processes, for the
-contract's modules.
-"""
+"""Protects: what plans, serves, shows and sizes starts without torch, in fresh processes."""
 
 from __future__ import annotations
 
@@ -34,8 +32,9 @@ def torch_free_modules() -> list[str]:
 
 
 def heavy_imports(code: str, *arguments: str) -> list[str]:
-    """Which heavy packages a fresh interpreter has loaded after ``code``; the code's own output
-    goes first.
+    """Which heavy packages a fresh interpreter has loaded after ``code``.
+
+    The code's own output goes first.
     """
     report = (
         f"\nimport json, sys\nprint(json.dumps([name for name in {HEAVY!r} if name in"

@@ -1,3 +1,4 @@
-"""How pilot, the embedded chat model, is made: bank -> tokenizer -> training -> export ->
-evaluation.
+"""How pilot, the embedded chat model, is made.
+
+bank -> tokenizer -> training -> export -> evaluation.
 """

@@ -1,5 +1,6 @@
-"""Causal attention written out: on a CPU, PyTorch's fused one takes 2 to 6 times as long, most on
-short rows.
+"""Causal attention written out.
+
+On a CPU, PyTorch's fused one takes 2 to 6 times as long, most on short rows.
 
 Some queries at a time, against the keys up to theirs. What is added up for keys and values goes
 where it belongs, which automatic differentiation would do by adding zeros to all the others.
@@ -41,9 +42,7 @@ class CausalAttention(torch.autograd.Function):
     def forward(
         ctx: FunctionCtx, query: Tensor, key: Tensor, value: Tensor, scaling: float
     ) -> Tensor:
-        """The weights are kept: [rows, kv_heads, queries of a group, keys] for each part of the
-        queries.
-        """
+        """Keeps the weights: [rows, kv_heads, queries of a group, keys] for each part."""
         rows, heads, length, dim = query.shape
         query, out, kept = query * scaling, torch.empty_like(query), []
         for first in range(0, length, QUERIES):
@@ -105,10 +104,10 @@ def attention_forward(
     With a mask or a cache, or on a GPU: PyTorch's own.
     """
     if attention_mask is not None or key.shape[2] != query.shape[2] or query.device.type != "cpu":
-        found: Tensor = sdpa_attention_forward(
+        output: Tensor = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )[0]
-        return found, None
+        return output, None
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
     with torch.autocast("cpu", enabled=False):  # It would make the softmax float32.
         out = causal_attention(query.to(dtype), key.to(dtype), value.to(dtype), scaling)

@@ -23,114 +23,138 @@ STOP_WORDS = frozenset(_STOP_TEXT.split())
 # fmt: off
 STEMS = (
     (
-        "what is", "what's", "whats", "what exactly is", "define", "explain", "tell me about", "describe",
-        "can you explain", "meaning of", "what do you know about", "give me the definition of",
-        "i want to know about", "can you tell me what is", "please explain", "could you describe",
-        "help me understand", "what do people mean by", "what is meant by", "talk to me about",
+        "what is", "what's", "whats", "what exactly is", "define", "explain", "tell me about",
+        "describe", "can you explain", "meaning of", "what do you know about",
+        "give me the definition of", "i want to know about", "can you tell me what is",
+        "please explain", "could you describe", "help me understand", "what do people mean by",
+        "what is meant by", "talk to me about",
     ),
     (
         "what are", "what're", "define", "explain", "tell me about", "describe", "what exactly are",
         "can you explain", "talk about",
     ),
     (
-        "how does", "how do", "explain how does", "in what way does", "how exactly does", "tell me how does",
-        "can you explain how does",
+        "how does", "how do", "explain how does", "in what way does", "how exactly does",
+        "tell me how does", "can you explain how does",
     ),
     (
-        "how do i", "how can i", "how should i", "what is the way to", "how to", "how would i", "what do i do to",
-        "how do you", "how do we",
+        "how do i", "how can i", "how should i", "what is the way to", "how to", "how would i",
+        "what do i do to", "how do you", "how do we",
     ),
     (
-        "why is", "why's", "how come", "what makes", "for what reason is", "what is the reason", "explain why",
-        "tell me why is",
+        "why is", "why's", "how come", "what makes", "for what reason is", "what is the reason",
+        "explain why", "tell me why is",
     ),
-    ("why do", "why does", "how come", "for what reason do", "explain why", "what is the reason", "tell me why"),
+    (
+        "why do", "why does", "how come", "for what reason do", "explain why", "what is the reason",
+        "tell me why",
+    ),
     ("how much", "how many", "what amount of", "roughly how much", "about how much"),
     (
-        "what happens when", "what happens if", "what if", "what occurs when", "tell me what happens when",
-        "what goes on when",
+        "what happens when", "what happens if", "what if", "what occurs when",
+        "tell me what happens when", "what goes on when",
     ),
-    ("should i", "do i need to", "is it worth to", "is it good to", "when should i", "would you", "ought i to"),
-    ("can i", "can you", "is it possible to", "am i able to", "could i", "is there a way to", "can one", "can we"),
     (
-        "difference between", "what is the difference between", "compare", "how differ", "what distinguishes",
-        "contrast",
+        "should i", "do i need to", "is it worth to", "is it good to", "when should i", "would you",
+        "ought i to",
+    ),
+    (
+        "can i", "can you", "is it possible to", "am i able to", "could i", "is there a way to",
+        "can one", "can we",
+    ),
+    (
+        "difference between", "what is the difference between", "compare", "how differ",
+        "what distinguishes", "contrast",
     ),
 )
 SYNONYMS = {
     "llm": ("language model", "large language model", "llms"),
     "gpu": ("graphics card", "accelerator", "video card", "gpus"), "memory": ("ram", "vram", "mem"),
     "fast": ("quick", "speedy", "rapid"), "faster": ("quicker", "speedier", "more quickly"),
-    "slow": ("sluggish", "slower"), "difference": ("distinction", "differences"), "big": ("large", "huge", "great"),
-    "large": ("big", "huge"), "small": ("little", "tiny"), "bigger": ("larger", "greater"),
-    "smaller": ("lower", "less"), "works": ("functions", "operates"), "work": ("function", "operate"),
-    "use": ("utilise", "employ", "apply", "using"), "used": ("employed", "applied"), "need": ("require", "want"),
-    "needs": ("requires", "takes"), "choose": ("pick", "select", "decide on", "set"),
-    "reduce": ("lower", "cut", "decrease", "shrink", "save"), "increase": ("raise", "grow", "boost"),
-    "improve": ("better", "boost", "enhance"), "important": ("vital", "crucial", "essential"),
-    "help": ("aid", "assist", "benefit"), "helps": ("benefits", "aids"),
-    "make": ("build", "create", "produce", "write"), "request": ("query", "call", "requests"),
-    "requests": ("queries", "calls", "request"), "user": ("client", "customer", "person"),
-    "users": ("clients", "customers", "people"), "happens": ("occurs", "goes on", "takes place"),
-    "show": ("display", "print", "see"), "mean": ("signify", "stand for"),
-    "vs": ("versus", "or", "compared to", "against"), "compare": ("contrast", "comparison of"),
-    "inference": ("serving", "running", "generation"), "cost": ("price", "expense", "spend"),
-    "cheap": ("inexpensive", "low cost"), "best": ("optimal", "ideal", "right"),
-    "calculate": ("compute", "work out", "estimate", "figure out"), "number": ("count", "amount", "how many"),
-    "start": ("begin", "launch", "run", "boot"), "stop": ("end", "halt", "quit", "cancel"),
-    "run": ("execute", "launch", "start"), "problem": ("issue", "trouble", "bug"),
-    "way": ("method", "approach", "manner"), "maximum": ("max", "largest", "upper limit of"),
+    "slow": ("sluggish", "slower"), "difference": ("distinction", "differences"),
+    "big": ("large", "huge", "great"), "large": ("big", "huge"), "small": ("little", "tiny"),
+    "bigger": ("larger", "greater"), "smaller": ("lower", "less"),
+    "works": ("functions", "operates"), "work": ("function", "operate"),
+    "use": ("utilise", "employ", "apply", "using"), "used": ("employed", "applied"),
+    "need": ("require", "want"), "needs": ("requires", "takes"),
+    "choose": ("pick", "select", "decide on", "set"),
+    "reduce": ("lower", "cut", "decrease", "shrink", "save"),
+    "increase": ("raise", "grow", "boost"), "improve": ("better", "boost", "enhance"),
+    "important": ("vital", "crucial", "essential"), "help": ("aid", "assist", "benefit"),
+    "helps": ("benefits", "aids"), "make": ("build", "create", "produce", "write"),
+    "request": ("query", "call", "requests"), "requests": ("queries", "calls", "request"),
+    "user": ("client", "customer", "person"), "users": ("clients", "customers", "people"),
+    "happens": ("occurs", "goes on", "takes place"), "show": ("display", "print", "see"),
+    "mean": ("signify", "stand for"), "vs": ("versus", "or", "compared to", "against"),
+    "compare": ("contrast", "comparison of"), "inference": ("serving", "running", "generation"),
+    "cost": ("price", "expense", "spend"), "cheap": ("inexpensive", "low cost"),
+    "best": ("optimal", "ideal", "right"),
+    "calculate": ("compute", "work out", "estimate", "figure out"),
+    "number": ("count", "amount", "how many"), "start": ("begin", "launch", "run", "boot"),
+    "stop": ("end", "halt", "quit", "cancel"), "run": ("execute", "launch", "start"),
+    "problem": ("issue", "trouble", "bug"), "way": ("method", "approach", "manner"),
+    "maximum": ("max", "largest", "upper limit of"),
     "explain": ("describe", "clarify", "walk me through"), "limit": ("cap", "bound", "restrict"),
-    "latency": ("delay", "waiting time", "response time"), "throughput": ("tokens per second", "rate"),
-    "wait": ("queue", "hang"), "waiting": ("queued", "pending"), "long": ("lengthy", "large"),
-    "short": ("brief", "small"), "answer": ("reply", "response", "output"), "text": ("words", "string"),
+    "latency": ("delay", "waiting time", "response time"),
+    "throughput": ("tokens per second", "rate"), "wait": ("queue", "hang"),
+    "waiting": ("queued", "pending"), "long": ("lengthy", "large"), "short": ("brief", "small"),
+    "answer": ("reply", "response", "output"), "text": ("words", "string"),
     "word": ("term", "token"), "tokens": ("token",), "prompt": ("input", "prompts"),
     "output": ("generated text", "result"), "generate": ("produce", "write", "create"),
-    "predict": ("guess", "forecast"), "store": ("keep", "save", "hold"), "load": ("read", "fetch", "traffic"),
-    "move": ("transfer", "send", "copy"), "send": ("transmit", "pass"), "share": ("reuse", "split"),
-    "batch": ("batches", "group"), "weights": ("parameters", "params"), "precision": ("bits", "number format"),
-    "accuracy": ("quality", "correctness"), "quality": ("accuracy",), "random": ("stochastic", "chance"),
-    "probability": ("chance", "likelihood"), "engine": ("server", "system", "runtime"),
-    "server": ("service", "backend", "engine"), "machine": ("computer", "box", "host"), "cpu": ("processor",),
-    "setup": ("install", "configuration"), "configure": ("set", "set up"), "setting": ("option", "flag", "parameter"),
-    "option": ("flag", "setting"), "flag": ("option", "switch"), "cache": ("caching", "cached"),
+    "predict": ("guess", "forecast"), "store": ("keep", "save", "hold"),
+    "load": ("read", "fetch", "traffic"), "move": ("transfer", "send", "copy"),
+    "send": ("transmit", "pass"), "share": ("reuse", "split"), "batch": ("batches", "group"),
+    "weights": ("parameters", "params"), "precision": ("bits", "number format"),
+    "accuracy": ("quality", "correctness"), "quality": ("accuracy",),
+    "random": ("stochastic", "chance"), "probability": ("chance", "likelihood"),
+    "engine": ("server", "system", "runtime"), "server": ("service", "backend", "engine"),
+    "machine": ("computer", "box", "host"), "cpu": ("processor",),
+    "setup": ("install", "configuration"), "configure": ("set", "set up"),
+    "setting": ("option", "flag", "parameter"), "option": ("flag", "setting"),
+    "flag": ("option", "switch"), "cache": ("caching", "cached"),
     "error": ("failure", "problem", "fault"), "fail": ("crash", "break"), "crash": ("fail", "die"),
     "check": ("verify", "test", "inspect"), "measure": ("benchmark", "gauge", "time"),
-    "metric": ("measure", "number"), "monitor": ("watch", "observe", "track"), "scale": ("grow", "expand"),
-    "schedule": ("plan", "order"), "multiple": ("several", "many", "more than one"),
-    "many": ("several", "lots of", "multiple"), "different": ("distinct", "various"), "same": ("identical", "equal"),
-    "good": ("great", "useful", "fine"), "bad": ("poor", "terrible"), "purpose": ("goal", "point", "role"),
-    "reason": ("cause", "why"), "benefit": ("advantage", "gain", "pro"), "advantages": ("benefits", "pros"),
+    "metric": ("measure", "number"), "monitor": ("watch", "observe", "track"),
+    "scale": ("grow", "expand"), "schedule": ("plan", "order"),
+    "multiple": ("several", "many", "more than one"), "many": ("several", "lots of", "multiple"),
+    "different": ("distinct", "various"), "same": ("identical", "equal"),
+    "good": ("great", "useful", "fine"), "bad": ("poor", "terrible"),
+    "purpose": ("goal", "point", "role"), "reason": ("cause", "why"),
+    "benefit": ("advantage", "gain", "pro"), "advantages": ("benefits", "pros"),
     "disadvantages": ("drawbacks", "downsides", "cons"), "tradeoff": ("trade-off", "compromise"),
     "example": ("instance", "case"), "simple": ("easy", "basic"), "hard": ("difficult", "tough"),
-    "support": ("handle", "allow", "accept"), "list": ("show", "enumerate"), "compress": ("shrink", "squeeze"),
-    "quantisation": ("quantization", "quantizing"), "quantization": ("quantisation", "quantizing"),
-    "chat": ("conversation", "talk"), "remember": ("recall", "memorise"), "trained": ("taught", "learned"),
-    "job": ("task", "work"), "joke": ("gag", "something funny"), "tell": ("give", "say"),
+    "support": ("handle", "allow", "accept"), "list": ("show", "enumerate"),
+    "compress": ("shrink", "squeeze"), "quantisation": ("quantization", "quantizing"),
+    "quantization": ("quantisation", "quantizing"), "chat": ("conversation", "talk"),
+    "remember": ("recall", "memorise"), "trained": ("taught", "learned"), "job": ("task", "work"),
+    "joke": ("gag", "something funny"), "tell": ("give", "say"),
     "give": ("tell", "provide", "show"), "like": ("enjoy", "love"), "buy": ("purchase", "get"),
     "company": ("firm", "business"), "bandwidth": ("memory speed", "throughput"),
-    "speed": ("performance", "velocity", "pace"), "size": ("dimension", "how big"), "space": ("room", "memory"),
-    "full": ("filled", "exhausted"), "free": ("release", "available"), "evict": ("remove", "drop", "throw out"),
-    "remove": ("delete", "drop"), "split": ("divide", "partition", "shard"), "across": ("over", "between"),
-    "layer": ("layers", "block"), "replica": ("copy", "instance"), "network": ("link", "connection"),
-    "per": ("for each", "each"), "each": ("every", "per"), "before": ("ahead of", "prior to"),
-    "after": ("following",), "without": ("lacking", "with no"), "about": ("regarding", "on"),
-    "today": ("now", "right now"), "kind": ("type", "sort"), "type": ("kind", "sort"), "part": ("piece", "component"),
-    "step": ("iteration", "pass"), "first": ("initial",), "last": ("final", "latest"), "total": ("overall", "whole"),
-    "typical": ("usual", "common", "normal"), "format": ("form", "layout"), "structure": ("layout", "organisation"),
-    "code": ("program", "script"),
+    "speed": ("performance", "velocity", "pace"), "size": ("dimension", "how big"),
+    "space": ("room", "memory"), "full": ("filled", "exhausted"), "free": ("release", "available"),
+    "evict": ("remove", "drop", "throw out"), "remove": ("delete", "drop"),
+    "split": ("divide", "partition", "shard"), "across": ("over", "between"),
+    "layer": ("layers", "block"), "replica": ("copy", "instance"),
+    "network": ("link", "connection"), "per": ("for each", "each"), "each": ("every", "per"),
+    "before": ("ahead of", "prior to"), "after": ("following",), "without": ("lacking", "with no"),
+    "about": ("regarding", "on"), "today": ("now", "right now"), "kind": ("type", "sort"),
+    "type": ("kind", "sort"), "part": ("piece", "component"), "step": ("iteration", "pass"),
+    "first": ("initial",), "last": ("final", "latest"), "total": ("overall", "whole"),
+    "typical": ("usual", "common", "normal"), "format": ("form", "layout"),
+    "structure": ("layout", "organisation"), "code": ("program", "script"),
 }
 PREFIXES = (
-    "please", "can you tell me", "hey,", "hi,", "quick question:", "hello,", "ok,", "so", "um", "question:",
-    "i was wondering,", "tell me,", "could you tell me", "i'd like to know", "one more thing:", "just curious,",
-    "hey pilot,", "pilot,", "now", "and", "also", "ok so", "well,", "help:", "i need to know", "sorry,",
-    "can you explain", "do you know", "i have a question.", "please tell me", "in your words,", "Q:", "hm,",
-    "someone asked me", "for my homework:", "btw", "my colleague asks:", "right,", "next question:", "good morning,",
+    "please", "can you tell me", "hey,", "hi,", "quick question:", "hello,", "ok,", "so", "um",
+    "question:", "i was wondering,", "tell me,", "could you tell me", "i'd like to know",
+    "one more thing:", "just curious,", "hey pilot,", "pilot,", "now", "and", "also", "ok so",
+    "well,", "help:", "i need to know", "sorry,", "can you explain", "do you know",
+    "i have a question.", "please tell me", "in your words,", "Q:", "hm,", "someone asked me",
+    "for my homework:", "btw", "my colleague asks:", "right,", "next question:", "good morning,",
 )
 SUFFIXES = (
-    "please", "thanks", "thank you", "in your view", "exactly", "in detail", "in simple terms", "for a beginner",
-    "briefly", "then", "anyway", "pls", "do you know", "in practice", "again", "if you can", "i wonder", "for me",
-    "to me", "in plain words", "in general", "here", "actually",
+    "please", "thanks", "thank you", "in your view", "exactly", "in detail", "in simple terms",
+    "for a beginner", "briefly", "then", "anyway", "pls", "do you know", "in practice", "again",
+    "if you can", "i wonder", "for me", "to me", "in plain words", "in general", "here", "actually",
 )
 # fmt: on
 _TOKEN = re.compile(r"\S+")
@@ -175,13 +199,11 @@ class Lexicon:
         for word in {_stem(w) for w in words_of(text)}:
             for index, weight in self._postings.get(word, ()):
                 scores[index] = scores.get(index, 0.0) + weight * self.idf[word]
-        own = scores.pop(self._index[item.id], 0.0)
-        return own > 0 and own * 1.0001 >= margin * max(scores.values(), default=0.0)
+        own_score = scores.pop(self._index[item.id], 0.0)
+        return own_score > 0 and own_score * 1.0001 >= margin * max(scores.values(), default=0.0)
 
     def weight(self, word: str) -> float:
-        """How telling a word is: its inverse document frequency, 0 for stop words and unknown
-        words.
-        """
+        """How rare a word is: its inverse document frequency; 0 for stop words and unknown ones."""
         return 0.0 if word in STOP_WORDS else self.idf.get(_stem(word), 0.0)
 
 
@@ -193,9 +215,7 @@ class Rephraser:
         self._held_out = bank.held_out_keys
 
     def rephrase(self, item: Item, rng: random.Random, plain: float = 0.08) -> str:
-        """One way to ask for the item: a training phrasing, as it stands with probability `plain`,
-        else with noise.
-        """
+        """One way to ask for the item: a training phrasing, as it is with probability `plain`."""
         question = rng.choice(item.questions)
         if rng.random() < plain:
             return question
@@ -230,9 +250,7 @@ class Rephraser:
         return vary_case(vary_punctuation(text, rng), rng)
 
     def _key_words(self, item: Item, rng: random.Random) -> str:
-        """A bag of telling words drawn over all training phrasings of the item, as one types into a
-        search box.
-        """
+        """A bag of rare words of the item's training phrasings, as in a search box."""
         pool = list(dict.fromkeys(w for q in item.questions for w in words_of(q)))
         weights = [self.lexicon.weight(w) + 0.05 for w in pool]
         for _ in range(6):
@@ -244,9 +262,7 @@ class Rephraser:
         return rng.choice(item.questions)
 
     def _from_answer(self, item: Item, rng: random.Random) -> str:
-        """A few words in a row of the answer: people also ask in the words that the answer
-        explains.
-        """
+        """A few words in a row of the answer: people also ask in the words that it explains."""
         words = f"{item.answer} {item.more or ''}".split()
         for _ in range(6):
             start, length = rng.randrange(len(words)), rng.randint(2, 9)
@@ -330,9 +346,9 @@ def add_typos(text: str, rng: random.Random) -> str:
         places = [i for i, w in enumerate(words) if len(w) >= 4 and w.isalpha()]
         if not places:
             break
-        at = rng.choice(places)
-        word, k = words[at], rng.randrange(1, len(words[at]) - 1)
-        words[at] = rng.choice(
+        place = rng.choice(places)
+        word, k = words[place], rng.randrange(1, len(words[place]) - 1)
+        words[place] = rng.choice(
             (
                 word[:k] + word[k + 1] + word[k] + word[k + 2 :],
                 word[:k] + word[k + 1 :],
@@ -343,9 +359,7 @@ def add_typos(text: str, rng: random.Random) -> str:
 
 
 def vary_case(text: str, rng: random.Random) -> str:
-    """Lower case, a capital at the start, no capital at the start, capitals throughout, or as it
-    is.
-    """
+    """Lower case, upper case, a capital or a small letter at the start, or as it is."""
     roll = rng.random()
     if roll < 0.35:
         return text.lower()
@@ -357,9 +371,7 @@ def vary_case(text: str, rng: random.Random) -> str:
 
 
 def vary_punctuation(text: str, rng: random.Random) -> str:
-    """Drops, adds or changes the mark at the end; now and then drops all punctuation between
-    words.
-    """
+    """Drops, adds or changes the final mark; now and then drops all between words."""
     roll = rng.random()
     if roll < 0.35:
         return text.rstrip("?.! ")

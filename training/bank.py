@@ -1,5 +1,4 @@
-"""The question bank: loads `bank/*.toml`, validates it, and splits each item's phrasings into
-training and held out.
+"""The question bank: loads and validates `bank/*.toml`, and splits off held-out phrasings.
 
 The split depends on the phrasings alone (those with the smallest blake2b digest are held out, two
 of an item's `questions` and one of its `wide`), so it is the same on every machine, and a writer
@@ -26,9 +25,7 @@ class BankError(ValueError):
 
 @dataclass(frozen=True)
 class Item:
-    """One piece of knowledge. `questions` may be trained on, the held-out ones are for measurement
-    only.
-    """
+    """One piece of knowledge: `questions` to train on, held-out ones to measure with."""
 
     id: str
     subject: str
@@ -51,9 +48,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Bank:
-    """All items in file order, the normalised held-out phrasings, and a digest that identifies this
-    exact bank.
-    """
+    """All items in file order, normalised held-out phrasings, and a digest of the bank."""
 
     items: tuple[Item, ...]
     held_out_keys: frozenset[str]
@@ -70,9 +65,7 @@ def words_of(text: str) -> list[str]:
 
 
 def phrasing_key(text: str) -> str:
-    """A phrasing without case, punctuation and spacing: two phrasings with the same key count as
-    the same.
-    """
+    """A phrasing without case, punctuation and spacing; equal keys count as one phrasing."""
     return " ".join(words_of(text))
 
 
@@ -137,9 +130,9 @@ def _load_item(raw: dict[str, object], subject: str, answers: dict[str, object])
     if len(unique) < 4:
         raise BankError(f"{where}: only {len(unique)} distinct phrasings")
     train, held = split_phrasings(unique, 2 if len(unique) >= MIN_PHRASINGS else 1)
-    known = {phrasing_key(q) for q in unique}
+    keys = {phrasing_key(q) for q in unique}
     wider = list(
-        {k: _clean(str(q)) for q in wide if (k := phrasing_key(str(q))) not in known}.values()
+        {k: _clean(str(q)) for q in wide if (k := phrasing_key(str(q))) not in keys}.values()
     )
     train_wide, held_wide = split_phrasings(wider, min(1, len(wider)))
     more = _clean(more) if more and more.strip() else None
@@ -147,10 +140,8 @@ def _load_item(raw: dict[str, object], subject: str, answers: dict[str, object])
 
 
 def problems_of(items: list[Item]) -> list[str]:
-    """What a writer should mend but training can live with: too few phrasings, one phrasing in two
-    items.
-    """
-    found = [
+    """What to mend but can be trained on: few phrasings, one phrasing in two items."""
+    problems = [
         f"{item.subject}/{item.id}: {count} distinct phrasings, {MIN_PHRASINGS} asked for"
         for item in items
         if (count := len(item.phrasings)) < MIN_PHRASINGS
@@ -160,16 +151,14 @@ def problems_of(items: list[Item]) -> list[str]:
         for phrasing in item.phrasings:
             other = owner.setdefault(phrasing_key(phrasing), item)
             if other is not item:
-                found.append(
+                problems.append(
                     f"{item.subject}/{item.id} and {other.subject}/{other.id} share {phrasing!r}"
                 )
-    return found
+    return problems
 
 
 def load_bank(directory: Path = BANK_DIR) -> Bank:
-    """Reads every TOML file of the directory in name order; raises BankError for what breaks the
-    format.
-    """
+    """Reads every TOML file of the folder in name order; BankError for a broken format."""
     items: list[Item] = []
     hasher = hashlib.blake2b(digest_size=16)
     for path in sorted(directory.glob("*.toml")):

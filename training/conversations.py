@@ -1,5 +1,4 @@
-"""Training conversations as text: which turns, which system prompt, which answer. `data.py` turns
-them into tokens.
+"""Training conversations as text; `data.py` turns them into tokens.
 
 Every conversation is drawn from an `rng` passed in, so a seed gives the same examples everywhere.
 """
@@ -17,8 +16,7 @@ from training.teacher import Teacher
 
 @dataclass(frozen=True)
 class Stage:
-    """What examples are drawn from until `until` (progress in [0, 1]); what the kinds leave over
-    has distractors.
+    """What examples are drawn from until `until` (progress in [0, 1]); the rest: distractors.
 
     `mixed` asks mixtures of questions; `stubs` is the share of answers cut short where they can be,
     `bare` the share of those left out altogether (their item is all there is to learn), `plain`
@@ -116,9 +114,7 @@ Answering = Callable[[Item], str]
 
 @dataclass(frozen=True)
 class Message:
-    """One turn. `far` counts the leading characters of `content` that any distance may separate
-    from the rest.
-    """
+    """One turn; any distance may separate its first `far` characters from the rest."""
 
     role: str
     content: str
@@ -141,9 +137,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """A system prompt, what it does to an answer, the name it gives if any, and whether its answers
-    must stay whole.
-    """
+    """A system prompt, its effect on answers, its name, and whether they must stay whole."""
 
     text: str
     answering: Answering
@@ -167,9 +161,7 @@ def named_answer(name: str) -> str:
 
 
 def is_about_itself(item: Item) -> bool:
-    """Small talk that mentions pilot by name, which a system prompt with another name would
-    contradict.
-    """
+    """Small talk with pilot's name, which a system prompt with another would contradict."""
     return item.subject == "smalltalk" and "pilot" in item.answer.lower()
 
 
@@ -201,8 +193,8 @@ class ConversationBuilder:
                 ("one", prompts.ONE_SENTENCE), ("name", prompts.NAME), ("say", prompts.SAY),
                 ("begin", prompts.BEGIN), ("end", prompts.END), ("neutral", prompts.NEUTRAL),
                 ("identity", prompts.IDENTITY), ("more", prompts.MORE), ("repeat", prompts.REPEAT),
-                ("shorter", prompts.SHORTER), ("thanks", prompts.THANKS), ("briefly", prompts.BRIEFLY),
-                ("document", prompts.DOCUMENT),
+                ("shorter", prompts.SHORTER), ("thanks", prompts.THANKS),
+                ("briefly", prompts.BRIEFLY), ("document", prompts.DOCUMENT),
             )
         }  # fmt: skip
         self.thanks_reply = next(
@@ -279,9 +271,7 @@ class ConversationBuilder:
         )
 
     def _mixed(self, teacher: Teacher, rng: random.Random, bare: bool) -> Conversation:
-        """Pieces of one to three questions in a row, with the answer that the teacher finds if it
-        is sure of one.
-        """
+        """Pieces of one to three questions, with the answer if the teacher is sure of one."""
         words: list[str] = []
         for _ in range(rng.choice((1, 2, 2, 3))):
             piece = self.rephraser.rephrase(self._item(rng), rng, self._plain).split()
@@ -377,9 +367,7 @@ class ConversationBuilder:
         return Conversation(tuple(messages))
 
     def _follow_up(self, item: Item, rng: random.Random) -> list[Message]:
-        """What people say after an answer, and what is said to that; about the item answered
-        last.
-        """
+        """What people say after an answer, and the reply, about the item answered last."""
         kind = rng.choices(("more", "repeat", "shorter", "thanks"), (55, 13, 20, 12))[0]
         asked = Message("user", self._pick(kind, rng))
         if kind == "repeat":
@@ -397,9 +385,7 @@ class ConversationBuilder:
         return messages
 
     def _with_distractor(self, rng: random.Random, progress: float) -> Conversation:
-        """The question after pages about other items, in the same turn as documents or in an
-        earlier turn.
-        """
+        """The question after pages about other items: documents, or an earlier turn."""
         item = self._later_item(rng)
         question = self._ask(item, rng).content
         document = self.passage(rng, self.draw_length(rng, progress), item)
@@ -418,17 +404,13 @@ class ConversationBuilder:
         return Conversation((*turns, Message("assistant", item.answer)), question=question)
 
     def draw_length(self, rng: random.Random, progress: float) -> int:
-        """Tokens of padding, log-uniform: rarely above 2000, and above that only late in
-        training.
-        """
+        """Tokens of padding, log-uniform: rarely above 2000, and only late in training."""
         if progress > LONGEST_FROM and rng.random() < 0.04:
             return rng.randrange(2000, 7000)
         return round(math.exp(rng.uniform(math.log(40), math.log(1600))))
 
     def passage(self, rng: random.Random, tokens: int, avoid: Item | None) -> str:
-        """About this many tokens (at four characters each) of the bank's text, none of it about the
-        item to avoid.
-        """
+        """About so many tokens (of four characters) of the bank's text, without one item's."""
         parts: list[str] = []
         length = 0
         while length < 4 * tokens:

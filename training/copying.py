@@ -17,16 +17,18 @@ from transformers import LlamaForCausalLM
 
 from training.model import ROPE_THETA, hidden_states
 
+# Pairs of RoPE that tell neighbours apart, and those that hardly turn over a context.
 FAST_PAIRS, SLOW_FROM = (
     10,
     16,
-)  # Pairs of RoPE that tell neighbours apart, and those that hardly turn over a context.
+)
+# Strengths: attention 8 or more nats, values like an embedding.
 NEIGHBOUR, MARK, MATCH, COPY = (
     0.7,
     0.49,
     2.8,
     0.67,
-)  # Strengths: attention 8 or more nats, values like an embedding.
+)
 ROWS, TOKENS, PERIODS = 8, 128, (6, 32)
 PEAK_LR, WARM_UP_STEPS = 1e-3, 60
 FINAL_NORM = 0.8  # Logits of embeddings as large as they begin.
@@ -36,7 +38,9 @@ ENOUGH, LOG_SECONDS = 0.97, 5.0
 
 @torch.no_grad()
 def give_copying_heads(model: LlamaForCausalLM, seed: int) -> None:
-    """Makes head 0 of layer 0 mark each token with the one before, and head 0 of layer 1 copy what
+    """Makes two heads that copy.
+
+    Head 0 of layer 0 marks each token with the one before, and head 0 of layer 1 copies what
     follows a match.
 
     All embeddings get one coordinate in common (which adds the same to every logit, so it changes
@@ -54,8 +58,9 @@ def give_copying_heads(model: LlamaForCausalLM, seed: int) -> None:
     basis = torch.linalg.qr(torch.randn(half - 1, 2 * rank, generator=generator))[
         0
     ].T  # orthonormal rows
-    own, mark = torch.zeros(2, head_dim, hidden, device=embedding.device)  # each [head_dim, hidden]
-    own[:rank, 1:half], mark[:rank, 1:half] = basis[:rank], basis[rank:]
+    # Each [head_dim, hidden].
+    own_token, mark = torch.zeros(2, head_dim, hidden, device=embedding.device)
+    own_token[:rank, 1:half], mark[:rank, 1:half] = basis[:rank], basis[rank:]
     first, second = (layer.self_attn for layer in model.model.layers[:2])
     turns = head_dim // 2
     for weight in (p.weight for a in (first, second) for p in (a.q_proj, a.k_proj)):
@@ -64,10 +69,19 @@ def give_copying_heads(model: LlamaForCausalLM, seed: int) -> None:
     first.q_proj.weight[:FAST_PAIRS, 0] = NEIGHBOUR * frequencies.cos()
     first.q_proj.weight[turns : turns + FAST_PAIRS, 0] = -NEIGHBOUR * frequencies.sin()
     first.k_proj.weight[:FAST_PAIRS, 0] = NEIGHBOUR
-    first.v_proj.weight[:head_dim], first.o_proj.weight[:, :head_dim] = MARK * own, MARK * mark.T
+    first.v_proj.weight[:head_dim], first.o_proj.weight[:, :head_dim] = (
+        MARK * own_token,
+        MARK * mark.T,
+    )
     slow = [*range(SLOW_FROM, turns), *range(turns + SLOW_FROM, head_dim)]
-    second.q_proj.weight[slow], second.k_proj.weight[slow] = MATCH * own[slow], MATCH * mark[slow]
-    second.v_proj.weight[:head_dim], second.o_proj.weight[:, :head_dim] = COPY * own, COPY * own.T
+    second.q_proj.weight[slow], second.k_proj.weight[slow] = (
+        MATCH * own_token[slow],
+        MATCH * mark[slow],
+    )
+    second.v_proj.weight[:head_dim], second.o_proj.weight[:, :head_dim] = (
+        COPY * own_token,
+        COPY * own_token.T,
+    )
 
 
 def learn_copying(model: LlamaForCausalLM, max_steps: int, seed: int) -> float:

@@ -1,5 +1,4 @@
-"""Training batches: conversations to tokens, which of them have a loss, and positions, under a
-token budget.
+"""Training batches: tokens of conversations, their losses and positions, under a budget.
 
 Positions: the model has 8192 of them but is trained on short sequences, so some examples skip
 positions between turns or inside padding (after PoSE, Zhu et al. 2023): relative distances up to
@@ -25,8 +24,7 @@ LONGEST_STUB = 16  # Tokens kept of an answer that is cut short.
 
 @dataclass(frozen=True)
 class Example:
-    """One sequence: token ids, whether predicting each of them is learned, and their positions (all
-    of length n).
+    """One sequence: token ids, which of them have a loss, and positions (all of length n).
 
     `question`, if there is one, is what the turn asks that ends at the index `asked`, where the
     answer begins.
@@ -41,8 +39,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Batch:
-    """Right-padded tensors, [rows, length]. Causal attention never looks right, so it needs no mask
-    for the padding.
+    """Right-padded tensors, [rows, length]; causal attention needs no mask for padding.
 
     `questions` are those that are known, in row `rows[i]` asked at index `asked[i]`.
     """
@@ -63,9 +60,7 @@ class Batch:
 
 
 class Encoder:
-    """Conversations to examples. A prompt rendered by the chat template has exactly the tokens made
-    here.
-    """
+    """Conversations to examples, token for token what the chat template renders."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -86,12 +81,12 @@ class Encoder:
         return self.decode(self.encode(text)[:tokens])
 
     def _cached(self, text: str) -> list[int]:
-        found = self._cache.get(text)
-        if found is None:
+        tokens = self._cache.get(text)
+        if tokens is None:
             if len(self._cache) > 20000:
                 self._cache.clear()
-            found = self._cache[text] = self.encode(text)
-        return found
+            tokens = self._cache[text] = self.encode(text)
+        return tokens
 
     def example(self, conversation: Conversation, rng: random.Random) -> Example:
         """Tokens with loss on the assistant's words and on what ends them."""
@@ -130,9 +125,7 @@ class Encoder:
 
 
 def draw_positions(length: int, gaps: list[int], rng: random.Random) -> list[int]:
-    """Positions 0, 1, 2 ... with, in half of the examples that have places for it, jumps within the
-    model's context.
-    """
+    """Positions 0, 1, 2 ..., with jumps within the context in half of the examples."""
     positions = list(range(length))
     slack = MODEL_MAX_LENGTH - length
     if not gaps or slack < 2 or rng.random() < 0.5:
@@ -170,9 +163,11 @@ def collate(examples: list[Example], token_budget: int = 0) -> Batch:
         has_loss[row, :n] = torch.tensor(e.has_loss)
         positions[row, :n] = torch.tensor(e.positions)
         positions[row, n:] = e.positions[-1]
-    known = [(e.question, row, e.asked) for row, e in enumerate(examples) if e.question is not None]
-    where, asked = (torch.tensor([k[i] for k in known], dtype=torch.long) for i in (1, 2))
-    return Batch(ids, has_loss, positions, [question for question, _, _ in known], where, asked)
+    questions = [
+        (e.question, row, e.asked) for row, e in enumerate(examples) if e.question is not None
+    ]
+    where, asked = (torch.tensor([k[i] for k in questions], dtype=torch.long) for i in (1, 2))
+    return Batch(ids, has_loss, positions, [question for question, _, _ in questions], where, asked)
 
 
 class BatchSource:

@@ -1,5 +1,6 @@
-"""Measures an exported model on phrasings it never saw. Run as `python -m training.evaluate
-[--model DIR]`.
+"""Measures an exported model on phrasings it never saw.
+
+    python -m training.evaluate [--model DIR]
 
 Judge: an answer is right if and only if (1) the model ended it itself, (2) its token-level F1 with
 the reference (words as a multiset, without case and punctuation) is at least 0.8, and (3) no other
@@ -69,8 +70,8 @@ class Judge:
         score = f1(got, Counter(words_of(case.expected)))
         if score < F1_NEEDED:
             return False
-        others = self._references.get(case.form, [])
-        return all(f1(got, words) <= score for ident, words in others if ident != case.item_id)
+        references = self._references.get(case.form, [])
+        return all(f1(got, words) <= score for ident, words in references if ident != case.item_id)
 
 
 def obeys(text: str, case: Case) -> tuple[bool, str]:
@@ -172,9 +173,7 @@ def _commit() -> str | None:
 
 
 def weights_digest(directory: Path) -> str:
-    """SHA-256 of a model's weights in hexadecimal: what ties figures to the file they were measured
-    on.
-    """
+    """SHA-256 of a model's weights, in hexadecimal: figures are of that file."""
     with (directory / "model.safetensors").open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -211,9 +210,8 @@ def as_markdown(report: dict[str, Any]) -> str:
 def build_report(args: argparse.Namespace, bank: Bank) -> dict[str, Any]:
     """Runs all suites and gathers the numbers with what produced them."""
     directory: Path = args.model
-    digest = weights_digest(
-        directory
-    )  # Before they are measured: a later export would go unnoticed.
+    # Before they are measured: a later export would go unnoticed.
+    digest = weights_digest(directory)
     disable_progress_bar()
     model = LlamaForCausalLM.from_pretrained(directory, dtype=getattr(torch, args.dtype))
     record_path = directory / "training.json"

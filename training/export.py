@@ -1,5 +1,6 @@
-"""Writes the averaged weights as a Hugging Face checkpoint in bfloat16. Run as `python -m
-training.export`.
+"""Writes the averaged weights as a Hugging Face checkpoint in bfloat16.
+
+    python -m training.export
 
 The result is src/twostroke/pilot/weights/pilot/ (or pilot-draft/): config, generation config,
 safetensors, tokenizer, and training.json, which says what the weights were trained on.
@@ -43,8 +44,9 @@ def training_record(state: dict[str, Any], parameters: int) -> dict[str, object]
 
 
 def mean_of_falls(state: dict[str, Any]) -> dict[str, Tensor]:
-    """The mean of what the last two falls of the learning rate settled on; of an unfinished run,
-    its moving average.
+    """The mean of what the last two falls of the rate settled on.
+
+    Of an unfinished run, its moving average.
 
     Averaging at the ends of a cyclic schedule: Izmailov et al. 2018.
     """
@@ -54,9 +56,7 @@ def mean_of_falls(state: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def patch_config(path: Path) -> None:
-    """Adds the names that transformers 4 and other readers look for beside those that transformers
-    5 writes.
-    """
+    """Adds names that transformers 4 and others look for to those of transformers 5."""
     config = json.loads(path.read_text(encoding="utf-8"))
     config |= {
         "torch_dtype": "bfloat16",

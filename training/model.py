@@ -1,6 +1,4 @@
-"""The two sizes of pilot as transformers' Llama, and the forward passes that training and measuring
-need.
-"""
+"""The two sizes of pilot as transformers' Llama, and their forward passes."""
 
 from collections.abc import Sequence
 
@@ -55,9 +53,7 @@ def make_config(size: str) -> LlamaConfig:
 
 
 def make_model(size: str, seed: int) -> LlamaForCausalLM:
-    """A freshly initialised model in float32; what writes into the residual stream starts smaller,
-    by its depth.
-    """
+    """A new model in float32; writers of the residual stream start smaller, by depth."""
     torch.manual_seed(seed)
     model = LlamaForCausalLM(make_config(size))
     scale = (2 * model.config.num_hidden_layers) ** -0.5
@@ -91,16 +87,13 @@ def hidden_states(model: LlamaForCausalLM, ids: Tensor, positions: Tensor) -> tu
 
 
 def _few_shapes(linear: nn.Module, rows: Tensor) -> Tensor:
-    """A linear map of [rows, hidden] in float32, computed on a multiple of ROW_STEP rows (see
-    `data.collate`).
-    """
+    """A linear map of [rows, hidden] in float32, on a multiple of ROW_STEP rows."""
     padded: Tensor = linear(F.pad(rows, (0, 0, 0, -len(rows) % ROW_STEP)))
     return padded[: len(rows)].float()
 
 
 def text_loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The mean cross-entropy of the answers in nats per token (0 without any), and the states to
-    choose by.
+    """Mean cross-entropy of the answers (nats per token, 0 without any), and the states.
 
     The states are those after half of the layers, [rows, length, hidden].
 
@@ -114,8 +107,7 @@ def text_loss(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 class Chooser(nn.Module):
-    """Two linear maps to the bank's items that training adds to a model: what they learn makes its
-    answers right.
+    """Two linear maps to the bank's items, whose learning makes a model's answers right.
 
     One reads the state where an answer begins, after half of the layers: the other half, at this
     and all later places, can then read there what to say. The other reads half of the prompt's
@@ -131,9 +123,7 @@ class Chooser(nn.Module):
     def forward(
         self, model: LlamaForCausalLM, batch: Batch, hidden: Tensor, wanted: Tensor
     ) -> Tensor:
-        """The cross-entropy in nats with `wanted` [questions, items], for hidden states [rows,
-        length, hidden].
-        """
+        """Cross-entropy in nats with `wanted` [questions, items]; hidden [rows, length, hidden]."""
         loss = F.cross_entropy(
             _few_shapes(self.state, self.norm(hidden[batch.rows, batch.asked].float())), wanted
         )
@@ -150,8 +140,7 @@ class Chooser(nn.Module):
 def give_meanings(
     model: LlamaForCausalLM, chooser: Chooser, teacher: Teacher, words: Sequence[str]
 ) -> None:
-    """Sets half of the embedding, and the bag's map, to what the teacher knows of each token's
-    text, `words`.
+    """Sets half of the embedding, and the bag's map, to the teacher's knowledge of `words`.
 
     Added up over a question, that alone chooses an item. A model narrower
     than the teacher gets the principal axes.
@@ -162,9 +151,9 @@ def give_meanings(
     if (room := embedding.shape[1] - half) < vectors.shape[1]:
         axes = torch.linalg.svd(vectors, full_matrices=False).Vh[:room].T
         vectors, out = vectors @ axes, out @ axes
-    known = vectors.abs().sum(1) > 0
-    vectors *= EMBEDDING_STD / vectors[known].std()
-    embedding[known, half:] = vectors[known].to(embedding.device)
+    has_words = vectors.abs().sum(1) > 0
+    vectors *= EMBEDDING_STD / vectors[has_words].std()
+    embedding[has_words, half:] = vectors[has_words].to(embedding.device)
     chooser.words.weight.copy_(out)
     chooser.words.bias.copy_(teacher.out.bias)
 
@@ -176,8 +165,7 @@ def greedy(
     max_new_tokens: int,
     token_budget: int = 16384,
 ) -> list[list[int]]:
-    """Greedy continuations up to and without EOS padding; an answer that ended by itself has EOS_ID
-    as its last token.
+    """Greedy continuations without padding; one that ended by itself has EOS_ID last.
 
     Prompts are batched by length (left-padded) under a token budget. A plain loop over
     transformers' cache, no sampling.
@@ -200,9 +188,13 @@ def greedy(
             ids[row, width - len(prompt) :] = torch.tensor(prompt)
             mask[row, width - len(prompt) :] = 1
         out = model.generate(
-            ids.to(device), attention_mask=mask.to(device), max_new_tokens=max_new_tokens, do_sample=False,
-            eos_token_id=EOS_ID, pad_token_id=PAD_ID,
-        )  # fmt: skip
+            ids.to(device),
+            attention_mask=mask.to(device),
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            eos_token_id=EOS_ID,
+            pad_token_id=PAD_ID,
+        )
         for index, tokens in zip(rows, out[:, width:].tolist(), strict=True):
             end = tokens.index(EOS_ID) + 1 if EOS_ID in tokens else len(tokens)
             results[index] = tokens[:end]

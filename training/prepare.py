@@ -1,5 +1,4 @@
-"""First step: copies the bank to training/runs/bank, checks it, trains the tokenizer on its
-training side.
+"""First step: copies and checks the bank, and trains the tokenizer on its training side.
 
 Do not run it between the training and the export of a model, which take both from training/runs.
 Run as `python -m training.prepare`.

@@ -1,6 +1,4 @@
-"""The cases of the evaluation: held-out phrasings, system prompts, follow-ups, long contexts;
-seeded.
-"""
+"""Cases of the evaluation, seeded: phrasings, system prompts, follow-ups, long contexts."""
 
 import random
 from dataclasses import dataclass
@@ -51,9 +49,7 @@ def _user(text: str) -> Message:
 
 
 def held_out_cases(bank: Bank) -> list[Case]:
-    """Every held-out phrasing, alone, by bank file; then those that were written for the widest
-    vocabulary.
-    """
+    """Every held-out phrasing alone, by bank file; then those of the widest vocabulary."""
     return [
         Case(f"held-out phrasings, {i.subject}", i.id, (_user(q),), i.answer)
         for i in bank.items
@@ -94,34 +90,12 @@ def system_cases(bank: Bank, rng: random.Random) -> list[Case]:
     for item, q in _questions(items, rng, PER_SUITE):
         system = Message("system", wording(prompts.NEUTRAL))
         cases.append(Case("system prompt, neutral", item.id, (system, _user(q)), item.answer))
-    for item, q in _questions(items, rng, PER_SUITE):
-        word = prompts.draw_word(rng, words, held_out=True)
-        system = Message("system", wording(prompts.BEGIN).format(word) + ".")
-        cases.append(
-            Case(
-                "system prompt, begin with a word",
-                item.id,
-                (system, _user(q)),
-                item.answer,
-                "answer",
-                "begin",
-                word,
-            )
-        )
-    for item, q in _questions(items, rng, PER_SUITE):
-        word = prompts.draw_word(rng, words, held_out=True)
-        system = Message("system", wording(prompts.END).format(word) + ".")
-        cases.append(
-            Case(
-                "system prompt, end with a word",
-                item.id,
-                (system, _user(q)),
-                item.answer,
-                "answer",
-                "end",
-                word,
-            )
-        )
+    for rule, wordings in (("begin", prompts.BEGIN), ("end", prompts.END)):
+        suite = f"system prompt, {rule} with a word"
+        for item, q in _questions(items, rng, PER_SUITE):
+            word = prompts.draw_word(rng, words, held_out=True)
+            messages = (Message("system", wording(wordings).format(word) + "."), _user(q))
+            cases.append(Case(suite, item.id, messages, item.answer, "answer", rule, word))
     for _ in range(PER_SUITE):
         name = prompts.draw_name(rng, held_out=True)
         system = Message("system", wording(prompts.NAME).format(name))
@@ -164,9 +138,7 @@ def follow_up_cases(bank: Bank, rng: random.Random, thanks_reply: str) -> list[C
 
 
 def long_context_cases(bank: Bank, rng: random.Random, builder: ConversationBuilder) -> list[Case]:
-    """The same questions after 0, 1000, 4000 and 7000 tokens of text about other items, in the same
-    turn.
-    """
+    """The same questions after 0 to 7000 tokens of text about other items, in one turn."""
     encoder = Encoder(load_tokenizer(TOKENIZER_DIR))
     items = [item for item in bank.items if item.subject != "smalltalk"]
     frames = prompts.split_wordings(prompts.DOCUMENT, held_out=True)

@@ -1,11 +1,10 @@
-"""A small classifier that says which item a question wants, to teach pilot what a question's words
-are worth.
+"""A small classifier of questions by item, which teaches pilot what words are worth.
 
 Bags of words, pairs of words and pieces of words, one linear map of their mean (Joulin et al. 2016,
 "Bag of tricks for efficient text classification"). It learns in a minute and is right about more
 unseen phrasings than a transformer that was trained for an hour on the same ones: with so few
 examples, knowing nothing about word order helps. Pilot is trained to agree with it (Hinton et al.
-2015), also on mixtures of questions that nobody would ask (Beyer et al. 2022).
+2015), also on mixtures of questions that make no sense (Beyer et al. 2022).
 """
 
 import random
@@ -30,16 +29,14 @@ LOG_SECONDS = 10.0
 
 
 def features_of(text: str) -> list[int]:
-    """Hashes, below BUCKETS, of the text's words, neighbouring words and pieces of words; never
-    empty.
-    """
+    """Hashes, below BUCKETS, of words, neighbouring words and pieces of words; never empty."""
     words = words_of(text)
-    found = [f"w {w}" for w in words]
-    found += [f"p {a} {b}" for a, b in pairwise(words)]
+    features = [f"w {w}" for w in words]
+    features += [f"p {a} {b}" for a, b in pairwise(words)]
     for word in words:
         marked = f"<{word}>"
-        found += [marked[i : i + n] for n in PIECES for i in range(len(marked) - n + 1)]
-    return [zlib.crc32(f.encode()) % BUCKETS for f in found] or [0]
+        features += [marked[i : i + n] for n in PIECES for i in range(len(marked) - n + 1)]
+    return [zlib.crc32(f.encode()) % BUCKETS for f in features] or [0]
 
 
 class Teacher(nn.Module):
@@ -57,9 +54,7 @@ class Teacher(nn.Module):
             self.out.bias.zero_()
 
     def forward(self, questions: Sequence[str]) -> Tensor:
-        """Logits over the items in the bank's order, [questions, items]; in training some features
-        are left out.
-        """
+        """Logits over the bank's items, [questions, items]; training leaves some features out."""
         rows = [features_of(question) for question in questions]
         counts = torch.tensor([len(row) for row in rows])
         flat = torch.tensor([feature for row in rows for feature in row])
@@ -82,21 +77,17 @@ class Teacher(nn.Module):
 
     @torch.inference_mode()
     def vectors(self, texts: Sequence[str]) -> Tensor:
-        """What each text adds to a question's bag, [texts, DIMENSIONS]; zeros where it has no
-        words.
-        """
+        """What each text adds to a bag, [texts, DIMENSIONS]; zeros where it has no words."""
         rows = [self.bag.weight[features_of(text)].sum(0) * bool(words_of(text)) for text in texts]
         return torch.stack(rows)
 
     def right(self) -> float:
-        """The share of held-out phrasings that it would give the right answer, which several items
-        may share.
-        """
+        """The share of held-out phrasings that it would answer right; items may share answers."""
         cases = [(question, item.answer) for item in self._items for question in item.held_out]
-        found: list[int] = self.shares([question for question, _ in cases]).argmax(-1).tolist()
+        chosen: list[int] = self.shares([question for question, _ in cases]).argmax(-1).tolist()
         right = sum(
             self._items[index].answer == answer
-            for index, (_, answer) in zip(found, cases, strict=True)
+            for index, (_, answer) in zip(chosen, cases, strict=True)
         )
         return right / len(cases)
 

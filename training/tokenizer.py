@@ -1,5 +1,4 @@
-"""The tokenizer of pilot: byte-level BPE over 4096 tokens, trained on the training side of the bank
-only.
+"""Pilot's tokenizer: byte-level BPE of 4096 tokens, from the bank's training side.
 
 Digits stay single tokens (numbers are then spelled the same way everywhere), there is no
 normaliser, and the chat format is ChatML.
@@ -28,9 +27,7 @@ CHAT_TEMPLATE = (
 
 
 def training_text(bank: Bank, extra: list[str]) -> list[str]:
-    """What the tokenizer may see: training phrasings (also in lower case), answers, the prompts'
-    wordings.
-    """
+    """What the tokenizer may see: training phrasings, answers, and wordings of prompts."""
     texts: list[str] = list(extra)
     for item in bank.items:
         for question in item.questions:

@@ -74,12 +74,12 @@ def falls_ended(fraction: float) -> int:
 
 
 def make_optimizers(model: LlamaForCausalLM, kind: str, peak: float) -> list[torch.optim.Optimizer]:
-    """AdamW for everything, or Muon for the layers' matrices; norms and the embedding do not
-    decay.
-    """
+    """AdamW, or Muon for the layers' matrices; norms and the embedding do not decay."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in n]
-    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed_tokens" in n]
-    groups = [{"params": others, "weight_decay": 0.0}]
+    other_parameters = [
+        p for n, p in model.named_parameters() if p.ndim != 2 or "embed_tokens" in n
+    ]
+    groups = [{"params": other_parameters, "weight_decay": 0.0}]
     if kind == "adamw":
         groups.append({"params": matrices, "weight_decay": 0.1})
     adamw = torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.98), eps=1e-9, fused=True)
@@ -127,9 +127,7 @@ class Trainer:
         self.progress = Progress()
 
     def step(self) -> tuple[float, int]:
-        """One optimiser step; returns the answers' loss in nats per token and the number of padded
-        tokens.
-        """
+        """One optimiser step: the answers' loss in nats per token, and the padded tokens."""
         fraction = self.progress.fraction(self.total)
         for group in (g for optimizer in self.optimizers for g in optimizer.param_groups):
             group["lr"] = learning_rate(fraction, self.peak)
@@ -139,9 +137,8 @@ class Trainer:
             text, hidden = text_loss(self.model, batch)
             loss = text
             if batch.questions:
-                wanted = (
-                    self.teacher.shares(batch.questions).clone().to(self.device)
-                )  # No inference tensor.
+                # No inference tensor.
+                wanted = self.teacher.shares(batch.questions).clone().to(self.device)
                 loss = loss + self.chooser(self.model, batch, hidden, wanted)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -154,9 +151,7 @@ class Trainer:
         return text.item(), batch.ids.numel()
 
     def save(self) -> None:
-        """Writes the checkpoint beside its name and renames it, so that a stop never leaves half of
-        one.
-        """
+        """Writes the checkpoint aside and renames it: a stop never leaves half of one."""
         state = {
             "size": self.size,
             "bank_digest": self.bank.digest,
@@ -203,9 +198,7 @@ class Trainer:
         return True
 
     def begin(self, seed: int) -> None:
-        """Starts from scratch: the teacher learns the bank, tells what words are worth; the model
-        learns to copy.
-        """
+        """Starts from scratch: the teacher learns the bank, the model gets words and copying."""
         begun = time.perf_counter()
         self.teacher.learn(Rephraser(self.bank), TEACHER_STEPS, seed)
         print(f"teacher: right about {self.teacher.right():.1%} of held-out phrasings", flush=True)
@@ -229,9 +222,7 @@ class Trainer:
                 parameter.data.copy_(live[name])
 
     def quick_evaluation(self) -> dict[str, float]:
-        """By suite, the share of some held-out cases whose answer begins with the reference's first
-        tokens.
-        """
+        """By suite, the share of some held-out cases whose answer begins as the reference does."""
         cases = quick_cases(self.bank, QUICK_PHRASINGS, QUICK_PER_SUITE)
         with self.averaged():
             answers = greedy(
@@ -247,12 +238,10 @@ class Trainer:
                 group.removesuffix(" phrasings") if group.endswith(" phrasings") else kind or group
             )
             hits.setdefault(suite, []).append(answer[: len(wanted)] == wanted)
-        return {suite: sum(found) / len(found) for suite, found in hits.items()}
+        return {suite: sum(suite_hits) / len(suite_hits) for suite, suite_hits in hits.items()}
 
     def run(self) -> None:
-        """Trains until the tokens are seen; logs, evaluates and saves on the way; only steps count
-        as time.
-        """
+        """Trains until the tokens are seen; logs, evaluates and saves, which is not timed."""
         state = self.progress
         logged = saved = evaluated = state.seconds
         losses: list[float] = []

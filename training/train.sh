@@ -1,12 +1,12 @@
 #!/bin/sh
-# Makes pilot and pilot-draft from the question bank and measures both. On 2 cores training pilot took 62 minutes and
-# its draft 3; measuring comes on top, some 5 minutes for both. Stopped, it goes on from the last checkpoint when called
-# again. A new start: remove training/runs.
+# Makes pilot and pilot-draft from the question bank and measures both. On 2 cores training pilot
+# took 62 minutes and its draft 3; measuring comes on top, some 5 minutes for both. Stopped, it goes
+# on from the last checkpoint when called again. A new start: remove training/runs.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 export OMP_WAIT_POLICY=PASSIVE PYTHONUNBUFFERED=1
-# glibc's allocator takes a sixth of the time, all of it on one core: another one is used where there is one.
+# glibc's allocator takes a sixth of the time, all of it on one core: tcmalloc, where it is there.
 for library in /usr/lib/*/libtcmalloc_minimal.so.4; do
   if [ -e "$library" ]; then export LD_PRELOAD="$library"; fi
 done

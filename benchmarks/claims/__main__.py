@@ -1,5 +1,6 @@
-"""Measure the claims: ``python -m benchmarks.claims [NAME ...]``; data on stdout, progress on
-stderr.
+"""Measure the claims; data on stdout, progress on stderr.
+
+    python -m benchmarks.claims [NAME ...]
 
 A run of all of them is recorded in ``benchmarks/claims/results``; a run of some is only printed.
 """
@@ -23,8 +24,9 @@ from benchmarks.claims import (
     kv_waste,
     prefix_caching,
 )
-from benchmarks.claims.report import Claim, Others, environment, keep_recorded, write_claims
+from benchmarks.claims.report import Claim, keep_recorded, write_claims
 from benchmarks.claims.workbench import Workbench, default_model
+from benchmarks.environment import OtherPrograms, environment
 
 MEASURES: dict[str, Sequence[Callable[[Workbench], Claim]]] = {
     "continuous_batching": (continuous_batching.measure, continuous_batching.measure_same_model),
@@ -67,15 +69,17 @@ def main(
     def say(text: str) -> None:
         print(f"[{time.perf_counter() - began:4.0f} s] {text}", file=sys.stderr, flush=True)
 
-    all_along = Others()
+    all_along = OtherPrograms()
     claims: list[Claim] = []
     with default_model(model) as (source, name):
         bench = Workbench(source, name, rounds, data, say, checkpoint)
         for measure in (measure for chosen in names or MEASURES for measure in MEASURES[chosen]):
-            others = Others()
+            other_programs = OtherPrograms()
             claim = measure(bench)
             claims.append(
-                replace(claim, figures={**claim.figures, "others_cpu_share": others.share()})
+                replace(
+                    claim, figures={**claim.figures, "others_cpu_share": other_programs.share()}
+                )
             )
             print(claim.line(), flush=True)
     if names:

@@ -1,6 +1,4 @@
-"""What chunked prefill does to running requests when a long prompt arrives, and what the long
-prompt pays for it.
-"""
+"""What chunked prefill does to running requests, and what the long prompt pays for it."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Seconds: the worst gap between two tokens of a running request, before the arrival and from
-    then on.
-    """
+    """Worst gap in seconds between two tokens of a running request, before and after."""
 
     quiet_gap: float
     worst_gap: float
@@ -111,9 +107,7 @@ def _text(arrivals: list[Arrival]) -> str:
 
 
 def _arrive(engine: LLMEngine, seed: int, load: Workload) -> Arrival:
-    """Let the small requests run, add the long prompt, and go on until a few tokens after its
-    first.
-    """
+    """Run the small requests, add the long prompt, and go on a few tokens past its first."""
     rng = random.Random(seed)
     small = [f"{seed}-{index}" for index in range(load.running)]
     for request_id in small:
@@ -144,9 +138,7 @@ def _more_than_enough(load: Workload) -> int:
 
 
 def _steps(engine: LLMEngine, last: dict[str, float]) -> float:
-    """One step: the longest gap that it ended, if any; ``last`` holds the time of each request's
-    last token.
-    """
+    """One step, and the longest gap that it ended; ``last`` has each request's last token time."""
     outputs = step(engine)
     now = time.perf_counter()
     gap = max((now - last[o.request_id] for o in outputs if o.request_id in last), default=0.0)

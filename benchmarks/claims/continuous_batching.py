@@ -79,9 +79,7 @@ class Rounds:
         ]
 
     def text(self, load: Workload) -> str:
-        """Ratio, rates, steps, and what decides how much fewer steps are worth: what a full step
-        costs.
-        """
+        """Ratio, rates, steps, and the cost of a full step, which decides what fewer steps save."""
         fewer = median(
             [
                 many / few
@@ -114,8 +112,9 @@ class Rounds:
 
 
 def measure(bench: Workbench, load: Workload | None = None) -> Claim:
-    """The claim, on a model that is read from memory: that of ``--checkpoint``, or a random one of
-    350 M parameters.
+    """The claim, on a model that is read from memory.
+
+    It is that of ``--checkpoint``, or a random one of 350 M parameters.
     """
     load = load or Workload()
     with memory_bound_model(bench.checkpoint) as (source, name):
@@ -136,9 +135,7 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
 
 
 def measure_same_model(bench: Workbench, load: Workload | None = None) -> Claim:
-    """The same requests on the model of the other claims, which promises nothing here: pilot stays
-    in the cache.
-    """
+    """The same on the other claims' model, without a target: pilot stays in the cache."""
     load = load or Workload()
     rounds = run_rounds(bench, load)
     short = median(rounds.ratios) < TARGET
@@ -155,9 +152,7 @@ def measure_same_model(bench: Workbench, load: Workload | None = None) -> Claim:
 
 
 def run_rounds(bench: Workbench, load: Workload) -> Rounds:
-    """Every round's requests with both ways of batching, in turn; then the steps of the continuous
-    one.
-    """
+    """Each round's requests, batched both ways in turn; then the steps of the continuous one."""
     options = {"max_num_seqs": load.max_num_seqs, "enable_prefix_caching": False}
     variants = {name: {**options, "batching": name} for name in ("continuous", "static")}
     rounds = Rounds({name: [] for name in variants}, {name: [] for name in variants}, [])

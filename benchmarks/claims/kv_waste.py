@@ -1,5 +1,6 @@
-"""KV slots allocated and unused, on the Azure traces: the real scheduler and KV manager under a
-virtual clock.
+"""KV slots allocated and unused on the Azure traces.
+
+The real scheduler and KV manager run under a virtual clock.
 """
 
 from __future__ import annotations
@@ -26,9 +27,7 @@ CLAIM = "KV slots allocated but unused on the Azure traces, time-weighted mean"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Roughly an 8B model on one 80 GB GPU: a step takes ``step_seconds`` and ``token_seconds`` for
-    each token.
-    """
+    """Roughly an 8B model on one 80 GB GPU: seconds of a step, and more for each token."""
 
     traces: tuple[str, ...] = ("code", "conv")
     block_size: int = 16
@@ -47,9 +46,7 @@ class Arrival(NamedTuple):
 
 @dataclass(slots=True)
 class Waste:
-    """Sums over time of slots (allocated, unused, and unused had each request reserved its final
-    length).
-    """
+    """Slots over time: allocated, unused, and unused had final lengths been reserved."""
 
     seconds: float = 0.0
     share: float = 0.0
@@ -70,9 +67,7 @@ class Waste:
 
     @property
     def mean_if_reserved(self) -> float:
-        """The same in total slots, had each request held its final length from its first step
-        on.
-        """
+        """The same, had each request held its final length from its first step on."""
         return 1 - self.used / self.reserved
 
 
@@ -92,18 +87,18 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
         return Claim(
             name="kv_waste", claim=CLAIM, measured=skipped, conditions=conditions, target=target
         )
-    found: dict[str, Waste] = {}
+    waste_by_trace: dict[str, Waste] = {}
     for name, path in paths.items():
         bench.say(f"KV waste: trace {name}")
-        found[name] = replay(read_trace(path), load)
+        waste_by_trace[name] = replay(read_trace(path), load)
     return Claim(
         name="kv_waste",
         claim=CLAIM,
-        measured="; ".join(f"{name} {_text(waste)}" for name, waste in found.items()),
+        measured="; ".join(f"{name} {_text(waste)}" for name, waste in waste_by_trace.items()),
         conditions=conditions,
         target=target,
-        met=all(waste.mean < TARGET for waste in found.values()),
-        figures={name: _figures(waste) for name, waste in found.items()},
+        met=all(waste.mean < TARGET for waste in waste_by_trace.values()),
+        figures={name: _figures(waste) for name, waste in waste_by_trace.items()},
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import make_checkpoint
-from benchmarks.claims.report import shown
+from benchmarks.environment import shown
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ModelLoadError
 from twostroke.core.output import RequestOutput
@@ -53,9 +53,7 @@ class Workbench:
 
     @contextmanager
     def engines(self, variants: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, LLMEngine]]:
-        """One engine, with weights and KV cache of its own, for each variant's options; warmed
-        up.
-        """
+        """One warmed-up engine, with weights and KV cache of its own, for each variant."""
         with ExitStack() as stack:
             engines = {}
             for name, options in variants.items():
@@ -70,9 +68,7 @@ class Workbench:
 
 @contextmanager
 def default_model(model: str | None) -> Iterator[tuple[str, str]]:
-    """What to run on, and its name: ``model`` if given, else pilot, else a random checkpoint of
-    about its size.
-    """
+    """A model and its name: ``model`` if given, else pilot, else a random one of that size."""
     if model is not None:
         yield model, shown(model)
         return
@@ -87,9 +83,7 @@ def default_model(model: str | None) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def memory_bound_model(checkpoint: str | None) -> Iterator[tuple[str, str]]:
-    """A model whose weights every step reads from memory, and its name: ``checkpoint`` if given,
-    else a random one.
-    """
+    """A model that no cache holds, and its name: ``checkpoint`` if given, else a random one."""
     if checkpoint is not None:
         yield checkpoint, shown(checkpoint)
         return

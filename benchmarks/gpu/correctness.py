@@ -1,5 +1,6 @@
-"""Does a device give what the CPU's naive reference gives? ``python -m benchmarks.gpu.correctness
---device cuda``.
+"""Does a device give what the CPU's naive reference gives?
+
+    python -m benchmarks.gpu.correctness --device cuda
 
 For each model family: tiny random weights in float32, requests that share prefixes, run in chunks,
 in too few blocks, greedy and sampled, through the engine on the device; every token is compared

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Everything that wants a GPU, in one call: correctness against the CPU, then speed against roofline and transformers.
-# Usage: sh benchmarks/gpu/session.sh [DEVICE] [RESULTS_FOLDER]      (by default cuda, benchmarks/gpu/results)
+# Everything that wants a GPU, in one call: correctness against the CPU, then speed against the
+# roofline and transformers. By default, on cuda, into benchmarks/gpu/results:
+#     sh benchmarks/gpu/session.sh [DEVICE] [RESULTS_FOLDER]
 set -eu
 cd "$(dirname "$0")/../.."
 device=${1:-cuda}

@@ -1,5 +1,6 @@
-"""Decode and prefill against the roofline, and against transformers. ``python -m
-benchmarks.gpu.speed --device cuda``.
+"""Decode and prefill against the roofline, and against transformers.
+
+    python -m benchmarks.gpu.speed --device cuda
 
 A decode step must at least read weights and KV once: its time times the bandwidth over those bytes
 says how far away we are (1.0 is the roofline; the same for prefill with 2 FLOPs per parameter and
@@ -33,9 +34,7 @@ PROMPT, OUTPUT = 256, 64
 
 
 def decode_row(folder: Path, device: str, batch: int) -> dict[str, Any]:
-    """Median time of a step in which ``batch`` requests decode, and of the prefill of their
-    prompts.
-    """
+    """Median time of a step that decodes ``batch`` requests, and of their prompts' prefill."""
     memory = 2**32 if device.startswith("cuda") else 2**30
     options = {"model": str(folder), "device": device, "max_num_batched_tokens": PROMPT * batch}
     config = EngineConfig.from_flat(

@@ -1,3 +1,4 @@
-"""Other engines beside this one, on one machine in one run. Run as ``python -m
-benchmarks.peers``.
+"""Other engines beside this one, on one machine in one run.
+
+python -m benchmarks.peers
 """

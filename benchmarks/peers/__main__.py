@@ -20,7 +20,7 @@ from typing import Any
 
 import cyclopts
 
-from benchmarks.claims.report import Others, environment, environment_text
+from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.peers.report import Found, figures, tables
 from benchmarks.peers.systems import Round, System, Worker, own_systems, running
 
@@ -63,8 +63,9 @@ def main(
     systems = own_systems(model, threads, kinds)
     if llama_cpp is not None and gguf is not None:
         for format, kind in LLAMA_FORMATS.items():
-            arguments = ("--model", str((gguf / f"{format}.gguf").resolve()), "--threads", str(threads),
-                         "--sequences", str(max(concurrency)))  # fmt: skip
+            file = (gguf / f"{format}.gguf").resolve()
+            sizes = ("--threads", str(threads), "--sequences", str(max(concurrency)))
+            arguments = ("--model", str(file), *sizes)
             if kind in kinds:
                 systems.append(
                     System(f"llama.cpp {format}", kind, llama_cpp, "llama_cpp_worker", arguments)
@@ -76,7 +77,7 @@ def main(
                 System(f"{label} bf16", "bf16", python, f"{label.lower()}_worker", plain)
             )
     vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
-    others = Others()
+    other_programs = OtherPrograms()
     with (
         tempfile.TemporaryDirectory(prefix="twostroke-peers-") as folder,
         running(systems, Path(folder)) as workers,
@@ -87,7 +88,7 @@ def main(
         }
         about = {worker.system.name: worker.about for worker in workers}
     command = shlex.join(["python", "-m", "benchmarks.peers", *sys.argv[1:]])
-    where = environment(command, others.share())
+    where = environment(command, other_programs.share())
     what = f"{model.name}, {input_len} tokens in, {output_len} out; {rounds} rounds"
     _write(measured, where, about, model.name, what, out / f"peers-{name}")
 
@@ -96,7 +97,7 @@ def _measure(
     workers: list[Worker], count: int, rounds: int, vocabulary: int, input_len: int, output_len: int
 ) -> dict[str, Any]:
     """All systems at one concurrency; the first round, a short one, is not counted."""
-    found: dict[str, list[Round]] = {worker.system.name: [] for worker in workers}
+    rounds_by_system: dict[str, list[Round]] = {worker.system.name: [] for worker in workers}
     for number in range(rounds + 1):
         draw = random.Random(f"{count} {number}")
         prompts = [
@@ -108,15 +109,17 @@ def _measure(
             time.sleep(PAUSE)
             one = worker.run(prompts, output_len if number else 4)
             if number:
-                found[worker.system.name].append(one)
+                rounds_by_system[worker.system.name].append(one)
                 last = max(times[-1] for times in one.times)
                 print(
                     f"{count:3} requests, {worker.system.name:18} {last:7.2f} s",
                     file=sys.stderr,
                     flush=True,
                 )
-    reference = found.get("twostroke bf16")
-    return {name: figures(each, reference) for name, each in found.items()}
+    reference = rounds_by_system.get("twostroke bf16")
+    return {
+        name: figures(system_rounds, reference) for name, system_rounds in rounds_by_system.items()
+    }
 
 
 def _write(

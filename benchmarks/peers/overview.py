@@ -1,5 +1,6 @@
-"""Everything that is asked beside the peers, in one table made of the records. ``python -m
-benchmarks.peers.overview``.
+"""Every target that names a peer, in one table made of the records.
+
+    python -m benchmarks.peers.overview
 
 Reads ``peers-*.json``, ``http_throughput_10m.json`` and ``memory.json`` and writes ``peers.md``.
 Where several records have a measure, the one in which the best peer came closest to twostroke, or
@@ -79,21 +80,19 @@ def main(results: Path = RESULTS) -> None:
 
 
 def row(target: Target, records: Sequence[Record]) -> str:
-    """The hardest of the comparisons; says so where the peer that the target names was never
-    measured beside it.
-    """
+    """The hardest of the comparisons, and whether the target's peer was measured beside it."""
     start = f"| {target.model} | {target.measure} |"
-    found = [
+    comparisons = [
         (one, record)
         for record in records
         if record.model == target.model
         for one in _compared(target, record)
     ]
-    if not found:
+    if not comparisons:
         return f"{start} | | | {target.asked} | {NOT_MEASURED} | |"
-    one, record = (min if target.higher else max)(found, key=lambda each: each[0].ratio)
+    one, record = (min if target.higher else max)(comparisons, key=lambda each: each[0].ratio)
     named = target.peers[0]
-    there = any(named in each.found.get(target.concurrency, {}) for _, each in found)
+    there = any(named in each.found.get(target.concurrency, {}) for _, each in comparisons)
     judged = verdict(one.met) + ("" if there else f"; {named} {NOT_MEASURED}")
     return (
         f"{start} {number(one.own)} | {one.peer}: {number(one.theirs)} | {one.ratio:.2f} |"
@@ -117,16 +116,17 @@ def over_http(record: dict[str, Any] | None) -> Iterator[str]:
         if not runs:
             yield f"{start} | vLLM: {number(theirs)} | | >= {OVER_HTTP:g} | {NOT_MEASURED} | |"
             continue
-        own, peer = (
+        own_speed, peer = (
             statistics.median(run["output_throughput"] for run in runs),
             (record or {}).get("peer"),
         )
         name, theirs = (
             (peer["name"], peer_speed(peer, count)) if peer else ("vLLM, another machine's", theirs)
         )
+        ratio = own_speed / theirs
         yield (
-            f"{start} {number(own)} | {name}: {number(theirs)} | {own / theirs:.2f} | >="
-            f" {OVER_HTTP:g} | {verdict(own / theirs >= OVER_HTTP)} |"
+            f"{start} {number(own_speed)} | {name}: {number(theirs)} | {ratio:.2f} | >="
+            f" {OVER_HTTP:g} | {verdict(ratio >= OVER_HTTP)} |"
             " [http_throughput_10m](http_throughput_10m.md) |"
         )
 
@@ -147,8 +147,8 @@ def memory_row(record: dict[str, Any] | None) -> str:
 def _read(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    record: dict[str, Any] = json.loads(path.read_text())
+    return record
 
 
 if __name__ == "__main__":

@@ -34,15 +34,15 @@ class Figures:
 
 def figures(rounds: Sequence[Round], reference: Sequence[Round] | None) -> Figures:
     """Medians over rounds; ``reference`` are the same rounds of twostroke in bf16."""
-    each = [_of_round(one) for one in rounds]
+    by_round = [_of_round(one) for one in rounds]
     agreement = None
     if reference is not None:
         pairs = [
             (a, b) for mine, its in zip(rounds, reference) for a, b in zip(mine.tokens, its.tokens)
         ]
         agreement = sum(a[0] == b[0] for a, b in pairs) / len(pairs)
-    ttft, tpot, step, throughput = (statistics.median(column) for column in zip(*each))
-    return Figures(ttft, tpot, step, throughput, agreement, tuple(one[1] for one in each))
+    ttft, tpot, step, throughput = (statistics.median(column) for column in zip(*by_round))
+    return Figures(ttft, tpot, step, throughput, agreement, tuple(one[1] for one in by_round))
 
 
 def _of_round(one: Round) -> tuple[float, float, float, float]:

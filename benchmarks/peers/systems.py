@@ -1,6 +1,4 @@
-"""The engines that are compared, each a process of its own in its own virtual environment, all
-loaded at once.
-"""
+"""The engines that are compared: each a process in its own venv, all loaded at once."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ class System:
 
 @dataclass(slots=True)
 class Round:
-    """When each request got its tokens, in seconds from the beginning, and which;
-    ``[requests][tokens]``.
-    """
+    """Seconds since the start of each request's tokens, and the tokens: [requests][tokens]."""
 
     times: list[list[float]]
     tokens: list[list[int]]
@@ -82,20 +78,20 @@ class Worker:
         if not line:
             end = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
             raise PeerFailedError(f"{self.system.name} ended with {self.process.wait()}:\n{end}")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        message: dict[str, Any] = json.loads(line)
+        return message
 
 
 def own_systems(model: Path, threads: int, kinds: Sequence[str]) -> list[System]:
     """twostroke in each of these precisions, from this checkout."""
-    found = []
+    systems = []
     for kind in kinds:
         extra = () if kind == "bf16" else ("--quantization", kind)
         arguments = ("--model", str(model), "--threads", str(threads), *extra)
-        found.append(
+        systems.append(
             System(f"twostroke {kind}", kind, sys.executable, "twostroke_worker", arguments)
         )
-    return found
+    return systems
 
 
 @contextmanager
@@ -128,9 +124,14 @@ def _start(system: System, log: Path) -> Worker:
     with log.open("wb") as output:
         process = subprocess.Popen(
             [system.python, "-m", f"benchmarks.peers.workers.{system.worker}", *system.arguments],
-            stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, text=True, pass_fds=(writing,),
-            env=environment, cwd=ROOT,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            pass_fds=(writing,),
+            env=environment,
+            cwd=ROOT,
+        )
     os.close(writing)
     return Worker(system, process, os.fdopen(reading), log)
 

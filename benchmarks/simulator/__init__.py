@@ -1,3 +1,1 @@
-"""Fits and validates the simulator's cost model on public measurements, which are read from beside
-the checkout.
-"""
+"""Fits and validates the simulator's cost model on public measurements."""

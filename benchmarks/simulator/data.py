@@ -1,5 +1,6 @@
-"""Reads the public measurements. They are no part of the project: without them these scripts say so
-and end.
+"""Reads the public measurements.
+
+They are no part of the project: without them these scripts say so and end.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
 # Without the variable nothing is looked for: a folder of this name is not there.
 DATA = Path(os.environ.get("TWOSTROKE_DATA", "$TWOSTROKE_DATA")) / "measured"
 # Devices in the data, by the name of their hardware sheet.
@@ -49,9 +49,7 @@ class AllReduceRow:
 
 @dataclass(frozen=True, slots=True)
 class ServingRow:
-    """A closed loop of ``concurrency`` clients on one server; lengths in tokens, times in
-    seconds.
-    """
+    """``concurrency`` clients in a closed loop on one server; lengths in tokens, seconds."""
 
     backend: str
     model: str
@@ -74,8 +72,8 @@ def _columns(device: str, operation: str) -> dict[str, list[object]]:
 
     path = DATA / "aiconfigurator" / f"{DEVICES[device]}-{operation}_perf.parquet"
     table = parquet.read_table(path)
-    found: dict[str, list[object]] = table.to_pydict()
-    return found
+    columns: dict[str, list[object]] = table.to_pydict()
+    return columns
 
 
 def _records(device: str, operation: str) -> Iterator[dict[str, object]]:

@@ -52,22 +52,20 @@ Products = list[tuple[Any, HardwareSheet]]
 
 
 def products(devices: Sequence[str], format_: str) -> Products:
-    """Usual shapes, without those whose weights a cache larger than them may have kept (see
-    ``kernels.cached``).
-    """
-    found: Products = []
+    """Usual shapes whose weights no cache may have kept (see ``kernels.cached``)."""
+    pairs: Products = []
     for device in devices:
         hardware = load_hardware(device)
         for row in gemm_rows(device):
             weights = 2.5 * ELEMENT_BYTES[row.format] * row.outputs * row.inputs
             kept = device == "l40s" and cached(weights, hardware)
             if row.format == format_ and usual(row) and not kept:
-                found.append((row, hardware))
-    return found
+                pairs.append((row, hardware))
+    return pairs
 
 
 def attention(devices: Sequence[str], operation: str) -> Products:
-    found: Products = []
+    pairs: Products = []
     for device in devices:
         hardware = load_hardware(device)
         for row in attention_rows(device, operation):
@@ -79,8 +77,8 @@ def attention(devices: Sequence[str], operation: str) -> Products:
                 and bytes_ > 2e6
             )
             if row.dim == 128 and not kept:
-                found.append((row, hardware))
-    return found
+                pairs.append((row, hardware))
+    return pairs
 
 
 def fit_devices(devices: Sequence[str]) -> dict[str, Any]:
@@ -122,13 +120,13 @@ def stack_table(stack: Stack) -> dict[str, Any]:
 
 
 def interval(closed: Closed) -> dict[str, float]:
-    """Tenth and ninetieth percentile of measured over predicted TPOT and TTFT, every row's model
-    held out.
-    """
+    """P10 and P90 of measured over predicted TPOT and TTFT, each row's model held out."""
     rows = serving_rows()
-    found = leave_one_model_out(closed, rows)
+    predictions = leave_one_model_out(closed, rows)
     free = [
-        (row, p) for row, p, waits in zip(rows, found, waiting(rows)) if not waits and not p.full
+        (row, p)
+        for row, p, waits in zip(rows, predictions, waiting(rows))
+        if not waits and not p.full
     ]
     tpot = sorted(row.tpot / p.tpot for row, p in free)
     ttft = sorted(row.ttft / p.ttft for row, p in free)
@@ -140,10 +138,8 @@ def interval(closed: Closed) -> dict[str, float]:
     }
 
 
-def unseen_interval(known: Mapping[str, float]) -> dict[str, float]:
-    """For a device without coefficients of its own: widened by how far L40S is off by those of the
-    other two.
-    """
+def unseen_interval(fitted: Mapping[str, float]) -> dict[str, float]:
+    """The interval of an unseen device: widened by how far the other two's miss L40S."""
     raw = fit_devices(NVLINK)
     hardware = load_hardware("l40s")
     gemm = GemmEfficiency(**raw["gemm"]["bf16"])
@@ -153,11 +149,11 @@ def unseen_interval(known: Mapping[str, float]) -> dict[str, float]:
         chosen = [row for row in rows if (row.rows <= 256) is few]
         return sorted(row.seconds / kernels.gemm_seconds(row, hardware, gemm) for row in chosen)
 
-    found = dict(known)
+    widened = dict(fitted)
     for step, ratios in (("decode", off(True)), ("prefill", off(False))):
-        found[f"{step}_low"] = min(known[f"{step}_low"], ratios[len(ratios) // 10])
-        found[f"{step}_high"] = max(known[f"{step}_high"], ratios[len(ratios) * 9 // 10])
-    return found
+        widened[f"{step}_low"] = min(fitted[f"{step}_low"], ratios[len(ratios) // 10])
+        widened[f"{step}_high"] = max(fitted[f"{step}_high"], ratios[len(ratios) * 9 // 10])
+    return widened
 
 
 def write(
@@ -170,7 +166,7 @@ def write(
     lines = [f'source = "{source}"']
     for key, names in (("devices", devices), ("links", links)):
         if names:
-            lines.append(f"{key} = [" + ", ".join(f'"{each}"' for each in names) + "]")
+            lines.append(f"{key} = [" + ", ".join(f'"{value}"' for value in names) + "]")
     for table, values in tables.items():
         inner = {key: value for key, value in values.items() if isinstance(value, dict)}
         for key, value in inner.items():
@@ -212,12 +208,12 @@ def write_all() -> None:
             "fitted to its public serving measurements on H100, all models",
             stack_table(stack),
         )
-    known = interval(closed)
+    intervals = interval(closed)
     for device in NVLINK:
         write(
             device,
             f"fitted to {public} on this device",
-            {**rates[device], "interval": known},
+            {**rates[device], "interval": intervals},
             SERVES[device],
         )
     defaults = {
@@ -225,7 +221,7 @@ def write_all() -> None:
         "elementwise": {"memory": 0.75, "launch": 2e-6},
         **links,
         **stack_table(stacks["vllm"]),
-        "interval": unseen_interval(known),
+        "interval": unseen_interval(intervals),
     }
     write(
         "default",
@@ -235,9 +231,7 @@ def write_all() -> None:
 
 
 def write_table(device: str, path: Path) -> None:
-    """Everything that was measured on a device in formats that the cost model knows, as one kernel
-    table.
-    """
+    """One kernel table of what a device was measured at, in formats that the model knows."""
     tables = {
         "device": device,
         "gemm": make_tables.gemm_entries(gemm_rows(device)),

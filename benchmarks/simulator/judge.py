@@ -1,5 +1,6 @@
-"""What is judged, by which split: every pair here was estimated by coefficients or tables that it
-had no part in.
+"""What is judged, and by which split.
+
+Every pair was estimated by coefficients or tables that it had no part in.
 """
 
 from __future__ import annotations
@@ -66,9 +67,7 @@ class Result:
 
 
 def gemm(device: str, format_: str = "bf16") -> Iterator[Result]:
-    """Model by model: neither fit nor table has seen a product in which the model's hidden size
-    occurs.
-    """
+    """Model by model: no product with the model's hidden size was fitted or tabulated."""
     hardware = load_hardware(device)
     rows = [row for row in gemm_rows(device) if row.format == format_ and usual(row)]
     by_fit: list[tuple[str, list[Pair]]] = []
@@ -76,12 +75,12 @@ def gemm(device: str, format_: str = "bf16") -> Iterator[Result]:
     for name, (hidden, *_) in MODELS.items():
         shapes = model_shapes(name)
         test = [row for row in rows if (row.outputs, row.inputs) in shapes]
-        known = [row for row in rows if not of_width(row, hidden)]
+        fitted_rows = [row for row in rows if not of_width(row, hidden)]
         if not test:
             continue
-        efficiency = kernels.fit_gemm([(row, hardware) for row in known])
+        efficiency = kernels.fit_gemm([(row, hardware) for row in fitted_rows])
         by_fit.append((name, [gemm_pair(row, hardware, efficiency) for row in test]))
-        by_table.append((name, _from_table(test, known, hardware, efficiency)))
+        by_table.append((name, _from_table(test, fitted_rows, hardware, efficiency)))
     split = "each model's hidden size kept out of the fit"
     targets = (0.08, 0.05) if format_ == "bf16" else (None, None)
     yield Result(
@@ -99,25 +98,23 @@ def _all(parts: Sequence[tuple[str, list[Pair]]]) -> list[Pair]:
 
 def _from_table(
     test: Sequence[GemmRow],
-    known: Sequence[GemmRow],
+    fitted_rows: Sequence[GemmRow],
     hardware: HardwareSheet,
     efficiency: GemmEfficiency,
 ) -> list[Pair]:
     base = load_efficiencies(hardware.name)
     efficiencies = replace(base, gemm={**base.gemm, test[0].format: efficiency})
-    tables = KernelTables({"gemm": make_tables.gemm_entries(known)}, hardware, efficiencies)
-    found = []
+    tables = KernelTables({"gemm": make_tables.gemm_entries(fitted_rows)}, hardware, efficiencies)
+    pairs = []
     for row in test:
         modelled = KernelTime(gemm_seconds(row, hardware, efficiency))
         time = tables.gemm(row.format, row.rows, row.outputs, row.inputs, modelled)
-        found.append(Pair(row.seconds, time.seconds))
-    return found
+        pairs.append(Pair(row.seconds, time.seconds))
+    return pairs
 
 
 def attention_kernels(device: str, operation: str) -> Iterator[Result]:
-    """Every second length, every second batch, and the judged models' head counts are kept out, in
-    turn.
-    """
+    """Every second length or batch, or the judged models' head counts are kept out, in turn."""
     rows = [row for row in attention_rows(device, operation) if row.dim == 128]
     name = "decode" if operation == "generation" else "prefill"
     lengths = sorted({row.tokens for row in rows})[1:-1:2]
@@ -132,24 +129,26 @@ def attention_kernels(device: str, operation: str) -> Iterator[Result]:
         ),
     ]
     for split, out, target in splits:
-        known, test = [row for row in rows if not out(row)], [row for row in rows if out(row)]
-        by_fit, by_table = _attention_pairs(device, name, known, test)
+        fitted_rows, test = [row for row in rows if not out(row)], [row for row in rows if out(row)]
+        by_fit, by_table = _attention_pairs(device, name, fitted_rows, test)
         if target is not None:
             yield Result(f"{name} attention, {device}, coefficients", split, by_fit)
         yield Result(f"{name} attention, {device}, tables", split, by_table, "median", target)
 
 
 def _attention_pairs(
-    device: str, name: str, known: Sequence[AttentionRow], test: Sequence[AttentionRow]
+    device: str, name: str, fitted_rows: Sequence[AttentionRow], test: Sequence[AttentionRow]
 ) -> tuple[list[Pair], list[Pair]]:
     hardware = load_hardware(device)
-    seen = [(row, hardware) for row in known]
+    seen = [(row, hardware) for row in fitted_rows]
     efficiency = kernels.fit_decode(seen) if name == "decode" else kernels.fit_prefill(seen)
     base = load_efficiencies(device)
     efficiencies = (
         replace(base, decode=efficiency) if name == "decode" else replace(base, prefill=efficiency)
     )
-    tables = KernelTables({name: make_tables.attention_entries(known)}, hardware, efficiencies)
+    tables = KernelTables(
+        {name: make_tables.attention_entries(fitted_rows)}, hardware, efficiencies
+    )
     seconds = kernels.decode_seconds if name == "decode" else kernels.prefill_seconds
     look_up = tables.decode if name == "decode" else tables.prefill
     by_fit, by_table = [], []
@@ -168,14 +167,14 @@ def all_reduce(device: str) -> Iterator[Result]:
     hardware = load_hardware(device)
     rows = all_reduce_rows(device)
     out = sorted({row.size for row in rows})[1:-1:2]
-    known, test = (
+    fitted_rows, test = (
         [row for row in rows if row.size not in out],
         [row for row in rows if row.size in out],
     )
-    efficiency = kernels.fit_all_reduce([(row, hardware) for row in known])
+    efficiency = kernels.fit_all_reduce([(row, hardware) for row in fitted_rows])
     efficiencies = replace(load_efficiencies(device), all_reduce=efficiency)
     tables = KernelTables(
-        {"all_reduce": make_tables.all_reduce_entries(known)}, hardware, efficiencies
+        {"all_reduce": make_tables.all_reduce_entries(fitted_rows)}, hardware, efficiencies
     )
     by_fit, by_table = [], []
     for row in test:
@@ -189,9 +188,7 @@ def all_reduce(device: str) -> Iterator[Result]:
 
 
 def data_sheet_alone() -> Iterator[Result]:
-    """L40S by its data sheet and coefficients fitted to A100 and H100: no measurement of it has a
-    part.
-    """
+    """L40S by its data sheet and the coefficients of A100 and H100, none of its own."""
     raw = fit_devices(JUDGED)
     hardware = load_hardware("l40s")
     split = "nothing of L40S seen; coefficients of A100 and H100 together"
@@ -220,9 +217,7 @@ def data_sheet_alone() -> Iterator[Result]:
 
 
 def other_stack() -> Iterator[Result]:
-    """Products of three models on H100 as another project measured them, with older libraries:
-    nothing of it seen.
-    """
+    """Three models' products on H100, as another project measured them with older libraries."""
     hardware = load_hardware("h100-sxm")
     efficiency = load_efficiencies("h100-sxm").gemm["bf16"]
     parts = []
@@ -261,7 +256,7 @@ def serving() -> Iterator[Result]:
     """Real servers, each model predicted by coefficients fitted to the others."""
     rows = serving_rows()
     closed = Closed(load_hardware("h100-sxm"), load_efficiencies("h100-sxm"))
-    found = leave_one_model_out(closed, rows)
+    predictions = leave_one_model_out(closed, rows)
     groups = sorted({(row.backend, row.model, row.weights) for row in rows})
 
     def parts(times: Callable[[int], Pair], chosen: Sequence[int]) -> list[tuple[str, list[Pair]]]:
@@ -279,15 +274,15 @@ def serving() -> Iterator[Result]:
         return [(name, pairs) for name, pairs in named if pairs]
 
     def tpot(index: int) -> Pair:
-        return Pair(rows[index].tpot, found[index].tpot)
+        return Pair(rows[index].tpot, predictions[index].tpot)
 
     def ttft(index: int) -> Pair:
-        return Pair(rows[index].ttft, found[index].ttft)
+        return Pair(rows[index].ttft, predictions[index].ttft)
 
     every = list(range(len(rows)))
     waits = waiting(rows)
-    free = [i for i in every if not waits[i] and not found[i].full]
-    fitting = [i for i in every if not found[i].full]
+    free = [i for i in every if not waits[i] and not predictions[i].full]
+    fitting = [i for i in every if not predictions[i].full]
     saturated = [i for i in every if i not in free]
     split = "leave one model out"
     yield Result(

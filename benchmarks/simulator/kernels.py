@@ -1,6 +1,4 @@
-"""The cost model's kernels against measured ones: what to fit, what to hold out, how far off it
-is.
-"""
+"""The cost model's kernels against measured ones: what to fit and hold out, and errors."""
 
 from __future__ import annotations
 
@@ -69,9 +67,8 @@ ALL_REDUCE_SPACE: Space = {
     "crowding": (0.0, -1.0, 3.0, -0.2),
     "ring_crowding": (0.0, -1.0, 3.0, -0.2),
 }
-RING_FROM = (
-    8 * 2**20
-)  # from the measurements: where servers switch from their own kernel to the library's
+# From the measurements: where servers switch from their own kernel to the library's.
+RING_FROM = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +128,9 @@ def model_shapes(name: str) -> set[tuple[int, int]]:
 
 
 def of_width(row: GemmRow, width: int) -> bool:
-    """Whether a product could belong to a model of this hidden size; a fit that is tested on such
-    has seen none.
+    """Whether a product could belong to a model of this hidden size.
+
+    A fit that is tested on such products has seen none of them.
     """
     return width in (row.outputs, row.inputs)
 
@@ -143,9 +141,7 @@ def usual(row: GemmRow) -> bool:
 
 
 def cached(bytes_: float, hardware: HardwareSheet) -> bool:
-    """Whether a benchmark that repeats a kernel may have found its data in the cache, as no server
-    does.
-    """
+    """Whether a repeated kernel may have found its data in the cache, as no server does."""
     return bytes_ < hardware.cache_bytes
 
 
@@ -156,15 +152,13 @@ def fit(
     rounds: int = 400,
     sample: int = SAMPLE,
 ) -> dict[str, float]:
-    """Coefficients with the least mean of ``|log(estimated / measured)|`` over a seeded sample of
-    ``rows``.
-    """
+    """The least mean ``|log(estimated / measured)|`` over a seeded sample of ``rows``."""
     chosen = Random(0).sample(list(rows), min(sample, len(rows)))
 
     def loss(values: dict[str, float]) -> float:
-        return sum(abs(log(estimate(row, at, values) / row.seconds)) for row, at in chosen) / len(
-            chosen
-        )
+        return sum(
+            abs(log(estimate(row, hardware, values) / row.seconds)) for row, hardware in chosen
+        ) / len(chosen)
 
     return search(loss, space, rounds)
 
@@ -208,17 +202,18 @@ def prefill_seconds(
 
 
 def fit_decode(rows: Sequence[tuple[AttentionRow, HardwareSheet]]) -> AttentionEfficiency:
-    def seconds(row: AttentionRow, at: HardwareSheet, values: dict[str, float]) -> float:
-        return decode_seconds(row, at, AttentionEfficiency(tile=0.0, **values))
+    def seconds(row: AttentionRow, hardware: HardwareSheet, values: dict[str, float]) -> float:
+        return decode_seconds(row, hardware, AttentionEfficiency(tile=0.0, **values))
 
     return AttentionEfficiency(tile=0.0, **fit(rows, seconds, DECODE_SPACE))
 
 
 def fit_prefill(rows: Sequence[tuple[AttentionRow, HardwareSheet]]) -> AttentionEfficiency:
-    def seconds(row: AttentionRow, at: HardwareSheet, values: dict[str, float]) -> float:
-        return prefill_seconds(row, at, AttentionEfficiency(**values))
+    def seconds(row: AttentionRow, hardware: HardwareSheet, values: dict[str, float]) -> float:
+        return prefill_seconds(row, hardware, AttentionEfficiency(**values))
 
-    few = [(row, at) for row, at in rows if row.batch <= 32]  # more prompts than that share no step
+    # More prompts than that share no step.
+    few = [(row, hardware) for row, hardware in rows if row.batch <= 32]
     return AttentionEfficiency(**fit(few, seconds, PREFILL_SPACE, sample=SAMPLE // 2))
 
 
@@ -229,8 +224,8 @@ def all_reduce_seconds(
 
 
 def fit_all_reduce(rows: Sequence[tuple[AllReduceRow, HardwareSheet]]) -> AllReduceEfficiency:
-    def seconds(row: AllReduceRow, at: HardwareSheet, values: dict[str, float]) -> float:
-        return all_reduce_seconds(row, at, AllReduceEfficiency(ring_from=RING_FROM, **values))
+    def seconds(row: AllReduceRow, hardware: HardwareSheet, values: dict[str, float]) -> float:
+        return all_reduce_seconds(row, hardware, AllReduceEfficiency(ring_from=RING_FROM, **values))
 
     return AllReduceEfficiency(
         ring_from=RING_FROM, **fit(rows, seconds, ALL_REDUCE_SPACE, rounds=3000)

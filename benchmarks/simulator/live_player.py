@@ -20,17 +20,17 @@ LOOK_EVERY, ROOM_TO_LOOK = 0.5, 0.02
 
 
 class LivePlayer:
-    """Sends a workload's requests to an engine when they are due, and notes what comes back and
-    when.
+    """Sends a workload's requests to an engine when they are due, and notes each result.
 
     Args:
-        engine: Nobody else uses it.
+        engine: Used by this player alone.
         seed: Of the tokens. Another one for each run: what an earlier one left in the prefix cache
             must not be found.
         look: Called every ``LOOK_EVERY`` seconds, in a pause; if there is none between two steps,
             half as often. The player's clock stands still meanwhile: no request pays for it. What
             it gives is in ``seen``.
         wait: Lets so many seconds pass while there is no request.
+        clock: Seconds, by which requests are due and timed.
     """
 
     def __init__(
@@ -40,10 +40,12 @@ class LivePlayer:
         seed: str,
         look: Callable[[], float] | None = None,
         wait: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.seen: list[float] = []
         self._look = look
         self._wait = wait
+        self._clock = clock
         self._next_look = 0.0
         self._began = 0.0
         self._engine = engine
@@ -62,7 +64,7 @@ class LivePlayer:
 
     def run(self) -> list[RequestResult]:
         """All requests, by number. Raises EngineError if one fails."""
-        engine, self._began = self._engine, time.perf_counter()
+        engine, self._began = self._engine, self._clock()
         while self._due or engine.has_work():
             now = self._now()
             while self._due and self._due[0][0] <= now:
@@ -83,10 +85,10 @@ class LivePlayer:
         return sorted(self._results, key=lambda result: result.number)
 
     def _now(self) -> float:
-        return time.perf_counter() - self._began
+        return self._clock() - self._began
 
     def _pause(self, until: float) -> None:
-        """Nobody is there before ``until``."""
+        """Let the time until the next request pass, with a look where there is room for one."""
         while (now := self._now()) < until:
             if now >= until - ROOM_TO_LOOK:
                 self._wait(until - now)
@@ -97,9 +99,9 @@ class LivePlayer:
 
     def _look_now(self) -> None:
         if self._look is not None:
-            before = time.perf_counter()
+            before = self._clock()
             self.seen.append(self._look())
-            self._began += time.perf_counter() - before
+            self._began += self._clock() - before
         self._next_look = self._now() + LOOK_EVERY
 
     def _send(self, spec: RequestSpec) -> None:
@@ -113,22 +115,19 @@ class LivePlayer:
         )
 
     def _prompt(self, spec: RequestSpec) -> list[int]:
-        """Tokens that are equal where the workload says so: a session's next turn has the answers
-        in it.
-        """
+        """Tokens that are equal where the workload says so; a session's turn has old answers."""
         if spec.session is not None and spec.session in self._sessions:
-            known = self._sessions[spec.session]
+            prompt = self._sessions[spec.session]
         else:
-            known = []
+            prompt = []
             for identity, tokens in spec.segments:
                 if spec.session is None or identity < 0:
-                    known = known + self._shared.setdefault(identity, self._draw(tokens))
-        return known + self._draw(spec.prompt_tokens - len(known))
+                    prompt = prompt + self._shared.setdefault(identity, self._draw(tokens))
+        return prompt + self._draw(spec.prompt_tokens - len(prompt))
 
     def _draw(self, count: int) -> list[int]:
-        return self._random.choices(
-            self._vocabulary, k=count
-        )  # between two steps: it must not take long
+        # Between two steps: it must not take long.
+        return self._random.choices(self._vocabulary, k=count)
 
     def _end(self, request_id: str, cached: int, now: float) -> None:
         spec, tokens = self._sent.pop(request_id)

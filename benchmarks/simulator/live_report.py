@@ -1,6 +1,4 @@
-"""The report on the live engine: the simulator's figures beside the measured ones, table and
-scatter plots.
-"""
+"""The report on the live engine: simulated figures beside measured ones, in tables and plots."""
 
 from __future__ import annotations
 
@@ -14,9 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.simulator import live
-from benchmarks.simulator.data import ROOT
+from benchmarks.environment import ROOT
 from benchmarks.simulator.kernels import Pair, median
+from benchmarks.simulator.live_record import results_of, simulated
 from benchmarks.simulator.live_runs import ATTEMPTS, QUIET
 from twostroke.simulator.calibration.machine_speed import SAME
 from twostroke.simulator.fleet.fleet import RequestResult
@@ -121,8 +119,8 @@ def compare(kept: Mapping[str, Any]) -> list[Case]:
             Case(
                 model,
                 name,
-                [live.results_of(run) for run in runs],
-                live.simulated(measured, name, Path(folder)),
+                [results_of(run) for run in runs],
+                simulated(measured, name, Path(folder)),
             )
             for model, measured in kept["models"].items()
             for name, runs in measured["workloads"].items()
@@ -318,12 +316,3 @@ def draw(
     figure.savefig(REPORT / file)
     pyplot.close(figure)
     return f"![{name} of single requests: simulated against live seconds]({file})"
-
-
-def environment() -> str:
-    """Date, commit, machine and versions of a measurement."""
-    from importlib.metadata import version
-
-    from benchmarks.simulator import validate
-
-    return f"{validate.environment()}, PyTorch {version('torch')}"

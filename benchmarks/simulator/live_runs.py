@@ -1,5 +1,4 @@
-"""Runs of a workload on the live engine that can be compared with a calibration: those made at the
-same speed.
+"""Runs of a workload on the live engine at the speed of the calibration.
 
 The machine's speed changes for seconds at a time without anybody's doing (``docs/log.md``). A probe
 looks before, after and every half second within a run; a run at another speed than the
@@ -17,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.claims.report import Others
+from benchmarks.environment import OtherPrograms
 from benchmarks.simulator.live_player import LivePlayer
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.simulator.calibration.machine_speed import SAME, Speed, usual
@@ -93,7 +92,7 @@ def watched_run(
             in a calibration.
     """
     first = _next_step(engine)
-    before, others = _speed(probe), Others()
+    before, others = _speed(probe), OtherPrograms()
     player = LivePlayer(
         engine, workload, seed, probe.flops, time.sleep if let_sleep else probe.keep_busy
     )
@@ -112,8 +111,7 @@ def watched_run(
 
 
 def counted_runs(run: Callable[[int], LiveRun], *, held: bool, wanted: int = 1) -> list[LiveRun]:
-    """The first ``wanted`` runs that the machine did not disturb, of ``ATTEMPTS`` for each; or else
-    all of them.
+    """The first ``wanted`` undisturbed runs of ``ATTEMPTS`` for each; or else all of them.
 
     Args:
         held: The calibration is of one speed of the machine. If not, it is of an average, in which
@@ -126,16 +124,16 @@ def counted_runs(run: Callable[[int], LiveRun], *, held: bool, wanted: int = 1) 
         made.append(run(len(made)))
         if (made[-1].disturbed if held else made[-1].apart) <= 1:
             fit.append(made[-1])
-    return [replace(each, attempts=len(made)) for each in fit or made]
+    return [replace(run_, attempts=len(made)) for run_ in fit or made]
 
 
 def _speed(probe: SpeedProbe) -> Speed:
     """The median of several, since neighbours use the memory in bursts."""
-    found = []
+    speeds = []
     for _ in range(LOOKS):
-        found.append(Speed(*probe()))
+        speeds.append(Speed(*probe()))
         probe.keep_busy(BETWEEN_LOOKS)
-    return usual(found)
+    return usual(speeds)
 
 
 def _next_step(engine: LLMEngine) -> int:

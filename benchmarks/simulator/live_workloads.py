@@ -23,19 +23,17 @@ CHATS = 14
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How much of each workload suits a model here: chats a second, and how many times the least
-    number of requests.
-    """
+    """What suits a model here: chats a second, and a multiple of the least requests."""
 
     rate: float
     times: int
 
     @classmethod
-    def suited(cls, most: float) -> Pace:
+    def suited(cls, chats_per_second: float) -> Pace:
         """For a model that can do at most so many chats a second."""
         # Rounded: it is kept with the measurement, and the simulator must play the very same
         # workload later.
-        rate = float(f"{most * LOAD:.2g}")
+        rate = float(f"{chats_per_second * LOAD:.2g}")
         return cls(rate, max(1, round(rate * SECONDS / CHATS)))
 
 
@@ -43,8 +41,8 @@ def workloads(pace: Pace) -> Mapping[str, Options]:
     """Lengths, arrivals and sharing that no scene of the calibration has."""
 
     def make(requests: int, rate: float | None = None, **options: Any) -> Options:
-        found = None if rate is None else rate * pace.rate
-        return Options(num_requests=requests * pace.times, rate=found, seed=1, **options)
+        paced_rate = None if rate is None else rate * pace.rate
+        return Options(num_requests=requests * pace.times, rate=paced_rate, seed=1, **options)
 
     lengths: dict[str, Any] = {"workload": "random", "range_ratio": 0.5}
     few = 8 if pace.times == 1 else 16

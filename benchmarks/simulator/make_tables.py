@@ -10,26 +10,28 @@ from benchmarks.simulator.data import AllReduceRow, AttentionRow, GemmRow
 
 
 def gemm_entries(rows: Sequence[GemmRow]) -> dict[str, list[Any]]:
-    found: dict[str, dict[tuple[int, int], list[tuple[int, float]]]] = defaultdict(
+    points_by_shape: dict[str, dict[tuple[int, int], list[tuple[int, float]]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for row in rows:
-        found[row.format][row.outputs, row.inputs].append((row.rows, row.seconds))
+        points_by_shape[row.format][row.outputs, row.inputs].append((row.rows, row.seconds))
     return {
         format_: [[outputs, inputs, sorted(points)] for (outputs, inputs), points in shapes.items()]
-        for format_, shapes in found.items()
+        for format_, shapes in points_by_shape.items()
     }
 
 
 def attention_entries(rows: Sequence[AttentionRow]) -> list[Any]:
-    found: dict[tuple[int, int, int, int], list[tuple[int, float]]] = defaultdict(list)
+    points_by_shape: dict[tuple[int, int, int, int], list[tuple[int, float]]] = defaultdict(list)
     for row in rows:
-        found[row.heads, row.kv_heads, row.dim, row.batch].append((row.tokens, row.seconds))
-    return [[*shape, sorted(points)] for shape, points in found.items()]
+        points_by_shape[row.heads, row.kv_heads, row.dim, row.batch].append(
+            (row.tokens, row.seconds)
+        )
+    return [[*shape, sorted(points)] for shape, points in points_by_shape.items()]
 
 
 def all_reduce_entries(rows: Sequence[AllReduceRow]) -> dict[str, list[tuple[int, float]]]:
-    found: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    points_by_ranks: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for row in rows:
-        found[str(row.ranks)].append((row.size, row.seconds))
-    return {ranks: sorted(points) for ranks, points in found.items()}
+        points_by_ranks[str(row.ranks)].append((row.size, row.seconds))
+    return {ranks: sorted(points) for ranks, points in points_by_ranks.items()}

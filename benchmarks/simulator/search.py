@@ -1,6 +1,4 @@
-"""Least absolute deviations by seeded pattern search: light, without scipy, the same result on
-every run.
-"""
+"""Least absolute deviations by a seeded pattern search: repeatable, and without scipy."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ Space = Mapping[str, tuple[float, float, float, float]]
 def search(
     loss: Callable[[dict[str, float]], float], space: Space, rounds: int, seed: int = 0
 ) -> dict[str, float]:
-    """The values with the least loss that were found in ``rounds`` tries. Moves shrink when they
-    stop helping.
-    """
+    """The values of least loss in ``rounds`` tries. Moves shrink when they stop helping."""
     random = Random(seed)
     best = {name: start for name, (start, *_) in space.items()}
     least = loss(best)
@@ -32,9 +28,9 @@ def search(
             move = random.gauss(0.0, width)
             value = tried[name] * exp(scale * move) if scale > 0 else tried[name] - scale * move
             tried[name] = min(max(value, low), high)
-        found = loss(tried)
-        if found < least:
-            best, least, failures = tried, found, 0
+        tried_loss = loss(tried)
+        if tried_loss < least:
+            best, least, failures = tried, tried_loss, 0
         else:
             failures += 1
             if failures % 25 == 0:

@@ -1,7 +1,7 @@
 """Whole servers: TPOT and TTFT of a closed loop of clients, from the time of its steps.
 
 Work is conserved: in a closed loop of C clients with prompts of I and outputs of O tokens, a
-request takes ``T = C x + O d`` from arrival to end. While it runs, everybody prefills once, at x
+request takes ``T = C x + O d`` from arrival to end. While it runs, every client prefills once, at x
 seconds each, and it decodes O times, at d seconds a step; both are steps of the cost model. TPOT is
 ``(T - TTFT) / (O - 1)``.
 
@@ -105,9 +105,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """``full``: the KV cache holds fewer requests than there are clients, or the front end is at
-    its limit.
-    """
+    """``full``: the KV cache holds fewer requests than clients, or the front end is full."""
 
     ttft: float
     tpot: float
@@ -115,9 +113,11 @@ class Prediction:
 
 
 def kv_format(row: ServingRow) -> str:
-    """The fp8 checkpoints that TensorRT-LLM serves keep their cache in fp8 as well; nothing in the
-    data says so, but decoding with a long context takes half the time that a bfloat16 cache
-    allows."""
+    """The KV cache's format: fp8 for the fp8 checkpoints that TensorRT-LLM serves.
+
+    Nothing in the data says so, but decoding with a long context takes half the time that a
+    bfloat16 cache allows.
+    """
     return "fp8" if row.backend == "trtllm" and row.weights == "fp8" else "auto"
 
 
@@ -133,9 +133,7 @@ class Closed:
         self._bases: dict[tuple[str, str, int, str], RooflineCostModel] = {}
 
     def cost_model(self, row: ServingRow, stack: Stack) -> RooflineCostModel:
-        """The row's cost model under a stack's coefficients. Kernel times are kept between
-        calls.
-        """
+        """The row's cost model under a stack's coefficients; kernel times are kept."""
         key = (row.model, row.weights, row.ranks, kv_format(row))
         base = self._bases.get(key)
         if base is None:
@@ -206,23 +204,24 @@ def waiting(rows: Sequence[ServingRow], limit: float = 1.25) -> list[bool]:
 
 
 def fit_stacks(closed: Closed, rows: Sequence[ServingRow], rounds: int = 250) -> dict[str, Stack]:
-    """Coefficients of every stack, those that have no rows included, by least mean of
-    ``|log(predicted/measured)|`` of TPOT and least median of that of TTFT (its errors have long
-    tails).
+    """Coefficients of every stack, those that have no rows included.
+
+    They have the least mean of ``|log(predicted / measured)|`` of TPOT, and the least median of
+    that of TTFT, whose errors have long tails.
 
     Whole-step factors and arrivals are one for all stacks: they are the device's and the clients'.
     Host times are fitted to all rows first; each stack's own may leave those as far as its rows
     insist (``PULL``).
     """
     shared, arrivals = _fit_shared(closed, rows, rounds)
-    found = {}
+    stacks = {}
     for backend in BACKENDS:
-        own = [row for row in rows if row.backend == backend]
+        backend_rows = [row for row in rows if row.backend == backend]
         host = {name: shared[name] for name in HOST_SPACE}
-        if own:
-            host = _fit_host(closed, own, shared, arrivals, rounds)
-        found[backend] = _stack(backend, {**shared, **host}, arrivals)
-    return found
+        if backend_rows:
+            host = _fit_host(closed, backend_rows, shared, arrivals, rounds)
+        stacks[backend] = _stack(backend, {**shared, **host}, arrivals)
+    return stacks
 
 
 def _stack(backend: str, steps: Mapping[str, float], arrivals: Mapping[str, float]) -> Stack:
@@ -249,8 +248,8 @@ def _fit_shared(
 
     def arrival_loss(values: dict[str, float]) -> float:
         stacks = {b: _stack(b, steps, values) for b in BACKENDS}
-        found = [(row, closed.predict(row, stacks[row.backend])) for row in free]
-        return median(abs(log(p.ttft / row.ttft)) for row, p in found if not p.full)
+        predictions = [(row, closed.predict(row, stacks[row.backend])) for row in free]
+        return median(abs(log(p.ttft / row.ttft)) for row, p in predictions if not p.full)
 
     steps = search(step_loss, {**HOST_SPACE, **FACTOR_SPACE}, rounds)
     arrivals = search(arrival_loss, ARRIVAL_SPACE, rounds)

@@ -29,7 +29,7 @@ LARGE = SchedulerConfig(max_num_seqs=256, max_num_batched_tokens=8192)
 
 def scenarios() -> dict[str, Scenario]:
     """By name: equal requests in large batches, chats at two loads, and traces."""
-    found = {
+    scenarios_by_name = {
         "batches of 256, 128 in, 128 out": Scenario(
             workload=SimulatedWorkloadOptions(
                 workload="random", input_len=128, output_len=128, num_requests=5120
@@ -47,12 +47,12 @@ def scenarios() -> dict[str, Scenario]:
         ),
     }
     if os.environ.get("TWOSTROKE_TRACES"):
-        found["mooncake-conv, all 12,031, 4 replicas"] = Scenario(
+        scenarios_by_name["mooncake-conv, all 12,031, 4 replicas"] = Scenario(
             deployment=DeploymentOptions(replicas=4, router="prefix-affinity"),
             workload=SimulatedWorkloadOptions(workload="mooncake-conv"),
             scheduler=LARGE,
         )
-    return found
+    return scenarios_by_name
 
 
 def measure(scenario: Scenario, jump: bool) -> dict[str, Any]:
@@ -70,16 +70,14 @@ def measure(scenario: Scenario, jump: bool) -> dict[str, Any]:
 
 
 def loop_seconds() -> float:
-    """How fast this core runs Python: seconds that it computes for ``LOOP`` additions, the best of
-    three.
-    """
-    found = []
+    """How fast this core runs Python: CPU seconds of ``LOOP`` additions, the best of three."""
+    seconds = []
     for _ in range(3):
         began, total = time.process_time(), 0
         for number in range(LOOP):
             total += number
-        found.append(time.process_time() - began)
-    return min(found)
+        seconds.append(time.process_time() - began)
+    return min(seconds)
 
 
 def main(output: Path | None) -> None:

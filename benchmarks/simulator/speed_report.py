@@ -1,5 +1,4 @@
-"""The report on the simulator itself: requests per second beside the targets, and that reports
-repeat byte for byte.
+"""The report on the simulator's own speed, and that reports repeat byte for byte.
 
 Measured by ``speed``, kept in ``benchmarks/results`` (of a machine without AVX-512 in ``avx2``
 there), written to ``docs/validation/speed.md``.
@@ -17,8 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.environment import ROOT
 from benchmarks.simulator import speed
-from benchmarks.simulator.data import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
 NAME = "simulator_speed.json"
@@ -65,9 +64,7 @@ def measure() -> dict[str, Any]:
 
 
 def digests(flags: Sequence[str], requests: int = 200) -> list[str]:
-    """SHA-256 of all files of a report, from processes that hash differently; the last takes every
-    step singly.
-    """
+    """SHA-256 of a report's files, from processes of other hash seeds; the last one steps."""
     found = []
     with TemporaryDirectory() as folder:
         for number, mode in enumerate(("--jump", "--jump", "--no-jump")):
@@ -96,8 +93,9 @@ def digests(flags: Sequence[str], requests: int = 200) -> list[str]:
 
 
 def update(folder: Path | None, environment: str) -> Path | None:
-    """Write the report of what was measured last, after measuring if there is a folder for it;
-    ``None``: no report.
+    """Write the report of the last measurements; measure first if there is a folder for it.
+
+    Returns its path; ``None`` if nothing was ever measured.
     """
     folders = [RESULTS, *sorted(path.parent for path in RESULTS.glob(f"*/{NAME}"))]
     if folder is not None:
@@ -185,9 +183,7 @@ def _verdict(met: bool) -> str:
 
 
 def draw(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """What a request costs depends on how many steps there are for each. By machine, the first as
-    dots.
-    """
+    """Seconds of a request over its number of steps, by machine; the first as dots."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,5 +1,4 @@
-"""Judges the cost model on public measurements, and the simulator on the live engine: writes
-docs/validation.
+"""Judges cost model and simulator on measurements; writes docs/validation.
 
     python -m benchmarks.simulator.validate [--live pilot --live /path/to/350m] [--speed [FOLDER]]
 
@@ -12,16 +11,14 @@ them, those reports are written again from the last measurement.
 from __future__ import annotations
 
 import argparse
-import platform
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks.environment import ROOT
 from benchmarks.simulator import judge, kernels, live, speed_report
-from benchmarks.simulator.data import DATA, DEVICES, ROOT, present
+from benchmarks.simulator.data import DATA, DEVICES, present
+from benchmarks.simulator.environment import environment
 from benchmarks.simulator.judge import Result
 from benchmarks.simulator.kernels import Pair
 
@@ -212,36 +209,6 @@ def draw(results: Sequence[Result]) -> dict[str, str]:
 def _group(result: Result) -> str:
     subject = result.name.split(",")[0]
     return subject + (", data sheet alone" if "data sheet" in result.name else "")
-
-
-def environment() -> str:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
-    when = datetime.now(UTC).strftime("%Y-%m-%d")
-    return (
-        f"{when}, commit {commit or 'unknown'}, Python {platform.python_version()}, NumPy"
-        f" {version('numpy')}, {cpu()}"
-    )
-
-
-def cpu() -> str:
-    """The processor's name: estimates depend on no clock, so it matters for nothing but the date of
-    the run.
-    """
-    path = Path("/proc/cpuinfo")
-    if not path.is_file():
-        return platform.machine()
-    names = [
-        line.split(":", 1)[1].strip()
-        for line in path.read_text().splitlines()
-        if line.startswith("model name")
-    ]
-    return f"{len(names)} x {names[0]}" if names else platform.machine()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""``twostroke.simulator.cost.gemm`` over many shapes at once, since fits ask for millions. A test
-holds the two equal.
+"""``simulator.cost.gemm`` over many shapes at once, since fits ask for millions.
+
+A test holds the two equal.
 """
 
 from __future__ import annotations
@@ -19,9 +20,7 @@ Array = NDArray[np.floating[Any]]
 
 
 class GemmBatch:
-    """Products, each on its device, in the form that ``seconds`` takes them: arrays of
-    ``[products]``.
-    """
+    """Products, each on its device, as arrays of ``[products]`` for ``seconds``."""
 
     def __init__(self, rows: Sequence[tuple[GemmRow, HardwareSheet]]) -> None:
         self.measured = np.array([row.seconds for row, _ in rows])
@@ -61,8 +60,8 @@ class GemmBatch:
                 np.minimum(compute, time, out=compute)
         p = e["sharpness"]
         longer, shorter = np.maximum(compute, memory), np.minimum(compute, memory)
-        found: Array = longer * (1.0 + (shorter / longer) ** p) ** (1.0 / p) + e["launch"]
-        return found
+        total: Array = longer * (1.0 + (shorter / longer) ** p) ** (1.0 / p) + e["launch"]
+        return total
 
     def loss(self, e: Mapping[str, float]) -> float:
         """Mean of ``|log(estimated / measured)|``."""

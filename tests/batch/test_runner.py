@@ -178,8 +178,9 @@ async def test_interrupting_leaves_whole_lines(tmp_path: Path) -> None:
         return completion()
 
     task = asyncio.ensure_future(run(tmp_path / "out", handler, lines(1000)))
-    while not (tmp_path / "out").exists() or not (tmp_path / "out").read_bytes():
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(10):
+        while not (tmp_path / "out").exists() or not (tmp_path / "out").read_bytes():
+            await asyncio.sleep(0.001)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -1,6 +1,4 @@
-"""Protects: events are read with the time of the piece that ended them, wherever the pieces of a
-body are cut.
-"""
+"""Protects: events have the time of the piece that ended them, wherever a body is cut."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ def read(*arrivals: tuple[float, bytes]) -> RequestRecord:
 
 
 def test_pieces_cut_anywhere() -> None:
-    """In an event, a character of several bytes, a line's end: the time is that of the piece with
-    the line's end.
-    """
+    """In an event, in a character, at a line's end: the piece with the line's end counts."""
     ends = [BODY.index(b"\n", BODY.index(event)) for event in (FIRST, SECOND)]
     for cut in range(len(BODY) + 1):
         record = read((101.0, BODY[:cut]), (103.0, BODY[cut:]))
@@ -47,8 +43,8 @@ def test_bytes_one_by_one_and_fed_one_by_one() -> None:
     first, second = (BODY.index(b"\n", BODY.index(event)) for event in (FIRST, SECOND))
     record = RequestRecord()
     reader = EventReader(record, 100.0)
-    for at in range(len(BODY)):
-        assert reader.feed([(100.0 + at, BODY[at : at + 1])])
+    for index in range(len(BODY)):
+        assert reader.feed([(100.0 + index, BODY[index : index + 1])])
     reader.end()
     assert record == RequestRecord(
         input_len=3, output_len=2, ttft=first, itls=[second - first], e2el=second, counted=True

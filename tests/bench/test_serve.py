@@ -70,9 +70,7 @@ def test_a_run_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_chats(tmp_path: Path) -> None:
-    """`--backend openai-chat`: the event that says who speaks is no token; lengths are the
-    server's.
-    """
+    """`--backend openai-chat`: the event of the role is no token; lengths are the server's."""
     engine = ScriptedEngine(Script(seconds_per_step=0.01, finish_reason=FinishReason.LENGTH))
     path = tmp_path / "result.json"
     with running_server(engine) as url:
@@ -101,7 +99,7 @@ def test_failures_are_counted_and_shown(capsys: pytest.CaptureFixture[str]) -> N
         assert "HTTP 400: too long" in capsys.readouterr().err
 
 
-def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("http://127.0.0.1:9") == 1
     assert "cannot reach http://127.0.0.1:9/v1" in capsys.readouterr().err
 
@@ -114,16 +112,19 @@ def test_arrivals_are_those_of_the_trace(tmp_path: Path) -> None:
         assert run(["bench", "serve", "--base-url", url, *flags]) == 0
     report = json.loads(path.read_text())
     assert (report["input_lens"], report["output_lens"]) == ([6, 7, 8], [2, 3, 4])
-    assert all(due <= sent < due + 2 for due, sent in zip((0.0, 0.19, 0.39), report["start_times"]))
+    assert all(
+        due <= sent < due + 2
+        for due, sent in zip((0.0, 0.19, 0.39), report["start_times"], strict=True)
+    )
 
 
 async def test_no_more_than_max_concurrency_are_under_way() -> None:
-    under_way, most = 0, 0
+    under_way, max_under_way = 0, 0
 
     async def answer(_: httpx.Request) -> httpx.Response:
-        nonlocal under_way, most
+        nonlocal under_way, max_under_way
         under_way += 1
-        most = max(most, under_way)
+        max_under_way = max(max_under_way, under_way)
         await asyncio.sleep(0.01)
         under_way -= 1
         return httpx.Response(200, content=TOKEN + USAGE + b"data: [DONE]\n\n")
@@ -131,7 +132,7 @@ async def test_no_more_than_max_concurrency_are_under_way() -> None:
     options = ServeBenchOptions(model="m", max_concurrency=3)
     async with Bench(options, httpx.MockTransport(answer)) as client:
         records, _ = await client.run([WorkItem(0.0, [1], 2)] * 10, lambda _: None)
-    assert most == 3
+    assert max_under_way == 3
     assert [record.error for record in records] == [None] * 10
 
 
@@ -178,7 +179,7 @@ def test_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
         assert "is no URL" in capsys.readouterr().err
 
 
-def test_a_server_that_does_not_tell_its_models() -> None:
+def test_a_server_that_lists_no_models() -> None:
     transport = httpx.MockTransport(
         lambda _: httpx.Response(401, json={"error": {"message": "no key"}})
     )
@@ -206,7 +207,7 @@ ROLE = (
     b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason":'
     b" null}]}\n\n"
 )
-SAID = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
+TEXT = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
 LAST = b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n'
 TOKEN = b'data: {"choices": [{"text": "a"}], "extra": 1}\r\n\r\n'
 USAGE = b'data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}\n\n'
@@ -219,7 +220,7 @@ def test_a_stream_with_comments_and_carriage_returns() -> None:
 
 def test_what_counts_as_a_token_of_a_chat() -> None:
     """Not the role, but the end, which had a token of its own."""
-    record = ask(ROLE + SAID + SAID + LAST + USAGE + b"data: [DONE]\n\n")
+    record = ask(ROLE + TEXT + TEXT + LAST + USAGE + b"data: [DONE]\n\n")
     assert (record.error, len(record.itls)) == (None, 2)
     assert ask(ROLE + USAGE + b"data: [DONE]\n\n").error == "the server sent no token"
 
@@ -270,8 +271,10 @@ async def test_proxies_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
         ("http://me:a%20word@served.test", "Basic bWU6YSB3b3Jk"),
     ],
 )
-async def test_who_asks(url: str, authorization: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key of the environment, unless the URL says whose request it is."""
+async def test_the_key_of_a_request(
+    url: str, authorization: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key of the environment, unless the URL has a user."""
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     requests = []
 

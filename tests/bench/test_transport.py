@@ -1,6 +1,6 @@
-"""Protects: httpx on the lean transport sees what it would see on its own, whole answers and broken
-ones; and readers who ask for arrivals wake seldom, get all of them, and the times are those at
-which the pieces came.
+"""Protects: httpx on the lean transport sees what it would see on its own.
+
+Readers who ask for arrivals wake seldom and get all of them, with the times at which they came.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def test_a_stream_that_is_not_read_to_its_end_does_not_leak_into_the_next_
     assert server.num_connections == 2
 
 
-async def test_nobody_listens() -> None:
+async def test_no_server_listens() -> None:
     listening = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     listening.close()
@@ -100,18 +100,19 @@ async def test_times_are_those_of_arrival_though_reading_is_late() -> None:
         [HEAD, chunk(b"one"), chunk(b"two"), chunk(b"three")[:4], b"hree\r\n0\r\n\r\n"]
     )
     async with client_of(server) as client, client.stream("GET", "/") as response:
-        while len(server.written) < 5:
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(10):
+            while len(server.written) < 5:
+                await asyncio.sleep(0.001)
         await asyncio.sleep(0.02)
         late = time.perf_counter()
         read = [some async for some in arrivals(response)]
     assert [[piece for _, piece in some] for some in read] == [[b"one", b"two", b"t", b"hree"]]
-    times = [at for at, _ in read[0]]
+    times = [time_ for time_, _ in read[0]]
     _, *written = server.written
     # Each came after it was written and before the next one was.
     assert all(
-        before <= at <= after
-        for before, at, after in zip(written, times, [*written[1:], late - 0.01])
+        before <= time_ <= after
+        for before, time_, after in zip(written, times, [*written[1:], late - 0.01])
     )
 
 
@@ -143,9 +144,8 @@ async def test_what_came_before_a_stall_is_not_kept_from_the_reader(
         read = []
         async for some in arrivals(response):
             read += [piece for _, piece in some]
-            asyncio.get_running_loop().call_later(
-                0.1, seen.set
-            )  # beyond the reader's patience once more
+            # Beyond the reader's patience once more.
+            asyncio.get_running_loop().call_later(0.1, seen.set)
     assert read == [b"one", b"two"]
 
 

@@ -1,5 +1,6 @@
-"""What is read from the two clients' reports, and how they are compared; the clients themselves run
-by hand.
+"""Protects: what is read from two clients' reports, and how they are compared.
+
+The clients themselves run by hand.
 """
 
 from __future__ import annotations
@@ -81,9 +82,11 @@ def test_another_workload_is_no_agreement() -> None:
 
 def test_a_client_that_fails_shows_its_log(tmp_path: Path) -> None:
     with pytest.raises(ClientFailedError, match="out of luck"):
-        agreement._run([sys.executable, "-c", "print('out of luck'); exit(3)"], tmp_path / "log")
+        agreement.run_client(
+            [sys.executable, "-c", "print('out of luck'); exit(3)"], tmp_path / "log"
+        )
     with pytest.raises(ClientFailedError, match="there is no /nowhere/aiperf"):
-        agreement._run(["/nowhere/aiperf"], tmp_path / "log")
+        agreement.run_client(["/nowhere/aiperf"], tmp_path / "log")
 
 
 def test_the_tokenizer_lies_where_the_hubs_cache_would_have_it(tmp_path: Path) -> None:

@@ -1,6 +1,4 @@
-"""The claims benchmark runs: on a tiny model and workloads of seconds, so that its numbers mean
-nothing.
-"""
+"""Protects: the claims are measured and recorded as they say, on a tiny model for seconds."""
 
 from __future__ import annotations
 
@@ -18,23 +16,21 @@ from benchmarks.claims import (
     kv_waste,
     prefix_caching,
 )
-from benchmarks.claims.report import Claim, Others, environment, keep_recorded, shown, write_claims
+from benchmarks.claims.report import Claim, keep_recorded, write_claims
 from benchmarks.claims.workbench import (
     Workbench,
     default_model,
     memory_bound_model,
     weights_megabytes,
 )
+from benchmarks.environment import OtherPrograms, environment, shown
+from tests.benchmarks.tiny import shrink, tiny_checkpoint
 from twostroke.core.errors import ModelLoadError
+from twostroke.model_spec.reader import parse_model
+from twostroke.models.support import read_runnable
 
-TINY = {
-    "hidden_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "intermediate_size": 64,
-    "vocab_size": 300,
-}
+# Bytes; of a server with several hundred cores.
+LARGEST_CPU_CACHE = 512e6
 FEW = continuous_batching.Workload(num_requests=6, max_num_seqs=2, prompt=(3, 5), output=(2, 9))
 CLAIMS: dict[str, Callable[[Workbench], Claim]] = {
     "continuous_batching": lambda bench: continuous_batching.measure(bench, FEW),
@@ -56,10 +52,7 @@ CLAIMS: dict[str, Callable[[Workbench], Claim]] = {
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workbench:
-    size = {**make_checkpoint.SIZES["10m"], **TINY}
-    monkeypatch.setitem(make_checkpoint.SIZES, "10m", size)
-    make_checkpoint.main("10m", str(tmp_path / "model"))
-    model = str(tmp_path / "model")
+    model = str(tiny_checkpoint(tmp_path / "model", monkeypatch))
     return Workbench(model, "tiny", 2, tmp_path / "traces", lambda line: None, checkpoint=model)
 
 
@@ -76,9 +69,7 @@ def test_a_claim_is_one_line_of_claim_measured_and_conditions(name: str, bench: 
 
 
 def steps_needed(lengths: Sequence[int], slots: int) -> dict[str, int]:
-    """What each way of batching must take, from the lengths alone: one token per request and
-    step.
-    """
+    """The least steps of each way of batching: one token per request and step."""
     ends = [0] * slots
     for length in lengths:
         ends[ends.index(min(ends))] += length
@@ -87,9 +78,7 @@ def steps_needed(lengths: Sequence[int], slots: int) -> dict[str, int]:
 
 
 def test_neither_way_of_batching_takes_a_step_more_than_it_must(bench: Workbench) -> None:
-    """A static batching that dawdled would flatter the other; on both models the steps are the
-    same.
-    """
+    """A slow static batching would flatter the other; both models take the same steps."""
     steps = continuous_batching.measure(bench, FEW).figures["steps"]
     assert steps == continuous_batching.measure_same_model(bench, FEW).figures["steps"]
     with bench.engines({"any": {}}) as engines:
@@ -101,9 +90,7 @@ def test_neither_way_of_batching_takes_a_step_more_than_it_must(bench: Workbench
 
 
 def test_the_last_stragglers_do_not_decide(bench: Workbench) -> None:
-    """Of the workload that is recorded: what runs while slots stand empty at its end is a small
-    part of a round.
-    """
+    """Slots that stand empty at the end of the recorded workload are a small part of it."""
     load = continuous_batching.Workload()
     with bench.engines({"any": {}}) as engines:
         for number in range(3):
@@ -116,18 +103,18 @@ def test_the_last_stragglers_do_not_decide(bench: Workbench) -> None:
 def test_the_claim_on_batching_is_about_a_model_that_no_cache_holds(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a checkpoint one is made by the project's own script, and removed; its size is in the
-    record.
-    """
-    assert make_checkpoint.SIZES["350m"]["hidden_size"] == 1024
-    monkeypatch.setitem(make_checkpoint.SIZES, "350m", {**make_checkpoint.SIZES["350m"], **TINY})
+    """Without a checkpoint, one is made by the project's own script, and removed."""
+    fields = {"model_type": "llama", **make_checkpoint.SIZES["350m"], "max_position_embeddings": 64}
+    assert parse_model(fields).weight_bytes("bf16") > LARGEST_CPU_CACHE
+    shrink(monkeypatch, "350m")
     with memory_bound_model(None) as (model, name):
-        assert (Path(model) / "model.safetensors").is_file()
+        weights = read_runnable(Path(model)).weight_bytes("bf16")
         assert "350m" in name
-        assert 0.05 < weights_megabytes(model) < 1
+        # The file has a header of some kilobytes before them.
+        assert 0 < weights_megabytes(model) - weights / 1e6 < 0.01
     assert not Path(model).exists()
-    with memory_bound_model("/somewhere/given") as found:
-        assert found == ("/somewhere/given", ".../given")
+    with memory_bound_model("/somewhere/given") as given:
+        assert given == ("/somewhere/given", ".../given")
 
 
 def test_waste_is_what_the_last_blocks_leave_empty(bench: Workbench) -> None:
@@ -152,7 +139,7 @@ def test_the_record_says_where_and_with_what(tmp_path: Path) -> None:
     claim = Claim(
         name="x", claim="X", measured="2x", conditions="none", target="2x or more", met=True
     )
-    where = environment("python -m benchmarks.claims", Others().share())
+    where = environment("python -m benchmarks.claims", OtherPrograms().share())
     write_claims([claim], where, tmp_path)
     record = json.loads((tmp_path / "claims.json").read_text())
     assert record["claims"][0]["met"] is True
@@ -172,9 +159,7 @@ def test_the_record_says_where_and_with_what(tmp_path: Path) -> None:
 def test_a_run_without_the_traces_keeps_what_was_recorded_with_them(
     bench: Workbench, tmp_path: Path
 ) -> None:
-    """And says from when it is, as often as that happens; before there is a record, that it was not
-    measured.
-    """
+    """Its date stays the first one's; before there is a record, it was not measured."""
     measured = Claim(
         name="kv_waste",
         claim=kv_waste.CLAIM,
@@ -203,8 +188,7 @@ def test_without_pilot_a_random_checkpoint_stands_in(monkeypatch: pytest.MonkeyP
     def missing(model: str) -> Path:
         raise ModelLoadError(f"no {model}")
 
-    size = {**make_checkpoint.SIZES["10m"], **TINY}
-    monkeypatch.setitem(make_checkpoint.SIZES, "10m", size)
+    shrink(monkeypatch)
     monkeypatch.setattr("benchmarks.claims.workbench.resolve_model", missing)
     with default_model(None) as (model, name):
         assert (Path(model) / "model.safetensors").is_file()
@@ -225,5 +209,5 @@ def test_without_pilot_a_random_checkpoint_stands_in(monkeypatch: pytest.MonkeyP
         ),
     ],
 )
-def test_a_record_does_not_tell_where_things_lie(command: str, expected: str) -> None:
+def test_a_record_has_no_paths_of_the_machine(command: str, expected: str) -> None:
     assert shown(command) == expected

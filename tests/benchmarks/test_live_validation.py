@@ -1,11 +1,8 @@
-"""The live validation plays the requests that the simulator runs: same lengths, same sharing, same
-order.
-"""
+"""The live validation plays the requests that the simulator runs: lengths, sharing, order."""
 
 from __future__ import annotations
 
 import json
-import time
 import tomllib
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import pytest
 
 from benchmarks.simulator import live, live_report
 from benchmarks.simulator.live_player import LivePlayer
+from benchmarks.simulator.live_record import RESULTS, results_of
 from benchmarks.simulator.live_runs import LiveRun, counted_runs, watched_run
 from benchmarks.simulator.live_workloads import Pace, workloads
 from tests.fakes import FakeExecutor
@@ -39,16 +37,16 @@ def test_sessions_find_what_their_turns_share() -> None:
         prefix_len=64,
         rate=1000.0,
     )
-    engine, found = play(options)
+    engine, results = play(options)
     engine.close()
-    assert [result.number for result in found] == list(range(6))
-    assert found[0].cached_tokens == 0
+    assert [result.number for result in results] == list(range(6))
+    assert results[0].cached_tokens == 0
     # A later turn finds the system prompt and the turns before it, the last answer's last token
     # aside.
     for number in (1, 2, 4, 5):
-        known = found[number].prompt_tokens - 20
-        assert (known - 1) // 16 * 16 <= found[number].cached_tokens <= known
-        assert found[number].arrival >= found[number - 1].finish
+        shared_tokens = results[number].prompt_tokens - 20
+        assert (shared_tokens - 1) // 16 * 16 <= results[number].cached_tokens <= shared_tokens
+        assert results[number].arrival >= results[number - 1].finish
 
 
 def test_a_closed_loop_keeps_its_clients_busy() -> None:
@@ -60,11 +58,11 @@ def test_a_closed_loop_keeps_its_clients_busy() -> None:
         input_len=10,
         output_len=4,
     )
-    engine, found = play(options)
+    engine, results = play(options)
     steps = engine.recorder.events()
     engine.close()
-    assert len(found) == 9 and all(
-        result.arrival <= result.first_token <= result.finish for result in found
+    assert len(results) == 9 and all(
+        result.arrival <= result.first_token <= result.finish for result in results
     )
     assert max(event.num_running for event in steps) <= 3
 
@@ -72,25 +70,29 @@ def test_a_closed_loop_keeps_its_clients_busy() -> None:
 def test_looks_cost_no_request_anything() -> None:
     """Where there are pauses they fall into them; the clock stands still meanwhile in any case."""
     engine = LLMEngine(FakeExecutor(num_blocks=600, block_size=16, max_model_len=4096))
-    steps_at_looks: list[int] = []
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 1e-4
+        return now[0]
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
 
     def look() -> float:
-        steps_at_looks.append(len(engine.recorder.events()))
-        time.sleep(1.0)
+        now[0] += 1.0
         return 1.0
 
     options = SimulatedWorkloadOptions(
         workload="random", num_requests=4, rate=4.0, input_len=10, output_len=4
     )
-    began = time.perf_counter()
-    player = LivePlayer(engine, make_workload(options).workload, "test", look)
-    found = player.run()
+    workload = make_workload(options).workload
+    player = LivePlayer(engine, workload, "test", look, wait, clock)
+    results = player.run()
     engine.close()
-    assert len(steps_at_looks) == len(player.seen) >= 1
-    assert max(result.finish for result in found) < time.perf_counter() - began - 0.9 * len(
-        player.seen
-    )
-    assert all(result.ttft < 0.9 for result in found)
+    assert len(player.seen) >= 1
+    assert max(result.finish for result in results) < now[0] - 1.0 * len(player.seen)
+    assert all(result.ttft < 0.1 for result in results)
 
 
 def test_which_runs_count_depends_on_the_machine_alone() -> None:
@@ -100,21 +102,21 @@ def test_which_runs_count_depends_on_the_machine_alone() -> None:
         return LiveRun([], (0, 1), others, slower, 1.0, [slower])
 
     runs = [made(1.5), made(0.95), made(1.0)]
-    found = counted_runs(lambda attempt: runs[attempt], held=True)
-    assert [(run.slower, run.attempts) for run in found] == [(0.95, 2)]
-    found = counted_runs(lambda attempt: runs[attempt], held=False)
-    assert [(run.slower, run.attempts) for run in found] == [
+    counted = counted_runs(lambda attempt: runs[attempt], held=True)
+    assert [(run.slower, run.attempts) for run in counted] == [(0.95, 2)]
+    counted = counted_runs(lambda attempt: runs[attempt], held=False)
+    # Beside an average, all that are like it.
+    assert [(run.slower, run.attempts) for run in counted] == [
         (0.95, 3),
         (1.0, 3),
-    ]  # beside an average, all that are like it
+    ]
     runs = [made(1.5), made(0.95), made(1.5), made(1.4), made(1.3), made(1.2)]
-    found = counted_runs(lambda attempt: runs[attempt], held=True, wanted=2)
-    assert [(run.slower, run.attempts) for run in found] == [
-        (0.95, 6)
-    ]  # disturbed ones do not outvote it
+    counted = counted_runs(lambda attempt: runs[attempt], held=True, wanted=2)
+    # Disturbed ones do not outvote it.
+    assert [(run.slower, run.attempts) for run in counted] == [(0.95, 6)]
     runs = [made(1.5), made(1.2), made(1.0, others=0.5)]
-    found = counted_runs(lambda attempt: runs[attempt], held=True)
-    assert [(run.slower, run.attempts) for run in found] == [(1.5, 3), (1.2, 3), (1.0, 3)]
+    counted = counted_runs(lambda attempt: runs[attempt], held=True)
+    assert [(run.slower, run.attempts) for run in counted] == [(1.5, 3), (1.2, 3), (1.0, 3)]
 
 
 def test_the_machine_is_watched_while_a_workload_runs() -> None:
@@ -123,11 +125,11 @@ def test_the_machine_is_watched_while_a_workload_runs() -> None:
         workload="random", num_requests=3, rate=10.0, input_len=10, output_len=4
     )
     probe = SpeedProbe()
-    found = watched_run(engine, make_workload(options).workload, "test", probe, Speed(*probe()))
+    run = watched_run(engine, make_workload(options).workload, "test", probe, Speed(*probe()))
     engine.close()
-    assert len(found.results) == 3 and found.steps == (0, len(engine.recorder.events()))
-    assert len(found.looks) >= 3 and all(look > 0 for look in found.looks)  # before, within, after
-    assert set(found.state()) == {"disturbed", "others", "slower", "memory", "attempts", "looks"}
+    assert len(run.results) == 3 and run.steps == (0, len(engine.recorder.events()))
+    assert len(run.looks) >= 3 and all(look > 0 for look in run.looks)  # before, within, after
+    assert set(run.state()) == {"disturbed", "others", "slower", "memory", "attempts", "looks"}
 
 
 def test_the_workloads_are_five_and_each_machine_gets_its_pace() -> None:
@@ -141,24 +143,20 @@ def test_the_workloads_are_five_and_each_machine_gets_its_pace() -> None:
 
 def test_figures() -> None:
     rows = [[0, 0.0, 0.5, 1.5, 10, 11], [1, 1.0, 1.2, 2.0, 10, 9]]
-    results = live.results_of(rows)
+    results = results_of(rows)
     assert live_report.throughput(results) == pytest.approx(10.0)
     assert live_report.ttfts(results) == pytest.approx([0.5, 0.2])
     assert live_report.tpots(results) == pytest.approx([0.1, 0.1])
-    case = live_report.Case(
-        "m", "w", [results, results], live.results_of([[0, 0.0, 0.6, 1.6, 10, 11]])
-    )
-    assert case.pair(lambda found: found[0].ttft).error == pytest.approx(0.2)
+    case = live_report.Case("m", "w", [results, results], results_of([[0, 0.0, 0.6, 1.6, 10, 11]]))
+    assert case.pair(lambda run: run[0].ttft).error == pytest.approx(0.2)
     assert case.apart(live_report.throughput) == 0
     assert live_report.percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert live_report.percentile([float(value) for value in range(1, 21)], 0.95) == 19.0
 
 
 def test_a_kept_calibration_can_be_fitted_again(tmp_path: Path) -> None:
-    """Nothing is measured for it: the steps that were kept, and what the cost model says of them
-    today.
-    """
-    kept = json.loads(live.RESULTS.read_text(encoding="utf-8"))["models"]["pilot"]
+    """Nothing is measured: kept steps, and what the cost model says of them today."""
+    kept = json.loads(RESULTS.read_text(encoding="utf-8"))["models"]["pilot"]
     before = kept["steps"].splitlines()
     efficiencies = tomllib.loads(live.refit(kept, tmp_path, starts=1))
     assert efficiencies["source"] == tomllib.loads(kept["efficiencies"])["source"]

@@ -1,6 +1,4 @@
-"""Protects: what the benchmarks of growth, memory, quantisation and of two trees compute from what
-they measure.
-"""
+"""Protects: what the benchmarks of growth, memory, quantisation and two trees compute."""
 
 from __future__ import annotations
 
@@ -9,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import growth, make_checkpoint, memory, quantization, steps_in_turn
-from tests.benchmarks.test_claims import TINY
+from benchmarks import growth, memory, quantization, steps_in_turn
+from tests.benchmarks.tiny import tiny_checkpoint
 from training.bank import load_bank
 from twostroke.core.config import EngineConfig
 from twostroke.model_spec.model_files import resolve_model
@@ -22,11 +20,7 @@ from twostroke.text.tokenizer import Tokenizer
 
 @pytest.fixture
 def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(
-        make_checkpoint.SIZES, "10m", {**make_checkpoint.SIZES["10m"], **TINY, "vocab_size": 512}
-    )
-    make_checkpoint.main("10m", str(tmp_path / "model"))
-    return tmp_path / "model"
+    return tiny_checkpoint(tmp_path / "model", monkeypatch, vocab_size=512)
 
 
 def test_a_step_is_judged_by_what_it_must_move_and_multiply(checkpoint: Path) -> None:
@@ -60,24 +54,23 @@ def test_points_are_drawn(tmp_path: Path) -> None:
 
 
 def test_a_servers_memory_is_read_with_its_cache_in_use(checkpoint: Path) -> None:
-    found = memory.measure(checkpoint, 2**24, None)
-    assert found.weights == loaded_bytes(read_runnable(checkpoint), 2)
-    assert 50e6 < found.healthy <= found.peak
-    assert found.loaded - found.healthy > 2**23  # pages of the cache are there now
-    assert found.beside == found.loaded - found.weights - 2**24
+    resident = memory.measure(checkpoint, 2**24, None)
+    assert resident.weights == loaded_bytes(read_runnable(checkpoint), 2)
+    assert 50e6 < resident.healthy <= resident.peak
+    assert resident.loaded - resident.healthy > 2**23  # pages of the cache are there now
+    assert resident.beside == resident.loaded - resident.weights - 2**24
 
 
 def test_coarser_weights_diverge_more(checkpoint: Path) -> None:
     torch.manual_seed(0)
     passage = quantization.Passage([5, 300, 310, 17, 4, 290, 12, 9], 0)
-    found = quantization.errors(checkpoint, [passage], False)
-    assert found["bfloat16"].divergence == 0 and found["bfloat16"].same == 1
-    assert 0 < found["int8"].divergence < found["int4"].divergence <= found["int4"].worst
+    errors = quantization.errors(checkpoint, [passage], False)
+    assert errors["bfloat16"].divergence == 0 and errors["bfloat16"].same == 1
+    assert 0 < errors["int8"].divergence < errors["int4"].divergence <= errors["int4"].worst
     judged = quantization.errors(checkpoint, [quantization.Passage(passage.ids, 5)], True)
     vocabulary = read_runnable(checkpoint).vocab_size
-    assert judged["int8"].perplexity == pytest.approx(
-        vocabulary, rel=0.5
-    )  # random weights know nothing
+    # Random weights know nothing.
+    assert judged["int8"].perplexity == pytest.approx(vocabulary, rel=0.5)
 
 
 def test_held_out_passages_are_judged_on_their_answers() -> None:
@@ -98,4 +91,4 @@ def test_two_trees_take_the_same_steps_in_turn(
     assert [line.split()[:2] for line in lines[1:]] == [["2", "prefill"], ["2", "decode"]]
     assert [line.split()[-2:] for line in lines[1:]] == [["2", "100%"], ["6", "100%"]]
     pairs = [((2.0, True, [[1]]), (1.0, True, [[1]])), ((4.0, True, [[1]]), (3.0, True, [[2]]))]
-    assert steps_in_turn._line(pairs).split() == ["3000.00", "2000.00", "0.625", "2", "50%"]
+    assert steps_in_turn.summary_line(pairs).split() == ["3000.00", "2000.00", "0.625", "2", "50%"]

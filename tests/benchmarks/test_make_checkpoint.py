@@ -1,3 +1,5 @@
+"""Protects: the checkpoints that benchmarks make are read by the engine and by `tokenizers`."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -5,21 +7,14 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from benchmarks import make_checkpoint
+from tests.benchmarks.tiny import tiny_checkpoint
 from tests.steps import StepDriver
 
 
 def test_a_written_checkpoint_loads_and_its_tokenizer_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = {
-        **make_checkpoint.SIZES["10m"],
-        "hidden_size": 64,
-        "num_hidden_layers": 1,
-        "vocab_size": 300,
-    }
-    monkeypatch.setitem(make_checkpoint.SIZES, "10m", small)
-    make_checkpoint.main("10m", str(tmp_path))
+    tiny_checkpoint(tmp_path, monkeypatch)
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert tokenizer.get_vocab_size() == 300
     token_ids = tokenizer.encode("<|user|>Grüße<|end|>").ids

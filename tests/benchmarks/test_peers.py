@@ -1,6 +1,4 @@
-"""Protects: rounds with peers become the right medians and verdicts, and a worker does what the
-driver asks of it.
-"""
+"""Protects: rounds with peers become the right verdicts, and a worker does what it is asked."""
 
 from __future__ import annotations
 
@@ -11,24 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import http_throughput, make_checkpoint, memory
+from benchmarks import http_throughput, memory
 from benchmarks.peers import overview
 from benchmarks.peers.report import TARGETS, Figures, figures, tables
 from benchmarks.peers.systems import PeerFailedError, Round, System, own_systems, running
-from benchmarks.server import running_server
-from tests.benchmarks.test_claims import TINY
+from tests.benchmarks.tiny import shrink, tiny_checkpoint
+from tests.server.running import running_server
+from tests.server.scripted import ScriptedEngine
 
 
 def test_figures_are_medians_and_steps_those_in_which_all_decode() -> None:
     # The second request starts late: until then the first one's gaps are short.
     one = Round([[1.0, 1.1, 1.2, 3.2, 5.2], [2.2, 4.2, 6.2, 8.2, 10.2]], [[7] * 5, [8] * 5])
     other = Round(one.times, [[7] * 5, [9] * 5])
-    found = figures([one, one], [other, other])
-    assert found.step == pytest.approx(2000)
-    assert found.ttft == pytest.approx(1600)
-    assert found.tpot == pytest.approx(1e3 * (4.2 / 4 + 2.0) / 2)
-    assert found.throughput == pytest.approx(10 / 10.2)
-    assert found.agreement == 0.5
+    medians = figures([one, one], [other, other])
+    assert medians.step == pytest.approx(2000)
+    assert medians.ttft == pytest.approx(1600)
+    assert medians.tpot == pytest.approx(1e3 * (4.2 / 4 + 2.0) / 2)
+    assert medians.throughput == pytest.approx(10 / 10.2)
+    assert medians.agreement == 0.5
 
 
 def test_verdicts_compare_with_the_best_peer() -> None:
@@ -77,9 +76,8 @@ def test_the_overview_shows_the_hardest_comparison_and_what_is_missing(tmp_path:
     assert (
         "| 11.0 | llama.cpp bf16: 10.0 | 1.10 | <= 1 | MISSED | [peers-two](peers-two.md) |" in text
     )
-    assert (
-        text.count("not measured") == len(TARGETS) - 2 + 3
-    )  # two clients over HTTP and the memory
+    # Two clients over HTTP and the memory.
+    assert text.count("not measured") == len(TARGETS) - 2 + 3
 
 
 def test_the_overview_reads_what_the_other_benchmarks_record() -> None:
@@ -91,7 +89,7 @@ def test_the_overview_reads_what_the_other_benchmarks_record() -> None:
     assert "| 3.00 | >= 2.5 | met |" in many
     peer = {
         "name": "vLLM 0.33",
-        "runs": {at: [{"output_throughput": 1000.0}] for at in ("16", "64")},
+        "runs": {clients: [{"output_throughput": 1000.0}] for clients in ("16", "64")},
     }
     few, _ = overview.over_http({**record, "peer": peer})
     assert "| 1400 | vLLM 0.33: 1000 | 1.40 | >= 2.5 | MISSED |" in few
@@ -104,13 +102,11 @@ def test_the_overview_reads_what_the_other_benchmarks_record() -> None:
 def test_a_peer_over_http_gets_the_same_load_in_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """twostroke stands in for the peer: any OpenAI server does."""
-    monkeypatch.setitem(
-        make_checkpoint.SIZES, "10m", {**make_checkpoint.SIZES["10m"], **TINY, "vocab_size": 512}
-    )
-    with running_server("pilot", tmp_path / "peer.log", "--max-model-len", "64") as peer:
+    """A scripted server stands in for the peer: any OpenAI server does."""
+    shrink(monkeypatch, vocab_size=512)
+    with running_server(ScriptedEngine()) as peer_url:
         http_throughput.main(
-            peer_url=peer.url,
+            peer_url=peer_url,
             peer_name="it",
             concurrency=(2,),
             requests_each=1,
@@ -121,30 +117,28 @@ def test_a_peer_over_http_gets_the_same_load_in_turn(
         )
     record = json.loads((tmp_path / "http_throughput_10m.json").read_text())
     assert set(record["runs"]) == set(record["peer"]["runs"]) == {"2"}
-    own, theirs = (
+    own_speed, theirs = (
         runs["2"][0]["output_throughput"] for runs in (record["runs"], record["peer"]["runs"])
     )
     text = (tmp_path / "http_throughput_10m.md").read_text()
-    assert "against it, in turn" in text and f"| {own / theirs:.2f}x of {theirs:g} |" in text
+    assert "against it, in turn" in text and f"| {own_speed / theirs:.2f}x of {theirs:g} |" in text
 
 
 def test_a_worker_answers_with_the_tokens_of_every_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(make_checkpoint.SIZES, "10m", {**make_checkpoint.SIZES["10m"], **TINY})
-    make_checkpoint.main("10m", str(tmp_path / "model"))
-    folder = tmp_path / "model"
+    folder = tiny_checkpoint(tmp_path / "model", monkeypatch)
     with running(own_systems(folder, 1, ["bf16"]), tmp_path) as (worker,):
         assert worker.about["name"] == "twostroke"
         prompts = [[5, 9, 70], [3, 11, 42, 8]]
-        found = worker.run(prompts, 6)
+        whole = worker.run(prompts, 6)
         assert (
-            [len(times) for times in found.times]
-            == [len(tokens) for tokens in found.tokens]
+            [len(times) for times in whole.times]
+            == [len(tokens) for tokens in whole.tokens]
             == [6, 6]
         )
-        assert all(0 < a <= b for times in found.times for a, b in pairwise(times))
-        assert worker.run(prompts[1:], 6).tokens == found.tokens[1:]
+        assert all(0 < a <= b for times in whole.times for a, b in pairwise(times))
+        assert worker.run(prompts[1:], 6).tokens == whole.tokens[1:]
 
 
 def test_a_worker_that_ends_is_an_error_with_its_log(tmp_path: Path) -> None:

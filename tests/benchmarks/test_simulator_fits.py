@@ -1,6 +1,4 @@
-"""Fits and validation of the cost model: fast forms equal the real ones, and what ships holds on
-the measurements.
-"""
+"""Protects: fast forms of the cost model equal the real ones; coefficients hold on data."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The soak: its verdicts on made-up runs, and, under the mark `soak`, two minutes of it against a
-real server.
-"""
+"""Protects: the soak's verdicts; under the mark `soak`, two minutes of a real server."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import soak
-from benchmarks.claims.report import environment
+from benchmarks.environment import environment
 from benchmarks.soak import Run, Sample, judge
 from benchmarks.visitors import Tally
 
@@ -19,9 +17,7 @@ MIB = 2**20
 
 
 def run(**changes: object) -> Run:
-    """A hundred seconds in which nothing happened that should not; memory grows until the warm-up
-    ends.
-    """
+    """A hundred seconds without a fault; memory grows until the warm-up ends."""
     tally = Tally()
     tally.visits["ask"] = 10
     samples = [Sample(second, (100 + min(second, 30)) * MIB, 20) for second in range(100)]

@@ -1,6 +1,4 @@
-"""The report on the simulator's own speed: verdicts as measured, digests of what was really
-written.
-"""
+"""Protects: the simulator's speed report gives verdicts as measured, and true digests."""
 
 from __future__ import annotations
 
@@ -43,6 +41,6 @@ def test_verdicts_follow_from_the_figures() -> None:
 
 
 def test_reports_of_several_processes_are_equal_and_depend_on_the_seed() -> None:
-    found = digests(["--rate", "20"], requests=5)
-    assert len(found) == 3 and len(set(found)) == 1
-    assert digests(["--rate", "20", "--seed", "1"], requests=5)[0] != found[0]
+    reports = digests(["--rate", "20"], requests=5)
+    assert len(reports) == 3 and len(set(reports)) == 1
+    assert digests(["--rate", "20", "--seed", "1"], requests=5)[0] != reports[0]

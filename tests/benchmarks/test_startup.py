@@ -1,20 +1,21 @@
+"""Protects: a start of the server is timed to its first token, and one that fails shows why."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
-from benchmarks import make_checkpoint, startup
+from benchmarks import startup
 from benchmarks.server import DEADLINE, ServerFailedError
-from tests.benchmarks.test_claims import TINY
+from tests.benchmarks.tiny import tiny_checkpoint
 
 
 def test_a_server_is_started_timed_and_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(make_checkpoint.SIZES, "10m", {**make_checkpoint.SIZES["10m"], **TINY})
-    make_checkpoint.main("10m", str(tmp_path / "model"))
-    start = startup.start_once(str(tmp_path / "model"), tmp_path / "log")
+    model = tiny_checkpoint(tmp_path / "model", monkeypatch)
+    start = startup.start_once(str(model), tmp_path / "log")
     assert 0 < start.healthy < start.first_token < DEADLINE
 
 

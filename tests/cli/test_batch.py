@@ -1,6 +1,4 @@
-"""``twostroke batch``: with the embedded model, interrupted, killed and resumed; with a server; and
-what it refuses.
-"""
+"""Protects: ``twostroke batch``, interrupted, killed and resumed; with a server; refusals."""
 
 from __future__ import annotations
 
@@ -21,6 +19,8 @@ from twostroke.cli.main import run
 from twostroke.core.errors import EngineDeadError
 
 ROOT = Path(__file__).parents[2]
+# Of the run that is stopped twice: long enough to be stopped, short enough to be waited for.
+REQUESTS, TOKENS = 30, 30
 TEXT = "the quick brown fox"
 
 
@@ -69,10 +69,15 @@ def test_good_and_bad_lines(
     tmp_path: Path, engine: ScriptedEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines: list[dict[str, Any] | str] = [
-        chat_line("chat", model="pilot"), text_line("text", n=2), "{", chat_line("field", foo=1),
-        chat_line("long", "x " * 99), chat_line("model", model="gpt"), chat_line("stream", stream=True),
+        chat_line("chat", model="pilot"),
+        text_line("text", n=2),
+        "{",
+        chat_line("field", foo=1),
+        chat_line("long", "x " * 99),
+        chat_line("model", model="gpt"),
+        chat_line("stream", stream=True),
         {**text_line("url"), "url": "/v1/embeddings"},
-    ]  # fmt: skip
+    ]
     source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
     assert run(["batch", source, "-o", str(out)]) == 1
     captured = capsys.readouterr()
@@ -233,7 +238,7 @@ class Batch:
         self._out = out
 
     def signal_after(self, lines: int, number: signal.Signals) -> tuple[int, str]:
-        """Its exit code and what it said, once it was signalled behind so many answers."""
+        """Its exit code and its errors, after a signal behind so many answers."""
         try:
             wait_until(
                 lambda: self._out.exists() and self._out.read_bytes().count(b"\n") >= lines, 60
@@ -250,21 +255,23 @@ class Batch:
 
 def test_interrupted_killed_and_resumed(tmp_path: Path) -> None:
     """Every request is answered once, whole, and as it would have been in one run."""
-    fields: dict[str, Any] = {"temperature": 0, "max_tokens": 60, "ignore_eos": True}
+    fields: dict[str, Any] = {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True}
+    last = REQUESTS - 1
     lines = [
-        chat_line(f"r{i:02}", "What is a KV cache?" if i in (0, 39) else f"Count to {i}.", **fields)
-        for i in range(40)
+        chat_line(
+            f"r{i:02}", "What is a KV cache?" if i in (0, last) else f"Count to {i}.", **fields
+        )
+        for i in range(REQUESTS)
     ]
     source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
     code, errors = Batch(source, out, "--max-concurrency", "1").signal_after(2, signal.SIGINT)
     assert code == 130
     interrupted = read(out)
-    assert (
-        errors
-        == f"stopped: {len(interrupted)} of 40 requests are done; run the same command again to go"
-        " on\n"
+    assert errors == (
+        f"stopped: {len(interrupted)} of {REQUESTS} requests are done; run the same command again"
+        " to go on\n"
     )
-    assert 2 <= len(interrupted) < 40
+    assert 2 <= len(interrupted) < REQUESTS
 
     code, _ = Batch(source, out, "--max-concurrency", "1").signal_after(
         len(interrupted) + 2, signal.SIGKILL
@@ -272,19 +279,19 @@ def test_interrupted_killed_and_resumed(tmp_path: Path) -> None:
     assert code == -signal.SIGKILL
     whole = out.read_bytes()[: out.read_bytes().rindex(b"\n") + 1]
     killed = [json.loads(line)["custom_id"] for line in whole.splitlines()]
-    out.write_bytes(
-        whole + whole[: whole.index(b"\n") // 2]
-    )  # the half line that a crash can leave
+    # The half line that a crash can leave.
+    out.write_bytes(whole + whole[: whole.index(b"\n") // 2])
 
     code, errors = Batch(source, out).wait()
     assert code == 0
-    assert f"40 requests: 40 answered, 0 failed; {len(killed)} done before; " in errors
+    assert f"{REQUESTS} requests: {REQUESTS} answered, 0 failed; " in errors
+    assert f"{len(killed)} done before; " in errors
     assert out.read_bytes().startswith(whole)
     outputs = read(out)
     assert sorted(map(str, outputs)) == [line["custom_id"] for line in lines]
     assert all(
-        output["response"]["body"]["usage"]["completion_tokens"] == 60
+        output["response"]["body"]["usage"]["completion_tokens"] == TOKENS
         for output in outputs.values()
     )
-    assert text_in(outputs["r00"]) == text_in(outputs["r39"])
-    assert "r00" in interrupted and "r39" not in killed
+    assert text_in(outputs["r00"]) == text_in(outputs[f"r{last}"])
+    assert "r00" in interrupted and f"r{last}" not in killed

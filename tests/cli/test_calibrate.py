@@ -1,6 +1,4 @@
-"""``twostroke calibrate``: measures the live engine and writes what ``twostroke simulate``
-takes.
-"""
+"""``twostroke calibrate``: measures the engine and writes what ``twostroke simulate`` takes."""
 
 from __future__ import annotations
 
@@ -9,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from twostroke.cli.main import EXIT_ERROR, run
+from twostroke.simulator.calibration import scenes
 from twostroke.simulator.cost.efficiencies import load_efficiencies
 
 
 def test_from_the_live_engine_to_a_simulation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With every third scene: how well coefficients are found is asked elsewhere."""
+    monkeypatch.setattr("twostroke.simulator.calibration.measuring.SCENES", scenes.SCENES[::3])
     file = tmp_path / "own.toml"
     assert run(["calibrate", "pilot-draft", "--rounds", "1", "--output", str(file)]) == 0
     captured = capsys.readouterr()
@@ -28,17 +29,9 @@ def test_from_the_live_engine_to_a_simulation(
         and read.measured.torch
         and read.measured.date
     )
-    simulate = [
-        "simulate",
-        "pilot-draft",
-        "--gpu",
-        "cpu",
-        "--efficiencies",
-        str(file),
-        "--num-requests",
-        "4",
-    ]
-    assert run([*simulate, "--input-len", "32", "--output-len", "8"]) == 0
+    simulate = ["simulate", "pilot-draft", "--gpu", "cpu", "--efficiencies", str(file)]
+    few = ["--num-requests", "4", "--input-len", "32", "--output-len", "8"]
+    assert run([*simulate, *few]) == 0
     captured = capsys.readouterr()
     assert "ttft" in captured.out.lower()
     assert "pilot-draft in" in captured.err and "something else" not in captured.err

@@ -1,6 +1,4 @@
-"""Conversations: what is remembered, what /reset and failures take back; against a scripted engine
-and server.
-"""
+"""Protects: what conversations remember, and what /reset and failures take back."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ import httpx
 import pytest
 
 from tests.server.scripted import Script, ScriptedEngine
-from twostroke.cli.chat import Conversation, _prompt
+from twostroke.cli.chat import Conversation, prompt_text
 from twostroke.cli.flags import SamplingOptions
 from twostroke.cli.generate import print_answer
 from twostroke.cli.session import LocalSession, RemoteSession, Session
@@ -25,9 +23,7 @@ TEXT = "the quick brown fox"
 
 
 class EchoSession:
-    """Answers with the number of messages it was sent; ``interrupt`` gets a Ctrl-C in the
-    middle.
-    """
+    """Answers with the number of messages it got; ``interrupt`` gets a Ctrl-C on the way."""
 
     chats = True
 
@@ -49,10 +45,10 @@ class EchoSession:
         return 0
 
     def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[str]:
-        raise AssertionError("nobody asks")
+        raise AssertionError("not called")
 
     def close(self) -> None:
-        raise AssertionError("nobody asks")
+        raise AssertionError("not called")
 
 
 def converse(
@@ -86,6 +82,14 @@ def test_turns_are_remembered(
     assert session.seen[2][0]["content"] == "be brief"
 
 
+def test_help_is_shown_and_not_sent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = EchoSession()
+    converse(session, "/help\n/exit\n", monkeypatch)
+    assert "/reset forgets" in capsys.readouterr().err and not session.seen
+
+
 def test_interrupt_stops_the_answer_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,9 +111,9 @@ def test_a_failed_turn_is_taken_back(
 def test_readline_does_not_count_the_style(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert _prompt() == "\001\033[1m\002> \001\033[0m\002"
+    assert prompt_text() == "\001\033[1m\002> \001\033[0m\002"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert _prompt() == "> "
+    assert prompt_text() == "> "
 
 
 def test_without_a_person_the_first_failure_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,9 +221,7 @@ async def test_generate_prints_text_and_nothing_else(capsys: pytest.CaptureFixtu
 def test_a_full_context_forgets_the_oldest_turns(
     remote: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The scripted model has 100 tokens; in this process a quarter of them stays free for the
-    answer.
-    """
+    """The scripted model has 100 tokens; a local session keeps a quarter for the answer."""
     engine = ScriptedEngine()
     transport = httpx.ASGITransport(create_app(engine))
     session: Session = (

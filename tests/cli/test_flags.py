@@ -4,33 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from twostroke.cli.flags import SamplingOptions, engine_config
 from twostroke.cli.main import build_app
-from twostroke.core.config import EngineConfig, ModelOptions, parse_size
+from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.sampling_params import SamplingParams
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("1024", 1024),
-        ("512MiB", 2**29),
-        ("2GiB", 2**31),
-        ("2GB", 2**31),
-        ("1.5g", 3 * 2**29),
-        ("64 kib", 2**16),
-    ],
-)
-def test_sizes(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "MiB", "-1", "3XB", "1e9", "1MiBs"])
-def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(ValueError, match="not a size"):
-        parse_size(text)
 
 
 def serve_arguments(*arguments: str) -> dict[str, Any]:
@@ -43,9 +20,10 @@ def serve_arguments(*arguments: str) -> dict[str, Any]:
 
 def test_serve_flags() -> None:
     bound = serve_arguments(
-        "folder", "--max-num-seqs", "8", "--kv-cache-memory", "512MiB", "--no-enable-prefix-caching",
-        "--served-model-name", "a", "--served-model-name", "b", "--dtype", "bfloat16", "--shutdown-timeout", "3",
-        "--policy", "priority", "--max-body-size", "1MiB",
+        "folder", "--max-num-seqs", "8", "--kv-cache-memory", "512MiB",
+        "--no-enable-prefix-caching", "--served-model-name", "a", "--served-model-name", "b",
+        "--dtype", "bfloat16", "--shutdown-timeout", "3", "--policy", "priority",
+        "--max-body-size", "1MiB",
     )  # fmt: skip
     config = engine_config(
         bound["model"], bound["model_options"], bound["cache"], bound["scheduler"]

@@ -1,6 +1,4 @@
-"""``twostroke simulate``: reports on stdout, all else on stderr, mistakes in one line with a
-hint.
-"""
+"""Protects: ``twostroke simulate`` writes reports to stdout, mistakes as a line and a hint."""
 
 from __future__ import annotations
 
@@ -9,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.progress import Progress
 
 from twostroke.cli.main import run
 from twostroke.observability.recorder import read_jsonl
@@ -91,7 +88,7 @@ def test_notes_of_a_sweep_name_their_runs(capsys: pytest.CaptureFixture[str]) ->
     )
 
 
-def test_nobody_waits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_request_waits(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", "--num-requests", "2", "--rate", "0.01"]) == 0
     assert "none waits" in capsys.readouterr().out
 
@@ -160,20 +157,26 @@ def test_times_of_another_processor_are_named(
 def test_ctrl_c_prints_what_there_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    calls: list[int] = []
-    max_calls = 10**9
+    run_fleet = Fleet.run
+    runs: list[Fleet] = []
 
-    def advance(self: Progress, task: int, ended: float = 1) -> None:
-        calls.append(task)
-        if len(calls) > max_calls:
-            raise KeyboardInterrupt
+    def stopped(self: Fleet, progress: Callable[[int], None]) -> FleetResult:
+        runs.append(self)
+        ended = 0
 
-    monkeypatch.setattr(Progress, "advance", advance)
-    assert run(["simulate", *FEW]) == 0
-    max_calls = len(calls) + len(calls) // 2  # in the middle of the next run
-    assert run(["simulate", *FEW, "--sweep", "rate=1,2,3"]) == 0
+        def count(number: int) -> None:
+            nonlocal ended
+            ended += number
+            if ended >= 10:  # half of the requests, with the others under way
+                raise KeyboardInterrupt
+            progress(number)
+
+        return run_fleet(self, count)
+
+    monkeypatch.setattr(Fleet, "run", stopped)
+    assert run(["simulate", *FEW, "--sweep", "rate=100,200"]) == 0
     captured = capsys.readouterr()
-    assert "interrupted" in captured.err
+    assert len(runs) == 1 and "interrupted" in captured.err
     assert "Unfinished requests" in captured.out
 
 

@@ -1,4 +1,4 @@
-"""What keys are charged, and what they share: a real engine and server, without a model."""
+"""Protects: what keys are billed and what they share, on a real engine behind a real server."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from twostroke.engine.llm_engine import LLMEngine
 from twostroke.gateway.gateway import Gateway
 from twostroke.gateway.keys import given_keys
 from twostroke.gateway.options import GatewayOptions
+from twostroke.scheduling.policies.fair import FairPolicy
 from twostroke.text.tokenizer import Tokenizer
 
 LIMIT = 100_000
@@ -111,7 +112,7 @@ def test_a_stream_that_is_left_is_billed_for_what_the_engine_did() -> None:
         bench.executor.seconds = 0.01
         stream = api.completions.create(**FIELDS, max_tokens=900, stream=True)
         next(iter(stream))
-        time.sleep(0.1)
+        wait_until(lambda: bench.generated() > 5)
         stream.close()
         wait_until(bench.idle)
         wait_until(lambda: bench.billed() == len(PROMPT) + bench.generated())
@@ -219,7 +220,8 @@ def test_the_fair_policy_knows_the_keys() -> None:
         cached_tokens(alice)
         cached_tokens(bob)
         policy = bench.engine.scheduler.policy
-        counters: dict[str, float] = policy.counters  # type: ignore[attr-defined]
+        assert isinstance(policy, FairPolicy)
+        counters = policy.counters
         assert len(counters) == 2 and all(name.startswith("key-") for name in counters)
 
 

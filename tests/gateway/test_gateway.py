@@ -126,8 +126,8 @@ async def test_websockets_are_not_an_open_door() -> None:
         sent.append(message)
 
     guard = GatewayMiddleware(app, Gateway(GatewayOptions(api_key=(KEY,))), error_response)
-    scope = {"type": "websocket", "path": "/ws", "headers": []}
-    await guard(scope, asyncio.Event().wait, send)  # type: ignore[arg-type]
+    receive: Any = asyncio.Event().wait
+    await guard({"type": "websocket", "path": "/ws", "headers": []}, receive, send)
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
@@ -216,7 +216,10 @@ def test_too_many_tokens_are_a_429_of_their_own_type() -> None:
 
 
 def test_an_answer_is_reserved_before_it_runs() -> None:
-    """Short prompts with long answers do not slip through together; the unused rest is returned."""
+    """Short prompts with long answers do not slip through together.
+
+    What they leave unused is given back.
+    """
     engine = ScriptedEngine(Script(endless=True, seconds_per_step=0.01))
     with guarded(engine, tokens_per_minute=100) as url, client(url) as api:
         running = api.completions.create(

@@ -1,3 +1,5 @@
+"""Protects: rotary tables turn heads as transformers does, for every kind of scaling."""
+
 from __future__ import annotations
 
 from typing import Any

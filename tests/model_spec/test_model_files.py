@@ -1,3 +1,5 @@
+"""Protects: a model's name leads to its files, or to one clear error."""
+
 from __future__ import annotations
 
 from pathlib import Path

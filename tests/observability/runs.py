@@ -51,6 +51,7 @@ def observe(
             result.failure = error.message
         elif num_new:
             result.token_ids[request.request_id] = [7] * num_new
+            # As Scheduler.update does before the event is built.
             request.token_ids.extend([7] * num_new)
     for request, reason in finished:
         request.finish_reason = reason

@@ -11,15 +11,17 @@ from twostroke.observability.events import SchedulerStats
 from twostroke.observability.metrics import EngineMetrics
 
 NAMES = """
-vllm:num_requests_running vllm:num_requests_waiting vllm:kv_cache_usage_perc vllm:prefix_cache_queries_total
-vllm:prefix_cache_hits_total vllm:num_preemptions_total vllm:prompt_tokens_total vllm:generation_tokens_total
-vllm:time_to_first_token_seconds_bucket vllm:inter_token_latency_seconds_bucket
-vllm:request_time_per_output_token_seconds_bucket vllm:e2e_request_latency_seconds_bucket
-vllm:request_queue_time_seconds_bucket vllm:request_prefill_time_seconds_bucket
-vllm:request_decode_time_seconds_bucket vllm:request_success_total vllm:iteration_tokens_total_bucket
-vllm:request_prompt_tokens_bucket vllm:request_generation_tokens_bucket vllm:request_params_max_tokens_bucket
-vllm:request_max_num_generation_tokens_bucket vllm:request_params_n_bucket vllm:request_inference_time_seconds_bucket
-twostroke:kv_cache_waste_ratio twostroke:step_duration_seconds_bucket
+vllm:num_requests_running vllm:num_requests_waiting vllm:kv_cache_usage_perc
+vllm:prefix_cache_queries_total vllm:prefix_cache_hits_total vllm:num_preemptions_total
+vllm:prompt_tokens_total vllm:generation_tokens_total vllm:time_to_first_token_seconds_bucket
+vllm:inter_token_latency_seconds_bucket vllm:request_time_per_output_token_seconds_bucket
+vllm:e2e_request_latency_seconds_bucket vllm:request_queue_time_seconds_bucket
+vllm:request_prefill_time_seconds_bucket vllm:request_decode_time_seconds_bucket
+vllm:request_success_total vllm:iteration_tokens_total_bucket vllm:request_prompt_tokens_bucket
+vllm:request_generation_tokens_bucket vllm:request_params_max_tokens_bucket
+vllm:request_max_num_generation_tokens_bucket vllm:request_params_n_bucket
+vllm:request_inference_time_seconds_bucket twostroke:kv_cache_waste_ratio
+twostroke:step_duration_seconds_bucket
 """
 
 
@@ -31,6 +33,13 @@ def value(metrics: EngineMetrics, sample: str, **labels: str) -> float | None:
 
 def mean(metrics: EngineMetrics, name: str) -> tuple[float | None, float | None]:
     return value(metrics, f"{name}_count"), value(metrics, f"{name}_sum")
+
+
+def is_forgotten(metrics: EngineMetrics, request: Request) -> bool:
+    """No gap since its last token is counted if an equal id comes again."""
+    before = mean(metrics, "vllm:inter_token_latency_seconds")
+    metrics.observe_tokens([(request, 1)], 1000.0)
+    return mean(metrics, "vllm:inter_token_latency_seconds") == before
 
 
 def finish(request: Request, reason: FinishReason) -> Request:
@@ -103,7 +112,7 @@ def test_latencies_of_a_request() -> None:
     assert value(metrics, "vllm:request_prompt_tokens_bucket", le="10.0") == 1
     assert value(metrics, "vllm:generation_tokens_total") == 5
     assert value(metrics, "vllm:request_success_total", finished_reason="stop") == 1
-    assert metrics._last_token_time == {}
+    assert is_forgotten(metrics, request)
 
 
 def test_one_token_has_no_time_per_token() -> None:
@@ -124,7 +133,7 @@ def test_aborted_and_failed_requests_are_counted_but_not_timed(reason: FinishRea
     assert value(metrics, "vllm:request_success_total", finished_reason=reason.value) == 1
     assert mean(metrics, "vllm:e2e_request_latency_seconds") == (0, 0)
     assert mean(metrics, "vllm:request_prompt_tokens") == (0, 0)
-    assert metrics._last_token_time == {}
+    assert is_forgotten(metrics, request)
 
 
 def test_the_samples_of_a_request() -> None:

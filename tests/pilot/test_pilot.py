@@ -1,6 +1,4 @@
-"""The embedded models: what other software reads in them, how large they are, and what was measured
-of them.
-"""
+"""Protects: other software reads the embedded models, they are small, figures are theirs."""
 
 from __future__ import annotations
 
@@ -64,9 +62,7 @@ def test_both_share_a_tokenizer_and_together_are_small() -> None:
 
 
 def test_every_record_is_of_the_weights_that_are_shipped() -> None:
-    """Two exports of one training share a training.json; only the weights' own digest tells them
-    apart.
-    """
+    """Two exports of one training share a training.json; the weights' digests differ."""
     recorded = {path.stem for path in RESULTS.glob("*.json")}
     assert "pilot" in recorded
     for name in recorded:
@@ -88,9 +84,7 @@ def test_the_weights_are_of_the_bank_that_is_here(name: str) -> None:
 
 
 def test_the_recorded_quality_is_of_these_weights() -> None:
-    """What training/results says was measured of what is shipped, on phrasings held out of
-    training, all of them.
-    """
+    """What training/results holds was measured of what is shipped, on all that is held out."""
     report = json.loads((RESULTS / "pilot.json").read_text())
     record = json.loads((resolve_model("pilot") / "training.json").read_text())
     assert report["training"] == record

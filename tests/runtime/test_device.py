@@ -37,6 +37,6 @@ def test_the_tightest_limit_on_the_way_up_counts(
     limit(groups / "service" / "worker", "max", 100)
     limit(groups / "service" / "tight", "50", 70)
     (tmp_path / "own").write_text(own)
-    monkeypatch.setattr(device, "_CGROUP", groups)
-    monkeypatch.setattr(device, "_OWN_CGROUP", tmp_path / "own")
+    monkeypatch.setattr(device, "GROUPS_ROOT", groups)
+    monkeypatch.setattr(device, "OWN_GROUP_FILE", tmp_path / "own")
     assert device.free_memory(torch.device("cpu")) == expected

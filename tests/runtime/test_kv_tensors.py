@@ -1,3 +1,5 @@
+"""Protects: as many blocks are allocated as fit, and a slot that returns holds zeros."""
+
 from __future__ import annotations
 
 import pytest
@@ -22,15 +24,14 @@ def num_blocks(config: CacheConfig, max_num_seqs: int = 4) -> int:
 def test_number_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_tensors, "free_memory", lambda device: 100_000)
     assert num_blocks(CacheConfig(block_size=8)) == 16  # four requests of four blocks
-    assert (
-        num_blocks(CacheConfig(block_size=8), max_num_seqs=1000) == 31
-    )  # a quarter of 100,000 bytes
+    # A quarter of 100,000 bytes.
+    assert num_blocks(CacheConfig(block_size=8), max_num_seqs=1000) == 31
     assert num_blocks(CacheConfig(block_size=8, cpu_memory_utilization=0.1), 1000) == 12
     assert num_blocks(CacheConfig(block_size=8, kv_cache_memory=4000)) == 5
     with pytest.raises(InsufficientMemoryError, match="enough for 24 tokens"):
         num_blocks(CacheConfig(block_size=8, kv_cache_memory=3000))
     with pytest.raises(
-        InsufficientMemoryError, match=r"asks for 195 KiB, but cpu has 97\.7 KiB free"
+        InsufficientMemoryError, match=r"asks for 195\.3 KiB, but cpu has 97\.7 KiB free"
     ):
         num_blocks(CacheConfig(block_size=8, kv_cache_memory=200_000))
 

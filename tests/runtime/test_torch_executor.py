@@ -74,6 +74,7 @@ def test_a_mixed_batch_generates_what_the_naive_reference_does(driver: StepDrive
         driver.step({"c": 1, "a": 1, "b": 1})
     for name in PROMPTS:
         output = driver.requests[name].output_token_ids
+        assert len(output) >= 12
         assert output == expected_tokens(
             driver, name, len(output), temperature=0.9 if name == "b" else 0.0
         )
@@ -88,9 +89,10 @@ def test_a_preempted_request_starts_again_in_other_blocks(driver: StepDriver) ->
     driver.step({"b": 9})
     driver.step({"b": 1, "a": 25})
     driver.step({"b": 1, "a": 1})
-    for name in ("a", "b"):
+    for name, num_tokens in (("a", 4), ("b", 3)):
         output = driver.requests[name].output_token_ids
-        assert output == expected_tokens(driver, name, len(output))
+        assert len(output) == num_tokens
+        assert output == expected_tokens(driver, name, num_tokens)
 
 
 def test_released_requests_leave_nothing_behind(driver: StepDriver) -> None:
@@ -151,9 +153,8 @@ def test_what_lies_beyond_the_window_fails_its_request_too(tmp_path: Path) -> No
     prompt = [5, BROKEN_TOKEN, *[6] * 240]
     driver.add("a", prompt)
     driver.add("b", PROMPTS["b"])
-    assert bool(
-        torch.isfinite(driver.forward({"a": len(prompt)})[-1]).all()
-    )  # its last token sees none of it
+    # Its last token sees none of it.
+    assert bool(torch.isfinite(driver.forward({"a": len(prompt)})[-1]).all())
     driver.requests["a"].num_computed_tokens = 0
     result = driver.step({"a": len(prompt), "b": 9})
     assert failed_with(result.errors["a"], NonFiniteLogitsError)
@@ -257,7 +258,7 @@ def test_unusable_configurations_are_refused_with_a_hint(
     with pytest.raises(ConfigError, match="unknown device"):
         load(device="gpu")
     with pytest.raises(
-        InsufficientMemoryError, match="one request of 256 tokens needs 64 KiB"
+        InsufficientMemoryError, match=r"one request of 256 tokens needs 64\.0 KiB"
     ) as failure:
         load(kv_cache_memory=32 * 1024)
     assert "--max-model-len" in str(failure.value.hint)

@@ -1,3 +1,5 @@
+"""Protects: drawing with truncation equals a full sort, at any width and to the last weight."""
+
 from __future__ import annotations
 
 import math
@@ -28,9 +30,8 @@ def test_pick_by_hand() -> None:
 
 def test_pick_at_the_ends_never_takes_a_weight_of_zero() -> None:
     weights = torch.zeros(2, 70_000, dtype=torch.int64)
-    weights[:, 5:-5] = int(
-        WEIGHT_UNIT
-    )  # the total exceeds 2**53, so that the product with the uniform is rounded
+    # The total exceeds 2**53, so that the product with the uniform is rounded.
+    weights[:, 5:-5] = int(WEIGHT_UNIT)
     shares = torch.tensor([0.0, LAST_UNIFORM], dtype=torch.float64)
     assert int(weights[0].sum()) > 2**53
     assert pick(weights, shares).tolist() == [5, 70_000 - 6]

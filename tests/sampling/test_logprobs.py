@@ -1,3 +1,5 @@
+"""Protects: log-probabilities are those of the raw logits, ranked, whatever the filters do."""
+
 from __future__ import annotations
 
 import math
@@ -43,7 +45,7 @@ def test_no_positions_no_entries() -> None:
 def test_chunks_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(7, 11, generator=torch.Generator().manual_seed(0))
     whole = prompt_logprobs(logits, list(range(7)), 3)
-    monkeypatch.setattr(logprobs_module, "_CHUNK_LOGITS", 25)
+    monkeypatch.setattr(logprobs_module, "CHUNK_LOGITS", 25)
     assert prompt_logprobs(logits, list(range(7)), 3) == whole
 
 

@@ -1,3 +1,5 @@
+"""Protects: penalties change logits as their definitions say, each and all together."""
+
 from __future__ import annotations
 
 import torch

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -29,8 +30,8 @@ def running_server(
     client: EngineClient, *, gateway: Gateway | None = None, **options: object
 ) -> Iterator[str]:
     """The base URL of a server for ``client``."""
-    options = {"port": 0, "served_model_name": ("scripted",), **options}
-    settings = ServerOptions(**options)  # type: ignore[arg-type]
+    fields: dict[str, Any] = {"port": 0, "served_model_name": ("scripted",), **options}
+    settings = ServerOptions(**fields)
     listener = listen(settings)
     port = listener.getsockname()[1]
     config = uvicorn_config(create_app(client, settings, gateway), settings)

@@ -1,6 +1,4 @@
-"""Protects: the attention that training uses on a CPU equals PyTorch's, its gradients too, and
-nothing looks ahead.
-"""
+"""Protects: training's attention on a CPU equals PyTorch's, gradients too, and is causal."""
 
 import pytest
 import torch
@@ -29,13 +27,14 @@ def _inputs(heads: int, kv_heads: int, length: int, dtype: torch.dtype) -> list[
 @pytest.mark.parametrize("length", [1, 7, QUERIES, QUERIES + 1, 2 * QUERIES + 50])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (6, 2)])
 def test_values_and_gradients_equal_pytorchs(heads: int, kv_heads: int, length: int) -> None:
-    found = []
+    outputs = []
     for function in (_fused, causal_attention):
         inputs = query, key, value = _inputs(heads, kv_heads, length, torch.float32)
         out = function(query, key, value, 0.3)
-        out.backward(torch.randn(out.shape, generator=torch.Generator().manual_seed(1)))  # type: ignore[no-untyped-call]
-        found.append([out, *(tensor.grad for tensor in inputs)])
-    for mine, reference in zip(*found, strict=True):
+        gradient = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
+        out.backward(gradient)  # type: ignore[no-untyped-call]
+        outputs.append([out, *(tensor.grad for tensor in inputs)])
+    for mine, reference in zip(*outputs, strict=True):
         torch.testing.assert_close(mine, reference, atol=2e-5, rtol=1e-4)
 
 

@@ -1,6 +1,4 @@
-"""The bank's format and its split: what is held out must be the same everywhere, and never trained
-on.
-"""
+"""Protects: what the bank holds out is the same everywhere, and never trained on."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ def test_two_of_the_questions_and_one_of_the_wide_phrasings_are_held_out(tmp_pat
 
 
 def test_the_split_depends_on_the_phrasings_alone() -> None:
-    """A writer can add a phrasing without moving a held-out one into training, and cannot aim for a
-    side.
-    """
+    """A new phrasing moves no held-out one into training, and cannot aim for a side."""
     phrasings = [f"how large is batch {i}" for i in range(20)]
     train, held = split_phrasings(phrasings, 2)
     again, same = split_phrasings(phrasings[::-1], 2)

@@ -1,6 +1,4 @@
-"""The evaluation's report says of which weights it is; the judge does what the report says of
-it.
-"""
+"""Protects: an evaluation's report is of the weights that it names; the judge is right."""
 
 from __future__ import annotations
 
@@ -26,15 +24,14 @@ def test_one_changed_byte_of_the_weights_is_another_digest_and_the_table_shows_i
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"abc")
     digest = weights_digest(tmp_path)
-    assert (
-        digest == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    )  # FIPS 180-4, example "abc"
+    # FIPS 180-4, example "abc".
+    assert digest == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     path.write_bytes(b"abd")
     assert weights_digest(tmp_path) != digest
     report = {
-        "model": "tiny", "weights_sha256": digest, "date": "", "machine": {"cores": 1, "cpu": ""}, "torch": "",
-        "dtype": "", "commit": None, "items": 0, "training_phrasings": 0, "held_out_phrasings": 0, "training": {},
-        "judge": "", "suites": {},
+        "model": "tiny", "weights_sha256": digest, "date": "", "machine": {"cores": 1, "cpu": ""},
+        "torch": "", "dtype": "", "commit": None, "items": 0, "training_phrasings": 0,
+        "held_out_phrasings": 0, "training": {}, "judge": "", "suites": {},
     }  # fmt: skip
     assert digest in as_markdown(report)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -13,10 +14,17 @@ def tiny_model() -> LlamaForCausalLM:
     torch.manual_seed(0)
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-            num_key_value_heads=1, head_dim=8, max_position_embeddings=64, tie_word_embeddings=True,
+            vocab_size=32,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+            max_position_embeddings=64,
+            tie_word_embeddings=True,
         )
-    )  # fmt: skip
+    )
 
 
 def test_a_batch_without_answers_has_no_loss() -> None:
@@ -31,13 +39,13 @@ def test_a_batch_without_answers_has_no_loss() -> None:
             Example([3], [False], [0]),
         ]
     )
-    assert text_loss(model, answered)[0].item() > 0
+    # The one answer is token 6 behind 3, 4 and 5.
+    shares = model(torch.tensor([[3, 4, 5]])).logits[0, -1].log_softmax(-1)
+    assert text_loss(model, answered)[0].item() == pytest.approx(-shares[6].item(), rel=1e-5)
 
 
 def test_the_chooser_reads_the_state_where_the_answer_begins() -> None:
-    """What comes after that token must not reach it, and rows without a question have no part in
-    it.
-    """
+    """Later tokens must not reach it, and rows without a question have no part in it."""
     model, chooser = tiny_model(), Chooser(16, 3)
     wanted = torch.tensor([[0.2, 0.3, 0.5]])
 
@@ -48,7 +56,7 @@ def test_the_chooser_reads_the_state_where_the_answer_begins() -> None:
         ]
         batch = collate(rows)
         _, hidden = text_loss(model, batch)
-        found: torch.Tensor = chooser(model, batch, hidden, wanted)
-        return found.item()
+        cross_entropy: torch.Tensor = chooser(model, batch, hidden, wanted)
+        return cross_entropy.item()
 
     assert loss(6, 1) == loss(7, 2) > 0

@@ -1,6 +1,4 @@
-"""Preparing is all or nothing: train.sh goes on from a copy of the bank if there is one, and takes
-it for whole.
-"""
+"""Protects: preparing is all or nothing, since train.sh takes a copy of the bank for whole."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What follows the tokens seen: the learning rate, the falls that are over, and what of a run is
-exported.
-"""
+"""Protects: the learning rate's course, which falls are over, and what is exported."""
 
 from __future__ import annotations
 
@@ -13,12 +11,13 @@ import torch
 from training.export import mean_of_falls
 from training.train import falls_ended, learning_rate
 
+# From, to, and from what share of the peak.
 FALLS = [
     (0.278, 0.564, 1.0),
     (0.564, 0.738, 0.5),
     (0.738, 0.868, 0.35),
     (0.868, 1.0, 0.35),
-]  # From, to, and from what share of the peak.
+]
 LEAST = 0.02  # Of where a fall begins.
 
 

@@ -1,6 +1,4 @@
-"""The bag-of-words teacher: what it says is the same on every run, and better than chance after a
-moment.
-"""
+"""Protects: the bag-of-words teacher gives the same on every run, and learns."""
 
 from __future__ import annotations
 
@@ -65,9 +63,7 @@ def test_features_are_buckets_and_never_none() -> None:
 def test_a_model_begins_with_what_the_teacher_knows_of_its_tokens(
     tmp_path: Path, size: str
 ) -> None:
-    """Added up, they choose the right item before any training; tokens without words keep what they
-    had.
-    """
+    """Added up, they choose the right item untrained; tokens without words stay."""
     bank = small_bank(tmp_path)
     teacher = Teacher(bank, seed=0)
     teacher.learn(Rephraser(bank), 30, seed=0)

@@ -1,6 +1,4 @@
-"""A training that was stopped and resumed is the training that was not; what it cannot go on from
-it refuses.
-"""
+"""Protects: a resumed training is the one that never stopped; others are refused."""
 
 from __future__ import annotations
 
@@ -72,9 +70,7 @@ def trainer(
 
 
 def checkpoint(run: Path) -> dict[str, Any]:
-    """All that a run keeps, but for the time it took and the mean loss since it last said
-    something.
-    """
+    """All that a run keeps, but for the time it took and the mean loss since its last line."""
     state: dict[str, Any] = torch.load(run / "checkpoint.pt", weights_only=True)
     for timed in ("seconds", "history", "loss"):
         del state["progress"][timed]

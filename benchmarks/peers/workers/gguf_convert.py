@@ -1,5 +1,4 @@
-"""Writes a Llama checkpoint of safetensors as a bf16 GGUF file, and rounds it with llama.cpp's own
-quantizer.
+"""Writes a Llama checkpoint as a bf16 GGUF file; llama.cpp's own quantizer rounds it.
 
 Token ids are all that a benchmark needs, so the file has no tokenizer. Run in the environment of
 llama.cpp, which has ``gguf``, ``safetensors`` and ``numpy``. Queries and keys are reordered as
@@ -24,7 +23,8 @@ import numpy as np
 NAMES = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
 }  # fmt: skip
 ENDS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 FORMATS = {"q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0, "q4_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0}

@@ -1,5 +1,4 @@
-"""llama.cpp through llama-cpp-python's low-level interface, batching sequences as its own server
-does.
+"""llama.cpp by llama-cpp-python's low-level interface, batching as its own server does.
 
 Prompts go through in batches of 512 tokens (its default micro-batch), then every step decodes one
 token of each sequence. Tokens are chosen by numpy's argmax over the logits it returns.
@@ -41,9 +40,7 @@ class Model:
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), False)
 
     def decode(self, entries: list[tuple[int, int, int, bool]]) -> list[int]:
-        """Run (token, position, sequence, wanted) entries; returns the likeliest next token of each
-        that is wanted.
-        """
+        """Run (token, position, sequence, wanted) entries; likeliest next tokens of wanted ones."""
         batch = self.batch
         batch.n_tokens = len(entries)
         for i, (token, position, sequence, wanted) in enumerate(entries):
@@ -69,9 +66,8 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=512, help="room for each sequence")
     args = parser.parse_args()
-    quiet = llama_cpp.llama_log_callback(
-        lambda *_: None
-    )  # kept: the library calls it as long as it lives
+    # Kept: the library calls it as long as it lives.
+    quiet = llama_cpp.llama_log_callback(lambda *_: None)
     llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
     model = Model(args.model, args.threads, args.sequences, args.tokens)

@@ -1,5 +1,4 @@
-"""What every worker does: load once, then run rounds that the driver asks for. Standard library
-only.
+"""What every worker does: load once, then run rounds on demand. Standard library only.
 
 A worker is run by the Python of its peer's own virtual environment. It reads one JSON object a line
 from stdin and answers with one through a pipe of its own, since peers print what they like.

@@ -11,7 +11,7 @@ from benchmarks.peers.workers.protocol import Clock, Prompts, serve
 
 
 class Streamer:
-    """Told of every step's tokens, the prompt first; the interface is ``BaseStreamer``'s."""
+    """Gets every step's tokens, the prompt first; the interface is ``BaseStreamer``'s."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._prompt = clock, True

@@ -1,6 +1,4 @@
-"""vLLM's CPU build: its engine's own loop in this process, with its default settings but for the
-sizes.
-"""
+"""vLLM's CPU build: its own loop in this process, default settings but for the sizes."""
 
 from __future__ import annotations
 
@@ -36,15 +34,15 @@ def main() -> None:
         )
         for index, prompt in enumerate(prompts):
             engine.add_request(f"{count}-{index}", {"prompt_token_ids": prompt}, params)
-        known = [0] * len(prompts)
+        num_tokens = [0] * len(prompts)
         while engine.has_unfinished_requests():
             for output in engine.step():
                 index, tokens = (
                     int(output.request_id.split("-")[1]),
                     list(output.outputs[0].token_ids),
                 )
-                clock.note(index, tokens[known[index] :])
-                known[index] = len(tokens)
+                clock.note(index, tokens[num_tokens[index] :])
+                num_tokens[index] = len(tokens)
 
     serve("vLLM", vllm.__version__, run)
 

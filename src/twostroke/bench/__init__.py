@@ -1,3 +1,1 @@
-"""Load and its measurement: workloads, a client for any OpenAI-compatible server, metrics, reports.
-No torch.
-"""
+"""Load and its measurement: workloads, an OpenAI client, metrics, reports; no torch."""

@@ -30,7 +30,7 @@ class Choice(msgspec.Struct):
 
     @property
     def opens(self) -> bool:
-        """A chat's first event says who speaks, and may come before anything is said."""
+        """A chat's first event has the role alone, and may come before any text."""
         delta = self.delta
         return (
             delta is not None
@@ -41,9 +41,7 @@ class Choice(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """What matters here of one event, of either route; a body that is an error is read the same
-    way.
-    """
+    """What matters here of one event, of either route; an error's body is read the same way."""
 
     choices: list[Choice] = []
     usage: ReportedUsage | None = None
@@ -76,11 +74,11 @@ class EventReader:
         Raises:
             msgspec.DecodeError: An event is no part of a completion.
         """
-        for at, piece in arrivals:
+        for time, piece in arrivals:
             *lines, self._rest = (self._rest + piece).split(b"\n")
             for line in lines:
                 if line.startswith(b"data:"):
-                    self._note(at, line[5:].strip())
+                    self._note(time, line[5:].strip())
                     if self._record.error is not None:
                         return False
         return True
@@ -99,7 +97,7 @@ class EventReader:
         else:
             record.input_len, record.output_len = usage.prompt_tokens, usage.completion_tokens
 
-    def _note(self, at: float, data: bytes) -> None:
+    def _note(self, time: float, data: bytes) -> None:
         self._ended = data == b"[DONE]"
         if self._ended:
             return
@@ -110,7 +108,7 @@ class EventReader:
         if chunk.usage is not None:
             self._usage = chunk.usage
         if chunk.choices and not all(choice.opens for choice in chunk.choices):
-            _note_token(self._record, at - self._began)
+            _note_token(self._record, time - self._began)
 
 
 def _note_token(record: RequestRecord, now: float) -> None:

@@ -97,15 +97,16 @@ class Bench:
     async def run(
         self, items: Sequence[WorkItem], done: Callable[[RequestRecord], None]
     ) -> tuple[list[RequestRecord], float]:
-        """Send each item at its time; the records in order of ``items``, and the seconds until the
-        last answer.
+        """Send each item at its time.
+
+        Returns the records in order of ``items``, and the seconds until the last answer.
 
         Args:
             done: Called with every record as it is complete.
         """
         await self.model()
-        most = self._options.max_concurrency
-        gate = nullcontext() if most is None else asyncio.Semaphore(most)
+        max_concurrency = self._options.max_concurrency
+        gate = nullcontext() if max_concurrency is None else asyncio.Semaphore(max_concurrency)
 
         async def one(item: WorkItem) -> RequestRecord:
             async with gate:

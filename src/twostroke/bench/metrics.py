@@ -23,7 +23,7 @@ class RequestRecord:
         itls: Gaps between successive events with a choice. A server may put several tokens into one
             event.
         e2el: Time to the last such event.
-        counted: The server said how many tokens there were; else they are the prompt's as sent and
+        counted: The server counted the tokens; else they are the prompt's as sent and
             the events.
         error: Why it failed; its other fields then mean nothing.
     """
@@ -49,9 +49,7 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeMetrics:
-    """One run. Latencies in seconds, of the requests that succeeded; throughput per second of
-    ``duration``.
-    """
+    """One run: latencies in seconds of requests that succeeded, throughput per second."""
 
     duration: float
     completed: int
@@ -83,9 +81,7 @@ def summarize(
     targets: Mapping[str, float],
     percentiles: Sequence[int] = PERCENTILES,
 ) -> ServeMetrics:
-    """The metrics of a run that took ``duration`` seconds; goodput only where there are
-    ``targets``.
-    """
+    """The metrics of a run of ``duration`` seconds; goodput only where there are ``targets``."""
 
     def distribution(values: Sequence[float]) -> Distribution:
         return Distribution.of(values, percentiles)

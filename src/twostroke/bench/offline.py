@@ -1,4 +1,4 @@
-"""The engine alone: no HTTP, no event loop, no second thread. Whoever calls this runs the loop."""
+"""The engine alone: no HTTP, no event loop, no second thread. The caller runs the loop."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def run_offline(
     done: Callable[[], None] = lambda: None,
     profile: OfflineProfile | None = None,
 ) -> OfflineResult:
-    """Run ``options.num_prompts`` random prompts, ``batch_size`` at once, after a warm-up.
+    """Run random prompts through the engine, ``batch_size`` at once, after a warm-up.
 
     Args:
         done: Called as each request ends.
@@ -97,7 +97,7 @@ def run_offline(
 def _run(
     engine: LLMEngine,
     calls: Sequence[GenerationRequest],
-    most: int,
+    max_requests: int,
     done: Callable[[], None],
     profile: OfflineProfile | None,
 ) -> OfflineResult:
@@ -109,7 +109,7 @@ def _run(
     profiler = profile.profiler if profile else NO_PROFILE
     began = time.perf_counter()
     while True:
-        while under_way < most and (call := next(waiting, None)) is not None:
+        while under_way < max_requests and (call := next(waiting, None)) is not None:
             engine.submit(call)
             under_way += 1
         if not under_way:

@@ -1,6 +1,4 @@
-"""What the benchmarks can be told; the command line derives its flags from these fields. Names as
-in `vllm bench`.
-"""
+"""Options of the benchmarks, from whose fields the flags come. Names as in `vllm bench`."""
 
 from __future__ import annotations
 
@@ -156,9 +154,7 @@ class ServeBenchOptions:
         return tuple(sorted(set(map(int, parts))))
 
     def goodput_targets(self) -> dict[str, float]:
-        """Metric (``ttft``, ``tpot``, ``e2el``) to the most seconds that a good request may
-        take.
-        """
+        """Metric (``ttft``, ``tpot``, ``e2el``) to the most seconds of a good request."""
         targets: dict[str, float] = {}
         for text in self.goodput:
             name, _, limit = text.partition(":")
@@ -176,9 +172,7 @@ class ServeBenchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineBenchOptions:
-    """What runs through the engine without HTTP; prompts are random, drawn with the engine's
-    seed.
-    """
+    """What runs through the engine without HTTP; random prompts, by the engine's seed."""
 
     num_prompts: int = 64
     """Requests to run."""

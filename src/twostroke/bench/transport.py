@@ -1,5 +1,6 @@
-"""A lean HTTP/1.1 transport for httpx: what reads streams must not take the processor from the
-server it measures.
+"""A lean HTTP/1.1 transport for httpx.
+
+What reads streams must not take the processor from the server that it measures.
 
 httpx's own transport takes an event through four layers and a parser in Python; here the parser
 that uvicorn uses (httptools) sits on the event loop, and notes when each piece of a body came, so
@@ -34,9 +35,7 @@ def open_transport(connect_timeout: float) -> httpx.AsyncBaseTransport:
 
 
 async def arrivals(response: httpx.Response) -> AsyncIterator[list[Arrival]]:
-    """The body in pieces, some at a time, with the times at which they came; from other transports,
-    were read.
-    """
+    """The body in pieces, some at a time, with the times at which they came."""
     noted = response.extensions.get("arrivals")
     if noted is not None and "content-encoding" not in response.headers:
         async for some in noted():
@@ -80,8 +79,8 @@ class LeanTransport(httpx.AsyncBaseTransport):
         """Send and wait for the headers.
 
         Raises:
-            httpx.ConnectError: Nobody listens there.
-            httpx.ConnectTimeout: Nobody answered in time.
+            httpx.ConnectError: No server listens there.
+            httpx.ConnectTimeout: No server answered in time.
             httpx.RemoteProtocolError: The answer is no HTTP, or ends before it is complete.
         """
         url = request.url
@@ -138,9 +137,7 @@ class LeanTransport(httpx.AsyncBaseTransport):
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, one request at a time; httptools calls the methods that begin with
-    ``on_``.
-    """
+    """One connection, one request at a time; httptools calls the ``on_...`` methods."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -166,13 +163,12 @@ class _Connection(asyncio.Protocol):
             await self._wait()
 
     async def read(self, enough: int) -> list[Arrival]:
-        """What has come of the body since the last time, once that is ``enough`` bytes or all;
-        empty at its end.
+        """The body since the last call, once that is ``enough`` bytes or all; empty at its end.
 
-        Who has waited for long, as for a server that has stalled, gets what there is.
+        After ``PATIENCE_SECONDS``, as with a server that has stalled, it gives what there is.
         """
         self._enough = enough
-        hurry = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._settle_for_anything)
+        timer = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._settle_for_anything)
         try:
             while (
                 self._size < self._enough
@@ -181,7 +177,7 @@ class _Connection(asyncio.Protocol):
             ):
                 await self._wait()
         finally:
-            hurry.cancel()
+            timer.cancel()
         pieces, self._pieces, self._size = self._pieces, [], 0
         return pieces
 

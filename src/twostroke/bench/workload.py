@@ -1,5 +1,6 @@
-"""Requests to send: prompts as token ids of exact length, output lengths, and times. A function of
-the seed alone.
+"""Requests to send: prompts as token ids of exact length, output lengths, and times.
+
+A function of the seed alone.
 """
 
 from __future__ import annotations
@@ -31,41 +32,37 @@ TRACE_COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
 
 @dataclass(frozen=True, slots=True)
 class LognormalLength:
-    """Long-tailed lengths from 1 to ``most``; ``mean`` is that before what would be longer is cut
-    to ``most``.
-    """
+    """Long-tailed lengths from 1 to ``longest``, cut there; ``mean`` is that before the cut."""
 
     mean: float
     sigma: float
-    most: int
+    longest: int
     mu: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mu", math.log(self.mean) - self.sigma**2 / 2)
 
     @classmethod
-    def with_mean_after_cut(cls, mean: float, sigma: float, most: int) -> LognormalLength:
+    def with_mean_after_cut(cls, mean: float, sigma: float, longest: int) -> LognormalLength:
         """Lengths whose mean is ``mean`` with the cut; found by bisection."""
         low, high = mean, mean * 1000
         for _ in range(60):
             middle = (low + high) / 2
             low, high = (
                 (middle, high)
-                if cls(middle, sigma, most).mean_after_cut() < mean
+                if cls(middle, sigma, longest).mean_after_cut() < mean
                 else (low, middle)
             )
-        return cls(low, sigma, most)
+        return cls(low, sigma, longest)
 
     def mean_after_cut(self) -> float:
-        """Of min(X, most), X lognormal: the partial expectation below the cut, and the cut for all
-        above it.
-        """
-        normal, cut = NormalDist(), (math.log(self.most) - self.mu) / self.sigma
-        return self.mean * normal.cdf(cut - self.sigma) + self.most * (1 - normal.cdf(cut))
+        """Mean of min(X, longest), X lognormal: what is below the cut, the cut for the rest."""
+        normal, cut = NormalDist(), (math.log(self.longest) - self.mu) / self.sigma
+        return self.mean * normal.cdf(cut - self.sigma) + self.longest * (1 - normal.cdf(cut))
 
     def draw(self, random: Random) -> int:
         length = round(random.lognormvariate(self.mu, self.sigma))
-        return self.most if length > self.most else length or 1
+        return self.longest if length > self.longest else length or 1
 
 
 # Means of ShareGPT: Kwon et al., PagedAttention, SOSP 2023 (arXiv:2309.06180), figure 11a. Spread
@@ -76,9 +73,7 @@ SHAREGPT_OUTPUT = LognormalLength.with_mean_after_cut(337.99, 0.9, 1024)
 
 @dataclass(frozen=True, slots=True)
 class WorkItem:
-    """One request: when it is sent (seconds after the start), what, and how long the answer may
-    be.
-    """
+    """One request: when to send it (seconds after the start), its prompt and output length."""
 
     arrival: float
     prompt: list[int]
@@ -120,9 +115,7 @@ def draw_prompt(random: Random, length: int, vocab_size: int) -> list[int]:
 
 
 def words(prompt: Sequence[int]) -> str:
-    """A word for each token id, for routes that take text; most vocabularies have each of them as
-    one token.
-    """
+    """A word for each token id, for routes that take text: one token in most vocabularies."""
     return " ".join(WORDS[token % len(WORDS)] for token in prompt)
 
 
@@ -145,7 +138,9 @@ def read_trace(path: Path) -> Iterator[tuple[float, int, int]]:
             for row in reader:
                 if row:
                     yield _trace_row(
-                        path, reader.line_num, [row[at] if at < len(row) else "" for at in places]
+                        path,
+                        reader.line_num,
+                        [row[column] if column < len(row) else "" for column in places],
                     )
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(
@@ -191,9 +186,7 @@ def _arrivals(options: WorkloadOptions, random: Random) -> Iterator[float]:
 
 
 def make_warmups(options: WorkloadOptions, like: WorkItem, count: int) -> list[WorkItem]:
-    """Requests as long as ``like``, of other tokens: they leave nothing in a prefix cache that the
-    run would find.
-    """
+    """Requests as long as ``like`` of other tokens, which leave no prefix for the run."""
     random = Random(f"{options.seed} warm-up")
     length = len(like.prompt)
     return [

@@ -40,8 +40,7 @@ def batch(
     cache: CacheFlags | None = None,
     scheduler: SchedulerFlags | None = None,
 ) -> int:
-    """Answer a file of requests, in this process or on a server; OpenAI's batch lines in, its
-    output lines out.
+    """Answer a file of OpenAI's batch requests, in this process or on a server.
 
     Answers are written as they come; the same command does what is left if it was ended early. Its
     exit code is 0 if every request was answered, 1 if some failed.
@@ -119,9 +118,7 @@ class _Run:
             await self._run(http, PATIENCE)
 
     def here(self, config: EngineConfig) -> None:
-        """Through the server's own application, in this process: the same checks, the same
-        answers.
-        """
+        """By the server's own application in this process: the same checks and answers."""
         import asyncio
 
         from twostroke.startup import start_async_engine

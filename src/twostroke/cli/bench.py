@@ -45,7 +45,12 @@ OfflineBenchFlags = Annotated[
 
 def bench_app() -> App:
     """The group of benchmarks."""
-    app = App(name="bench", help="Measure a server, or the engine alone.", help_format="plaintext")
+    app = App(
+        name="bench",
+        usage="Usage: twostroke bench COMMAND",
+        help="Measure a server, or the engine alone.",
+        help_format="plaintext",
+    )
     app.command(serve, usage="Usage: twostroke bench serve [OPTIONS]")
     app.command(offline, usage="Usage: twostroke bench offline [MODEL] [OPTIONS]")
     return app
@@ -105,9 +110,7 @@ def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None 
 async def measure(
     items: list[WorkItem], warmups: list[WorkItem], options: ServeBenchOptions
 ) -> tuple[str, list[RequestRecord], float]:
-    """The model's name, a record of each request, and the duration; a progress bar on stderr
-    meanwhile.
-    """
+    """The model's name, a record of each request, and the duration; progress on stderr."""
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 

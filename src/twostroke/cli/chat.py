@@ -36,7 +36,8 @@ def chat(
 ) -> None:
     """Talk to MODEL in the terminal, in this process or on a server.
 
-    When the model's context is full, the oldest turns are forgotten, which is said.
+    When the model's context is full, the oldest turns are forgotten, and a line says so.
+
     /reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer.
 
     Args:
@@ -71,8 +72,7 @@ class Conversation:
     Args:
         system: System prompt, kept through ``/reset``.
         fields: How to sample, under the API's names.
-        interactive: Somebody sits there: a failed or interrupted answer does not end the
-            conversation.
+        interactive: At a terminal: a failed or interrupted answer does not end the conversation.
     """
 
     def __init__(
@@ -93,6 +93,9 @@ class Conversation:
         while (line := self._read()) is not None:
             if line == "/exit":
                 return
+            if line == "/help":
+                print(HELP, file=sys.stderr)
+                continue
             if line == "/reset":
                 self._messages = list(self._opening)
                 print("forgotten", file=sys.stderr)
@@ -104,7 +107,7 @@ class Conversation:
 
         try:
             # The prompt is no data: written to a pipe it would end up in it.
-            line = input(_prompt() if self._interactive else "").strip()
+            line = input(prompt_text() if self._interactive else "").strip()
             check_unicode(line)
             return line
         except EOFError:
@@ -163,7 +166,7 @@ class Conversation:
         print()
 
 
-def _prompt() -> str:
+def prompt_text() -> str:
     """``> ``, whose style readline must not count as characters."""
     start, _, end = paint("> ", "1", sys.stdout).partition("> ")
     return f"\001{start}\002> \001{end}\002" if start else "> "

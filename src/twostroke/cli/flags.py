@@ -1,30 +1,25 @@
-"""Flags from configuration dataclasses: their fields are the flags, the docstrings of fields the
-help texts.
-"""
+"""Flags from configuration dataclasses: fields are flags, their docstrings help texts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
 from twostroke.batch.options import BatchOptions
+from twostroke.cli.help_pages import SIZE_FLAGS
+from twostroke.core.byte_sizes import parse_size
 from twostroke.core.config import (
     CacheConfig,
     EngineConfig,
     ModelOptions,
     ObservabilityConfig,
     SchedulerConfig,
-    parse_size,
 )
 from twostroke.core.errors import ConfigError
 from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
-
-if TYPE_CHECKING:
-    from cyclopts.help import HelpPanel
-    from rich.console import Console, ConsoleOptions
 
 
 def _section(title: str, order: int) -> Parameter:
@@ -55,15 +50,10 @@ BatchFlags = Annotated[
     ),
 ]
 
-# Flags whose value is a number of bytes, and so may carry a unit.
-SIZE_FLAGS = frozenset({"--kv-cache-memory", "--max-body-size"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
-    """How the answer is sampled; a flag that is left out keeps the engine's (or the remote
-    server's) default.
-    """
+    """How the answer is sampled; without a flag the engine's or the server's default holds."""
 
     max_tokens: int | None = None
     """Most tokens to generate; by default all that fits."""
@@ -122,20 +112,8 @@ def engine_config(
     )
 
 
-def show_help(console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
-    """A cyclopts help formatter: its own, but sizes are no plain integers."""
-    from cyclopts.help import DefaultFormatter
-
-    entries = [
-        e.copy(metavar="SIZE") if SIZE_FLAGS & set(e.positive_names) else e for e in panel.entries
-    ]
-    DefaultFormatter()(console, options, panel.copy(entries=entries))
-
-
 def expand_sizes(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """A cyclopts configuration hook: rewrites sizes to plain bytes before they are converted to
-    integers.
-    """
+    """A cyclopts configuration hook: writes sizes as plain bytes before integers are read."""
     for argument in arguments:
         if argument.name in SIZE_FLAGS:
             try:

@@ -12,14 +12,15 @@ from twostroke.cli.batch import batch
 from twostroke.cli.bench import bench_app
 from twostroke.cli.calibrate import calibrate
 from twostroke.cli.chat import chat
-from twostroke.cli.flags import expand_sizes, show_help
+from twostroke.cli.flags import expand_sizes
 from twostroke.cli.generate import generate
+from twostroke.cli.help_pages import HelpPages
 from twostroke.cli.key import key
 from twostroke.cli.serve import serve
 from twostroke.cli.simulate import simulate
 from twostroke.cli.terminal import print_error
 from twostroke.cli.trace import trace
-from twostroke.core.errors import TwostrokeError
+from twostroke.core.errors import InvalidRequestError, TwostrokeError
 from twostroke.server.version import package_version
 
 EXIT_ERROR = 1
@@ -36,7 +37,7 @@ def build_app() -> App:
         help_format="plaintext",
         version=package_version,
         config=expand_sizes,
-        help_formatter=show_help,
+        help_formatter=HelpPages(),
     )
     app.command(serve, usage="Usage: twostroke serve [MODEL] [OPTIONS]")
     app.command(chat, usage="Usage: twostroke chat [MODEL] [OPTIONS]")
@@ -65,13 +66,16 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_USAGE
     try:
         code = command(*bound.args, **bound.kwargs)
+    except InvalidRequestError as error:
+        print_error(error.message, error.hint or _help_hint(app, arguments))
+        return EXIT_ERROR
     except TwostrokeError as error:
         print_error(error.message, error.hint)
         return EXIT_ERROR
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough; flushing at exit must not complain about it.
+        # The reader of our output has seen enough; flushing at exit must not complain about it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERROR
     return code if isinstance(code, int) else 0
@@ -83,7 +87,8 @@ def main() -> None:
 
 
 def _one_line(message: str) -> str:
-    message = " ".join(message.split())
+    # The hint leads to all commands; the library names only the first few.
+    message = " ".join(message.split()).partition(" Available commands:")[0]
     return message[:1].lower() + message[1:].rstrip(".")
 
 

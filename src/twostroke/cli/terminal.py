@@ -15,9 +15,7 @@ def print_error(message: str, hint: str | None = None) -> None:
 
 
 def paint(text: str, code: str, stream: TextIO | None = None) -> str:
-    """``text`` in an ANSI style, unless NO_COLOR is set or ``stream`` (stderr by default) is no
-    terminal.
-    """
+    """``text`` in an ANSI style, unless NO_COLOR is set or ``stream`` is no terminal."""
     if os.environ.get("NO_COLOR") or not (stream or sys.stderr).isatty():
         return text
     return f"\033[{code}m{text}\033[0m"

@@ -7,11 +7,11 @@ where the meaning is the same.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar, get_args
 
+from twostroke.core.byte_sizes import parse_size
 from twostroke.core.errors import ConfigError
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
@@ -21,24 +21,8 @@ Batching = Literal["continuous", "static"]
 GenerationConfigSource = Literal["auto", "vllm"]
 
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
-
-
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def parse_size(text: str) -> int:
-    """Bytes from ``512MiB``, ``2GB``, ``1.5g`` or a plain number; as everywhere with memory, k is
-    1024.
-
-    Raises:
-        ValueError: It is none of these.
-    """
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not a size")
-    return int(float(match[1]) * 1024 ** "_kmgt".index(match[2].lower() or "_"))
 
 
 def _require(condition: bool, flag: str, value: object, allowed: str) -> None:

@@ -13,8 +13,9 @@ import torch
 
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
 
-_CGROUP = Path("/sys/fs/cgroup")
-_OWN_CGROUP = Path("/proc/self/cgroup")
+# Where Linux shows control groups (version 2), and which one this process is in.
+GROUPS_ROOT = Path("/sys/fs/cgroup")
+OWN_GROUP_FILE = Path("/proc/self/cgroup")
 
 
 def resolve_device(name: str) -> torch.device:
@@ -64,24 +65,15 @@ def total_memory(device: torch.device) -> int:
     return int(psutil.virtual_memory().total)
 
 
-def format_bytes(count: float) -> str:
-    """``3.2 GiB``: three digits and a binary unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} TiB"
-
-
 def _control_groups() -> list[Path]:
     """This process's control group (version 2) and those around it: the limit of each holds."""
     try:
-        lines = _OWN_CGROUP.read_text().splitlines()
+        lines = OWN_GROUP_FILE.read_text().splitlines()
     except OSError:
         lines = []
     path = next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), "")
-    group = _CGROUP / path
-    return [group, *(folder for folder in group.parents if folder.is_relative_to(_CGROUP))]
+    group = GROUPS_ROOT / path
+    return [group, *(folder for folder in group.parents if folder.is_relative_to(GROUPS_ROOT))]
 
 
 def _free_in(group: Path) -> float:

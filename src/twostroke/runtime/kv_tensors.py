@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from twostroke.core.byte_sizes import format_bytes
 from twostroke.core.config import CacheConfig
 from twostroke.core.errors import InsufficientMemoryError
 from twostroke.layers.pages import fresh_tensor
 from twostroke.model_spec.spec import ModelSpec
-from twostroke.runtime.device import format_bytes, free_memory, total_memory
+from twostroke.runtime.device import free_memory, total_memory
 
 
 def plan_num_blocks(

@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from twostroke.core.byte_sizes import format_bytes
 from twostroke.core.errors import ConfigError, InsufficientMemoryError, ModelLoadError
 from twostroke.kernels.library import GROUP, load_library
 from twostroke.model_spec.model_files import weight_files
@@ -27,7 +28,7 @@ from twostroke.models.family import DecoderFamily
 from twostroke.models.parameters import Parameter
 from twostroke.models.registry import decoder_family
 from twostroke.observability.profile import NO_PROFILE, Profiler
-from twostroke.runtime.device import format_bytes, free_memory
+from twostroke.runtime.device import free_memory
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _STORED_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float32"}
@@ -36,7 +37,7 @@ _ROUNDED = {
     "int8": NumberFormat("int8", 8, "int8"),
     "int4": NumberFormat("int4", 4, "int8", scale_bits=32, group=GROUP),
 }
-_PROGRESS_AFTER_SECONDS = 1.0
+PROGRESS_AFTER_SECONDS = 1.0
 
 
 class Progress(Protocol):
@@ -238,7 +239,7 @@ def _progress_bar(total: int) -> Iterator[Progress]:
             if (
                 advance is None
                 and sys.stderr.isatty()
-                and time.perf_counter() - start > _PROGRESS_AFTER_SECONDS
+                and time.perf_counter() - start > PROGRESS_AFTER_SECONDS
             ):
                 advance = _start_bar(stack, total)
                 advance(done)

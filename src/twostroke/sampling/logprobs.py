@@ -11,7 +11,7 @@ from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
 from twostroke.sampling.drawing import ranked
 
 # Logits looked at together: bounds the temporary int64 keys to 32 MiB, however long the prompt.
-_CHUNK_LOGITS = 2**22
+CHUNK_LOGITS = 2**22
 
 
 def prompt_logprobs(
@@ -27,7 +27,7 @@ def prompt_logprobs(
     Returns:
         One entry per position.
     """
-    rows = max(1, _CHUNK_LOGITS // logits.shape[1])
+    rows = max(1, CHUNK_LOGITS // logits.shape[1])
     result = []
     for start in range(0, len(next_token_ids), rows):
         part = next_token_ids[start : start + rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 
+from twostroke.core.byte_sizes import format_bytes
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.process import age_of_process
 from twostroke.server.served_model import ServedModel
@@ -37,12 +38,13 @@ def ready_banner(model: ServedModel, url: str, *, asks_for_keys: bool = False) -
 def memory_summary(info: ExecutorInfo) -> list[str]:
     """Weights, KV blocks, the tokens they hold, and how many requests of maximum length that is."""
     tokens = info.num_blocks * info.block_size
-    kv_cache = format_size(tokens * info.kv_bytes_per_token)
-    # Rounded down: what is left over serves shorter requests only.
-    num_requests = info.num_blocks // -(-info.max_model_len // info.block_size)
-    share = f"{num_requests} requests" if num_requests != 1 else "1 request"
+    kv_cache = format_bytes(tokens * info.kv_bytes_per_token)
+    # Floor: what is left over serves shorter requests only. A cache may hold less than one of
+    # maximum length.
+    fits = info.num_blocks // -(-info.max_model_len // info.block_size)
+    share = f"{fits} requests" if fits != 1 else "1 request"
     return [
-        f"  {'weights':<10} {format_size(info.weight_bytes)}",
+        f"  {'weights':<10} {format_bytes(info.weight_bytes)}",
         (
             f"  {'KV cache':<10} {kv_cache}: {info.num_blocks:,} blocks of {info.block_size},"
             f" {tokens:,} tokens, {share} of maximum length ({info.max_model_len:,})"
@@ -75,12 +77,3 @@ def curl_line(model: ServedModel, url: str, *, asks_for_keys: bool = False) -> s
         f"curl -N {shlex.quote(f'{url}/v1/{path}')}{key} -H 'Content-Type: application/json' -d"
         f" {data}"
     )
-
-
-def format_size(size: float) -> str:
-    """Bytes as people write them: ``21.3 MiB``."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.2f} GiB"

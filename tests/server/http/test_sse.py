@@ -125,9 +125,14 @@ def request(max_tokens: int, path: str = "/v1/completions", **fields: object) ->
 
 
 @contextmanager
-def connected(url: str) -> Iterator[socket.socket]:
+def connected(url: str, receive_buffer: int | None = None) -> Iterator[socket.socket]:
+    """A connection; ``receive_buffer`` bounds the bytes that the kernel keeps for its reader."""
     address = urlsplit(url)
-    with socket.create_connection((address.hostname, address.port), timeout=5) as opened:
+    with socket.socket() as opened:
+        if receive_buffer is not None:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        opened.settimeout(5)
+        opened.connect((address.hostname, address.port))
         yield opened
 
 
@@ -210,7 +215,7 @@ def test_a_slow_reader_gets_the_same_bytes(
         del paused[:], sends[:]
         engine.script.seconds_per_step = 0.01
         got = bytearray()
-        with connected(url) as slow:
+        with connected(url, receive_buffer=2**16) as slow:
             slow.sendall(asked)
             for _ in range(2):
                 wait_until(lambda: paused[-1:] == [True])

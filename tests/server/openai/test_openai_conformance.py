@@ -81,9 +81,8 @@ async def test_the_async_client(url: str) -> None:
         wholes = await asyncio.gather(
             *(api.chat.completions.create(**CHAT, seed=i) for i in range(4))
         )
-        assert (
-            len({whole.choices[0].message.content for whole in wholes}) == 1
-        )  # greedy: the seed does not matter
+        # Greedy: the seed does not matter.
+        assert len({whole.choices[0].message.content for whole in wholes}) == 1
         stream: Any = await api.completions.create(**TEXT, extra_body=ON, stream=True)
         pieces = [choice.text async for chunk in stream for choice in chunk.choices]
         whole = await api.completions.create(**TEXT, extra_body=ON)

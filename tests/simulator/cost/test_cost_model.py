@@ -180,9 +180,8 @@ def test_prefill_of_latent_attention_brings_cached_tokens_back() -> None:
     cost = make(configs.DEEPSEEK_V3, "h200", ranks=ranks)
     shorter, longer = (cost.step(prefill((2, before))).seconds for before in (32_768, 65_536))
     flops = 61 * 32_768 * 2 * 512 * 128 * (128 + 128) / ranks
-    keys_and_values = (
-        61 * 32_768 * 2 * 128 * (192 + 128) / ranks
-    )  # bytes of a read, beside their making
+    # Bytes of a read, beside their making.
+    keys_and_values = 61 * 32_768 * 2 * 128 * (192 + 128) / ranks
     assert (
         longer - shorter
         > flops / sheet.dense_flops["fp8"] + keys_and_values / sheet.memory_bandwidth

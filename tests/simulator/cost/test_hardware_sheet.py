@@ -39,9 +39,8 @@ def test_every_promised_device_has_a_sheet() -> None:
 def test_a_sheet_is_complete_and_says_where_its_numbers_come_from(name: str) -> None:
     sheet = load_hardware(name)
     assert sheet.name == name and sheet.title
-    assert set(sheet.sources) >= SOURCED - (
-        {"bandwidth"} if name == "cpu" else set()
-    )  # measured with the rates
+    # Measured with the rates.
+    assert set(sheet.sources) >= SOURCED - ({"bandwidth"} if name == "cpu" else set())
     assert all(sheet.sources.values())
     assert sheet.price_per_hour > 0 and sheet.power_watts > 0 and sheet.network_bandwidth > 0
     assert sheet.dense_flops["bf16"] > sheet.memory_bandwidth
@@ -54,9 +53,8 @@ def test_rates_are_dense(name: str) -> None:
     if "fp8" in rates:
         assert rates["fp8"] == pytest.approx(2 * rates["bf16"], rel=0.02)
     if "fp4" in rates:
-        assert (
-            rates["bf16"] * 4 <= rates["fp4"] <= rates["bf16"] * 8.01
-        )  # RTX 5090: float32 sums halve only the wider
+        # RTX 5090: float32 sums halve only the wider.
+        assert rates["bf16"] * 4 <= rates["fp4"] <= rates["bf16"] * 8.01
 
 
 def test_known_rates() -> None:
@@ -118,11 +116,12 @@ def test_a_data_sheet_needs_no_more_than_it_says(tmp_path: Path) -> None:
     ("old", "new", "words"),
     [
         ("memory_bandwidth = 3.35e12", "memory_bandwidth = 0", "memory_bandwidth must be a number"),
+        # In GB/s.
         (
             "memory_bandwidth = 3.35e12",
             "memory_bandwidth = 3350",
             "memory_bandwidth must be a number",
-        ),  # in GB/s
+        ),
         ("memory_bandwidth = 3.35e12", "memory_bandwidth = nan", "got nan"),
         ("memory_bandwidth = 3.35e12", 'memory_bandwidth = "3.35 TB/s"', "got '3.35 TB/s'"),
         ("memory_bandwidth", "memory_bandwith", "unknown memory_bandwith"),

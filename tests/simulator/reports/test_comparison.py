@@ -47,9 +47,8 @@ def test_many_runs_have_a_row_each_with_every_value_that_differs(
             assert f"{tokens}0.0" in row
     (row,) = [row for row in rows if "before" in row]
     assert "3" in row
-    assert {row.count("1.000") for row in rows if "static" in row} == {
-        3 if width == 200 else 1
-    }  # cost, MFU and MBU
+    # Cost, MFU and MBU.
+    assert {row.count("1.000") for row in rows if "static" in row} == {3 if width == 200 else 1}
 
 
 def test_a_note_of_all_runs_is_said_once_and_another_names_who_has_it() -> None:
