@@ -1,7 +1,8 @@
 """Runs of a workload on the live engine that can be compared with a calibration: those made at the
 same speed.
 
-The machine's speed changes for seconds at a time without anybody's doing (``docs/log.md``). A probe
+The machine's speed changes for seconds at a time by itself
+(``docs/lab/benchmarks-and-machines.md``). A probe
 looks before, after and every half second within a run; a run at another speed than the
 calibration's is made again. The choice between runs sees the probe and the CPU time of other
 programs, never what was measured. If none is undisturbed, all count. Where no speed held for the

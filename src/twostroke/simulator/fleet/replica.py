@@ -27,7 +27,7 @@ class Replica:
 
     ``step`` is ``Engine.step`` less what a simulation has no use for: text, failures, Prometheus
     objects fed token by token. A test runs both on the same workload and compares their step events
-    (``docs/decisions/0019-simulation-drives-the-scheduler.md``).
+    (``docs/decisions/0019-simulator-drives-the-live-scheduler.md``).
 
     Args:
         executor: Owned by the replica from here on, with its clock.
