@@ -1,5 +1,4 @@
-"""The report on the simulator itself: requests per second beside the targets, and that reports
-repeat byte for byte.
+"""The report on the simulator itself: requests per second, and that reports repeat byte for byte.
 
 Measured by ``speed``, kept in ``benchmarks/results`` (of a machine without AVX-512 in ``avx2``
 there), written to ``docs/validation/speed.md``.
@@ -15,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import fill
 from typing import Any
 
 from benchmarks.simulator import speed
@@ -44,11 +44,13 @@ REPEATED: Mapping[str, Sequence[str]] = {
 }
 INTRODUCTION = """# Validation of the simulator: its own speed, and that it repeats itself
 
-Written by `python -m benchmarks.simulator.validate --speed [FOLDER]`; do not edit. Folders are those of machines, see
-[results](../../benchmarks/results): with AVX-512 in `results`, an older and slower one in `results/avx2`.
+Written by `python -m benchmarks.simulator.validate --speed [FOLDER]`; do not edit. Folders are
+those of machines, see [results](../../benchmarks/results): with AVX-512 in `results`, an older and
+slower one in `results/avx2`.
 
-Requests per second of CPU time of one core, Llama 3.1 8B on an H100 (`benchmarks/simulator/speed.py`): taking every
-step singly, and with runs of decode steps taken in one go. Both give the same reports, byte for byte."""
+Requests per second of CPU time of one core, Llama 3.1 8B on an H100
+(`benchmarks/simulator/speed.py`): taking every step singly, and with runs of decode steps taken in
+one go. Both give the same reports, byte for byte."""
 
 
 def measure() -> dict[str, Any]:
@@ -65,9 +67,7 @@ def measure() -> dict[str, Any]:
 
 
 def digests(flags: Sequence[str], requests: int = 200) -> list[str]:
-    """SHA-256 of all files of a report, from processes that hash differently; the last takes every
-    step singly.
-    """
+    """SHA-256 of a report's files, by process; each hashes differently, the last takes no runs."""
     found = []
     with TemporaryDirectory() as folder:
         for number, mode in enumerate(("--jump", "--jump", "--no-jump")):
@@ -96,8 +96,9 @@ def digests(flags: Sequence[str], requests: int = 200) -> list[str]:
 
 
 def update(folder: Path | None, environment: str) -> Path | None:
-    """Write the report of what was measured last, after measuring if there is a folder for it;
-    ``None``: no report.
+    """Write the report of the last measurement, after a new one if there is a folder for it.
+
+    Returns the report's path, or ``None`` where nothing was ever measured.
     """
     folders = [RESULTS, *sorted(path.parent for path in RESULTS.glob(f"*/{NAME}"))]
     if folder is not None:
@@ -138,7 +139,8 @@ def _speed(folder: str, kept: Mapping[str, Any]) -> list[str]:
         if loop is None
         else f" {speed.LOOP:,} additions in a loop of Python's take this core {loop:.2f} s."
     )
-    lines = ["", f"## Speed, {folder}/{NAME}", "", f"{kept['environment']}.{pace}", ""]
+    about = fill(f"{kept['environment']}.{pace}", 99, break_on_hyphens=False)
+    lines = ["", f"## Speed, {folder}/{NAME}", "", about, ""]
     lines += [
         f"| workload | steps | stepping | {STEPPING:,} | jumping | {JUMPING:,} |",
         "|---|---|---|---|---|---|",
@@ -185,9 +187,7 @@ def _verdict(met: bool) -> str:
 
 
 def draw(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """What a request costs depends on how many steps there are for each. By machine, the first as
-    dots.
-    """
+    """Requests a second over steps a request, by machine; the first machine as dots."""
     import matplotlib
 
     matplotlib.use("Agg")
