@@ -1,5 +1,6 @@
-"""Stream several requests at once from an engine in this process, and abort one:
-``examples/async_engine.py``.
+"""Stream several requests at once from an engine in this process, and abort one.
+
+python examples/async_engine.py
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def main(model: str, max_tokens: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--model", default="pilot", help="pilot, a checkpoint folder or a Hugging Face Hub id"
     )
