@@ -1,7 +1,4 @@
-"""Generate and chat in this process, without a server.
-
-python examples/offline.py
-"""
+"""Generate and chat in this process, without a server: ``python examples/offline.py``."""
 
 from __future__ import annotations
 
@@ -36,9 +33,7 @@ def main(model: str, max_tokens: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--model", default="pilot", help="pilot, a checkpoint folder or a Hugging Face Hub id"
     )

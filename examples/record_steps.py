@@ -1,6 +1,6 @@
-"""Run a few requests, print what each step did, and write a trace for https://ui.perfetto.dev.
+"""Run a few requests, print each step, and write a trace for https://ui.perfetto.dev.
 
-python examples/record_steps.py --trace steps.json
+``python examples/record_steps.py --trace steps.json``
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from twostroke.observability.events import StepEvent
 
 
 def describe(event: StepEvent) -> str:
-    """One line per step: which tokens of which requests ran, and which were held back, and why."""
+    """One line per step: which tokens of which requests ran, what was held back and why."""
     ran = [
         f"{item.request_id}[{item.start}:{item.start + item.num_tokens}]"
         for item in event.scheduled
@@ -45,9 +45,7 @@ def main(model: str, max_tokens: int, trace: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--model", default="pilot", help="pilot, a checkpoint folder or a Hugging Face Hub id"
     )

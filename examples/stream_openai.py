@@ -1,6 +1,6 @@
 """Stream a chat from a running server with OpenAI's own client.
 
-    python examples/stream_openai.py http://127.0.0.1:8000
+    python examples/stream_openai.py URL
 
 Start the server with ``twostroke serve``, and install the client with ``pip install openai``.
 """
@@ -34,9 +34,7 @@ def main(url: str, max_tokens: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "url", nargs="?", default="http://127.0.0.1:8000", help="where the server is, without /v1"
     )

@@ -1,6 +1,4 @@
-"""The report on the live engine: the simulator's figures beside the measured ones, table and
-scatter plots.
-"""
+"""The report on the live engine: simulated figures beside measured ones, in tables and plots."""
 
 from __future__ import annotations
 

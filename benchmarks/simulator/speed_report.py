@@ -1,4 +1,4 @@
-"""The report on the simulator itself: requests per second, and that reports repeat byte for byte.
+"""The report on the simulator's own speed, and that reports repeat byte for byte.
 
 Measured by ``speed``, kept in ``benchmarks/results`` (of a machine without AVX-512 in ``avx2``
 there), written to ``docs/validation/speed.md``.
@@ -67,7 +67,7 @@ def measure() -> dict[str, Any]:
 
 
 def digests(flags: Sequence[str], requests: int = 200) -> list[str]:
-    """SHA-256 of a report's files, by process; each hashes differently, the last takes no runs."""
+    """SHA-256 of a report's files, from processes of other hash seeds; the last one steps."""
     found = []
     with TemporaryDirectory() as folder:
         for number, mode in enumerate(("--jump", "--jump", "--no-jump")):
@@ -96,9 +96,9 @@ def digests(flags: Sequence[str], requests: int = 200) -> list[str]:
 
 
 def update(folder: Path | None, environment: str) -> Path | None:
-    """Write the report of the last measurement, after a new one if there is a folder for it.
+    """Write the report of the last measurements; measure first if there is a folder for it.
 
-    Returns the report's path, or ``None`` where nothing was ever measured.
+    Returns its path; ``None`` if nothing was ever measured.
     """
     folders = [RESULTS, *sorted(path.parent for path in RESULTS.glob(f"*/{NAME}"))]
     if folder is not None:
@@ -187,7 +187,7 @@ def _verdict(met: bool) -> str:
 
 
 def draw(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Requests a second over steps a request, by machine; the first machine as dots."""
+    """Seconds of a request over its number of steps, by machine; the first as dots."""
     import matplotlib
 
     matplotlib.use("Agg")

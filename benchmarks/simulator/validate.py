@@ -1,4 +1,4 @@
-"""Judges the cost model and the simulator, and writes the reports in docs/validation.
+"""Judges cost model and simulator on measurements; writes docs/validation.
 
     python -m benchmarks.simulator.validate [--live pilot --live /path/to/350m] [--speed [FOLDER]]
 
