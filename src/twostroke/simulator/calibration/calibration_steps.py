@@ -10,7 +10,7 @@ A probe of the machine's speed goes before and after each scene. Runs at another
 usual one are made again and do not count: one set of coefficients cannot describe two speeds. But a
 machine whose speed never holds for as long as a scene has no usual one. There all runs count, and
 every kind's median is made longer by as much as all steps took longer than their medians: what a
-step takes on average (``docs/decisions/0046-averaged-calibration-on-unsteady-machines.md``).
+step takes on average (``docs/decisions/0046-a-machine-without-a-usual-speed.md``).
 """
 
 from __future__ import annotations
