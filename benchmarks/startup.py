@@ -142,7 +142,9 @@ def _write(found: dict[str, list[Start]], where: dict[str, Any], folder: Path) -
     }
     results = {**where, "targets_seconds": TARGETS, "seconds": models}
     (folder / "startup.json").write_text(json.dumps(results, indent=2) + "\n")
-    lines = "\n".join(f"- {describe(name, starts)}" for name, starts in found.items())
+    lines = "\n".join(
+        f"- {describe(name, starts)}".replace(" | ", "\n  - ") for name, starts in found.items()
+    )
     (folder / "startup.md").write_text(
         f"# Start-up, measured\n\n{environment_text(where)}\n{lines}\n"
     )
