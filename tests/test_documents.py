@@ -75,12 +75,12 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_paths_in_guide_and_reference_exist() -> None:
-    """What stands in backticks with a slash is a file or a folder, of the package or the tree."""
+    """What stands in backticks with a slash is a file or a folder: package, tests, or tree."""
     missing = {
         f"{document.relative_to(ROOT)}: {name}"
         for document in (GUIDE, *REFERENCE)
         for name in _paths(_prose(document))
-        if not any((folder / name).exists() for folder in (ROOT, SOURCE))
+        if not any((folder / name).exists() for folder in (ROOT, SOURCE, ROOT / "tests"))
     }
     assert not missing, _listed("not in the tree", missing)
 
