@@ -291,7 +291,7 @@ def compare(ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]]
         ]
         rows.append(
             _row(
-                f"{name}, as a multiple of what the server saw of the same client",
+                f"{name}, over what the server saw of this client",
                 "",
                 pairs,
                 judged=False,
@@ -333,7 +333,7 @@ def table(rows: Sequence[Row], workload: Workload, rounds: int) -> str:
     lines = [
         (
             f"{workload.requests} requests of {workload.input_len} tokens in and"
-            f" {workload.output_len} out, {workload.concurrency} at a time; medians of {rounds}"
+            f" {workload.output_len} out, {workload.concurrency} at a time;\nmedians of {rounds}"
             " rounds, of the differences as well"
         ),
         "",
@@ -341,7 +341,7 @@ def table(rows: Sequence[Row], workload: Workload, rounds: int) -> str:
         "|---|---|---|---|",
         *(
             f"| {r.name} | {r.ours:.2f} {r.unit} | {r.theirs:.2f} {r.unit} | "
-            f"{r.difference:+.1%}{'' if r.judged else ' (for information)'} |"
+            f"{r.difference:+.1%}{'' if r.judged else ' (not judged)'} |"
             for r in rows
         ),
     ]

@@ -184,10 +184,7 @@ def measure(
 
 def _write(points: Sequence[Point], where: dict[str, Any], folder: Path) -> None:
     lines = [
-        (
-            "| context | batch | step, ms | roofline, ms | bound by | times the roofline | ms a"
-            " request | GB/s read |"
-        ),
+        "| context | batch | step, ms | roofline, ms | bound by | ratio | ms a request | GB/s |",
         "|---:|---:|---:|---:|---|---:|---:|---:|",
     ]
     lines += [

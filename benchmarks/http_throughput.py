@@ -161,9 +161,11 @@ def table(
     )
     lines = [
         f"{Path(model).name}, {input_len} tokens in, {output_len} out, default flags; medians of"
-        f" {rounds} rounds" + ("; the CPU time of others includes the peer's" if peer else ""),
+        f" {rounds} rounds" + (".\nThe CPU time of others includes the peer's." if peer else "."),
         "",
-        f"| concurrency | output tok/s (range) | against {beside} | {names} |",
+        f"Tokens against {beside}.",
+        "",
+        f"| clients | output tok/s (range) | against | {names} |",
         "|---|---|---|" + "---|" * len(COLUMNS),
     ]
     for clients, own_runs in runs.items():

@@ -186,8 +186,8 @@ def main() -> None:
             " Attention: one step's of"
         ),
         (
-            "16 requests at 300 tokens, 24 layers, 16 heads on 8 KV heads of 64; bytes are those of"
-            " keys and values."
+            "16 requests at 300 tokens, 24 layers, 16 heads on 8 KV heads of 64; bytes are those"
+            " of\nkeys and values."
         ),
     ]
     (RESULTS / "kernels.md").write_text("\n".join(lines) + "\n")

@@ -71,10 +71,7 @@ def main(
         shlex.join(["python", "-m", "benchmarks.memory", *sys.argv[1:]]), other_programs.share()
     )
     lines = [
-        (
-            "| weights | their bytes | KV | healthy | all blocks used | beside weights and KV |"
-            " target | most ever |"
-        ),
+        "| weights | bytes | KV | healthy | all blocks used | beside both | target | most ever |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, r in resident.items():
@@ -93,8 +90,8 @@ def main(
         f"# Resident memory of a server\n\n{environment_text(where)}\n"
         + "\n".join(lines)
         + f"\n\n{CLIENTS} clients at once, {PROMPT} tokens in, {OUTPUT} out, until every block was"
-        " used. What is there while loading counts in the most ever, pages of the checkpoint"
-        " included that the system may drop at any time.\n"
+        "\nused. What is there while loading counts in the most ever, pages of the checkpoint"
+        " included\nthat the system may drop at any time.\n"
     )
     out.mkdir(parents=True, exist_ok=True)
     record = {

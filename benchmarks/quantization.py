@@ -186,8 +186,8 @@ def _write(
         f"# What quantization costs in quality\n\n{environment_text(where)}\n"
         + "\n".join(lines)
         + f"\n\npilot: {tokens['pilot']} tokens of answers to held-out phrasings of its question"
-        " bank. The other has random weights and reads random tokens. Activations are rounded to"
-        " int8, a scale per token, in both formats.\n"
+        "\nbank. The other has random weights and reads random tokens. Activations are rounded to"
+        " int8,\na scale per token, in both formats.\n"
     )
     folder.mkdir(parents=True, exist_ok=True)
     record = {

@@ -248,8 +248,8 @@ def table(run: Run, checks: Sequence[Check]) -> str:
     lines = [
         (
             f"{run.seconds / 60:.1f} minutes, the first {WARM_UP_SHARE:.0%} of them warm-up:"
-            f" {sum(run.tally.visits.values())} visits ({kinds}), {run.tally.tokens} tokens to good"
-            f" ones, at most {most_descriptors} file descriptors"
+            f" {sum(run.tally.visits.values())} visits\n({kinds}),\n{run.tally.tokens} tokens to"
+            f" good ones, at most {most_descriptors} file descriptors"
         ),
         "",
         "| | found | asked | |",
@@ -278,8 +278,8 @@ def write(
         **record,
     }
     (folder / "soak.json").write_text(json.dumps(results, indent=1) + "\n")
-    flags = " ".join(f"{name} {value}" for name, value in FLAGS.items())
-    served = f"- server: `twostroke serve pilot {flags}`\n"
+    flags = "\n".join(f"  - `{name} {value}`" for name, value in FLAGS.items())
+    served = f"- server: `twostroke serve pilot` with\n{flags}\n"
     (folder / "soak.md").write_text(f"# Soak\n\n{environment_text(where)}{served}\n{text}\n")
 
 

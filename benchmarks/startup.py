@@ -138,7 +138,10 @@ def _write(starts_by_model: dict[str, list[Start]], where: dict[str, Any], folde
         }
         for name, starts in starts_by_model.items()
     }
-    lines = "\n".join(f"- {describe(name, starts)}" for name, starts in starts_by_model.items())
+    lines = "\n".join(
+        f"- {describe(name, starts)}".replace(" | ", "\n  - ")
+        for name, starts in starts_by_model.items()
+    )
     record = {**where, "targets_seconds": TARGETS, "seconds": models}
     text = f"{environment_text(where)}\n{lines}"
     write_record(folder / "startup", "Start-up, measured", text, record)

@@ -10,8 +10,8 @@ import asyncio
 
 from twostroke import SamplingParams, start_async_engine
 from twostroke.core.config import EngineConfig
-from twostroke.engine.messages import GenerationRequest
 from twostroke.engine.clients.thread import AsyncEngine
+from twostroke.engine.messages import GenerationRequest
 
 
 async def follow(

@@ -5,7 +5,7 @@ repeat). Text from the bank hardly teaches it, since every answer can be learned
 circuit that copies is an induction head (Olsson et al. 2022): a head of one layer marks each token
 with the one before it, a head of the next finds the mark that equals the current token and copies
 what it marks. Random tokens that repeat teach it too, but 90 seconds of that did not suffice; built
-in by hand, 20 seconds on random tokens make it right for 97 % of them (docs/log.md).
+in by hand, 20 seconds on random tokens make it right for 97 % of them (docs/lab/training-pilot.md).
 """
 
 import random

@@ -20,6 +20,7 @@ import platform
 import random
 import subprocess
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -186,16 +187,16 @@ def as_markdown(report: dict[str, Any]) -> str:
         "",
         (
             f"Measured {report['date']} on {report['machine']['cores']} cores of"
-            f" {report['machine']['cpu']}, torch {report['torch']}, {report['dtype']}, commit"
-            f" {report['commit'] or 'none'}. {report['items']} questions in"
+            f" {report['machine']['cpu']}, torch {report['torch']}, {report['dtype']},\ncommit"
+            f" {report['commit'] or 'none'}.\n{report['items']} questions in"
             f" {report['training_phrasings']} training phrasings, {report['held_out_phrasings']}"
-            f" held out. Trained {training.get('minutes')} min, final loss"
+            f" held out.\nTrained {training.get('minutes')} min, final loss"
             f" {training.get('final_loss')}."
         ),
         "",
-        f"Weights: model.safetensors with SHA-256 `{report['weights_sha256']}`.",
+        f"Weights: model.safetensors with SHA-256\n`{report['weights_sha256']}`.",
         "",
-        report["judge"],
+        textwrap.fill(report["judge"], 99, break_on_hyphens=False),
         "",
         "| suite | cases | right | obeyed | ended by itself |",
         "|---|---:|---:|---:|---:|",

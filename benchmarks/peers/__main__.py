@@ -138,7 +138,7 @@ def _write(
     versions = ", ".join(sorted({f"{one['name']} {one['version']}" for one in about.values()}))
     text = (
         f"# Beside its peers\n\n{environment_text(where)}- {versions}\n- {what}; medians; all"
-        " systems loaded at once, rounds in turn, tokens timed in each engine's own"
+        " systems loaded\n  at once, rounds in turn, tokens timed in each engine's own"
         f" loop\n\n{tables(model, measured)}\n"
     )
     path.with_suffix(".md").write_text(text)

@@ -10,6 +10,7 @@ from io import StringIO
 from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import fill
 from typing import Any
 
 from benchmarks.environment import ROOT
@@ -29,24 +30,27 @@ Written by `python -m benchmarks.simulator.live`; do not edit. What was measured
 
 {made}
 
-`twostroke calibrate` measured short steps of each model; the simulator then ran five workloads from those coefficients
-alone, and the engine ran the same requests in real time, in a process of its own without HTTP. No request of a workload
-had a part in the calibration. 350m is a random checkpoint (`benchmarks/make_checkpoint.py`). Of the live runs of each
-workload, at most {repeats}, the mean counts; "live apart" is how far they differ from each other, the larger over the
-smaller. An error is `|simulated / live - 1|`. Other programs took {others} of the CPU time meanwhile.
+`twostroke calibrate` measured short steps of each model. The simulator then ran five workloads from
+those coefficients alone, and the engine ran the same requests in real time, in a process of its own
+without HTTP. No request of a workload had a part in the calibration. 350m is a random checkpoint
+(`benchmarks/make_checkpoint.py`). Of the live runs of each workload, at most {repeats}, the mean
+counts; "live apart" is how far they differ from each other, the larger over the smaller. An error
+is `|simulated / live - 1|`. Other programs took {others} of the CPU time
+meanwhile.
 """
-STATES = f"""A machine of two virtual cores changes its speed for seconds without anybody's doing. A probe of known work
-looked before, after and every half second within a run: "slower" is the mean time of its arithmetic over that in the
-calibration, "from, to" the tenth and ninetieth percentile within the run, "memory" the same for a copy. A run of
-which arithmetic or memory was more than {SAME:.0%} from the calibration's, or beside which others took more than
-{QUIET:.0%} of the CPU time, was made again, up to {ATTEMPTS} times in all; if none was better, all of them count. The
-choice sees nothing else. Time that the hypervisor gave to others counts as taken. Where no speed of the machine
-held, the calibration is an average in which others have their part: all of {ATTEMPTS} runs are made, and those count
-that were as fast on average.
+STATES = f"""A machine of two virtual cores changes its speed for seconds by itself. A probe of
+known work looked before, after and every half second within a run: "slower" is the mean time of its
+arithmetic over that in the calibration, "from, to" the tenth and ninetieth percentile within the
+run, "memory" the same for a copy. A run of which arithmetic or memory was more than {SAME:.0%} from
+the calibration's, or beside which others took more than {QUIET:.0%} of the CPU time, was made
+again, up to {ATTEMPTS} times in all; if none was better, all of them count. The choice sees nothing
+else. Time that the hypervisor gave to others counts as taken. Where no speed of the machine held,
+the calibration is an average in which others have their part: all of {ATTEMPTS} runs are made, and
+those count that were as fast on average.
 """
-AWAKE = """While no request was there, the cores were kept busy with small products, as they are in a calibration: a
-virtual core that sleeps is moved, and may share a physical one with the other for seconds from then on. With
-`--let-sleep` they sleep.
+AWAKE = """While no request was there, the cores were kept busy with small products, as in a
+calibration: a virtual core that sleeps is moved, and may share a physical one with the other for
+seconds from then on. With `--let-sleep` they sleep.
 """
 
 
@@ -137,7 +141,10 @@ def report(cases: Sequence[Case], kept: Mapping[str, Any], plots: Sequence[str])
         ", ".join(f"{share:.0%} ({model})" for model, share in taken if share is not None)
         or "an unknown share"
     )
-    made = "\n".join(f"- {model}: {_made(measured)}" for model, measured in kept["models"].items())
+    made = "\n".join(
+        fill(f"- {model}: {_made(measured)}", 99, subsequent_indent="  ", break_on_hyphens=False)
+        for model, measured in kept["models"].items()
+    )
     introduction = INTRODUCTION.format(made=made, repeats=repeats, others=others)
     lines = [introduction, "## Results", ""]
     lines += [
@@ -247,7 +254,8 @@ def _states(kept: Mapping[str, Any]) -> list[str]:
                 shown = (
                     f"{state['slower']:.2f} | {ends[0]:.2f}, {ends[1]:.2f} | {state['memory']:.2f}"
                 )
-                again = f"{state['attempts']}{'' if state['disturbed'] <= 1 else ', this one disturbed'}"
+                disturbed = "" if state["disturbed"] <= 1 else ", this one disturbed"
+                again = f"{state['attempts']}{disturbed}"
                 lines.append(f"| {model} | {name} | {again} | {shown} | {state['others']:.1%} |")
     return [*lines, ""]
 

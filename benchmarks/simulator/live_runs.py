@@ -1,12 +1,12 @@
 """Runs of a workload on the live engine at the speed of the calibration.
 
-The machine's speed changes for seconds at a time without anybody's doing (``docs/log.md``). A probe
-looks before, after and every half second within a run; a run at another speed than the
-calibration's is made again. The choice between runs sees the probe and the CPU time of other
-programs, never what was measured. If none is undisturbed, all count. Where no speed held for the
-calibration, which is an average then, all runs count that are as fast on average. Virtual cores
-that sleep between two requests are what changes speed most, so they are kept busy, as they are in a
-calibration.
+The machine's speed changes for seconds at a time by itself
+(``docs/lab/benchmarks-and-machines.md``). A probe looks before, after and every half second within
+a run; a run at another speed than the calibration's is made again. The choice between runs sees the
+probe and the CPU time of other programs, never what was measured. If none is undisturbed, all
+count. Where no speed held for the calibration, which is an average then, all runs count that are as
+fast on average. Virtual cores that sleep between two requests are what changes speed most, so they
+are kept busy, as they are in a calibration.
 """
 
 from __future__ import annotations

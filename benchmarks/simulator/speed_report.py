@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import fill
 from typing import Any
 
 from benchmarks.environment import ROOT
@@ -43,11 +44,13 @@ REPEATED: Mapping[str, Sequence[str]] = {
 }
 INTRODUCTION = """# Validation of the simulator: its own speed, and that it repeats itself
 
-Written by `python -m benchmarks.simulator.validate --speed [FOLDER]`; do not edit. Folders are those of machines, see
-[results](../../benchmarks/results): with AVX-512 in `results`, an older and slower one in `results/avx2`.
+Written by `python -m benchmarks.simulator.validate --speed [FOLDER]`; do not edit. Folders are
+those of machines, see [results](../../benchmarks/results): with AVX-512 in `results`, an older and
+slower one in `results/avx2`.
 
-Requests per second of CPU time of one core, Llama 3.1 8B on an H100 (`benchmarks/simulator/speed.py`): taking every
-step singly, and with runs of decode steps taken in one go. Both give the same reports, byte for byte."""
+Requests per second of CPU time of one core, Llama 3.1 8B on an H100
+(`benchmarks/simulator/speed.py`): taking every step singly, and with runs of decode steps taken in
+one go. Both give the same reports, byte for byte."""
 
 
 def measure() -> dict[str, Any]:
@@ -136,7 +139,8 @@ def _speed(folder: str, kept: Mapping[str, Any]) -> list[str]:
         if loop is None
         else f" {speed.LOOP:,} additions in a loop of Python's take this core {loop:.2f} s."
     )
-    lines = ["", f"## Speed, {folder}/{NAME}", "", f"{kept['environment']}.{pace}", ""]
+    about = fill(f"{kept['environment']}.{pace}", 99, break_on_hyphens=False)
+    lines = ["", f"## Speed, {folder}/{NAME}", "", about, ""]
     lines += [
         f"| workload | steps | stepping | {STEPPING:,} | jumping | {JUMPING:,} |",
         "|---|---|---|---|---|---|",

@@ -83,7 +83,7 @@ def _let_idle_threads_sleep() -> None:
     default.
 
     Where anything else wants the core of a spinning thread (here: the event loop, and the client),
-    every operator then waits for the operating system to give it back. Figures in docs/log.md.
+    every operator then waits for the operating system to give it back. Figures in docs/lab.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

@@ -2,7 +2,7 @@
 
 By hand, with many more: ``TWOSTROKE_SCHEMATHESIS_EXAMPLES=300 pytest
 tests/server/test_schemathesis.py``. Last: 300 for each operation, good and bad (3,900), after one
-500 was mended (docs/log.md).
+500 was mended (docs/lab/http-path.md).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ What reads streams must not take the processor from the server that it measures.
 httpx's own transport takes an event through four layers and a parser in Python; here the parser
 that uvicorn uses (httptools) sits on the event loop, and notes when each piece of a body came, so
 that a reader who wants to know need not wake for each. On one machine with the server, the
-difference shows in the server's throughput (docs/log.md).
+difference shows in the server's throughput (docs/lab/http-path.md).
 """
 
 from __future__ import annotations

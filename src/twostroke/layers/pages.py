@@ -19,7 +19,7 @@ def fresh_tensor(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
     torch.zeros would write them all now, and so would numpy's where the C library has room in a
     heap. Given back, they leave no hole in one either. Decode steps that read their weights from
-    huge pages take 2 to 5 % less (docs/log.md).
+    huge pages take 2 to 5 % less (docs/lab/cpu-kernels.md).
     """
     count = math.prod(shape) * dtype.itemsize
     return torch.frombuffer(_fresh_pages(count), dtype=torch.uint8)[:count].view(dtype).view(*shape)

@@ -170,7 +170,7 @@ def test_a_missing_rate_falls_back_to_a_wider_format(tmp_path: Path) -> None:
 
 
 def test_the_sheet_in_the_documentation_can_be_used(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "simulator.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "simulator.md").read_text()
     file = tmp_path / "mine.toml"
     file.write_text(text.split("```toml\n")[1].split("```")[0])
     sheet = load_hardware(str(file))
