@@ -1,4 +1,4 @@
-"""Kernel tables from measured rows, in the form that ``twostroke.simulator.cost.kernel_tables`` reads."""
+"""Kernel tables from measured rows, as ``simulator.cost.kernel_tables`` reads them."""
 
 from __future__ import annotations
 

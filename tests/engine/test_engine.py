@@ -4,85 +4,25 @@ nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.fakes import VOCAB, FakeExecutor, failed_with, next_token
-from tests.text.tiny_tokenizers import byte_level
+from tests.engine.calls import TOKENIZER, NanExecutor, TextExecutor, call, finish
+from tests.fakes import FakeExecutor, failed_with, next_token
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import (
     EngineDeadError,
-    ErrorMessage,
     InsufficientMemoryError,
     InvalidRequestError,
     NonFiniteLogitsError,
     RequestFailedError,
-    RequestTooLargeError,
 )
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
-from twostroke.core.sampling_params import SamplingParams
-from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.engine import MAX_CONSECUTIVE_FAILURES
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest, make_requests
-from twostroke.text.tokenizer import Tokenizer
-
-TOKENIZER = Tokenizer(byte_level())
-
-
-class TextExecutor(FakeExecutor):
-    """Says given token sequences, one per request id, whatever the prompt."""
-
-    def __init__(self, says: dict[str, list[int]]) -> None:
-        super().__init__()
-        self.info = replace(self.info, vocab_size=TOKENIZER.vocab_size, eos_token_ids=frozenset())
-        self.says = says
-
-    def execute(self, plan: StepPlan) -> StepResult:
-        result = super().execute(plan)
-        for request_id in result.token_ids:
-            result.token_ids[request_id] = [
-                self.says[request_id][self.requests[request_id].num_output_tokens]
-            ]
-        return result
-
-
-class NanExecutor(FakeExecutor):
-    """Reports one request's numbers as broken in its second step."""
-
-    def execute(self, plan: StepPlan) -> StepResult:
-        result = super().execute(plan)
-        if "bad" in result.token_ids and plan.scheduled["bad"].start > 0:
-            del result.token_ids["bad"]
-            result.errors["bad"] = ErrorMessage.of(NonFiniteLogitsError("NaN"))
-        return result
-
-
-def call(request_id: str, prompt: list[int] | None = None, **params: Any) -> GenerationRequest:
-    fields = {"max_tokens": 6, "ignore_eos": True, "detokenize": False, **params}
-    return GenerationRequest(
-        request_id=request_id,
-        prompt_token_ids=prompt or [1, 2, 3],
-        params=SamplingParams(**fields),
-    )
-
-
-def finish(engine: LLMEngine, limit: int = 200) -> dict[str, list[RequestOutput]]:
-    """Step until nothing is left; outputs by request, integrity checked after each step."""
-    outputs: dict[str, list[RequestOutput]] = {}
-    for _ in range(limit):
-        if not engine.has_work():
-            break
-        for output in engine.step():
-            outputs.setdefault(output.request_id, []).append(output)
-        engine.scheduler.kv.check_integrity()
-    assert not engine.has_work()
-    assert engine.scheduler.kv.pool.num_free == engine.scheduler.kv.pool.num_blocks
-    return outputs
 
 
 def say(text: str, **params: Any) -> tuple[str, RequestOutput]:
@@ -261,28 +201,6 @@ def test_samples_of_one_request_differ_by_their_seeds_and_repeat() -> None:
     assert first[0][0] == next_token([1, 2, 3], 7), "the first sample keeps the client's seed"
 
 
-@pytest.mark.parametrize(
-    "request_, error, param",
-    [
-        (GenerationRequest(request_id="x", prompt_token_ids=[]), InvalidRequestError, "prompt"),
-        (call("x", [1, VOCAB]), InvalidRequestError, "prompt"),
-        (call("x", [1, -1]), InvalidRequestError, "prompt"),
-        (call("x", [1] * 128), RequestTooLargeError, "prompt"),
-        (call("x", [1] * 100, max_tokens=29), RequestTooLargeError, "max_tokens"),
-        (call("x", stop_token_ids=[VOCAB]), InvalidRequestError, "stop_token_ids"),
-        (call("x", detokenize=True), InvalidRequestError, "detokenize"),
-    ],
-)
-def test_bad_requests_are_refused_before_anything_is_queued(
-    request_: GenerationRequest, error: type[InvalidRequestError], param: str
-) -> None:
-    engine = LLMEngine(FakeExecutor())
-    with pytest.raises(error) as caught:
-        engine.submit(request_)
-    assert caught.value.param == param
-    assert not engine.has_work()
-
-
 def test_an_id_in_use_is_refused_whole() -> None:
     engine = LLMEngine(FakeExecutor())
     engine.submit(call("a"))
@@ -305,25 +223,6 @@ def test_too_little_memory_for_a_batch_does_not_end_the_engine() -> None:
     assert finish(engine)["fine"][-1].finish_reason is FinishReason.LENGTH
 
 
-@pytest.mark.parametrize(
-    "fields, param",
-    [
-        ({"priority": "high"}, "priority"),
-        ({"priority": None}, "priority"),
-        ({"cache_salt": 5}, "cache_salt"),
-        ({"request_id": "a#1"}, "request_id"),
-        ({"request_id": ""}, "request_id"),
-        ({"prompt_token_ids": [True]}, "prompt"),
-        ({"prompt_token_ids": [1.0]}, "prompt"),
-    ],
-)
-def test_wrong_types_from_python_are_refused(fields: dict[str, Any], param: str) -> None:
-    """A bad value that reached the scheduler's queue would end the engine for everybody."""
-    with pytest.raises(InvalidRequestError) as caught:
-        LLMEngine(FakeExecutor()).submit(replace(call("x"), **fields))
-    assert caught.value.param == param
-
-
 def test_labels_stand_in_the_event_of_the_first_step() -> None:
     engine = LLMEngine(FakeExecutor())
     engine.submit(replace(call("a"), labels={"user": "joe"}))
@@ -335,59 +234,6 @@ def test_labels_stand_in_the_event_of_the_first_step() -> None:
     ]
     assert labelled[0] == [("a", {"user": "joe"})]
     assert not any(labelled[1:])
-
-
-def test_bad_words_are_banned_as_they_are_written() -> None:
-    engine = LLMEngine(TextExecutor({}), TOKENIZER)
-    request = engine.prepare(call("a", detokenize=True, bad_words=["\n", " "]))
-    newline, space = (
-        tuple(TOKENIZER.encode(word, add_special_tokens=False)) for word in ("\n", " ")
-    )
-    assert set(request.bad_words_token_ids) >= {newline, space}
-    only_newline = engine.prepare(call("b", detokenize=True, bad_words=["\n"]))
-    assert space not in only_newline.bad_words_token_ids
-
-
-def test_parameters_are_checked_once_for_all_samples_and_prompts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """On the event loop's thread: 256 bad words, or 262,144 token ids, took seconds for 256 prompts
-    or samples.
-    """
-    engine = LLMEngine(FakeExecutor(), TOKENIZER)
-    encoded: list[str] = []
-    made: list[SamplingParams] = []
-    check = SamplingParams.__post_init__
-
-    def encode_all(_: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-        encoded.extend(texts)
-        return [[1] for _ in texts]
-
-    def counted(params: SamplingParams) -> None:
-        made.append(params)
-        check(params)
-
-    monkeypatch.setattr(Tokenizer, "encode_all", encode_all)
-    first = call("a", detokenize=True, bad_words=["x", "y"], prompt_logprobs=1, n=16)
-    monkeypatch.setattr(SamplingParams, "__post_init__", counted)
-    samples = make_requests(engine.prepare(first))
-    assert len(encoded) == 6  # as written, at the start of a text, and after a space
-    assert {sample.bad_words_token_ids for sample in samples} == {((1,),)}
-    assert [sample.params.prompt_logprobs for sample in samples] == [1] + [None] * 15
-    engine.prepare(replace(first, request_id="b", prompt_token_ids=[4, 5]))
-    assert (len(encoded), len(made)) == (6, 1)
-    engine.prepare(call("none", detokenize=True))
-    engine.prepare(call("same", detokenize=True, bad_words=["x", "y"]))
-    assert len(encoded) == 6
-    engine.prepare(call("c", detokenize=True, bad_words=["x", "z"]))
-    assert len(encoded) == 12
-
-
-def test_without_max_tokens_an_answer_may_fill_context_or_cache() -> None:
-    engine = LLMEngine(FakeExecutor(num_blocks=8))  # 32 slots, context 128
-    engine.submit(call("a", max_tokens=None))
-    tokens = sum(len(output.token_ids) for output in finish(engine)["a"])
-    assert tokens == 32 - 3
 
 
 def test_metrics_and_events_tell_what_happened() -> None:
@@ -407,7 +253,8 @@ def test_metrics_and_events_tell_what_happened() -> None:
         f"vllm:num_requests_running{label} 0.0",
         f"vllm:request_params_n_sum{label} 2.0",
         f"vllm:request_max_num_generation_tokens_sum{label} 6.0",
-        'vllm:cache_config_info{block_size="4",enable_prefix_caching="True",engine="0",model_name="pilot",num_gpu_blocks=',
+        'vllm:cache_config_info{block_size="4",enable_prefix_caching="True",engine="0",'
+        'model_name="pilot",num_gpu_blocks=',
     ):
         assert line in metrics, line
     events = engine.recorder.events()

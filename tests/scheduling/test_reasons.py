@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.scheduling.test_scheduler import Harness, make_request
+from tests.scheduling.harness import Harness, make_request
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.step import Reason
 

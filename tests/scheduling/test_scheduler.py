@@ -4,109 +4,26 @@ why.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes import VOCAB, FakeExecutor, next_token
-from twostroke.core import wire
+from tests.fakes import VOCAB, FakeExecutor
+from tests.scheduling.harness import BLOCK, Harness, expected_output, make_request
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.errors import ErrorMessage, NonFiniteLogitsError, RequestTooLargeError
-from twostroke.core.output import RequestOutput
-from twostroke.core.request import FinishReason, Request, RequestStatus
-from twostroke.core.sampling_params import SamplingParams
-from twostroke.core.step import Reason, StepPlan, StepResult
+from twostroke.core.request import FinishReason, Request
+from twostroke.core.step import Reason
 from twostroke.kv_cache.manager import KVCacheManager, Prefix, check_fits
-from twostroke.scheduling.policies.base import SchedulingPolicy
 from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.scheduling.stats import read_stats
 
-BLOCK = 4
 Arrival = tuple[int, list[int], int, int, int]  # step, prompt, max_tokens, n, priority
 # config, num_blocks, caching, num_drafts, arrivals, aborts
 Trace = tuple[SchedulerConfig, int, bool, int, list[Arrival], dict[int, int]]
-
-
-def make_request(
-    request_id: str,
-    prompt: list[int],
-    max_tokens: int = 4,
-    *,
-    leader: Request | None = None,
-    priority: int = 0,
-    seed: int = 0,
-    tenant: str = "",
-) -> Request:
-    return Request(
-        request_id=request_id,
-        token_ids=list(prompt),
-        num_prompt_tokens=len(prompt),
-        params=SamplingParams(max_tokens=max_tokens, ignore_eos=True, detokenize=False),
-        max_total_tokens=len(prompt) + max_tokens,
-        leader=leader,
-        priority=priority,
-        seed=seed,
-        tenant=tenant,
-    )
-
-
-@dataclass
-class Harness:
-    """Scheduler and fake executor; every step is checked for integrity and written down."""
-
-    config: SchedulerConfig = field(default_factory=SchedulerConfig)
-    num_blocks: int = 64
-    caching: bool = True
-    num_drafts: int = 0
-    policy: SchedulingPolicy | None = None
-    plans: list[bytes] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.executor = FakeExecutor(self.num_blocks, BLOCK, num_drafts=self.num_drafts)
-        self.kv = KVCacheManager(self.num_blocks, BLOCK, enable_prefix_caching=self.caching)
-        self.scheduler = Scheduler(
-            self.config,
-            self.kv,
-            choose_policy(self.config) if self.policy is None else self.policy,
-        )
-        self.now = 0.0
-        self.last: StepPlan = StepPlan(0, 0.0)
-
-    def step(self) -> list[RequestOutput]:
-        self.last = self.scheduler.schedule(self.now)
-        assert self.last.num_tokens <= self.config.max_num_batched_tokens
-        assert len(self.scheduler.running) <= self.config.max_num_seqs
-        assert self.last.scheduled, "work waits but nothing was scheduled"
-        self.plans.append(wire.encode(self.last))
-        result = self.executor.execute(self.last)
-        assert set(self.executor.tables) <= set(self.scheduler.running), (
-            "a request lost its blocks unannounced"
-        )
-        self.now += 1.0
-        outputs = self.scheduler.update(self.last, result, self.now)
-        self.kv.check_integrity()
-        return outputs
-
-    def run(self, limit: int = 2000) -> None:
-        for _ in range(limit):
-            if not self.scheduler.has_work():
-                break
-            self.step()
-        assert not self.scheduler.has_work(), "not done within the step limit"
-        assert self.kv.pool.num_free == self.num_blocks, "blocks leaked"
-
-    def reasons(self) -> set[Reason]:
-        return {decision.reason for decision in self.last.decisions}
-
-
-def expected_output(request: Request, prompt: list[int]) -> list[int]:
-    tokens = list(prompt)
-    for _ in range(request.params.max_tokens or 0):
-        tokens.append(next_token(tokens, request.seed))
-    return tokens[len(prompt) :]
 
 
 @st.composite
@@ -408,64 +325,6 @@ def test_admission_leaves_the_blocks_that_running_requests_still_need() -> None:
     assert Reason.NO_FREE_BLOCK in harness.reasons()
     harness.run()
     assert harness.scheduler.num_preemptions == 0
-
-
-def test_accepted_drafts_save_steps_and_never_show() -> None:
-    """Progress moves by what was accepted: fewer steps, the same tokens, blocks given back."""
-    steps = []
-    for num_drafts in (0, 4):
-        harness = Harness(num_drafts=num_drafts)
-        request = make_request("a", [1, 2, 3], 40)
-        harness.scheduler.add(request)
-        harness.run()
-        assert request.output_token_ids == expected_output(request, [1, 2, 3])
-        steps.append(len(harness.plans))
-        assert (harness.executor.num_accepted > 0) == (num_drafts > 0)
-    assert steps[1] < steps[0]
-
-
-def test_drafts_yield_to_the_budget_and_to_the_length_of_the_answer() -> None:
-    harness = Harness(SchedulerConfig(max_num_batched_tokens=3), num_drafts=8)
-    request = make_request("a", [1], 5)
-    harness.scheduler.add(request)
-    while harness.scheduler.has_work():
-        harness.step()
-        share = harness.last.scheduled["a"]
-        assert share.num_tokens <= 3
-        assert share.start + share.num_tokens < request.max_total_tokens
-    assert request.output_token_ids == expected_output(request, [1])
-
-
-def test_rejected_drafts_are_not_indexed() -> None:
-    """A block enters the prefix cache when accepted tokens fill it, and not before."""
-    harness = Harness(num_drafts=8)
-    request = make_request("a", [1, 2], 30)
-    harness.scheduler.add(request)
-    while harness.scheduler.has_work():
-        harness.step()
-        assert harness.kv.pool.num_cached <= request.num_computed_tokens // BLOCK
-
-
-def test_a_loading_request_holds_up_no_other() -> None:
-    """It waits outside the queue until its blocks are there, and the plans say why."""
-    harness = Harness(SchedulerConfig(max_num_seqs=1))
-    for name in ("loading", "held", "other"):
-        harness.scheduler.add(make_request(name, [1, 2, 3], 1))
-    harness.scheduler.set_aside("loading", RequestStatus.LOADING)
-    harness.scheduler.set_aside("held", RequestStatus.HELD)
-    harness.step()
-    assert list(harness.last.scheduled) == ["other"]
-    reasons = {d.request_id: d.reason for d in harness.last.decisions}
-    assert reasons == {"loading": Reason.LOADING, "held": Reason.HELD_FOR_TRANSFER}
-    plan = harness.scheduler.schedule(harness.now)
-    assert not plan.scheduled
-    harness.executor.execute(plan)
-    harness.scheduler.update(plan, StepResult(loaded=["loading"]), harness.now)
-    harness.step()
-    assert list(harness.last.scheduled) == ["loading"]
-    harness.scheduler.finish("held", FinishReason.ABORT, harness.now)
-    harness.scheduler.resume("held")
-    assert not harness.scheduler.has_work()
 
 
 class CountingKV(KVCacheManager):

@@ -10,7 +10,7 @@ from twostroke.core.config import SchedulerConfig
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.observer import Observer
 from twostroke.routing.routers import RouterName, make_router
-from twostroke.simulator.cost.cost_model import Estimate
+from twostroke.simulator.cost.estimate import Estimate
 from twostroke.simulator.cost.step_shape import StepShape
 from twostroke.simulator.fleet.acceptance import Acceptance
 from twostroke.simulator.fleet.clock import VirtualClock

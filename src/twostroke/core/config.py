@@ -219,7 +219,10 @@ class EngineConfig:
             ConfigError: For an unknown name, with the nearest known one.
         """
         rest = dict(options)
-        sections: dict[str, Any] = {f.name: _take(f.default_factory, rest) for f in fields(cls)}  # type: ignore[arg-type]
+        sections: dict[str, Any] = {
+            section.name: _take(section.default_factory, rest)  # type: ignore[arg-type]
+            for section in fields(cls)
+        }
         if rest:
             raise _unknown(next(iter(rest)), cls)
         return cls(**sections)
@@ -236,7 +239,11 @@ def _take(section: type[T], options: dict[str, Any]) -> T:
 def _unknown(name: str, cls: type[EngineConfig]) -> ConfigError:
     from difflib import get_close_matches
 
-    known = [g.name for f in fields(cls) for g in fields(f.default_factory)]  # type: ignore[arg-type]
+    known = [
+        option.name
+        for section in fields(cls)
+        for option in fields(section.default_factory)  # type: ignore[arg-type]
+    ]
     near = get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else "known options: " + ", ".join(sorted(known))
     return ConfigError(f"unknown option {name!r}", hint=hint)

@@ -1,7 +1,7 @@
 """One exception tree. Every error says what happened and, in ``hint``, what to change.
 
-The HTTP server maps these classes to status codes in one table (``server/http/errors.py``); the command
-line prints the message, a blank line, and ``hint: ...``.
+The HTTP server maps these classes to status codes in one table (``server/http/errors.py``). The
+command line prints the message, a blank line, and ``hint: ...``.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class EngineDeadError(EngineError):
 
 
 class ErrorMessage(msgspec.Struct, frozen=True):
-    """An error as data, so that it can cross from engine to client; ``kind`` is the class's name."""
+    """An error as data, to be sent from engine to client; ``kind`` is the class's name."""
 
     kind: str
     message: str
@@ -154,7 +154,7 @@ class ErrorMessage(msgspec.Struct, frozen=True):
         return cls(type(error).__name__, error.message, error.hint, param)
 
     def to_exception(self) -> TwostrokeError:
-        """An exception of the kind that was sent; ``EngineError`` if that kind is not known here."""
+        """An exception of the kind that was sent; ``EngineError`` if the kind is unknown here."""
         if self.kind == InvalidRequestError.__name__:
             return InvalidRequestError(self.message, param=self.param, hint=self.hint)
         kinds = {kind.__name__: kind for kind in _SENT_BY_ENGINES}

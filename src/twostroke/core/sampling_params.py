@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from twostroke.core.errors import InvalidRequestError
 
 MAX_SEED = 2**64 - 1
+LISTS = ("stop", "bad_words", "stop_token_ids", "allowed_token_ids", "banned_token_ids")
 MAX_LOGPROBS = 20
 MAX_SAMPLES = 128
 MAX_STOP_STRINGS = 16
@@ -229,7 +230,7 @@ class SamplingParams:
                 ok, "allowed_token_ids", self.allowed_token_ids, "a non-empty list of token ids"
             )
         # The engine checks an object once, so what it was given must not change under it.
-        for name in ("bad_words", "stop_token_ids", "allowed_token_ids", "banned_token_ids"):
+        for name in LISTS:
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else tuple(value))
         allowed = None if self.allowed_token_ids is None else _ascending(self.allowed_token_ids)

@@ -85,7 +85,7 @@ class Engine:
     def end(
         self, requests: Iterable[Request], reason: FinishReason, error: ErrorMessage | None = None
     ) -> list[RequestOutput]:
-        """End requests between two steps, with these last outputs; the next step's event names them.
+        """End requests between two steps. Returns their last outputs.
 
         Args:
             error: Why, where it is not the client who wants it.
@@ -135,13 +135,13 @@ class Engine:
                 failure=failure,
                 duration=self.clock() - started,
             )
-            # Too little memory for a batch is the batch's fault; other failures may be the device's.
+            # Too little memory is the batch's fault; other failures may be the device's.
             self._consecutive_failures += not isinstance(cause, InsufficientMemoryError)
         result.timings["schedule"] = started - plan.time
         return result
 
     def _observe(self, plan: StepPlan, result: StepResult, outputs: list[RequestOutput]) -> None:
-        """Show the step to the observers. Text comes first: it may end requests, at stop strings."""
+        """Show the step to the observers. Text comes first: stop strings may end requests."""
         kv = self.scheduler.kv
         step = ObservedStep(
             plan,

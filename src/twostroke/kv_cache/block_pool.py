@@ -1,4 +1,4 @@
-"""A fixed set of KV blocks: how many tables hold each, what each contains, which is evicted next."""
+"""A fixed set of KV blocks: which are held, what they contain, which is evicted next."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class BlockPool:
         return self._num_holders[block] > 1
 
     def allocate(self) -> int:
-        """Take a free block for one holder, evicting its content. The caller checks ``num_free``."""
+        """Take a free block for one holder; evict its content. The caller checks ``num_free``."""
         if self._empty:
             block = self._empty.pop()
         else:

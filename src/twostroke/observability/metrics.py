@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
@@ -137,7 +138,7 @@ class EngineMetrics:
         self._last_token_time.update({r.request_id: times[-1] for r in run.requests})
         self._step_tokens.observe(count, run.num_steps)
         self._step_seconds.observe(times[1] - times[0])
-        for begin, end in zip(times[1:], times[2:]):
+        for begin, end in pairwise(times[1:]):
             self._step_seconds.observe(end - begin)
             self._itl.observe(end - begin, count)
         self._generation_tokens.inc(count * (run.num_steps - 1))

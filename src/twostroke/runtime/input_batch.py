@@ -23,8 +23,8 @@ class Batch:
     Attributes:
         token_ids: ``[tokens]`` int64 on the device.
         positions: ``[tokens]`` int64 on the device.
-        query_start: ``requests + 1`` offsets: share i has rows ``query_start[i]`` to ``query_start[i
-            + 1]``.
+        query_start: ``requests + 1`` offsets: share i has rows ``query_start[i]`` up to
+            ``query_start[i + 1]``.
         sampling: Indices of the shares that draw a token, from their last rows.
     """
 

@@ -58,8 +58,9 @@ def test_accepted_drafts_are_computed_as_part_of_decoding() -> None:
 
 
 @pytest.mark.parametrize("bound", ["low", "seconds", "high"])
-def test_time_is_what_the_cost_model_says(bound: str) -> None:
-    executor = SimulatedExecutor(make_executor().info, LinearCost(), VirtualClock(), bound=bound)  # type: ignore[arg-type]
+def test_time_is_what_the_cost_model_says(bound: Bound) -> None:
+    info = make_executor().info
+    executor = SimulatedExecutor(info, LinearCost(), VirtualClock(), bound=bound)
     executor.clock.advance_to(5.0)
     result = executor.execute(plan_of(share(13, 12, 1)))
     expected = getattr(LinearCost().step(StepShape(1, 13, (), 1)), bound)

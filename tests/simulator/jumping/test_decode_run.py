@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from tests.scheduling.test_scheduler import make_request
+from tests.scheduling.harness import make_request
 from twostroke.core import wire
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.request import FinishReason, Request

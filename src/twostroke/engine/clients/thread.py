@@ -161,7 +161,7 @@ class AsyncEngine:
                 self._inbox.put(ForgetRequest(request_id))
 
     def _check_queue(self) -> None:
-        """Refuse a call behind too many waiting requests. One that is let in may exceed the limit."""
+        """Refuse a call behind too many waiting requests. One taken may exceed the limit."""
         waiting = self._num_submitted - self._num_taken + self._engine.last_stats.num_waiting
         if self._max_queued is not None and waiting >= self._max_queued:
             message = f"{waiting} requests wait already, and at most {self._max_queued} may"

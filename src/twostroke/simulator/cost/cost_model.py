@@ -8,7 +8,7 @@ once per number and kept, so that a decode step costs a few multiplications.
 from __future__ import annotations
 
 from math import ceil
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,6 +29,7 @@ from twostroke.simulator.cost.attention_cost import (
 from twostroke.simulator.cost.communication import all_gather_time, all_reduce_time
 from twostroke.simulator.cost.configuration import Dtypes, Parallel, Speculation
 from twostroke.simulator.cost.efficiencies import Efficiencies
+from twostroke.simulator.cost.estimate import Estimate
 from twostroke.simulator.cost.gemm import Product
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.cost.kernel_tables import KernelTables
@@ -44,30 +45,6 @@ ELEMENTWISE_KERNELS, ROUTING_KERNELS, SAMPLING_KERNELS = 5, 4, 6
 ROTATED, ACTIVATED = ("qkv", "query_kv_down", "state_input"), ("gate_up", "mlp_up", "expert_up")
 # Passes over float32 logits: copy, temperature, softmax, draw.
 LOGIT_PASSES = 5
-
-
-class Estimate(msgspec.Struct, frozen=True):
-    """How long a step takes, in seconds.
-
-    Attributes:
-        low: Lower end of the interval.
-        high: Upper end of the interval.
-        binding: What most of the time waits for: ``compute``, ``memory``, ``communication``,
-            ``launch`` or ``host``.
-    """
-
-    seconds: float
-    low: float
-    high: float
-    binding: str
-
-
-class CostModel(Protocol):
-    """The seam between the simulated executor and what knows the hardware."""
-
-    def step(self, shape: StepShape) -> Estimate:
-        """The duration of a step. Pure: equal shapes have equal estimates."""
-        ...
 
 
 class _Sizes(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twostroke.core.step import ScheduledRequest, StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.simulator.cost.cost_model import CostModel
+from twostroke.simulator.cost.estimate import CostModel
 from twostroke.simulator.cost.step_shape import StepShape
 from twostroke.simulator.fleet.acceptance import Acceptance
 from twostroke.simulator.fleet.clock import VirtualClock

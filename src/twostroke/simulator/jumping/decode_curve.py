@@ -12,7 +12,7 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from twostroke.simulator.cost.cost_model import CostModel
+from twostroke.simulator.cost.estimate import CostModel
 from twostroke.simulator.cost.step_shape import StepShape
 
 Bound = Literal["seconds", "low", "high"]

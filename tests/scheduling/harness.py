@@ -1,0 +1,98 @@
+"""A scheduler and a fake executor, and what every request must get from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tests.fakes import FakeExecutor, next_token
+from twostroke.core import wire
+from twostroke.core.config import SchedulerConfig
+from twostroke.core.output import RequestOutput
+from twostroke.core.request import Request
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.step import Reason, StepPlan
+from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.scheduling.policies.base import SchedulingPolicy
+from twostroke.scheduling.policies.choose import choose_policy
+from twostroke.scheduling.scheduler import Scheduler
+
+BLOCK = 4
+
+
+def make_request(
+    request_id: str,
+    prompt: list[int],
+    max_tokens: int = 4,
+    *,
+    leader: Request | None = None,
+    priority: int = 0,
+    seed: int = 0,
+    tenant: str = "",
+) -> Request:
+    return Request(
+        request_id=request_id,
+        token_ids=list(prompt),
+        num_prompt_tokens=len(prompt),
+        params=SamplingParams(max_tokens=max_tokens, ignore_eos=True, detokenize=False),
+        max_total_tokens=len(prompt) + max_tokens,
+        leader=leader,
+        priority=priority,
+        seed=seed,
+        tenant=tenant,
+    )
+
+
+@dataclass
+class Harness:
+    """Scheduler and fake executor; every step is checked for integrity and written down."""
+
+    config: SchedulerConfig = field(default_factory=SchedulerConfig)
+    num_blocks: int = 64
+    caching: bool = True
+    num_drafts: int = 0
+    policy: SchedulingPolicy | None = None
+    plans: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.executor = FakeExecutor(self.num_blocks, BLOCK, num_drafts=self.num_drafts)
+        self.kv = KVCacheManager(self.num_blocks, BLOCK, enable_prefix_caching=self.caching)
+        self.scheduler = Scheduler(
+            self.config,
+            self.kv,
+            choose_policy(self.config) if self.policy is None else self.policy,
+        )
+        self.now = 0.0
+        self.last: StepPlan = StepPlan(0, 0.0)
+
+    def step(self) -> list[RequestOutput]:
+        self.last = self.scheduler.schedule(self.now)
+        assert self.last.num_tokens <= self.config.max_num_batched_tokens
+        assert len(self.scheduler.running) <= self.config.max_num_seqs
+        assert self.last.scheduled, "work waits but nothing was scheduled"
+        self.plans.append(wire.encode(self.last))
+        result = self.executor.execute(self.last)
+        assert set(self.executor.tables) <= set(self.scheduler.running), (
+            "a request lost its blocks unannounced"
+        )
+        self.now += 1.0
+        outputs = self.scheduler.update(self.last, result, self.now)
+        self.kv.check_integrity()
+        return outputs
+
+    def run(self, limit: int = 2000) -> None:
+        for _ in range(limit):
+            if not self.scheduler.has_work():
+                break
+            self.step()
+        assert not self.scheduler.has_work(), "not done within the step limit"
+        assert self.kv.pool.num_free == self.num_blocks, "blocks leaked"
+
+    def reasons(self) -> set[Reason]:
+        return {decision.reason for decision in self.last.decisions}
+
+
+def expected_output(request: Request, prompt: list[int]) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(request.params.max_tokens or 0):
+        tokens.append(next_token(tokens, request.seed))
+    return tokens[len(prompt) :]

@@ -1,0 +1,66 @@
+"""Protects: drafts never show in an output, and a request that loads holds up no other."""
+
+from __future__ import annotations
+
+from tests.scheduling.harness import BLOCK, Harness, expected_output, make_request
+from twostroke.core.config import SchedulerConfig
+from twostroke.core.request import FinishReason, RequestStatus
+from twostroke.core.step import Reason, StepResult
+
+
+def test_accepted_drafts_save_steps_and_never_show() -> None:
+    """Progress moves by what was accepted: fewer steps, the same tokens, blocks given back."""
+    steps = []
+    for num_drafts in (0, 4):
+        harness = Harness(num_drafts=num_drafts)
+        request = make_request("a", [1, 2, 3], 40)
+        harness.scheduler.add(request)
+        harness.run()
+        assert request.output_token_ids == expected_output(request, [1, 2, 3])
+        steps.append(len(harness.plans))
+        assert (harness.executor.num_accepted > 0) == (num_drafts > 0)
+    assert steps[1] < steps[0]
+
+
+def test_drafts_yield_to_the_budget_and_to_the_length_of_the_answer() -> None:
+    harness = Harness(SchedulerConfig(max_num_batched_tokens=3), num_drafts=8)
+    request = make_request("a", [1], 5)
+    harness.scheduler.add(request)
+    while harness.scheduler.has_work():
+        harness.step()
+        share = harness.last.scheduled["a"]
+        assert share.num_tokens <= 3
+        assert share.start + share.num_tokens < request.max_total_tokens
+    assert request.output_token_ids == expected_output(request, [1])
+
+
+def test_rejected_drafts_are_not_indexed() -> None:
+    """A block enters the prefix cache when accepted tokens fill it, and not before."""
+    harness = Harness(num_drafts=8)
+    request = make_request("a", [1, 2], 30)
+    harness.scheduler.add(request)
+    while harness.scheduler.has_work():
+        harness.step()
+        assert harness.kv.pool.num_cached <= request.num_computed_tokens // BLOCK
+
+
+def test_a_loading_request_holds_up_no_other() -> None:
+    """It waits outside the queue until its blocks are there, and the plans say why."""
+    harness = Harness(SchedulerConfig(max_num_seqs=1))
+    for name in ("loading", "held", "other"):
+        harness.scheduler.add(make_request(name, [1, 2, 3], 1))
+    harness.scheduler.set_aside("loading", RequestStatus.LOADING)
+    harness.scheduler.set_aside("held", RequestStatus.HELD)
+    harness.step()
+    assert list(harness.last.scheduled) == ["other"]
+    reasons = {d.request_id: d.reason for d in harness.last.decisions}
+    assert reasons == {"loading": Reason.LOADING, "held": Reason.HELD_FOR_TRANSFER}
+    plan = harness.scheduler.schedule(harness.now)
+    assert not plan.scheduled
+    harness.executor.execute(plan)
+    harness.scheduler.update(plan, StepResult(loaded=["loading"]), harness.now)
+    harness.step()
+    assert list(harness.last.scheduled) == ["loading"]
+    harness.scheduler.finish("held", FinishReason.ABORT, harness.now)
+    harness.scheduler.resume("held")
+    assert not harness.scheduler.has_work()
