@@ -12,10 +12,7 @@ Sarathi-Serve, OSDI 2024.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from twostroke.core.config import SchedulerConfig
-from twostroke.core.errors import ErrorMessage
 from twostroke.core.output import RequestOutput, make_output
 from twostroke.core.request import FinishReason, Request, RequestStatus
 from twostroke.core.step import (
@@ -29,25 +26,12 @@ from twostroke.core.step import (
 from twostroke.kv_cache.manager import KVCacheManager, Prefix
 from twostroke.scheduling.policies.base import SchedulingPolicy
 from twostroke.scheduling.preemption import Preemption, Recompute
-from twostroke.scheduling.stopping import append_until_stop
+from twostroke.scheduling.progress import Advance, keep_drafts, take_result
 from twostroke.scheduling.waiting import WaitingRequests
 
 # Most tokens of a request in one step while its prompt's log-probabilities are computed: each takes
 # logits over the whole vocabulary, and the whole step waits (256 rows of 150,000 are 150 MB).
 SCORED_CHUNK = 256
-
-
-class Advance(NamedTuple):
-    """What ``Scheduler.advance`` did.
-
-    Attributes:
-        requests: All that ran, in order.
-        blocks: Free and cached blocks after each step, before the last one frees any.
-    """
-
-    first_step: int
-    requests: list[Request]
-    blocks: list[tuple[int, int]]
 
 
 class Scheduler:
@@ -149,28 +133,21 @@ class Scheduler:
             if request is None:
                 continue  # aborted while the step ran
             if error := result.errors.get(request_id):
-                outputs.append(self._fail(request, error, now))
+                self.finish(request_id, FinishReason.ERROR, now, discard=True)
+                outputs.append(make_output(request, [], FinishReason.ERROR, error))
                 continue
-            request.num_computed_tokens += share.num_tokens
-            if share.draft_token_ids:
-                num_accepted = result.num_accepted_drafts.get(request_id, 0)
-                request.num_computed_tokens -= len(share.draft_token_ids) - num_accepted
-            output = None
-            if tokens := result.token_ids.get(request_id):
-                output = self._append(request, tokens, now)
-                output.logprobs = result.logprobs.get(request_id)
-            if request_id in result.prompt_logprobs:
-                output = output or make_output(request, [])
-                scores = result.prompt_logprobs[request_id]
-                output.prompt_logprobs = request.take_scores(scores, share.start)
+            output = take_result(request, share, result, now)
+            self.kv.commit(request)
+            if share.start < request.num_prompt_tokens and request.prompt_computed:
+                self._waiting.leader_is_ready(request)
             if output is not None:
                 outputs.append(output)
-            if request.status is RequestStatus.RUNNING:
-                self.kv.commit(request)
-                if share.start < request.num_prompt_tokens and request.prompt_computed:
-                    self._waiting.leader_is_ready(request)
+                if output.finish_reason is not None:
+                    self.finish(request_id, output.finish_reason, now)
+                self.policy.charge(request, output_tokens=len(output.token_ids))
         for request_id, drafts in result.draft_token_ids.items():
-            self._keep_drafts(request_id, drafts)
+            if request_id in self.running:
+                keep_drafts(self.running[request_id], drafts)
         for request_id in result.loaded:
             self.resume(request_id)
         return outputs
@@ -347,29 +324,3 @@ class Scheduler:
         if self._order is None or self.policy.ranks_change:
             self._order = sorted(self.running.values(), key=self.policy.rank)
         return self._order
-
-    # ---- results ---------------------------------------------------------------------------------
-
-    def _append(self, request: Request, tokens: list[int], now: float) -> RequestOutput:
-        """Append sampled tokens up to the first one that ends the request."""
-        tokens, stop = append_until_stop(request, tokens)
-        if request.first_token_time is None:
-            request.first_token_time = now
-        output = make_output(request, tokens)
-        if stop:
-            output.finish_reason, output.stop_reason = stop.reason, stop.token_id
-            request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens)
-            self.kv.commit(request)
-            self.finish(request.request_id, stop.reason, now)
-        self.policy.charge(request, output_tokens=len(tokens))
-        return output
-
-    def _keep_drafts(self, request_id: str, drafts: list[int]) -> None:
-        """Drafts for a request's next step, as many as can be followed by one more token."""
-        if request := self.running.get(request_id):
-            request.draft_token_ids = drafts[: request.max_total_tokens - request.num_tokens - 1]
-
-    def _fail(self, request: Request, error: ErrorMessage, now: float) -> RequestOutput:
-        """End one request with an error; the others go on."""
-        self.finish(request.request_id, FinishReason.ERROR, now, discard=True)
-        return make_output(request, [], FinishReason.ERROR, error)

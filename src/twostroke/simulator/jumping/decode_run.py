@@ -133,7 +133,7 @@ def _steps_before_a_prefix_grows(
     content = waiting.block_hashes[index]
     for request in running:
         num_full = request.num_computed_tokens // kv.block_size
-        if num_full <= index < len(request.block_hashes):
-            if request.block_hashes[index] == content:
-                steps = min(steps, (index + 1) * kv.block_size - request.num_computed_tokens)
+        will_fill = num_full <= index < len(request.block_hashes)
+        if will_fill and request.block_hashes[index] == content:
+            steps = min(steps, (index + 1) * kv.block_size - request.num_computed_tokens)
     return steps

@@ -1,0 +1,61 @@
+"""How requests grow by what a step, or a run of equal steps, has made of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from twostroke.core.output import RequestOutput, make_output
+from twostroke.core.request import Request
+from twostroke.core.step import ScheduledRequest, StepResult
+from twostroke.scheduling.stopping import append_until_stop
+
+
+def take_result(
+    request: Request, share: ScheduledRequest, result: StepResult, now: float
+) -> RequestOutput | None:
+    """Count what was computed and append what was sampled, up to the first token that ends it.
+
+    Progress moves by what was accepted: keys and values of rejected drafts count for nothing, and
+    later tokens overwrite them. Returns what the request got, if anything; an output with a
+    ``finish_reason`` is its last.
+    """
+    request_id = request.request_id
+    num_rejected = 0
+    if share.draft_token_ids:
+        num_accepted = result.num_accepted_drafts.get(request_id, 0)
+        num_rejected = len(share.draft_token_ids) - num_accepted
+    request.num_computed_tokens += share.num_tokens - num_rejected
+    output = None
+    if tokens := result.token_ids.get(request_id):
+        tokens, stop = append_until_stop(request, tokens)
+        if request.first_token_time is None:
+            request.first_token_time = now
+        output = make_output(request, tokens)
+        output.logprobs = result.logprobs.get(request_id)
+        if stop:
+            output.finish_reason, output.stop_reason = stop.reason, stop.token_id
+            # Accepted drafts behind the token that ends it are cut off.
+            request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens)
+    if request_id in result.prompt_logprobs:
+        output = output or make_output(request, [])
+        scores = result.prompt_logprobs[request_id]
+        output.prompt_logprobs = request.take_scores(scores, share.start)
+    return output
+
+
+def keep_drafts(request: Request, drafts: list[int]) -> None:
+    """Drafts for a request's next step: as many as can be followed by one more token."""
+    request.draft_token_ids = drafts[: request.max_total_tokens - request.num_tokens - 1]
+
+
+class Advance(NamedTuple):
+    """What ``Scheduler.advance`` did.
+
+    Attributes:
+        requests: All that ran, in order.
+        blocks: Free and cached blocks after each step, before the last one frees any.
+    """
+
+    first_step: int
+    requests: list[Request]
+    blocks: list[tuple[int, int]]
