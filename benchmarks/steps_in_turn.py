@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -135,11 +136,11 @@ class _Engine:
 
 def worker(model: str, quantization: str | None) -> None:
     """Load a model, then take a batch, or a step, for each line."""
-    from twostroke.core.sampling_params import SamplingParams
-    from twostroke.engine.messages import GenerationRequest
-    from twostroke.llm import LLM
-
-    engine = LLM(model, quantization=quantization, kv_cache_memory=2**30, max_num_seqs=64).engine
+    # Older trees define these elsewhere, but this module has them in all.
+    llm: Any = import_module("twostroke.llm")
+    engine = llm.LLM(
+        model, quantization=quantization, kv_cache_memory=2**30, max_num_seqs=64
+    ).engine
 
     def say(seconds: float, tokens: list[list[int]]) -> None:
         print(json.dumps([seconds, engine.has_work(), tokens]), flush=True)
@@ -149,10 +150,12 @@ def worker(model: str, quantization: str | None) -> None:
         work = json.loads(line)
         began, outputs = time.perf_counter(), []
         if work:
-            params = SamplingParams(temperature=0, max_tokens=work["output_len"], ignore_eos=True)
+            params = llm.SamplingParams(
+                temperature=0, max_tokens=work["output_len"], ignore_eos=True
+            )
             for index, prompt in enumerate(work["prompts"]):
                 engine.submit(
-                    GenerationRequest(
+                    llm.GenerationRequest(
                         request_id=f"{number}-{index}", prompt_token_ids=prompt, params=params
                     )
                 )

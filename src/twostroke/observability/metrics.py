@@ -124,9 +124,12 @@ class EngineMetrics:
         for request in step.ended:
             self.observe_finished(request, step.finished)
         self.observe_stats(step.stats)
-        self._prefix_queries.inc(step.prefix_queries)
-        self._prefix_hits.inc(step.prefix_hits)
-        self._preemptions.inc(sum(d.reason is Reason.PREEMPTED for d in step.plan.decisions))
+        if step.prefix_queries:
+            self._prefix_queries.inc(step.prefix_queries)
+            self._prefix_hits.inc(step.prefix_hits)
+        if step.plan.decisions:
+            preempted = sum(d.reason is Reason.PREEMPTED for d in step.plan.decisions)
+            self._preemptions.inc(preempted)
         if step.plan.num_tokens:
             self._step_tokens.observe(step.plan.num_tokens)
             self._step_seconds.observe(step.finished - step.plan.time)
@@ -179,7 +182,8 @@ class EngineMetrics:
             self._last_token_time[request.request_id] = now
             num_generated += num_new
         self._generation_tokens.inc(num_generated)
-        self._prompt_tokens.inc(num_prompt)
+        if num_prompt:
+            self._prompt_tokens.inc(num_prompt)
 
     def observe_finished(self, request: Request, now: float) -> None:
         """Count a sample that has ended, once. Only complete answers are timed."""

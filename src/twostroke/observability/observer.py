@@ -46,7 +46,7 @@ class Observer(Protocol):
         """The engine is closed; nothing else will be called."""
 
 
-@dataclass
+@dataclass(slots=True)
 class ObservedStep:
     """One step, after the scheduler's ``update``.
 
@@ -71,28 +71,40 @@ class ObservedStep:
     prefix_queries: int = 0
     prefix_hits: int = 0
     ended_before: Sequence[Request] = ()
+    _finished: float | None = None
+    _stats: SchedulerStats | None = None
+    _event: StepEvent | None = None
 
-    @cached_property
+    @property
     def finished(self) -> float:
         """When the step ended: with its text, so when it is first asked for after that.
 
         ``plan.time`` is when it began.
         """
-        return self.clock()
+        if self._finished is None:
+            self._finished = self.clock()
+        return self._finished
 
-    @cached_property
+    @property
     def stats(self) -> SchedulerStats:
         """The scheduler's state after the step, counted when it is first asked for."""
-        return self.read_stats()
+        if self._stats is None:
+            self._stats = self.read_stats()
+        return self._stats
 
     @property
     def ended(self) -> list[Request]:
         """Requests that ended with this step."""
         return [request for request in self.requests if request.finish_reason is not None]
 
-    @cached_property
+    @property
     def event(self) -> StepEvent:
-        """The step as a record that lasts."""
+        """The step as a record that lasts, made when it is first asked for."""
+        if self._event is None:
+            self._event = self._make_event()
+        return self._event
+
+    def _make_event(self) -> StepEvent:
         plan, result = self.plan, self.result
         pairs = list(zip(plan.scheduled.values(), self.requests, strict=True))
         return make_event(
