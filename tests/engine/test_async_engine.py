@@ -79,7 +79,7 @@ async def test_many_streams_at_once_each_get_their_own_tokens(engine: AsyncEngin
 
 
 async def test_leaving_a_stream_frees_its_blocks(engine: AsyncEngine) -> None:
-    """As when a client disconnects: nobody reads on, so nothing is computed on."""
+    """As when a client disconnects: its answer is read no more, so it is computed no more."""
     stream = engine.submit(call("a", max_tokens=100))
     async for _ in stream:
         break
@@ -120,7 +120,7 @@ async def test_who_listens_late_gets_all_and_in_order(engine: AsyncEngine) -> No
 async def test_a_listener_that_fails_hurts_nobody_else(
     engine: AsyncEngine, failure: type[BaseException], early: bool
 ) -> None:
-    """All of a step's outputs come in one call, and whoever fails has others behind it."""
+    """All of a step's outputs come in one call, and a listener that fails has others behind it."""
     calls = 0
 
     def fail(output: RequestOutput) -> None:
@@ -137,7 +137,7 @@ async def test_a_listener_that_fails_hurts_nobody_else(
     bad.listen(fail)
     await until(lambda: not engine._streams)
     assert calls == 1
-    assert bad.usage.output_tokens < 100, "nobody hears it, so it is aborted"
+    assert bad.usage.output_tokens < 100, "it has no listener, so it is aborted"
     for heard in others.values():
         assert sum(len(output.token_ids) for output in heard) == 30
         assert heard[-1].finish_reason is FinishReason.LENGTH
@@ -261,9 +261,7 @@ async def test_a_bug_in_the_engine_reaches_every_client(
 
 
 def test_streams_of_a_closed_event_loop_leave() -> None:
-    """Whoever calls ``asyncio.run`` twice: their ids are free again, and a drain does not wait for
-    them.
-    """
+    """After a second ``asyncio.run`` their ids are free, and a drain does not wait for them."""
     engine = AsyncEngine(LLMEngine(SlowExecutor()))
 
     async def leave() -> None:
@@ -287,7 +285,7 @@ def test_streams_of_a_closed_event_loop_leave() -> None:
 async def test_what_is_no_exception_ends_the_engine_for_everybody(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that run and those that come hear of it; nobody waits for a thread that is gone."""
+    """Those that run and those that come hear of it; no stream waits for a thread that is gone."""
 
     def panic(plan: StepPlan) -> StepResult:
         raise Panic("panicked")

@@ -55,7 +55,7 @@ def test_bad_requests_are_refused_before_anything_is_queued(
     ],
 )
 def test_wrong_types_from_python_are_refused(fields: dict[str, Any], param: str) -> None:
-    """A bad value that reached the scheduler's queue would end the engine for everybody."""
+    """A bad value that reached the scheduler's queue would end the engine, and all requests."""
     with pytest.raises(InvalidRequestError) as caught:
         LLMEngine(FakeExecutor()).submit(replace(call("x"), **fields))
     assert caught.value.param == param

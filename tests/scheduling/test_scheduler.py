@@ -283,9 +283,7 @@ def test_prompt_logprobs_compute_every_token() -> None:
 
 
 def test_a_prompt_that_is_scored_goes_in_small_chunks() -> None:
-    """Its logits over the vocabulary would hold up everybody else's step; once they are known it
-    runs as any other.
-    """
+    """Its logits would hold up the steps of others; once they are known it runs as any other."""
     harness = Harness(SchedulerConfig(max_num_batched_tokens=1000), num_blocks=400)
     plain, scored = (
         make_request(name, [number] * 600) for number, name in enumerate(("plain", "scored"))
@@ -314,9 +312,7 @@ def test_waste_is_the_unused_part_of_last_blocks() -> None:
 
 
 def test_admission_leaves_the_blocks_that_running_requests_still_need() -> None:
-    """A prompt that runs in chunks has its later blocks promised: nobody is admitted only to be
-    preempted.
-    """
+    """A prompt that runs in chunks has its later blocks promised, so that it is not preempted."""
     harness = Harness(SchedulerConfig(max_num_batched_tokens=8, max_prefill_chunk=4), num_blocks=10)
     harness.scheduler.add(make_request("long", list(range(1, 30)), 2))
     harness.scheduler.add(make_request("other", list(range(30, 42)), 2))

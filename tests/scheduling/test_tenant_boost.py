@@ -30,17 +30,17 @@ def test_a_boosted_request_takes_the_place_of_the_heavy_tenants_latest(
     harness = Harness(
         SchedulerConfig(policy="fair", max_num_seqs=seats, max_num_batched_tokens=32), blocks, False
     )
-    hog = crowd(harness, 3, 20)
-    newcomer = make_request("b", [9] * 7, 5, tenant="b")
-    harness.scheduler.add(newcomer)
+    crowded = crowd(harness, 3, 20)
+    boosted = make_request("b", [9] * 7, 5, tenant="b")
+    harness.scheduler.add(boosted)
     harness.step()
-    assert newcomer.num_output_tokens == 1
+    assert boosted.num_output_tokens == 1
     preempted = [
         (d.request_id, d.by) for d in harness.last.decisions if d.reason.value == "preempted"
     ]
     assert preempted == [("a2", "b")]
     harness.run()
-    for request in [*hog, newcomer]:
+    for request in [*crowded, boosted]:
         prompt = request.token_ids[: request.num_prompt_tokens]
         assert request.output_token_ids == expected_output(request, prompt)
 
@@ -72,9 +72,9 @@ def test_a_boosted_prompt_goes_first_and_leaves_heavy_tenants_a_quarter() -> Non
         shares.append(
             (tokens["b"], tokens["single"], sum(n for name, n in tokens.items() if name[0] == "a"))
         )
-    # The one with a single request goes on; what it takes comes out of the hogs' quarter.
+    # The one with a single request goes on; what it takes comes out of the heavy tenants' quarter.
     assert shares == [(8, 1, 1), (8, 1, 1), (4, 1, 0), (1, 1, 8)]
-    # Ten tokens of sixteen were spent: it is not the budget that kept the hogs back.
+    # Ten tokens of sixteen were spent: it is not the budget that kept the heavy tenants back.
     assert reasons == [{Reason.POLICY}] * 3 + [set()]
 
 

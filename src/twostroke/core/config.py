@@ -1,5 +1,4 @@
-"""Frozen configuration, one dataclass per concern; the command line derives its flags from these
-fields.
+"""Frozen configuration, one dataclass per concern, from which the command line has its flags.
 
 Resolved once at start and never changed. Field docstrings are the help texts. Names are vLLM's
 where the meaning is the same.
@@ -239,11 +238,11 @@ def _take(section: type[T], options: dict[str, Any]) -> T:
 def _unknown(name: str, cls: type[EngineConfig]) -> ConfigError:
     from difflib import get_close_matches
 
-    known = [
+    names = [
         option.name
         for section in fields(cls)
         for option in fields(section.default_factory)  # type: ignore[arg-type]
     ]
-    near = get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else "known options: " + ", ".join(sorted(known))
+    close = get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]}?" if close else "known options: " + ", ".join(sorted(names))
     return ConfigError(f"unknown option {name!r}", hint=hint)

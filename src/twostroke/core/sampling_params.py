@@ -198,9 +198,9 @@ class SamplingParams:
             object.__setattr__(self, "stop", (self.stop,))
         if isinstance(self.bad_words, str):
             object.__setattr__(self, "bad_words", (self.bad_words,))
-        for name, most in (("stop", MAX_STOP_STRINGS), ("bad_words", MAX_BAD_WORDS)):
+        for name, max_words in (("stop", MAX_STOP_STRINGS), ("bad_words", MAX_BAD_WORDS)):
             words = getattr(self, name)
-            ok = isinstance(words, (list, tuple)) and len(words) <= most
+            ok = isinstance(words, (list, tuple)) and len(words) <= max_words
             ok = ok and all(
                 isinstance(w, str) and 0 < len(w) <= MAX_STOP_STRING_LENGTH for w in words
             )
@@ -208,7 +208,8 @@ class SamplingParams:
                 ok,
                 name,
                 words,
-                f"at most {most} non-empty strings of at most {MAX_STOP_STRING_LENGTH} characters",
+                f"at most {max_words} non-empty strings of at most"
+                f" {MAX_STOP_STRING_LENGTH} characters",
             )
         length = sum(map(len, self.bad_words))
         allowed = f"at most {MAX_BAD_WORDS_LENGTH} characters together"

@@ -43,15 +43,18 @@ class ExecutorInfo:
 class Executor(Protocol):
     """Runs one step.
 
-    ``execute`` first carries out the plan's block copies, then one forward pass over all scheduled
-    tokens, then samples one token for each request whose last known token was in the pass. It owns
-    the KV tensors and whatever state it keeps per request (dropped when the plan's ``released``
-    names it); it changes neither plan nor requests. The result is the caller's.
+    ``execute`` takes in what is new in the plan (see ``StepPlan``), carries out its block copies,
+    runs one forward pass over all scheduled tokens, and samples one token for each request whose
+    last known token was in the pass. Plans come in order, and none may be left out: each says only
+    what changed since the one before.
 
-    A failure of one request's numbers is reported in ``StepResult.errors``; the executor then also
-    makes sure that what this request wrote into its blocks in this step can poison nobody (a masked
-    NaN times zero is still NaN). An exception means that the whole pass failed; the engine then
-    fails every request in the plan.
+    The executor owns the KV tensors and a state for each request that holds blocks. It does not
+    change the plan, which is valid until the next one is made. The result is the caller's.
+
+    A failure of one request's numbers is reported in ``StepResult.errors``. The executor then also
+    zeroes what the request wrote in this step, since another request may read these blocks later (a
+    masked NaN times zero is still NaN). An exception means that the whole pass failed; the engine
+    then fails every request in the plan.
     """
 
     @property

@@ -1,6 +1,4 @@
-"""What a step computes, as far as its duration depends on it: made by the simulated executor, read
-by a cost model.
-"""
+"""What a step's duration depends on: made by the simulated executor, read by a cost model."""
 
 from __future__ import annotations
 
@@ -11,15 +9,22 @@ SETTLING = 12
 
 
 class StepShape(NamedTuple):
-    """What a step computes, and what went before. decode: requests with one new token. prefill:
-    chunks.
+    """What a step computes, and what went before.
+
+    Attributes:
+        decode_requests: Requests that compute one token.
+        decode_context: Tokens that those attend to together, themselves included.
+        prefill: New tokens, and tokens cached before them, of each chunk of a prompt.
+        sampled: Requests that draw a token.
+        since_prefill: 1 in the first step after one that prefills, 2 in the next, and so on; 0
+            later, and where the cost model does not tell these steps apart.
+        after_idle: Whether the engine was idle before the step; ``False`` also where the cost model
+            does not tell these steps apart.
     """
 
-    decode_requests: int  # requests that compute one token
-    decode_context: int  # sum over them of tokens attended to (cached + 1)
-    prefill: tuple[tuple[int, int], ...]  # (new tokens, tokens cached before), per chunk
-    sampled: int  # requests that draw a token
-    since_prefill: int = (
-        0  # 1: the first step after one that prefills, ...; 0: later, or nobody tells them apart
-    )
-    after_idle: bool = False  # nobody was there before it, or: nobody tells such steps apart
+    decode_requests: int
+    decode_context: int
+    prefill: tuple[tuple[int, int], ...]
+    sampled: int
+    since_prefill: int = 0
+    after_idle: bool = False

@@ -15,8 +15,7 @@ TOKEN = 0
 
 
 class SimulatedExecutor:
-    """Implements ``engine.executor.Executor``. ``execute`` advances the clock by what the step
-    would take.
+    """Implements ``engine.executor.Executor``; ``execute`` advances the clock by the step's time.
 
     Args:
         info: The pretended model and its KV cache.
@@ -26,8 +25,7 @@ class SimulatedExecutor:
         acceptance: How drafts fare under speculation, which the cost model must know of too;
             ``None``: there are none.
         settling: How many steps after one that prefills the cost model tells apart from later ones.
-        waking: Whether it tells steps apart before which nobody was there: time went on since the
-            last.
+        waking: Whether it tells apart steps before which the engine was idle.
     """
 
     def __init__(

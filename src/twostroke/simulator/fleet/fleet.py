@@ -59,7 +59,7 @@ class FleetResult:
         refused: Numbers of those that no replica could ever hold.
         logs: One per replica.
         prefix_queries: Tokens looked up in the prefix caches; ``prefix_hits``: found there.
-        interrupted: Somebody stopped it before the end.
+        interrupted: Ctrl-C stopped it before the end.
     """
 
     requests: list[RequestResult] = field(default_factory=list)
@@ -76,8 +76,8 @@ class FleetResult:
 class Fleet:
     """Runs a workload to its end.
 
-    Whichever comes first happens first: the next arrival, or the next step of the replica that is
-    furthest behind. A replica may run ahead only to where nobody else can send it work.
+    The earlier of two things happens first: the next arrival, or the next step of the replica that
+    is furthest behind. A replica may run ahead up to the next time at which it can get a request.
 
     Args:
         max_model_len: Most tokens of a request, prompt and output.
@@ -98,9 +98,9 @@ class Fleet:
         self._params = SamplingParams(
             temperature=0, max_tokens=None, ignore_eos=True, detokenize=False
         )
-        self._known: Iterator[RequestSpec] = workload.arrivals()
-        self._next_known = next(self._known, None)
-        self._set_off: list[tuple[float, int, RequestSpec]] = []
+        self._scheduled: Iterator[RequestSpec] = workload.arrivals()
+        self._next_scheduled = next(self._scheduled, None)
+        self._follow_ups: list[tuple[float, int, RequestSpec]] = []  # a heap, by arrival
         self._specs: dict[str, tuple[RequestSpec, int]] = {}
         self._num_blocks = 0  # that all requests so far will fill
         self._result = FleetResult(logs=[replica.log for replica in replicas])
@@ -135,7 +135,7 @@ class Fleet:
         replica = min(busy, key=lambda replica: replica.clock.now) if len(busy) > 1 else busy[0]
         until, reactive = arrival, self._reactive
         if reactive:
-            # Any other replica may end a request, and so set one off, from its own time on.
+            # A request that ends on another replica may bring a follow-up, from its time on.
             until = min([arrival, *(other.clock.now for other in busy if other is not replica)])
         while True:
             if finished := replica.run(until):
@@ -150,20 +150,18 @@ class Fleet:
     # ---- arrivals --------------------------------------------------------------------------------
 
     def _next_arrival(self) -> float:
-        known = self._next_known.arrival if self._next_known is not None else math.inf
-        return min(known, self._set_off[0][0]) if self._set_off else known
+        arrival = math.inf if self._next_scheduled is None else self._next_scheduled.arrival
+        return min(arrival, self._follow_ups[0][0]) if self._follow_ups else arrival
 
     def _pop_arrival(self) -> RequestSpec:
-        spec = self._next_known
-        if spec is None or (self._set_off and self._set_off[0][0] < spec.arrival):
-            return heapq.heappop(self._set_off)[2]
-        self._next_known = next(self._known, None)
+        spec = self._next_scheduled
+        if spec is None or (self._follow_ups and self._follow_ups[0][0] < spec.arrival):
+            return heapq.heappop(self._follow_ups)[2]
+        self._next_scheduled = next(self._scheduled, None)
         return spec
 
     def _admit(self, spec: RequestSpec, progress: Callable[[int], None]) -> None:
-        """Send a request to a replica. What could never run is refused, as the live engine refuses
-        it.
-        """
+        """Send a request to a replica, or refuse it, as the live engine does, if it never fits."""
         info = self._replicas[0].executor.info
         total = spec.total_tokens
         if total > self._max_model_len or -(-total // info.block_size) > info.num_blocks:
@@ -172,15 +170,15 @@ class Fleet:
             progress(1)
             return
         loads = ReplicaLoads(self._replicas, spec.arrival)
-        chosen = self._router.route(to_routed(spec), loads)
+        replica = self._router.route(to_routed(spec), loads)
         request = make_request(spec, self._params, info.block_size, self._num_blocks)
         self._num_blocks += len(request.block_hashes)
-        self._specs[request.request_id] = spec, chosen
-        self._replicas[chosen].add(request)
+        self._specs[request.request_id] = spec, replica
+        self._replicas[replica].add(request)
 
     def _expect(self, specs: Sequence[RequestSpec]) -> None:
         for spec in specs:
-            heapq.heappush(self._set_off, (spec.arrival, spec.number, spec))
+            heapq.heappush(self._follow_ups, (spec.arrival, spec.number, spec))
 
     # ---- ends ------------------------------------------------------------------------------------
 
