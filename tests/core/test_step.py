@@ -52,7 +52,7 @@ def test_plan_and_result_cross_a_wire_unchanged() -> None:
         "a", [1, 2], 2, params, 2**64 - 1, frozenset({7}), ((1, 2), (3,)), "adapter"
     )
     plan.add(ScheduledRequest("a", 0, 4, True, 1, 0, [5], [], [8, 9]))
-    plan.block_loads.append(BlockTransfer("a", [5], [b"key"]))
+    plan.block_loads.append(BlockTransfer("a", [5, 6], [b"key", 7]))
     plan.block_saves.append(BlockTransfer("a", [6], [b"other"]))
     plan.decisions.append(Decision("b", Reason.PREEMPTED, "a", 2))
     assert wire.decode(wire.encode(plan), StepPlan) == plan
@@ -64,6 +64,7 @@ def test_plan_and_result_cross_a_wire_unchanged() -> None:
         logprobs={"a": [position, position]},
         prompt_logprobs={"a": [position]},
         loaded=["c"],
+        failed_loads=["d"],
         errors={"b": ErrorMessage.of(InvalidRequestError("bad", param="x", hint="mend it"))},
         failure="why",
         duration=0.5,

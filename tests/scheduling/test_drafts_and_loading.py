@@ -64,3 +64,16 @@ def test_a_loading_request_holds_up_no_other() -> None:
     harness.scheduler.finish("held", FinishReason.ABORT, harness.now)
     harness.scheduler.resume("held")
     assert not harness.scheduler.has_work()
+
+
+def test_a_load_that_fails_lets_its_request_compute() -> None:
+    """It waits for nothing any more, and its output is what it would have been."""
+    harness = Harness()
+    request = make_request("a", [1, 2, 3], 3)
+    harness.scheduler.add(request)
+    harness.scheduler.set_aside("a", RequestStatus.LOADING)
+    plan = harness.scheduler.schedule(harness.now)
+    harness.executor.execute(plan)
+    harness.scheduler.update(plan, StepResult(failed_loads=["a", "unknown"]), harness.now)
+    harness.run()
+    assert request.output_token_ids == expected_output(request, [1, 2, 3])

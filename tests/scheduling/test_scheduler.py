@@ -5,6 +5,7 @@ why.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.fakes import VOCAB, FakeExecutor
 from tests.scheduling.harness import BLOCK, Harness, expected_output, make_request
-from twostroke.core.config import SchedulerConfig
+from twostroke.core.config import PolicyName, SchedulerConfig
 from twostroke.core.errors import ErrorMessage, NonFiniteLogitsError, RequestTooLargeError
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.step import Reason
@@ -33,7 +34,7 @@ def traces(draw: st.DrawFn) -> Trace:
         max_num_batched_tokens=draw(st.sampled_from([1, 3, 7, 16, 40])),
         max_num_seqs=draw(st.integers(1, 8)),
         max_prefill_chunk=draw(st.none() | st.integers(1, 12)),
-        policy=draw(st.sampled_from(["fcfs", "priority", "fair"])),
+        policy=draw(st.sampled_from(get_args(PolicyName))),
         batching=draw(st.sampled_from(["continuous"] * 4 + ["static"])),
     )
     random = draw(st.randoms(use_true_random=False))

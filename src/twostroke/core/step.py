@@ -13,7 +13,7 @@ import msgspec
 
 from twostroke.core.errors import ErrorMessage
 from twostroke.core.logprobs import PositionLogprobs
-from twostroke.core.request import Request
+from twostroke.core.request import BlockKey, Request
 from twostroke.core.sampling_params import SamplingParams
 
 
@@ -114,21 +114,22 @@ class BlockTransfer(msgspec.Struct, frozen=True):
     """Blocks to be loaded from, or saved to, a tier outside the executor's own KV memory.
 
     Attributes:
-        request_id: The request that waits for them, or that filled them.
+        request_id: The request that waits for them; empty for blocks that are saved for any.
         block_ids: KV blocks of the executor; ``keys`` are their contents, in the same order.
     """
 
     request_id: str
     block_ids: list[int]
-    keys: list[bytes]
+    keys: list[BlockKey]
 
 
 class StepPlan(msgspec.Struct):
     """Which tokens of which requests go through the model in one step.
 
-    The executor drops the state of ``released`` requests, takes in ``new_requests``, carries out
-    ``block_copies`` (all sources are read before any destination is written) and ``block_loads``,
-    runs ``scheduled`` in the given order, and then begins ``block_saves``. Valid until the
+    The executor drops the state of ``released`` requests and takes in ``new_requests``. It reads
+    the blocks of ``block_saves`` before it writes any block: they may be given to another request
+    in this very step. It carries out ``block_copies`` (all sources are read before any destination
+    is written), begins ``block_loads``, and runs ``scheduled`` in the given order. Valid until the
     scheduler's ``update`` for this plan.
 
     Attributes:
@@ -179,6 +180,7 @@ class StepResult(msgspec.Struct):
         prompt_logprobs: For positions ``start + 1 ..`` of the prompt covered by this step, where
             asked for.
         loaded: Requests whose ``block_loads`` of this or an earlier step have arrived.
+        failed_loads: Requests whose loads will not arrive; what they lack is computed instead.
         errors: Requests whose computation failed; they have no entry in ``token_ids``.
         failure: Why the whole pass failed, if it did; then ``errors`` names every request in it.
         duration: Seconds of the pass, sampling included.
@@ -191,6 +193,7 @@ class StepResult(msgspec.Struct):
     logprobs: dict[str, list[PositionLogprobs]] = {}
     prompt_logprobs: dict[str, list[PositionLogprobs]] = {}
     loaded: list[str] = []
+    failed_loads: list[str] = []
     errors: dict[str, ErrorMessage] = {}
     failure: str | None = None
     duration: float = 0.0

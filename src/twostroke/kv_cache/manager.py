@@ -134,6 +134,7 @@ class KVCacheManager:
 
     def admit(self, request: Request, prefix: Prefix) -> None:
         """Give a waiting request a table that begins with ``prefix``."""
+        assert request.request_id not in self._tables, "a waiting request holds no blocks"
         for block in prefix.blocks:
             self.pool.hold(block)
         if request.leader is not None and (table := self._tables.get(request.leader.request_id)):

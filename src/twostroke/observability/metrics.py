@@ -72,7 +72,7 @@ class EngineMetrics:
         self, model_name: str, read_stats: Callable[[], SchedulerStats] = SchedulerStats
     ) -> None:
         self.registry = CollectorRegistry()
-        self.stats = SchedulerStats()
+        self.stats = read_stats()
         self._read_stats = read_stats
         self._model_name = model_name
         self._last_token_time: dict[str, float] = {}

@@ -101,7 +101,11 @@ class Scheduler:
         return request
 
     def set_aside(self, request_id: str, status: RequestStatus) -> None:
-        """Let a waiting request wait outside the queue: ``LOADING`` or ``HELD`` for a transfer."""
+        """Let a waiting request wait outside the queue: ``LOADING`` or ``HELD`` for a transfer.
+
+        It holds no blocks meanwhile, and ``resume`` queues it again. No live code calls this yet:
+        it is for the tiers and transfers that move blocks.
+        """
         self._waiting.set_aside(self.requests[request_id], status)
 
     def resume(self, request_id: str) -> None:
@@ -148,7 +152,7 @@ class Scheduler:
         for request_id, drafts in result.draft_token_ids.items():
             if request_id in self.running:
                 keep_drafts(self.running[request_id], drafts)
-        for request_id in result.loaded:
+        for request_id in (*result.loaded, *result.failed_loads):
             self.resume(request_id)
         return outputs
 

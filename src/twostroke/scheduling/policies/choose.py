@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from twostroke.core.config import SchedulerConfig
 from twostroke.scheduling.policies.base import SchedulingPolicy
 from twostroke.scheduling.policies.fair import FairPolicy
@@ -11,11 +13,17 @@ from twostroke.scheduling.policies.static_batches import StaticBatches
 
 def choose_policy(config: SchedulerConfig) -> SchedulingPolicy:
     """The policy that ``--policy`` and ``--batching`` name."""
-    queue: SchedulingPolicy
-    if config.policy == "fair":
-        queue = FairPolicy(config.fair_input_weight, config.fair_output_weight)
-    elif config.policy == "priority":
-        queue = RankedPolicy(priority_rank)
-    else:
-        queue = RankedPolicy(arrival_rank)
+    queue = _choose_queue(config)
     return StaticBatches(queue, config.max_num_seqs) if config.batching == "static" else queue
+
+
+def _choose_queue(config: SchedulerConfig) -> SchedulingPolicy:
+    match config.policy:
+        case "fcfs":
+            return RankedPolicy(arrival_rank)
+        case "priority":
+            return RankedPolicy(priority_rank)
+        case "fair":
+            return FairPolicy(config.fair_input_weight, config.fair_output_weight)
+        case _:
+            assert_never(config.policy)
