@@ -43,6 +43,16 @@ def test_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "vllm:time_to_first_token_seconds_count" in (tmp_path / "metrics").read_text()
 
 
+def test_equal_runs_write_equal_metrics(tmp_path: Path) -> None:
+    """Again, and step by step: they hold no time of day, and sums do not depend on grouping."""
+    texts = []
+    for number, more in enumerate(([], [], ["--no-jump"])):
+        path = tmp_path / str(number)
+        assert run(["simulate", *FEW, "--metrics", str(path), *more]) == 0
+        texts.append(path.read_text())
+    assert texts[0] == texts[1] == texts[2] and "vllm:iteration_tokens_total_sum" in texts[0]
+
+
 def test_a_sweep_beside_an_earlier_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from functools import partial
@@ -241,10 +242,14 @@ def new_metrics(model: str) -> EngineMetrics:
 
 
 def metrics_text(metrics: EngineMetrics, run: Run) -> str:
-    """What the live server's ``/metrics`` would say at the end of the run."""
+    """What the live server's ``/metrics`` would say at the end of the run.
+
+    Without the ``_created`` series: they hold the time of day, and equal runs give equal files.
+    """
     caching = run.scenario.cache.enable_prefix_caching
     metrics.describe_cache(run.result.total_blocks, run.result.block_size, prefix_caching=caching)
-    return metrics.render()[0].decode()
+    text = metrics.render()[0].decode()
+    return re.sub(r"^(# (HELP|TYPE) )?[\w:]+_created[ {].*\n", "", text, flags=re.MULTILINE)
 
 
 def write_files(
