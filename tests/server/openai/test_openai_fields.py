@@ -16,6 +16,7 @@ from tests.server.scripted import ScriptedEngine
 from twostroke.server.generation.request_log import LOGGER
 from twostroke.server.openai.chat_request import ChatCompletionRequest
 from twostroke.server.openai.completion_request import CompletionRequest
+from twostroke.server.openai.field_limits import LIMITS
 from twostroke.server.openai.generation_fields import SAMPLING_FIELDS
 
 # What asks for something, where a number would be no answer to that.
@@ -107,3 +108,8 @@ def test_every_accepted_field_is_read(
     source = "".join(path.read_text() for path in paths)
     for name in model.model_fields.keys() - set(SAMPLING_FIELDS):
         assert re.search(rf"\b(body|self)\.{name}\b", source), name
+
+
+def test_the_api_document_has_the_range_of_every_sampling_field() -> None:
+    flags = {"ignore_eos", "skip_special_tokens", "include_stop_str_in_output"}
+    assert set(SAMPLING_FIELDS) - flags <= LIMITS.keys()

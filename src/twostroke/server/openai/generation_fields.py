@@ -8,6 +8,7 @@ known, in ``SamplingParams``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import MaxLen
@@ -52,31 +53,6 @@ class StreamOptions(OpenAIFields):
         None,
         description="With include_usage: every chunk carries the usage so far, over all choices.",
     )
-
-
-# Fields of a request that `SamplingParams` has under the same name.
-SAMPLING_FIELDS = (
-    "n",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "max_tokens",
-    "min_tokens",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "allowed_token_ids",
-    "banned_token_ids",
-    "bad_words",
-    "prompt_logprobs",
-    "skip_special_tokens",
-    "include_stop_str_in_output",
-)
 
 
 class GenerationFields(OpenAIFields):
@@ -204,6 +180,14 @@ class GenerationFields(OpenAIFields):
             )
             for i, prompt in enumerate(prompts)
         ]
+
+
+# Fields of a request that `SamplingParams` has under the same name, with the same meaning.
+SAMPLING_FIELDS = tuple(
+    field.name
+    for field in fields(SamplingParams)
+    if field.name in GenerationFields.model_fields and field.name != "logit_bias"  # JSON's keys
+)
 
 
 def _token_biases(biases: Mapping[str, float]) -> dict[int, float]:
