@@ -48,6 +48,8 @@ class GeluKind:
 
 
 class GeluBranch:
+    mixes_tokens = False
+
     def __init__(self, parts: BranchParts) -> None:
         self._norm = parts.norm("mlp_norm")
         self._fc, self._projection = parts.linear("fc"), parts.linear("projection")
@@ -125,6 +127,14 @@ def test_layers_run_one_by_one_where_the_kernels_lack_a_branch(dtype: torch.dtyp
     rows = torch.tensor([1, 3])
     torch.testing.assert_close(forward(model, rows), states[rows])
     assert not torch.equal(states, forward(Decoder(spec, FAMILY, _quiet(spec, dtype), 16)))
+
+
+def test_only_wanted_rows_go_on_after_attention_wherever_it_stands() -> None:
+    spec = gelu_spec()
+    family = DecoderFamily(branches=(GeluKind(), AttentionKind()), layer="h.{}.")
+    model = Decoder(spec, family, tensors(spec, torch.float32), 16)
+    rows = torch.tensor([1, 3])
+    torch.testing.assert_close(forward(model, rows), forward(model)[rows])
 
 
 def _quiet(spec: ModelSpec, dtype: torch.dtype) -> dict[str, Tensor]:

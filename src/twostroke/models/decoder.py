@@ -64,6 +64,8 @@ class Decoder:
         for index, layer in enumerate(spec.each_layer()):
             parts = BranchParts(index, spec.norm_eps, parameters, quantization, kernels, profiler)
             self._layers.append([kind.build(layer, parts) for kind in family.branches_of(layer)])
+        # After it, only the rows that are wanted matter.
+        self._last_mixing = [b for layer in self._layers for b in layer if b.mixes_tokens][-1]
         assert spec.rope is not None  # no layer would have attention
         self._rotary = RotaryTable(spec.rope, head_dim_of(spec), max_length, self.device, kernels)
         if quantization is not None:
@@ -87,9 +89,9 @@ class Decoder:
         Tokens of many requests may be mixed; only ``attention`` knows which belong together.
 
         Args:
-            rows: Which tokens' states are wanted, int64 in rising order, by default all. What the
-                last layer does after its attention is spared for the others: their keys and values
-                are all that is read of them.
+            rows: Which tokens' states are wanted, int64 in rising order, by default all. What
+                comes after the last attention is spared for the others: their keys and values are
+                all that is read of them.
 
         Returns:
             Normed hidden states ``[rows, hidden]``.
@@ -100,10 +102,11 @@ class Decoder:
             if self.compiled_pass is not None and cache is not None:
                 return self._norm(self.compiled_pass(x, positions, cache, rows))
             rotation = self._rotary.rotation(positions)
-            last = self._layers[-1][0]
             for layer in self._layers:
                 for branch in layer:
-                    x = branch(x, rotation, attention, rows if branch is last else None)
+                    x = branch(
+                        x, rotation, attention, rows if branch is self._last_mixing else None
+                    )
             return self._norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -52,6 +52,8 @@ class AttentionKind:
 class AttentionBranch:
     """``x + output(attention(qkv(norm(x))))``, see ``Branch``."""
 
+    mixes_tokens = True
+
     def __init__(self, spec: AttentionSpec, parts: BranchParts) -> None:
         self._index = parts.index
         self._profiler = parts.profiler

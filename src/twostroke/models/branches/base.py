@@ -23,7 +23,12 @@ class Branch(Protocol):
 
     It owns its weights and nothing that lasts between two calls; only ``attention`` knows which
     tokens belong together.
+
+    Attributes:
+        mixes_tokens: Whether a token's result depends on the hidden states of other tokens.
     """
+
+    mixes_tokens: bool
 
     def __call__(
         self, x: Tensor, rotation: Rotation, attention: Attention, rows: Tensor | None

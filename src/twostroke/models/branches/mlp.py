@@ -45,6 +45,8 @@ class MlpKind:
 class MlpBranch:
     """``x + down(activation(gate_up(norm(x))))``, see ``Branch``."""
 
+    mixes_tokens = False
+
     def __init__(self, spec: MlpSpec, parts: BranchParts) -> None:
         self._kernels, self._profiler = parts.kernels, parts.profiler
         self._activation = GATED_ACTIVATIONS[spec.activation]
