@@ -127,9 +127,7 @@ class EngineError(TwostrokeError):
 
 
 class RequestFailedError(EngineError):
-    """The forward pass that carried this request failed; ``__cause__`` holds the original
-    exception.
-    """
+    """The forward pass that carried this request failed; the message says with what."""
 
 
 class NonFiniteLogitsError(EngineError):

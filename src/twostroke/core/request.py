@@ -155,6 +155,12 @@ class Request:
         self.num_charged_tokens = max(end, first_new)
         return max(0, min(end, self.num_prompt_tokens) - first_new)
 
+    def drop_tokens(self, count: int) -> None:
+        """Take back the last ``count`` tokens: they come after the one that ended it."""
+        if count:
+            del self.token_ids[-count:]
+        self.num_computed_tokens = min(self.num_computed_tokens, self.num_tokens)
+
     def take_scores(self, scores: list[PositionLogprobs], start: int) -> list[PositionLogprobs]:
         """Log-probabilities of prompt tokens ``start + 1 ..`` without those delivered before."""
         scores = scores[max(0, self.num_scored_tokens - start) :]

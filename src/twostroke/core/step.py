@@ -157,7 +157,7 @@ class StepPlan(msgspec.Struct):
         self.num_tokens += share.num_tokens
 
     def remove(self, request_id: str, block_ids: list[int]) -> None:
-        """Take back a request's share, if it has one, and the copies into its blocks.
+        """Take back a request's share, if it has one, and what was to fill its blocks.
 
         A request can be preempted in the very step that was to run it.
         """
@@ -166,6 +166,8 @@ class StepPlan(msgspec.Struct):
             self.new_requests.pop(request_id, None)
             targets = set(block_ids)
             self.block_copies = [pair for pair in self.block_copies if pair[1] not in targets]
+            loads = self.block_loads
+            self.block_loads = [load for load in loads if load.request_id != request_id]
 
 
 class StepResult(msgspec.Struct):

@@ -161,10 +161,11 @@ class Engine:
             for observer in self.observers:
                 observer.on_step(step)
         for request in step.ended:
-            del self._live[request.request_id]
+            self._live.pop(request.request_id, None)  # an observer may have ended it once more
 
     def observe_run(self, run: ObservedRun) -> None:
         """Show a run of equal decode steps, which a driver took at once, to the observers."""
+        run.ended_before, self._ended_between_steps = self._ended_between_steps, []
         for observer in self.observers:
             observer.on_run(run)
         for request in run.ended:

@@ -77,12 +77,17 @@ class Intake:
             raise InvalidRequestError(
                 "this engine has no tokenizer; set detokenize=False", param="detokenize"
             )
+        if call.adapter_id:
+            raise InvalidRequestError(
+                f"there is no adapter {call.adapter_id!r}", param="adapter_id", hint="leave it out"
+            )
         checked = self._check(params)
-        check_fits(max_total_tokens, self._info.num_blocks, self._info.block_size)
+        # Drawn even if the request is then refused: what others draw does not depend on the cache.
         seed = self._next_seed() if params.seed is None else params.seed % 2**64
+        check_fits(max_total_tokens, self._info.num_blocks, self._info.block_size)
         return AddRequest(
             request_id=call.request_id,
-            prompt_token_ids=call.prompt_token_ids,
+            prompt_token_ids=list(call.prompt_token_ids),  # the caller may change its own
             params=params,
             other_params=checked.other_params,
             seeds=[seed, *(derive_seed(seed, index) for index in range(1, params.n))],

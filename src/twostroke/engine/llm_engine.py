@@ -138,8 +138,9 @@ class LLMEngine:
         self.loop.close()
         return self._forget_ended(outputs)
 
-    def _stop(self, request: Request) -> None:
-        """A stop string ended a request."""
+    def _stop(self, request: Request, num_dropped: int) -> None:
+        """A stop string ended a request; its last ``num_dropped`` tokens are none of its answer."""
+        request.drop_tokens(num_dropped)
         self.scheduler.finish(request.request_id, FinishReason.STOP, self.clock())
         request.finish_reason = FinishReason.STOP  # its length may have ended it in the same step
 

@@ -25,13 +25,14 @@ class TextWriter:
     """The first observer: fills in the text of outputs, and ends requests at stop strings.
 
     Args:
-        stop_request: Ends a request in the scheduler, because a stop string was found.
+        stop_request: Ends a request in the scheduler, because a stop string was found. Its last
+            tokens, as many as it is told, come after the stop string and are dropped.
     """
 
     def __init__(
         self,
         tokenizer: Tokenizer,
-        stop_request: Callable[[Request], None],
+        stop_request: Callable[[Request, int], None],
         profiler: Profiler = NO_PROFILE,
     ) -> None:
         self._profiler = profiler
@@ -72,31 +73,47 @@ class TextWriter:
                     self._write(sample, output)
 
     def _write(self, sample: _SampleText, output: RequestOutput) -> None:
+        """Token by token: a step may give several, and the first that completes a stop string ends
+        the request."""
         ended = output.finish_reason is not None
-        text = sample.detokenizer.push(self._visible_tokens(sample, output))
-        if ended:
-            text += sample.detokenizer.finish()
-            self._forget(output)
-        may_stop = sample.request.num_output_tokens >= sample.request.params.min_tokens
         failed = output.finish_reason in (FinishReason.ABORT, FinishReason.ERROR)
-        output.text, stop = sample.stops.push(text, may_stop and not failed)
-        if stop is not None:
-            output.finish_reason, output.stop_reason = FinishReason.STOP, stop
-            self._forget(output)
-            self._stop_request(sample.request)
-        elif ended:
+        pieces = self._visible_tokens(sample, output)
+        num_output = sample.request.num_output_tokens - len(output.token_ids)
+        for count, piece in enumerate(pieces, 1):
+            text = sample.detokenizer.push(piece)
+            if ended and count == len(pieces):
+                text += sample.detokenizer.finish()
+            may_stop = num_output + count >= sample.request.params.min_tokens and not failed
+            visible, stop = sample.stops.push(text, may_stop)
+            output.text += visible
+            if stop is not None:
+                self._stop(sample, output, stop, count)
+                return
+        if ended:
             output.text += sample.stops.flush()
+            self._forget(output)
+
+    def _stop(self, sample: _SampleText, output: RequestOutput, stop: str, count: int) -> None:
+        """The first ``count`` tokens of an output complete a stop string."""
+        output.finish_reason, output.stop_reason = FinishReason.STOP, stop
+        num_dropped = max(0, len(output.token_ids) - count)
+        output.token_ids = output.token_ids[:count]
+        if output.logprobs is not None:
+            output.logprobs = output.logprobs[:count]
+        self._forget(output)
+        self._stop_request(sample.request, num_dropped)
 
     def _forget(self, output: RequestOutput) -> None:
         self._samples.pop((output.request_id, output.index), None)
 
     @staticmethod
-    def _visible_tokens(sample: _SampleText, output: RequestOutput) -> list[int]:
-        """The tokens whose text belongs to the answer.
+    def _visible_tokens(sample: _SampleText, output: RequestOutput) -> list[list[int]]:
+        """For each new token, what of it is the answer's text; one empty piece if there is none.
 
         That is all but a token that stopped it, unless the client asked to keep that.
         """
+        pieces = [[token] for token in output.token_ids] or [[]]
         stopped = output.finish_reason is FinishReason.STOP and output.token_ids
         if stopped and not sample.request.params.include_stop_str_in_output:
-            return output.token_ids[:-1]
-        return output.token_ids
+            pieces[-1] = []
+        return pieces

@@ -140,7 +140,9 @@ class ObservedRun:
         requests: All that ran, in the plan's order, as the last step left them.
         decisions: Why waiting requests wait; the same in each step.
         num_waiting: Requests that wait.
-        blocks: Free and cached blocks after each step; those that the last step frees included.
+        blocks: Free and cached blocks after each step, before the last one frees any.
+        ended_before: Requests that ended after the step before these, and not by a step; the engine
+            fills this in.
         stats: The scheduler's state after the last step.
         block_size: Tokens per block.
         token_budget: ``max_num_batched_tokens``.
@@ -262,6 +264,9 @@ def _scheduled_tokens(
     share: ScheduledRequest, request: Request, plan: StepPlan, result: StepResult
 ) -> ScheduledTokens:
     num_new_tokens = len(result.token_ids.get(share.request_id, ()))
+    if num_new_tokens > 1:  # the one that ended it may be followed by others, which it did not get
+        start = share.start + share.num_tokens - len(share.draft_token_ids)
+        num_new_tokens = min(num_new_tokens, request.num_tokens - start)
     num_prompt_tokens = min(share.start + share.num_tokens, request.num_prompt_tokens) - share.start
     is_first = request.first_scheduled_time == plan.time
     return ScheduledTokens(

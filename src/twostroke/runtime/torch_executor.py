@@ -160,10 +160,9 @@ class TorchExecutor:
     def execute(self, plan: StepPlan) -> StepResult:
         """Carry out one step, see ``Executor``. An exception means that the whole pass failed."""
         clock, result = _PhaseClock(), StepResult()
-        if plan.block_loads or plan.block_saves:
-            raise EngineError("this executor has no tier to load blocks from or to save them to")
         self.requests.update(plan)
         self.inputs.release(plan.released)
+        _refuse_what_is_not_implemented(plan)
         self.kv.copy_blocks(plan.block_copies)
         if plan.scheduled:
             with self._profiler.measure(INPUT):
@@ -364,3 +363,13 @@ def _model_id(folder: Path, precision: str) -> str:
         stat = path.stat()
         digest.update(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
     return f"{folder.resolve().name}@{digest.hexdigest()[:16]}"
+
+
+def _refuse_what_is_not_implemented(plan: StepPlan) -> None:
+    """Parts of a plan that this executor would otherwise ignore, and so answer wrongly."""
+    if plan.block_loads or plan.block_saves:
+        raise EngineError("this executor has no tier to load blocks from or to save them to")
+    if any(share.draft_token_ids for share in plan.scheduled.values()):
+        raise EngineError("this executor verifies no drafts")
+    if any(request.adapter_id for request in plan.new_requests.values()):
+        raise EngineError("this executor has no adapters")

@@ -31,7 +31,8 @@ def take_result(
         if request.first_token_time is None:
             request.first_token_time = now
         output = make_output(request, tokens)
-        output.logprobs = result.logprobs.get(request_id)
+        if logprobs := result.logprobs.get(request_id):
+            output.logprobs = logprobs[: len(tokens)]
         if stop:
             output.finish_reason, output.stop_reason = stop.reason, stop.token_id
             # Accepted drafts behind the token that ends it are cut off.

@@ -111,7 +111,7 @@ class Scheduler:
     def resume(self, request_id: str) -> None:
         """Put a request that was set aside back into the queue; harmless if it has ended."""
         if request := self.requests.get(request_id):
-            self._waiting.resume(request)
+            self._waiting.resume(request, self.requests)
 
     def has_work(self) -> bool:
         return bool(self.requests)
@@ -201,6 +201,9 @@ class Scheduler:
         if num_tokens == 0:
             return
         while (change := self.kv.allocate_slots(request, num_tokens)) is None:
+            if num_tokens > num_missing:  # drafts are worth no preemption
+                num_tokens = num_missing
+                continue
             victim = max(self.running.values(), key=self.policy.rank)
             self._preempt(victim, plan, by=request)
             if victim is request:
@@ -242,7 +245,7 @@ class Scheduler:
     def _preempt(self, victim: Request, plan: StepPlan, *, by: Request) -> None:
         """Make a running request wait again, and take it out of the plan."""
         plan.remove(victim.request_id, self.kv.block_ids(victim))
-        self._preemption.preempt(victim, self.kv)
+        self._preemption.preempt(victim, self.kv, plan)
         del self.running[victim.request_id]
         self._order = None
         victim.status = RequestStatus.WAITING

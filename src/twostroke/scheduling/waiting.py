@@ -51,10 +51,11 @@ class WaitingRequests:
         request.status = status
         self._aside[request.request_id] = request
 
-    def resume(self, request: Request) -> None:
+    def resume(self, request: Request, requests: Mapping[str, Request]) -> None:
+        """Let it wait as if it had just come; ``requests`` as in ``add``."""
         if self._aside.pop(request.request_id, None) is not None:
             request.status = RequestStatus.WAITING
-            self._queue.push(request)
+            self.add(request, requests)
 
     def decisions(self) -> list[Decision]:
         """Why the requests outside the queue wait."""
