@@ -10,6 +10,7 @@ from twostroke.core.errors import ErrorMessage, TwostrokeError
 from twostroke.core.step import ScheduledRequest, StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.runtime.request_states import RequestStates
+from twostroke.sampling.request_state import RequestState
 
 VOCAB = 50
 EMPTY = b"empty"
@@ -92,12 +93,15 @@ class FakeExecutor:
     def close(self) -> None:
         self.tables.clear()
 
+    def next_token(self, request: RequestState, token_ids: list[int]) -> int:
+        return next_token(token_ids, request.seed)
+
     def _draw(self, share: ScheduledRequest, result: StepResult) -> None:
         """Draw, accept drafts as far as they equal what is drawn, and guess on."""
         request = self.requests[share.request_id]
         known, tokens = list(request.token_ids), list[int]()
         for draft in [*share.draft_token_ids, None]:
-            tokens.append(next_token(known, request.seed))
+            tokens.append(self.next_token(request, known))
             known.append(tokens[-1])
             if draft != tokens[-1]:
                 break
@@ -107,7 +111,7 @@ class FakeExecutor:
             self.num_accepted += len(tokens) - 1
         drafts: list[int] = []
         for _ in range(self.num_drafts):
-            drafts.append(next_token([*known, *drafts], request.seed))
+            drafts.append(self.next_token(request, [*known, *drafts]))
         if drafts and known[-1] % 3 == 0:
             drafts[known[-1] % len(drafts)] += 1
         if drafts:

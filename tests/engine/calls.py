@@ -16,6 +16,7 @@ from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import GenerationRequest
+from twostroke.sampling.request_state import RequestState
 from twostroke.text.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer(byte_level())
@@ -24,18 +25,14 @@ TOKENIZER = Tokenizer(byte_level())
 class TextExecutor(FakeExecutor):
     """Says given token sequences, one per request id, whatever the prompt."""
 
-    def __init__(self, says: dict[str, list[int]]) -> None:
-        super().__init__()
+    def __init__(self, says: dict[str, list[int]], num_drafts: int = 0) -> None:
+        super().__init__(num_drafts=num_drafts)
         self.info = replace(self.info, vocab_size=TOKENIZER.vocab_size, eos_token_ids=frozenset())
         self.says = says
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        result = super().execute(plan)
-        for request_id in result.token_ids:
-            result.token_ids[request_id] = [
-                self.says[request_id][self.requests[request_id].num_output_tokens]
-            ]
-        return result
+    def next_token(self, request: RequestState, token_ids: list[int]) -> int:
+        says, position = self.says[request.request_id], len(token_ids) - request.num_prompt_tokens
+        return says[position] if position < len(says) else 0
 
 
 class NanExecutor(FakeExecutor):

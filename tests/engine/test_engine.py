@@ -14,6 +14,7 @@ from tests.fakes import FakeExecutor, failed_with, next_token
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import (
     EngineDeadError,
+    ErrorMessage,
     InsufficientMemoryError,
     InvalidRequestError,
     NonFiniteLogitsError,
@@ -59,6 +60,49 @@ def test_no_stop_string_before_min_tokens() -> None:
     text, last = say("stop it. stop", stop="stop", min_tokens=tokens - 1)
     assert text == "stop it. "
     assert last.finish_reason is FinishReason.STOP
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"stop": "three"},
+        {"stop": "three", "include_stop_str_in_output": True},
+        {"stop": ["e f", "one"], "min_tokens": 4},
+        {"stop": "four", "min_tokens": 15},
+        {"stop": "nothing"},
+        {"stop": "r", "stop_token_ids": [TOKENIZER.encode("u", add_special_tokens=False)[0]]},
+    ],
+)
+def test_several_tokens_a_step_end_where_single_ones_would(params: dict[str, Any]) -> None:
+    """Tokens behind a stop string are in no output, no count and no later step."""
+    answers = []
+    for num_drafts in (0, 5):
+        says = TOKENIZER.encode("one two three four", add_special_tokens=False)
+        engine = LLMEngine(TextExecutor({"a": says}, num_drafts), TOKENIZER)
+        engine.submit(call("a", detokenize=True, max_tokens=len(says), **params))
+        outputs = finish(engine)["a"]
+        ends = outputs[-1].finish_reason, outputs[-1].stop_reason
+        tokens = [token for output in outputs for token in output.token_ids]
+        generated = engine.metrics.registry.get_sample_value(
+            "vllm:generation_tokens_total",
+            {"engine": "0", "model_name": engine.config.model.model},
+        )
+        answers.append(("".join(output.text for output in outputs), tokens, ends, generated))
+        assert generated == len(tokens)
+        shares = [share for event in engine.recorder.events() for share in event.scheduled]
+        assert sum(share.num_new_tokens for share in shares) == len(tokens)
+    assert answers[0] == answers[1]
+
+
+def test_what_may_be_wrong_is_not_cached() -> None:
+    """An engine that ends a request with an error drops its blocks; a client's abort keeps them."""
+    for error, found in ((None, 4), (ErrorMessage.of(EngineDeadError("x")), 0)):
+        engine = LLMEngine(FakeExecutor())
+        engine.submit(call("a", [1, 2, 3, 4, 5]))
+        engine.step()
+        engine.abort("a", error)
+        engine.submit(call("b", [1, 2, 3, 4, 5]))
+        assert finish(engine)["b"][-1].num_cached_tokens == found
 
 
 def test_stop_token_is_left_out_of_the_text_unless_asked_for() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.engine.calls import TOKENIZER, TextExecutor, call, finish
 from tests.fakes import VOCAB, FakeExecutor
+from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.errors import (
     InvalidRequestError,
     RequestTooLargeError,
@@ -30,6 +32,7 @@ from twostroke.text.tokenizer import Tokenizer
         (call("x", [1] * 100, max_tokens=29), RequestTooLargeError, "max_tokens"),
         (call("x", stop_token_ids=[VOCAB]), InvalidRequestError, "stop_token_ids"),
         (call("x", detokenize=True), InvalidRequestError, "detokenize"),
+        (replace(call("x"), adapter_id="french"), InvalidRequestError, "adapter_id"),
     ],
 )
 def test_bad_requests_are_refused_before_anything_is_queued(
@@ -112,3 +115,23 @@ def test_without_max_tokens_an_answer_may_fill_context_or_cache() -> None:
     engine.submit(call("a", max_tokens=None))
     tokens = sum(len(output.token_ids) for output in finish(engine)["a"])
     assert tokens == 32 - 3
+
+
+def test_a_prompt_is_copied() -> None:
+    """What the caller does to its list after validation reaches no request."""
+    engine, prompt = LLMEngine(FakeExecutor()), [1, 2, 3]
+    message = engine.prepare(call("a", prompt))
+    prompt.append(VOCAB)
+    assert message.prompt_token_ids == [1, 2, 3]
+
+
+def test_a_refusal_for_the_caches_size_changes_no_later_seed() -> None:
+    """The same calls draw the same tokens, however large the cache is."""
+    seeds = []
+    for num_blocks in (4, 64):
+        config = EngineConfig(model=ModelOptions(seed=3))
+        engine = LLMEngine(FakeExecutor(num_blocks), config=config)
+        with suppress(RequestTooLargeError):
+            engine.prepare(call("large", [1] * 30))
+        seeds.append(engine.prepare(call("small")).seeds)
+    assert seeds[0] == seeds[1]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tests.fakes import VOCAB
 from tests.scheduling.harness import BLOCK, Harness, expected_output, make_request
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.request import FinishReason, RequestStatus
@@ -77,3 +80,46 @@ def test_a_load_that_fails_lets_its_request_compute() -> None:
     harness.scheduler.update(plan, StepResult(failed_loads=["a", "unknown"]), harness.now)
     harness.run()
     assert request.output_token_ids == expected_output(request, [1, 2, 3])
+
+
+def test_drafts_preempt_nothing() -> None:
+    """Where known tokens fit and drafts do not, the drafts are left out."""
+    preemptions = []
+    for num_drafts in (0, 8):
+        harness = Harness(num_blocks=6, num_drafts=num_drafts)
+        for name in "ab":
+            harness.scheduler.add(make_request(name, [ord(name), 2, 3], 2 * BLOCK))
+        harness.run()
+        preemptions.append(harness.scheduler.num_preemptions)
+    assert preemptions == [0, 0]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_stop_token_among_accepted_drafts_ends_the_request(seed: int) -> None:
+    """The tokens behind it are nowhere: not in the output, not in blocks that others find."""
+    for caching in (True, False):
+        outputs = []
+        for num_drafts in (0, 7):
+            config = SchedulerConfig(max_num_batched_tokens=16)
+            harness = Harness(config, num_blocks=12, caching=caching, num_drafts=num_drafts)
+            requests = [make_request(name, [seed, 2, 3], 30, seed=seed) for name in "abc"]
+            for request in requests:
+                request.stop_token_ids = frozenset(range(seed % 7, VOCAB, 9))
+                harness.scheduler.add(request)
+            harness.run()
+            outputs.append([request.token_ids for request in requests])
+        assert outputs[0] == outputs[1]
+
+
+def test_a_sample_that_resumes_still_waits_for_its_leaders_prompt() -> None:
+    harness = Harness(SchedulerConfig(max_num_batched_tokens=4))
+    leader = make_request("a", list(range(10)), 2)
+    sample = make_request("b", list(range(10)), 2, leader=leader)
+    harness.scheduler.add(leader)
+    harness.scheduler.add(sample)
+    harness.scheduler.set_aside("b", RequestStatus.LOADING)
+    harness.scheduler.resume("b")
+    harness.step()
+    assert Reason.SHARES_PROMPT in harness.reasons()
+    harness.run()
+    assert sample.num_cached_tokens == 9
