@@ -45,8 +45,11 @@ def shown(command: str) -> str:
     return re.sub(f"{quoted}|{bare}", ".../", command)
 
 
-def environment(command: str, others: float | None) -> dict[str, Any]:
-    """Where and with what numbers were made; ``others`` as ``OtherPrograms.share`` gives it."""
+def environment(command: str, others_share: float | None) -> dict[str, Any]:
+    """Where and with what numbers were made.
+
+    ``others_share`` is what ``OtherPrograms.share`` gives.
+    """
     import torch
 
     return {
@@ -57,7 +60,7 @@ def environment(command: str, others: float | None) -> dict[str, Any]:
         "cores": (
             len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         ),
-        "others_cpu_share": others,
+        "others_cpu_share": others_share,
         "threads": torch.get_num_threads(),
         "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "default"),
         "torch": torch.__version__,

@@ -1,6 +1,6 @@
 """Steps and throughput, beside another tree's.
 
-    python -m benchmarks.hot_path MODEL --other ../main/src
+    python -m benchmarks.hot_path MODEL --other OTHER/src
 
 The engine alone (``bench offline``: median step of prompts and of decoding, by batch size), then
 output tokens per second over HTTP (``bench serve`` of this tree against the server of either, 256

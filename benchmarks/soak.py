@@ -61,7 +61,7 @@ class Check:
     """One thing that must hold at the end."""
 
     name: str
-    found: str
+    measured: str
     asked: str
     held: bool
 
@@ -255,7 +255,7 @@ def table(run: Run, checks: Sequence[Check]) -> str:
         "| | found | asked | |",
         "|---|---|---|---|",
         *(
-            f"| {c.name} | {c.found} | {c.asked} | {'held' if c.held else 'MISSED'} |"
+            f"| {c.name} | {c.measured} | {c.asked} | {'held' if c.held else 'MISSED'} |"
             for c in checks
         ),
     ]

@@ -99,10 +99,10 @@ class FakeExecutor:
     def _draw(self, share: ScheduledRequest, result: StepResult) -> None:
         """Draw, accept drafts as far as they equal what is drawn, and guess on."""
         request = self.requests[share.request_id]
-        known, tokens = list(request.token_ids), list[int]()
+        token_ids, tokens = list(request.token_ids), list[int]()
         for draft in [*share.draft_token_ids, None]:
-            tokens.append(self.next_token(request, known))
-            known.append(tokens[-1])
+            tokens.append(self.next_token(request, token_ids))
+            token_ids.append(tokens[-1])
             if draft != tokens[-1]:
                 break
         result.token_ids[share.request_id] = tokens
@@ -111,9 +111,9 @@ class FakeExecutor:
             self.num_accepted += len(tokens) - 1
         drafts: list[int] = []
         for _ in range(self.num_drafts):
-            drafts.append(self.next_token(request, [*known, *drafts]))
-        if drafts and known[-1] % 3 == 0:
-            drafts[known[-1] % len(drafts)] += 1
+            drafts.append(self.next_token(request, [*token_ids, *drafts]))
+        if drafts and token_ids[-1] % 3 == 0:
+            drafts[token_ids[-1] % len(drafts)] += 1
         if drafts:
             result.draft_token_ids[share.request_id] = drafts
 
@@ -133,9 +133,9 @@ class FakeExecutor:
             self.slots[self._slot(share.request_id, share.start + offset)] = previous
 
     def _check(self, share: ScheduledRequest) -> None:
-        known = self.requests[share.request_id].token_ids[: share.start]
+        computed = self.requests[share.request_id].token_ids[: share.start]
         expected = b""
-        for position, token in enumerate([*known, *self.requests.input_tokens(share)]):
+        for position, token in enumerate([*computed, *self.requests.input_tokens(share)]):
             expected = chain(expected, token)
             actual = self.slots[self._slot(share.request_id, position)]
             assert actual == expected, (

@@ -65,11 +65,11 @@ class StepDriver:
         self._released = []
         for request_id, count in counts.items():
             request, blocks = self.requests[request_id], self.blocks[request_id]
-            known, start = len(blocks), request.num_computed_tokens
+            num_sent_blocks, start = len(blocks), request.num_computed_tokens
             needed = -(-(start + count) // self.executor.info.block_size)
-            blocks += [self._free.pop() for _ in range(needed - known)]
+            blocks += [self._free.pop() for _ in range(needed - num_sent_blocks)]
             if request_id not in self._sent:
-                known = 0
+                num_sent_blocks = 0
                 plan.new_requests[request_id] = NewRequest.of(request)
                 request.num_sent_tokens = request.num_tokens
                 self._sent.add(request_id)
@@ -82,8 +82,8 @@ class StepDriver:
                     count,
                     start + count == request.num_tokens,
                     len(blocks),
-                    known,
-                    blocks[known:],
+                    num_sent_blocks,
+                    blocks[num_sent_blocks:],
                     new_tokens,
                 )
             )

@@ -48,7 +48,7 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
             ]
             seconds["engine without cache"].append(median(whole))
     ratios = [slow / fast for slow, fast in zip(seconds["naive"], seconds["cached"], strict=True)]
-    own = [
+    kernel_ratios = [
         slow / fast
         for slow, fast in zip(seconds["engine without cache"], seconds["cached"], strict=True)
     ]
@@ -57,8 +57,8 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
         claim=f"KV cache against none at {load.context:,} tokens, time per token",
         measured=(
             f"{spread(ratios)}: {milliseconds(median(seconds['cached']))} against"
-            f" {milliseconds(median(seconds['naive']))}; {spread(own)} against the engine's own"
-            " kernels recomputing the context"
+            f" {milliseconds(median(seconds['naive']))}; {spread(kernel_ratios)} against"
+            " the engine's own kernels recomputing the context"
             f" ({milliseconds(median(seconds['engine without cache']))})"
         ),
         conditions=(
@@ -66,7 +66,11 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
             " naive reference (runtime/reference.py: no cache, logits of all positions), greedy,"
             f" {bench.name}; median of {bench.rounds} rounds"
         ),
-        figures={"ratio": ratios, "ratio_to_own_kernels": own, "seconds_per_token": seconds},
+        figures={
+            "ratio": ratios,
+            "ratio_to_own_kernels": kernel_ratios,
+            "seconds_per_token": seconds,
+        },
     )
 
 

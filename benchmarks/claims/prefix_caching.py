@@ -21,13 +21,13 @@ from twostroke.engine.llm_engine import LLMEngine
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     shared: int = 2000
-    own: int = 48
+    unshared: int = 48
     requests: int = 6
 
 
 def measure(bench: Workbench, load: Workload | None = None) -> Claim:
     load = load or Workload()
-    budget = load.shared + load.own
+    budget = load.shared + load.unshared
     variants = {
         "on": {"enable_prefix_caching": True, "max_num_batched_tokens": budget},
         "off": {"enable_prefix_caching": False, "max_num_batched_tokens": budget},
@@ -51,7 +51,7 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
             f"{milliseconds(median(first['on']))} against {milliseconds(median(first['off']))}"
         ),
         conditions=(
-            f"{load.own} tokens of its own after the shared ones, one request at a time,"
+            f"{load.unshared} tokens of its own after the shared ones, one request at a time,"
             f" {load.requests} of them after the first, whole prompt in one step, greedy,"
             f" {bench.name}; median of {bench.rounds} rounds, each with its own system prompt"
         ),
@@ -63,7 +63,7 @@ def _times(engine: LLMEngine, seed: int, load: Workload) -> list[float]:
     """TTFT of the first request with a new system prompt, then of those after it."""
     rng = random.Random(seed)
     shared = random_prompt(rng, engine, load.shared)
-    prompts = [shared + random_prompt(rng, engine, load.own) for _ in range(1 + load.requests)]
+    prompts = [shared + random_prompt(rng, engine, load.unshared) for _ in range(1 + load.requests)]
     return [
         time_to_first_token(engine, greedy(f"{seed}-{i}", prompt, 1))
         for i, prompt in enumerate(prompts)

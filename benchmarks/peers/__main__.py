@@ -21,7 +21,7 @@ from typing import Any
 import cyclopts
 
 from benchmarks.environment import OtherPrograms, environment, environment_text
-from benchmarks.peers.report import Found, figures, tables
+from benchmarks.peers.report import FiguresByConcurrency, figures, tables
 from benchmarks.peers.systems import Round, System, Worker, own_systems, running
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -123,7 +123,12 @@ def _measure(
 
 
 def _write(
-    measured: Found, where: dict[str, Any], about: dict[str, Any], model: str, what: str, path: Path
+    measured: FiguresByConcurrency,
+    where: dict[str, Any],
+    about: dict[str, Any],
+    model: str,
+    what: str,
+    path: Path,
 ) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {

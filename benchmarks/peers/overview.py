@@ -21,7 +21,15 @@ import cyclopts
 from benchmarks.http_throughput import VLLM as VLLM_OVER_HTTP
 from benchmarks.http_throughput import peer_speed
 from benchmarks.memory import TARGET as MEMORY
-from benchmarks.peers.report import TARGETS, Comparison, Figures, Found, Target, number, verdict
+from benchmarks.peers.report import (
+    TARGETS,
+    Comparison,
+    Figures,
+    FiguresByConcurrency,
+    Target,
+    number,
+    verdict,
+)
 
 RESULTS = Path(__file__).parents[1] / "results"
 OVER_HTTP = 2.5  # times vLLM's output tokens a second
@@ -34,19 +42,19 @@ class Record:
 
     name: str
     model: str
-    found: Found
+    figures: FiguresByConcurrency
 
     @classmethod
     def read(cls, path: Path) -> Record:
         data = json.loads(path.read_text())
-        found = {
+        figures = {
             int(count): {
                 name: Figures(**{**one, "rounds": tuple(one["rounds"])})
                 for name, one in systems.items()
             }
             for count, systems in data["figures"].items()
         }
-        return cls(path.stem, data["model"], found)
+        return cls(path.stem, data["model"], figures)
 
 
 def main(results: Path = RESULTS) -> None:
@@ -92,16 +100,17 @@ def row(target: Target, records: Sequence[Record]) -> str:
         return f"{start} | | | {target.asked} | {NOT_MEASURED} | |"
     one, record = (min if target.higher else max)(comparisons, key=lambda each: each[0].ratio)
     named = target.peers[0]
-    there = any(named in each.found.get(target.concurrency, {}) for _, each in comparisons)
+    there = any(named in each.figures.get(target.concurrency, {}) for _, each in comparisons)
     judged = verdict(one.met) + ("" if there else f"; {named} {NOT_MEASURED}")
     return (
-        f"{start} {number(one.own)} | {one.peer}: {number(one.theirs)} | {one.ratio:.2f} |"
+        f"{start} {number(one.value)} | {one.peer}: {number(one.peer_value)} |"
+        f" {one.ratio:.2f} |"
         f" {target.asked} | {judged} | [{record.name}]({record.name}.md) |"
     )
 
 
 def _compared(target: Target, record: Record) -> Iterator[Comparison]:
-    one = target.compare(record.found)
+    one = target.compare(record.figures)
     if one is not None:
         yield one
 

@@ -61,21 +61,21 @@ def _of_round(one: Round) -> tuple[float, float, float, float]:
     )
 
 
-Found = Mapping[int, Mapping[str, Figures]]  # by concurrency, by system
+FiguresByConcurrency = Mapping[int, Mapping[str, Figures]]  # and in each, by system
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One figure of twostroke beside the best of the peers that ran in the same rounds."""
 
-    own: float
+    value: float
     peer: str
-    theirs: float
+    peer_value: float
     met: bool
 
     @property
     def ratio(self) -> float:
-        return self.own / self.theirs
+        return self.value / self.peer_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,7 @@ class Target:
 
     Attributes:
         figure: Of ``Figures``; throughput is to be high, everything else low.
+        system: Twostroke, in the format in question.
         peers: Those in question; the first is the one that was best when the target was set.
         reach: Ratio of twostroke's figure to the best peer's, or twostroke's figure itself.
         absolute: ``reach`` is the figure itself.
@@ -92,7 +93,7 @@ class Target:
     measure: str
     concurrency: int
     figure: str
-    own: str
+    system: str
     peers: tuple[str, ...]
     reach: float
     model: str = "350m"
@@ -107,19 +108,19 @@ class Target:
         """As tables show it: ``<= 0.95``, ``<= 1.2 ms``."""
         return f"{'>=' if self.higher else '<='} {self.reach:g}{' ms' if self.absolute else ''}"
 
-    def compare(self, found: Found) -> Comparison | None:
+    def compare(self, measured: FiguresByConcurrency) -> Comparison | None:
         """Nothing if a side was not measured."""
         here = {
             name: asdict(values)[self.figure]
-            for name, values in found.get(self.concurrency, {}).items()
+            for name, values in measured.get(self.concurrency, {}).items()
         }
         peers = {name: here[name] for name in self.peers if name in here}
-        if self.own not in here or not peers:
+        if self.system not in here or not peers:
             return None
         best = (max if self.higher else min)(peers, key=lambda name: peers[name])
-        judged = here[self.own] if self.absolute else here[self.own] / peers[best]
+        judged = here[self.system] if self.absolute else here[self.system] / peers[best]
         met = judged >= self.reach if self.higher else judged <= self.reach
-        return Comparison(here[self.own], best, peers[best], met)
+        return Comparison(here[self.system], best, peers[best], met)
 
 
 LLAMA, VLLM, TRANSFORMERS = "llama.cpp bf16", "vLLM bf16", "transformers bf16"
@@ -159,16 +160,17 @@ TARGETS = (
 )
 
 
-def tables(model: str, found: Found) -> str:
+def tables(model: str, measured: FiguresByConcurrency) -> str:
     """Markdown: what is asked on this model, then everything."""
     lines = [
         "| measure | twostroke | best peer | ratio | asked | |",
         "|---|---:|---:|---:|---:|---|",
     ]
     for target in TARGETS:
-        if target.model == model and (one := target.compare(found)) is not None:
+        if target.model == model and (one := target.compare(measured)) is not None:
             lines.append(
-                f"| {target.measure} | {number(one.own)} | {one.peer}: {number(one.theirs)} |"
+                f"| {target.measure} | {number(one.value)} | {one.peer}:"
+                f" {number(one.peer_value)} |"
                 f" {one.ratio:.2f} | {target.asked} | {verdict(one.met)} |"
             )
     lines += [
@@ -179,7 +181,7 @@ def tables(model: str, found: Found) -> str:
         ),
     ]
     lines += ["|---:|---|---:|---:|---:|---:|---:|"]
-    for concurrency, systems in found.items():
+    for concurrency, systems in measured.items():
         for name, f in systems.items():
             same = "" if f.agreement is None else f"{f.agreement:.0%}"
             lines.append(

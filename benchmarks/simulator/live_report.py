@@ -67,8 +67,8 @@ class Case:
         return Pair(mean([figure(run) for run in self.live]), figure(self.simulated))
 
     def apart(self, figure: Figure) -> float:
-        found = [figure(run) for run in self.live]
-        return max(found) / min(found) - 1
+        values = [figure(run) for run in self.live]
+        return max(values) / min(values) - 1
 
 
 def mean(values: Sequence[float]) -> float:
@@ -134,18 +134,18 @@ def compare(kept: Mapping[str, Any]) -> list[Case]:
 def report(cases: Sequence[Case], kept: Mapping[str, Any], plots: Sequence[str]) -> str:
     repeats = max(len(case.live) for case in cases)
     pairs = [case.pair(figure) for case in cases for figure, _, _ in JUDGED.values()]
-    taken = [
+    cpu_shares = [
         (model, measured.get("others_cpu_share")) for model, measured in kept["models"].items()
     ]
-    others = (
-        ", ".join(f"{share:.0%} ({model})" for model, share in taken if share is not None)
+    others_share = (
+        ", ".join(f"{share:.0%} ({model})" for model, share in cpu_shares if share is not None)
         or "an unknown share"
     )
     made = "\n".join(
         fill(f"- {model}: {_made(measured)}", 99, subsequent_indent="  ", break_on_hyphens=False)
         for model, measured in kept["models"].items()
     )
-    introduction = INTRODUCTION.format(made=made, repeats=repeats, others=others)
+    introduction = INTRODUCTION.format(made=made, repeats=repeats, others=others_share)
     lines = [introduction, "## Results", ""]
     lines += [
         "| what | figures | median error | target | | P95 error | target | |",

@@ -38,7 +38,7 @@ class LiveRun:
 
     Attributes:
         steps: Numbers of its first step and of the one after its last.
-        others: Share of the CPU time that other programs took.
+        others_share: Share of the CPU time that other programs took.
         slower: Seconds that the same arithmetic took on average, over those of the calibration's
             usual speed.
         memory: The same for a copy.
@@ -48,7 +48,7 @@ class LiveRun:
 
     results: list[RequestResult]
     steps: tuple[int, int]
-    others: float
+    others_share: float
     slower: float
     memory: float
     looks: Sequence[float]
@@ -62,13 +62,13 @@ class LiveRun:
     @property
     def disturbed(self) -> float:
         """How far the machine was from what is allowed, 1: all of it."""
-        return max(self.apart, self.others / QUIET)
+        return max(self.apart, self.others_share / QUIET)
 
     def state(self) -> dict[str, Any]:
         """What a report says of it."""
         return {
             "disturbed": round(self.disturbed, 2),
-            "others": round(self.others, 3),
+            "others": round(self.others_share, 3),
             "slower": round(self.slower, 3),
             "memory": round(self.memory, 3),
             "attempts": self.attempts,
@@ -92,17 +92,17 @@ def watched_run(
             in a calibration.
     """
     first = _next_step(engine)
-    before, others = _speed(probe), OtherPrograms()
+    before, other_programs = _speed(probe), OtherPrograms()
     player = LivePlayer(
         engine, workload, seed, probe.flops, time.sleep if let_sleep else probe.keep_busy
     )
     results = player.run()
-    share, after = others.share() or 0.0, _speed(probe)
+    others_share, after = other_programs.share() or 0.0, _speed(probe)
     looks = [calibrated.flops / flops for flops in (before.flops, *player.seen, after.flops)]
     return LiveRun(
         results,
         (first, _next_step(engine)),
-        others=share,
+        others_share=others_share,
         slower=sum(looks) / len(looks),
         memory=(calibrated.bandwidth / before.bandwidth + calibrated.bandwidth / after.bandwidth)
         / 2,

@@ -6,10 +6,10 @@ seconds each, and it decodes O times, at d seconds a step; both are steps of the
 ``(T - TTFT) / (O - 1)``.
 
 TTFT depends on how clients start and bunch, which the data does not tell. In the first of w rounds
-all prompts come at once; later, one finds ``own - 1`` others before or beside it, no more than
-share a step: ``TTFT = d + start + x ((C + 1) / 2 / w + (1 - 1 / w) min(own, group + 1))``. A stack
-that prefills before it decodes keeps its clients in step, and every round is like the first: ``TTFT
-= d + start + x (C + group) / 2``.
+all prompts come at once; later, one finds ``bunch - 1`` others before or beside it, no more than
+share a step: ``TTFT = d + start + x ((C + 1) / 2 / w + (1 - 1 / w) min(bunch, group + 1))``. A
+stack that prefills before it decodes keeps its clients in step, and every round is like the first:
+``TTFT = d + start + x (C + group) / 2``.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ HOST_SPACE: Space = {
 FACTOR_SPACE: Space = {"decode": (1.0, 0.8, 1.3, 0.03), "prefill": (1.05, 0.7, 1.6, 0.04)}
 ARRIVAL_SPACE: Space = {
     "start": (0.02, 1e-4, 0.2, 0.4),
-    "own": (2.0, 0.5, 6.0, 0.2),
+    "bunch": (2.0, 0.5, 6.0, 0.2),
     "rounds": (8.0, 2.0, 30.0, 0.3),
 }
 # What a stack's coefficient must gain in mean error to leave that of all stacks by a factor of e.
@@ -99,7 +99,7 @@ class Stack:
     decode: float = 1.0
     prefill: float = 1.0
     start: float = 0.02
-    own: float = 2.0
+    bunch: float = 2.0
     rounds: float = 8.0
 
 
@@ -176,7 +176,7 @@ class Closed:
                 - decode
             )
             ahead = (running + 1) / 2 / stack.rounds + (1 - 1 / stack.rounds) * min(
-                stack.own, group + 1
+                stack.bunch, group + 1
             )
         whole = running * prefill + row.output * decode
         ttft = decode + stack.start + prefill * min(ahead, running)

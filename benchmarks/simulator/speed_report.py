@@ -55,20 +55,20 @@ one go. Both give the same reports, byte for byte."""
 
 def measure() -> dict[str, Any]:
     """Everything anew; minutes of a quiet machine."""
-    found: dict[str, Any] = {"loop_seconds": speed.loop_seconds(), "speed": {}, "repeated": {}}
+    measured: dict[str, Any] = {"loop_seconds": speed.loop_seconds(), "speed": {}, "repeated": {}}
     for name, scenario in speed.scenarios().items():
-        found["speed"][name] = {
+        measured["speed"][name] = {
             "stepping": speed.measure(scenario, jump=False),
             "jumping": speed.measure(scenario, jump=True),
         }
-        print(f"{name}: {found['speed'][name]}", file=sys.stderr)
-    found["repeated"] = {name: digests(flags) for name, flags in REPEATED.items()}
-    return found
+        print(f"{name}: {measured['speed'][name]}", file=sys.stderr)
+    measured["repeated"] = {name: digests(flags) for name, flags in REPEATED.items()}
+    return measured
 
 
 def digests(flags: Sequence[str], requests: int = 200) -> list[str]:
     """SHA-256 of a report's files, from processes of other hash seeds; the last one steps."""
-    found = []
+    hashes = []
     with TemporaryDirectory() as folder:
         for number, mode in enumerate(("--jump", "--jump", "--no-jump")):
             paths = [Path(folder) / f"{number}.{kind}" for kind in ("json", "csv", "html")]
@@ -91,8 +91,8 @@ def digests(flags: Sequence[str], requests: int = 200) -> list[str]:
                 stdout=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONHASHSEED": str(number + 1)},
             )
-            found.append(hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest())
-    return found
+            hashes.append(hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest())
+    return hashes
 
 
 def update(folder: Path | None, environment: str) -> Path | None:
@@ -145,16 +145,16 @@ def _speed(folder: str, kept: Mapping[str, Any]) -> list[str]:
         f"| workload | steps | stepping | {STEPPING:,} | jumping | {JUMPING:,} |",
         "|---|---|---|---|---|---|",
     ]
-    for name, found in kept["speed"].items():
-        rates = found["stepping"]["per_second"], found["jumping"]["per_second"]
+    for name, modes in kept["speed"].items():
+        rates = modes["stepping"]["per_second"], modes["jumping"]["per_second"]
         cells = (
             f"{rate:,.0f} | {_verdict(rate >= goal)}"
             for rate, goal in zip(rates, (STEPPING, JUMPING))
         )
-        lines.append(f"| {name} | {found['jumping']['steps']:,} | {' | '.join(cells)} |")
-    for name, found in kept["speed"].items():
+        lines.append(f"| {name} | {modes['jumping']['steps']:,} | {' | '.join(cells)} |")
+    for name, modes in kept["speed"].items():
         if name.startswith("mooncake"):
-            seconds = found["jumping"]["seconds"]
+            seconds = modes["jumping"]["seconds"]
             verdict = _verdict(seconds <= MOONCAKE_SECONDS)
             lines += [
                 "",
@@ -169,10 +169,10 @@ def _speed(folder: str, kept: Mapping[str, Any]) -> list[str]:
 def _repeated(folder: str, kept: Mapping[str, Any]) -> list[str]:
     lines = ["", f"## Same seed, same report, {folder}/{NAME}", ""]
     lines += ["| setting | JSON, CSV and HTML of three processes | |", "|---|---|---|"]
-    for name, found in kept["repeated"].items():
-        same = len(set(found)) == 1
+    for name, hashes in kept["repeated"].items():
+        same = len(set(hashes)) == 1
         lines.append(
-            f"| {name} | {', '.join(dict.fromkeys(digest[:16] for digest in found))} |"
+            f"| {name} | {', '.join(dict.fromkeys(digest[:16] for digest in hashes))} |"
             f" {_verdict(same)} |"
         )
     return [
@@ -198,8 +198,8 @@ def draw(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         ("stepping", STEPPING, "tab:blue"),
         ("jumping", JUMPING, "tab:orange"),
     ):
-        for number, (name, found) in enumerate(records.items()):
-            each = [one[mode] for one in found.values()]
+        for number, (name, workloads) in enumerate(records.items()):
+            each = [one[mode] for one in workloads.values()]
             steps = [one["steps"] / one["requests"] for one in each]
             rates, label = [one["per_second"] for one in each], f"{mode}, {name}"
             axes.plot(steps, rates, "ox+v"[number % 4], color=colour, label=label)

@@ -42,8 +42,9 @@ own, a closed form with three numbers fitted for how clients bunch
 (`benchmarks/simulator/serving.py`): TPOT 7.9 % off in the mean, TTFT 13.8 % in the median. Through
 `simulate`, in a closed loop, the same servers are 11.5 % (TPOT) and 27.9 % (TTFT) off. On servers
 never seen, the interval that should hold 80 % of the measurements holds 42 %. These three figures
-come from a review; no script in the tree repeats them yet. Until that is mended, take the larger
-errors for what `twostroke simulate` gives for a whole server, and the interval as too narrow.
+were taken once, outside the tree; no script in it repeats them yet. Until that is mended, take the
+larger errors for what `twostroke simulate` gives for a whole server, and the interval as too
+narrow.
 """
 NOTES = """## How to read it
 

@@ -60,8 +60,9 @@ def load_engine(
 
 
 def make_speed_probe(device: str) -> SpeedProbe:
-    """A probe of how fast ``--device`` is just now. It computes with the threads of this process's
-    engine.
+    """A probe of how fast ``--device`` is just now.
+
+    It computes with the threads of this process's engine.
     """
     _let_idle_threads_sleep()
     from twostroke.runtime.device import resolve_device
@@ -79,9 +80,9 @@ def _load_tokenizer(folder: Path, seconds: dict[str, float]) -> Tokenizer:
 
 
 def _let_idle_threads_sleep() -> None:
-    """Set before torch loads OpenMP, unless the user has: its threads spin between operators by
-    default.
+    """Let OpenMP's idle threads sleep, unless the user has set what they do.
 
+    This must happen before torch loads OpenMP. By default its threads spin between operators.
     Where anything else wants the core of a spinning thread (here: the event loop, and the client),
     every operator then waits for the operating system to give it back. Figures in docs/lab.
     """

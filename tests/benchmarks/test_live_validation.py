@@ -98,8 +98,8 @@ def test_looks_cost_no_request_anything() -> None:
 def test_which_runs_count_depends_on_the_machine_alone() -> None:
     """The first undisturbed run; if the machine never settles, all of them."""
 
-    def made(slower: float, others: float = 0.0) -> LiveRun:
-        return LiveRun([], (0, 1), others, slower, 1.0, [slower])
+    def made(slower: float, others_share: float = 0.0) -> LiveRun:
+        return LiveRun([], (0, 1), others_share, slower, 1.0, [slower])
 
     runs = [made(1.5), made(0.95), made(1.0)]
     counted = counted_runs(lambda attempt: runs[attempt], held=True)
@@ -114,7 +114,7 @@ def test_which_runs_count_depends_on_the_machine_alone() -> None:
     counted = counted_runs(lambda attempt: runs[attempt], held=True, wanted=2)
     # Disturbed ones do not outvote it.
     assert [(run.slower, run.attempts) for run in counted] == [(0.95, 6)]
-    runs = [made(1.5), made(1.2), made(1.0, others=0.5)]
+    runs = [made(1.5), made(1.2), made(1.0, others_share=0.5)]
     counted = counted_runs(lambda attempt: runs[attempt], held=True)
     assert [(run.slower, run.attempts) for run in counted] == [(1.5, 3), (1.2, 3), (1.0, 3)]
 

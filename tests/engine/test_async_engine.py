@@ -98,7 +98,7 @@ async def test_aborting_while_reading_ends_the_stream(engine: AsyncEngine) -> No
     assert 1 <= count < 100
 
 
-async def test_who_listens_late_gets_all_and_in_order(engine: AsyncEngine) -> None:
+async def test_a_late_listener_gets_all_and_in_order(engine: AsyncEngine) -> None:
     """None of it, amid it, or all of it may have come."""
     expected = [output.token_ids async for output in engine.submit(call("read", max_tokens=50))]
     for come in (0, 5, 50):
@@ -117,7 +117,7 @@ async def test_who_listens_late_gets_all_and_in_order(engine: AsyncEngine) -> No
 
 @pytest.mark.parametrize("failure", [ValueError, Panic])
 @pytest.mark.parametrize("early", [False, True])
-async def test_a_listener_that_fails_hurts_nobody_else(
+async def test_a_listener_that_fails_hurts_no_other_stream(
     engine: AsyncEngine, failure: type[BaseException], early: bool
 ) -> None:
     """All of a step's outputs come in one call, and a listener that fails has others behind it."""
@@ -178,7 +178,7 @@ async def test_bad_request_raises_at_once_and_the_id_stays_free(engine: AsyncEng
     stream.abort()
 
 
-async def test_draining_and_closing_at_once_leaves_nobody_waiting() -> None:
+async def test_draining_and_closing_at_once_leaves_no_stream_waiting() -> None:
     """What was aborted in the last moment gets its last output before the thread ends."""
     engine = AsyncEngine(LLMEngine(SlowExecutor()))
     stream = engine.submit(call("a", max_tokens=100))
@@ -282,10 +282,10 @@ def test_streams_of_a_closed_event_loop_leave() -> None:
         engine.close()
 
 
-async def test_what_is_no_exception_ends_the_engine_for_everybody(
+async def test_what_is_no_exception_ends_the_engine(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that run and those that come hear of it; no stream waits for a thread that is gone."""
+    """Running and later requests fail with it; no stream waits for a thread that is gone."""
 
     def panic(plan: StepPlan) -> StepResult:
         raise Panic("panicked")

@@ -143,7 +143,7 @@ def test_a_failing_request_fails_alone_and_its_slots_are_zeroed(broken_folder: P
 
 
 def test_what_lies_beyond_the_window_fails_its_request_too(tmp_path: Path) -> None:
-    """No token is sampled from it, but others would find it in the prefix cache."""
+    """No token is sampled from it, but other requests would find it in the prefix cache."""
     raw = tiny_config("mistral", sliding_window=3, hidden_size=64, torch_dtype="bfloat16")
     tensors = {name: tensor.bfloat16() for name, tensor in random_tensors(raw, std=0.1).items()}
     tensors["model.embed_tokens.weight"][BROKEN_TOKEN] = torch.nan

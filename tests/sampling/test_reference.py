@@ -1,4 +1,4 @@
-"""The fast sampler against the naive reference, and against itself in other company."""
+"""The fast sampler against the naive reference, and against itself beside other rows."""
 
 from __future__ import annotations
 

@@ -161,8 +161,9 @@ def test_weights_are_those_of_the_configuration() -> None:
 
 
 def test_idling_saves_up_no_credit() -> None:
-    """Who comes back after a long time is served alternately with who was there, not until it has
-    caught up.
+    """A tenant that comes back after a long time takes turns with the one that was there.
+
+    It is not served alone until it has caught up.
     """
     harness, meter = Harness(SchedulerConfig(policy="fair", max_num_seqs=1)), Meter()
     for number in range(40):

@@ -284,7 +284,7 @@ def test_prompt_logprobs_compute_every_token() -> None:
 
 
 def test_a_prompt_that_is_scored_goes_in_small_chunks() -> None:
-    """Its logits would hold up the steps of others; once they are known it runs as any other."""
+    """Its logits would hold up other requests; once they are known it runs as any other."""
     harness = Harness(SchedulerConfig(max_num_batched_tokens=1000), num_blocks=400)
     plain, scored = (
         make_request(name, [number] * 600) for number, name in enumerate(("plain", "scored"))

@@ -87,18 +87,18 @@ def test_a_tenant_that_displaces_repeatedly_must_have_forgone_the_cost() -> None
     )
     for number in range(2):
         harness.scheduler.add(make_request(f"a{number}", [number + 1] * 60, 60, tenant="a"))
-    number, displaced, hog_tokens = 0, [], 0
+    number, displaced, heavy_tokens = 0, [], 0
     while harness.scheduler.requests.keys() & {"a0", "a1"}:
         if not any(name[0] == "b" for name in harness.scheduler.requests):
             harness.scheduler.add(make_request(f"b{number}", [3], 1, tenant="b"))
             number += 1
         before = {name: r.num_computed_tokens for name, r in harness.scheduler.running.items()}
         harness.step()
-        hog_tokens += sum(
+        heavy_tokens += sum(
             i.num_tokens for name, i in harness.last.scheduled.items() if name[0] == "a"
         )
         displaced += [
             before[d.request_id] for d in harness.last.decisions if d.reason.value == "preempted"
         ]
     assert displaced
-    assert sum(displaced) <= hog_tokens / 2 + max(displaced)
+    assert sum(displaced) <= heavy_tokens / 2 + max(displaced)

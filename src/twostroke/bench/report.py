@@ -85,8 +85,9 @@ def print_profile(result: OfflineResult, stream: TextIO) -> None:
 
 
 def offline_report(result: OfflineResult, setting: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything, for a file: the setting, the metrics (step times in ms), and each step
-    (seconds).
+    """Everything that a file holds of a run.
+
+    These are the setting, the metrics (step times in ms), and each step (seconds).
     """
     report: dict[str, Any] = {
         **setting,
@@ -115,8 +116,8 @@ def _steps(result: OfflineResult) -> dict[str, list[float]]:
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
     """Names left, numbers right."""
     table = Table(box=box.SIMPLE_HEAD, show_header=any(header), pad_edge=False)
-    for at, name in enumerate(header):
-        table.add_column(name, justify="right" if at else "left")
+    for column, name in enumerate(header):
+        table.add_column(name, justify="right" if column else "left")
     for row in rows:
         table.add_row(*row)
     Console(file=stream).print(table)
@@ -131,8 +132,9 @@ def describe_failures(records: Sequence[RequestRecord]) -> list[str]:
 def serve_report(
     metrics: ServeMetrics, records: Sequence[RequestRecord], setting: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Everything, for a file: the setting, the metrics (latencies in ms), and each request
-    (seconds).
+    """Everything that a file holds of a run.
+
+    These are the setting, the metrics (latencies in ms), and each request (seconds).
     """
     report: dict[str, Any] = {
         **setting,

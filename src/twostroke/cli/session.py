@@ -38,8 +38,9 @@ class Session(Protocol):
         """The pieces of what follows ``prompt``."""
 
     def surplus(self, messages: Sequence[Message], fields: Mapping[str, Any]) -> int:
-        """How many of the oldest turns must go before ``chat`` has room for an answer; 0 if only
-        trying can tell.
+        """How many of the oldest turns must go before ``chat`` has room for an answer.
+
+        The number is 0 if only trying can tell.
 
         Raises:
             RequestTooLargeError: Without any turn, the system prompt and the last message are too

@@ -1,3 +1,4 @@
-"""Values that every part shares: requests, plans, results, parameters, configuration, errors. No
-behaviour.
+"""Values that every part shares, without behaviour.
+
+These are requests, plans, results, parameters, configuration and errors.
 """

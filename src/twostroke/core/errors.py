@@ -28,8 +28,9 @@ class ConfigError(TwostrokeError):
 
 
 class ModelLoadError(TwostrokeError):
-    """A checkpoint cannot be loaded: missing file, unknown architecture, wrong shape, unreadable
-    tensor.
+    """A checkpoint cannot be loaded.
+
+    A file is missing, the architecture is unknown, or a tensor is unreadable or of wrong shape.
     """
 
 
@@ -50,10 +51,10 @@ class InvalidRequestError(TwostrokeError):
 
 
 class RequestTooLargeError(InvalidRequestError):
-    """A request can never fit: ``needed`` tokens exceed the ``available`` ones (context length or
-    KV cache).
+    """A request can never fit: ``needed`` tokens exceed the ``available`` ones.
 
-    Of a text that is refused before it is encoded, both are characters.
+    What is exceeded is the context length or the KV cache. Of a text that is refused before it is
+    encoded, both numbers are characters.
     """
 
     def __init__(

@@ -16,8 +16,9 @@ class TokenLogprob(NamedTuple):
 
 @dataclass(slots=True)
 class PositionLogprobs:
-    """Log-probabilities at one position: of the token that is there, and of the likeliest ones in
-    falling order.
+    """Log-probabilities at one position.
+
+    They are those of the token that is there, and of the likeliest ones in falling order.
     """
 
     chosen: TokenLogprob

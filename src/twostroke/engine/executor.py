@@ -43,10 +43,13 @@ class ExecutorInfo:
 class Executor(Protocol):
     """Runs one step.
 
-    ``execute`` takes in what is new in the plan (see ``StepPlan``), carries out its block copies,
-    runs one forward pass over all scheduled tokens, and samples one token for each request whose
-    last known token was in the pass. Plans come in order, and none may be left out: each says only
-    what changed since the one before.
+    ``execute`` takes in what is new in the plan (see ``StepPlan``). It reads the blocks to be saved
+    before it writes any, carries out the block copies, and begins the block loads. Then it runs one
+    forward pass over all scheduled tokens, drafts included. For each request whose last known token
+    was in the pass it draws the next token, and one more for each draft that is accepted. The
+    result names the requests whose loads have arrived or will not, and it may carry drafts for the
+    next step. Plans come in order, and none may be left out: each says only what changed since the
+    one before.
 
     The executor owns the KV tensors and a state for each request that holds blocks. It does not
     change the plan, which is valid until the next one is made. The result is the caller's.

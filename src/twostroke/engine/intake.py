@@ -27,8 +27,10 @@ class _CheckedParams(NamedTuple):
 
 
 class Intake:
-    """Turns calls into messages for an engine. Needs only what the engine says of itself, so it may
-    run on another thread than the engine, or in another process.
+    """Turns calls into messages for an engine.
+
+    It needs only what the engine says of itself, so it may run on another thread than the engine,
+    or in another process.
 
     Args:
         info: The engine's model and KV cache.

@@ -104,9 +104,9 @@ def _text_model(
     return raw, model_type
 
 
-def _unknown(stated: object, what: str, known: Sequence[str]) -> ModelLoadError:
+def _unknown(stated: object, what: str, names: Sequence[str]) -> ModelLoadError:
     return ModelLoadError(
-        f"unknown architecture: model_type is {short(stated)}", hint=f"{what}: {', '.join(known)}"
+        f"unknown architecture: model_type is {short(stated)}", hint=f"{what}: {', '.join(names)}"
     )
 
 

@@ -22,8 +22,9 @@ Record = dict[str, Any]
 
 
 def chrome_trace(events: Iterable[StepEvent]) -> dict[str, Any]:
-    """The trace as plain values; ``traceEvents`` holds the names of tracks, then all else in order
-    of time.
+    """The trace as plain values.
+
+    ``traceEvents`` holds the names of tracks, then all else in order of time.
     """
     trace = _Trace()
     for event in events:

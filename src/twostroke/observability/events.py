@@ -66,8 +66,9 @@ class ScheduledTokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreemptedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that lost its blocks; ``by`` names the one that needed them (``None``: it yielded
-    to all others).
+    """A request that lost its blocks.
+
+    ``by`` names the one that needed them (``None``: it yielded to all others).
     """
 
     request_id: str
@@ -75,8 +76,9 @@ class PreemptedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldBackRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that got fewer tokens than it lacks, or none; ``behind`` more wait behind it for
-    the same reason.
+    """A request that got fewer tokens than it lacks, or none.
+
+    ``behind`` more wait behind it for the same reason.
     """
 
     request_id: str
@@ -91,8 +93,9 @@ class FinishedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LabelledRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What its client calls a request that runs for the first time: ``user``, ``prompt_cache_key``
-    ...
+    """What its client calls a request that runs for the first time.
+
+    Among the labels are ``user`` and ``prompt_cache_key``.
     """
 
     request_id: str
@@ -100,8 +103,9 @@ class LabelledRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One step. Times are seconds on the engine's clock; a written event has no undefined fields,
-    only ``None``.
+    """One step, its times in seconds on the engine's clock.
+
+    A written event has no undefined fields, only ``None``.
 
     Attributes:
         step: Number of the step, from the plan.

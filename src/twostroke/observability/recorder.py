@@ -87,8 +87,9 @@ class Recorder:
 
 
 def read_jsonl(path: str | Path) -> Iterator[StepEvent]:
-    """The events of a recorded file, one by one. Unfinished lines (the writer was killed) are left
-    out.
+    """The events of a recorded file, one by one.
+
+    Unfinished lines (the writer was killed) are left out.
 
     Raises:
         ConfigError: If the file cannot be read, or a line is no step event.

@@ -18,8 +18,9 @@ MANY_TOKENS = 256
 
 
 def apply_masks(logits: Tensor, requests: Sequence[RequestState]) -> None:
-    """Set to -inf, in place, what a row may not draw: by allowed and banned tokens, bad words and
-    ``min_tokens``.
+    """Set to -inf, in place, what a row may not draw.
+
+    That follows from allowed and banned tokens, bad words and ``min_tokens``.
 
     Args:
         logits: float32 [rows, vocab].
@@ -43,8 +44,9 @@ def apply_masks(logits: Tensor, requests: Sequence[RequestState]) -> None:
 
 
 def apply_logit_bias(logits: Tensor, requests: Sequence[RequestState]) -> None:
-    """Add each request's ``logit_bias`` to its row of ``logits`` (float32 [rows, vocab]) in
-    place.
+    """Add each request's ``logit_bias`` to its row of ``logits``, in place.
+
+    ``logits`` are float32 [rows, vocab].
     """
     biased = Pairs(logits.shape[1])
     for row, request in enumerate(requests):
@@ -55,8 +57,9 @@ def apply_logit_bias(logits: Tensor, requests: Sequence[RequestState]) -> None:
 
 
 def nothing_left(request: RequestState) -> TwostrokeError:
-    """The error for a row in which every token has the logit -inf: what masked them, and what to
-    change.
+    """The error for a row in which every token has the logit -inf.
+
+    It says what masked them, and what to change.
     """
     params = request.params
     active = [

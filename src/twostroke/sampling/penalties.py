@@ -28,8 +28,9 @@ def apply_penalties(logits: Tensor, requests: Sequence[RequestState]) -> None:
 
 
 def _apply_repetition(logits: Tensor, requests: Sequence[RequestState]) -> None:
-    """Keskar et al. 2019 (CTRL), section 4.1, with the multiplication for negative logits that all
-    engines use.
+    """The repetition penalty of Keskar et al. 2019 (CTRL), section 4.1.
+
+    Negative logits are multiplied, as in all engines.
     """
     seen = Pairs(logits.shape[1])
     for row, request in enumerate(requests):
@@ -43,8 +44,9 @@ def _apply_repetition(logits: Tensor, requests: Sequence[RequestState]) -> None:
 
 
 def _apply_presence_and_frequency(logits: Tensor, requests: Sequence[RequestState]) -> None:
-    """OpenAI's definition: ``logit -= presence * (count > 0) + frequency * count`` over the output
-    alone.
+    """OpenAI's definition, over the output alone.
+
+    It is ``logit -= presence * (count > 0) + frequency * count``.
     """
     presence, frequency = Pairs(logits.shape[1]), Pairs(logits.shape[1])
     counted = Pairs(logits.shape[1])

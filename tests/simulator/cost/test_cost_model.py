@@ -255,7 +255,7 @@ def test_a_cpu_is_slower_just_after_a_prompt() -> None:
     assert make(configs.LLAMA_8B).efficiencies.host.settle == 0
 
 
-def test_a_cpu_that_nobody_used_is_slower_at_first() -> None:
+def test_an_idle_cpu_is_slower_at_first() -> None:
     """By the same seconds whatever the prompt's length: weights and code come from memory once."""
     cost = make(configs.LLAMA_8B, "cpu")
     for shape in (prefill((20, 0)), prefill((700, 512)), decode(1, 40)):

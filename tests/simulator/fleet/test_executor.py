@@ -20,10 +20,10 @@ from twostroke.simulator.jumping.decode_curve import Bound, DecodeCurve, RunTime
 from twostroke.simulator.results.columns import to_columns
 
 
-def share(known: int, start: int, num_tokens: int) -> ScheduledRequest:
+def share(num_known: int, start: int, num_tokens: int) -> ScheduledRequest:
     """A request's share, where so many of its tokens are known."""
-    name = f"{known}-{start}-{num_tokens}"
-    return ScheduledRequest(name, start, num_tokens, start + num_tokens == known)
+    name = f"{num_known}-{start}-{num_tokens}"
+    return ScheduledRequest(name, start, num_tokens, start + num_tokens == num_known)
 
 
 def plan_of(*shares: ScheduledRequest, num_prompt_tokens: int = 10) -> StepPlan:
@@ -129,7 +129,7 @@ def _contexts(context: int, requests: int, run: RunTimes) -> list[int]:
 
 def test_steps_after_one_that_prefills_are_told_apart_while_it_matters() -> None:
     executor = make_executor(settling=2)
-    found = []
+    distances = []
     for settled, item in (
         (True, share(10, 0, 10)),
         (False, share(11, 10, 1)),
@@ -140,16 +140,16 @@ def test_steps_after_one_that_prefills_are_told_apart_while_it_matters() -> None
     ):
         assert executor.settled is settled
         executor.execute(plan_of(item))
-        found.append(executor.last_shape.since_prefill)
-    assert found == [0, 1, 2, 0, 0, 1]
+        distances.append(executor.last_shape.since_prefill)
+    assert distances == [0, 1, 2, 0, 0, 1]
 
 
-def test_a_step_before_which_nobody_was_there_is_told_apart() -> None:
+def test_a_step_after_idling_is_told_apart() -> None:
     """Whether it prefills or not, and once only: the step after it follows at once, as do those
     after a run.
     """
     executor = make_executor(waking=True)
-    found = []
+    after_idle = []
     for pause, item in (
         (0.0, share(10, 0, 10)),
         (0.5, share(11, 10, 1)),
@@ -159,8 +159,8 @@ def test_a_step_before_which_nobody_was_there_is_told_apart() -> None:
         executor.clock.advance_to(executor.clock() + pause)
         assert executor.settled is not (pause > 0)
         executor.execute(plan_of(item))
-        found.append(executor.last_shape.after_idle)
-    assert found == [False, True, False, True]
+        after_idle.append(executor.last_shape.after_idle)
+    assert after_idle == [False, True, False, True]
     executor.clock.advance_to(executor.decode_run(1, 11, 5, 1e9).times[-1])
     assert executor.settled
     executor.clock.advance(0.1)

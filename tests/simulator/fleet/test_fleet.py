@@ -1,4 +1,4 @@
-"""Who gets which request, and in which order everything happens."""
+"""Which replica gets which request, and in which order everything happens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_routers_spread_equal_requests_evenly(router: RouterName) -> None:
 
 
 def test_least_loaded_sees_who_is_busy_at_the_moment_of_arrival() -> None:
-    """A step that is under way at the arrival counts whom it ends as still there."""
+    """A step that is under way at the arrival counts the requests that it ends as still there."""
     workload = specs((0.0, 8, 100), (0.001, 8, 1), (0.002, 8, 1), (5.0, 8, 1))
     placed = [
         request.replica
@@ -41,7 +41,7 @@ def test_affinity_follows_the_prefix_until_its_replica_is_overloaded() -> None:
     assert result.prefix_hits > 0
 
 
-def test_a_short_common_beginning_ties_nobody_to_a_replica() -> None:
+def test_a_short_common_beginning_ties_no_request_to_a_replica() -> None:
     """A system prompt that all share must not gather new sessions where the last one went."""
     requests = [
         RequestSpec(number, 0.0001 * number, 100, 200, ((-1, 20), (number, 300)))

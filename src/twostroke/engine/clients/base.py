@@ -90,6 +90,7 @@ class EngineClient(Protocol):
         """Prometheus exposition text and its content type."""
 
     async def drain(self, timeout: float) -> None:
-        """Take no new work, let the running requests finish for ``timeout`` seconds, then abort the
-        rest.
+        """Take no new work, and end what runs.
+
+        Running requests may finish for ``timeout`` seconds; then the rest is aborted.
         """

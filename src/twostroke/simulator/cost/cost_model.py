@@ -1,4 +1,6 @@
-"""How long a step takes: the seam that the simulated executor asks, and the roofline behind it.
+"""The roofline: how long a step takes, from data sheets or measured tables.
+
+It is the ``CostModel`` (``cost/estimate.py``) that the simulated executor asks.
 
 A step is the sum over its kernels of compute and memory time (``gemm``, ``attention_cost``), their
 starts, communication, and the host's share. What depends on the number of tokens alone is computed

@@ -1,5 +1,6 @@
-"""Speculative decoding, as far as tokens go: how many drafts are accepted. What drafting takes, the
-cost model knows.
+"""Speculative decoding, as far as tokens go: how many drafts are accepted.
+
+How long drafting takes is up to the cost model.
 
 A step drafts ``k`` tokens for each decoding request, verifies them in one pass, and keeps the
 drafts up to the first that is refused, and one token more (Leviathan et al., 2023). With each draft

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 
 class VirtualClock:
-    """Seconds since the simulation began. It can stand in for the engine's ``clock``: calling it
-    reads ``now``.
+    """Seconds since the simulation began.
+
+    It can stand in for the engine's ``clock``: calling it reads ``now``.
     """
 
     def __init__(self) -> None:

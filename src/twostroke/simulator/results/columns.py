@@ -17,8 +17,9 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """One entry per step, replica after replica; names as in ``StepLog``. ``first`` is where each
-    replica begins.
+    """One entry per step, replica after replica; names as in ``StepLog``.
+
+    ``first`` is where each replica begins.
     """
 
     start: Numbers
