@@ -1,8 +1,9 @@
-# Two commands do everything: `make serve` and `make test`. Both make .venv first, if it is not there.
+# Two commands do everything: `make serve` and `make test`. Both make .venv first if need be.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-KERNELS := hatch_build.py $(wildcard src/twostroke/kernels/cpp/*.?pp src/twostroke/kernels/cpp/*/*.?pp)
+CPP := src/twostroke/kernels/cpp
+KERNELS := hatch_build.py $(wildcard $(CPP)/*.?pp $(CPP)/*/*.?pp)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PORT ?= 8000
 MODEL ?= pilot
@@ -29,13 +30,13 @@ format: $(VENV)/.installed-dev ## Mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-train: $(VENV)/.installed-dev ## Train pilot and pilot-draft anew (about an hour on 2 cores), then measure both
+train: $(VENV)/.installed-dev ## Train pilot and pilot-draft anew (an hour on 2 cores), measure both
 	sh training/train.sh
 
 claims: $(VENV)/.installed-dev ## Measure what the README claims
 	$(BIN)/python -m benchmarks.claims
 
-soak: $(VENV)/.installed-dev ## Treat a server badly for 20 minutes and see whether it stays as it was
+soak: $(VENV)/.installed-dev ## Treat a server badly for 20 minutes; it must stay as it was
 	$(BIN)/python -m benchmarks.soak
 
 clean: ## Remove .venv and caches
@@ -43,8 +44,12 @@ clean: ## Remove .venv and caches
 
 # A stamp, not bin/python: a venv that was left half-made would look finished.
 $(VENV)/.made:
-	@$(PYTHON) -c 'import sys; sys.exit("error: twostroke needs Python 3.11 or newer, this is " + sys.version.split()[0] + "\n\nhint: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); printf 'error: cannot make %s\n\nhint: on Debian or Ubuntu, install python3-venv\n' $(VENV) >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; version = sys.version.split()[0]; sys.exit( \
+	    "error: twostroke needs Python 3.11 or newer, this is " + version + \
+	    "\n\nhint: make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); printf \
+	    'error: cannot make %s\n\nhint: on Debian or Ubuntu, install python3-venv\n' \
+	    $(VENV) >&2; exit 1; }
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt $(KERNELS)

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 from statistics import fmean, pstdev
 from typing import Any
 
 import pytest
 
 from twostroke.bench.options import ServeBenchOptions, WorkloadOptions
-from twostroke.bench.workload import (
-    SHAREGPT_INPUT,
-    SHAREGPT_OUTPUT,
-    make_warmups,
-    make_workload,
-    words,
-)
+from twostroke.bench.workload import make_warmups, make_workload, words
 from twostroke.core.errors import ConfigError
 
 
@@ -65,19 +58,6 @@ def test_gaps_have_the_asked_mean_and_spread(burstiness: float) -> None:
     assert fmean(gaps) == pytest.approx(0.5, rel=0.1)
     # The coefficient of variation of a gamma distribution is 1 / sqrt(shape).
     assert pstdev(gaps) / fmean(gaps) == pytest.approx(burstiness**-0.5, rel=0.1)
-
-
-def test_sharegpt_like_lengths_have_the_published_means() -> None:
-    """Figure 11a of the PagedAttention paper (arXiv:2309.06180).
-
-    161.31 tokens in and 337.99 out.
-    """
-    random = Random(0)
-    for length, mean in ((SHAREGPT_INPUT, 161.31), (SHAREGPT_OUTPUT, 337.99)):
-        drawn = sorted(length.draw(random) for _ in range(40_000))
-        assert fmean(drawn) == pytest.approx(mean, rel=0.02)
-        assert drawn[0] >= 1 and drawn[-1] == length.longest == 1024
-        assert drawn[20_000] < 0.8 * mean  # half of them are much shorter: the tail is long
 
 
 def test_sharegpt_like_workload() -> None:

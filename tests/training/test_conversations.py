@@ -8,8 +8,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from training.bank import Bank, load_bank, phrasing_key
-from training.conversations import MIX, ConversationBuilder
+from training.conversations import ConversationBuilder
 from training.data import LONGEST_STUB, BatchSource, Encoder
+from training.stages import MIX
 from training.teacher import Teacher
 from training.tokenizer import MODEL_MAX_LENGTH
 from twostroke.model_spec.model_files import resolve_model

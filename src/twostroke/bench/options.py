@@ -8,19 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from twostroke.core.errors import ConfigError
+from twostroke.core.flag_values import require
 from twostroke.observability.latency import TARGETS
 
 DatasetName = Literal["random", "sharegpt-like", "trace"]
 Backend = Literal["openai", "openai-chat"]
-
-
-def require(condition: bool, flag: str, value: object, allowed: str) -> None:
-    """Raise ``ConfigError`` for a flag whose value is not allowed."""
-    if not condition:
-        raise ConfigError(
-            f"{flag} must be {allowed}, got {value!r}",
-            hint=f"give {flag} {allowed}, or leave it out",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

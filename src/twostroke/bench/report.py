@@ -8,14 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from twostroke.bench.metrics import RequestRecord, ServeMetrics
 from twostroke.bench.offline import OfflineResult
 from twostroke.observability.latency import LATENCIES, Distribution, latency_fields, latency_rows
 from twostroke.observability.profile import COMPONENTS
+from twostroke.observability.tables import print_table
 
 # Kinds of failures that are told apart on the terminal; the JSON has them all.
 MAX_ERRORS = 5
@@ -111,16 +108,6 @@ def offline_report(result: OfflineResult, setting: Mapping[str, Any]) -> dict[st
 def _steps(result: OfflineResult) -> dict[str, list[float]]:
     every = result.prefill_steps + result.decode_steps
     return {"step": every, "prefill step": result.prefill_steps, "decode step": result.decode_steps}
-
-
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO) -> None:
-    """Names left, numbers right."""
-    table = Table(box=box.SIMPLE_HEAD, show_header=any(header), pad_edge=False)
-    for column, name in enumerate(header):
-        table.add_column(name, justify="right" if column else "left")
-    for row in rows:
-        table.add_row(*row)
-    Console(file=stream).print(table)
 
 
 def describe_failures(records: Sequence[RequestRecord]) -> list[str]:

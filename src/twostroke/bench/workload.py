@@ -5,17 +5,16 @@ A function of the seed alone.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from random import Random
-from statistics import NormalDist
 
 from twostroke.bench.options import WorkloadOptions
 from twostroke.core.errors import ConfigError
+from twostroke.workloads.csv_trace import read_trace
+from twostroke.workloads.lengths import SHAREGPT_INPUT, SHAREGPT_OUTPUT
 
 # Ids below are special tokens or padding in many vocabularies.
 FIRST_TOKEN = 10
@@ -27,48 +26,6 @@ COMMON_WORDS = (
     " long little very after words called just where most know"
 )
 WORDS = tuple(COMMON_WORDS.split())
-TRACE_COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
-
-
-@dataclass(frozen=True, slots=True)
-class LognormalLength:
-    """Long-tailed lengths from 1 to ``longest``, cut there; ``mean`` is that before the cut."""
-
-    mean: float
-    sigma: float
-    longest: int
-    mu: float = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "mu", math.log(self.mean) - self.sigma**2 / 2)
-
-    @classmethod
-    def with_mean_after_cut(cls, mean: float, sigma: float, longest: int) -> LognormalLength:
-        """Lengths whose mean is ``mean`` with the cut; found by bisection."""
-        low, high = mean, mean * 1000
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (
-                (middle, high)
-                if cls(middle, sigma, longest).mean_after_cut() < mean
-                else (low, middle)
-            )
-        return cls(low, sigma, longest)
-
-    def mean_after_cut(self) -> float:
-        """Mean of min(X, longest), X lognormal: what is below the cut, the cut for the rest."""
-        normal, cut = NormalDist(), (math.log(self.longest) - self.mu) / self.sigma
-        return self.mean * normal.cdf(cut - self.sigma) + self.longest * (1 - normal.cdf(cut))
-
-    def draw(self, random: Random) -> int:
-        length = round(random.lognormvariate(self.mu, self.sigma))
-        return self.longest if length > self.longest else length or 1
-
-
-# Means of ShareGPT: Kwon et al., PagedAttention, SOSP 2023 (arXiv:2309.06180), figure 11a. Spread
-# and ends are ours.
-SHAREGPT_INPUT = LognormalLength.with_mean_after_cut(161.31, 1.2, 1024)
-SHAREGPT_OUTPUT = LognormalLength.with_mean_after_cut(337.99, 0.9, 1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,48 +74,6 @@ def draw_prompt(random: Random, length: int, vocab_size: int) -> list[int]:
 def words(prompt: Sequence[int]) -> str:
     """A word for each token id, for routes that take text: one token in most vocabularies."""
     return " ".join(WORDS[token % len(WORDS)] for token in prompt)
-
-
-def read_trace(path: Path) -> Iterator[tuple[float, int, int]]:
-    """Arrival in seconds, prompt length and output length of each row of a CSV file with a header.
-
-    Raises:
-        ConfigError: The file cannot be read, lacks a column, or holds what is no number.
-    """
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.reader(file)
-            header = next(reader, [])
-            if missing := [name for name in TRACE_COLUMNS if name not in header]:
-                raise ConfigError(
-                    f"{path} has no column {missing[0]}",
-                    hint=f"it needs {', '.join(TRACE_COLUMNS)}",
-                )
-            places = [header.index(name) for name in TRACE_COLUMNS]
-            for row in reader:
-                if row:
-                    yield _trace_row(
-                        path,
-                        reader.line_num,
-                        [row[column] if column < len(row) else "" for column in places],
-                    )
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(
-            f"cannot read the trace {path}: {error}", hint="give another --trace-path"
-        ) from error
-
-
-def _trace_row(path: Path, line: int, row: list[str]) -> tuple[float, int, int]:
-    arrived_at, prefill, decode = row
-    try:
-        arrival, lengths = float(arrived_at), (int(prefill), int(decode))
-        if not math.isfinite(arrival) or min(lengths) < 1:
-            raise ValueError("times are finite, lengths at least 1")
-    except ValueError as error:
-        raise ConfigError(
-            f"{path}, line {line}: {error}", hint="mend or remove the line"
-        ) from error
-    return arrival, *lengths
 
 
 def _draw_lengths(options: WorkloadOptions, random: Random) -> tuple[int, int]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twostroke.batch.lines import Key, Line
     from twostroke.batch.results import ResultsFile
     from twostroke.batch.runner import BatchRunner
-    from twostroke.server.server_state import OwnedEngine
+    from twostroke.server.state.server_state import OwnedEngine
 
 EXIT_FAILURES = 1
 # Seconds for which a server that is busy or away is asked again; one in this process is not away.

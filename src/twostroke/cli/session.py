@@ -20,7 +20,7 @@ from twostroke.core.errors import (
 if TYPE_CHECKING:
     import httpx
 
-    from twostroke.server.server_state import OwnedEngine
+    from twostroke.server.state.server_state import OwnedEngine
 
 Message = Mapping[str, str]
 

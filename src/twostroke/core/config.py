@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from twostroke.core.byte_sizes import parse_size
 from twostroke.core.errors import ConfigError
+from twostroke.core.flag_values import require
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 PolicyName = Literal["fcfs", "priority", "fair"]
@@ -22,14 +23,6 @@ GenerationConfigSource = Literal["auto", "vllm"]
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _require(condition: bool, flag: str, value: object, allowed: str) -> None:
-    if not condition:
-        raise ConfigError(
-            f"{flag} must be {allowed}, got {value!r}",
-            hint=f"give {flag} {allowed}, or leave it out",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,17 +56,17 @@ class ModelOptions:
     """
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             isinstance(self.model, str) and bool(self.model),
             "--model",
             self.model,
             "a model name or folder",
         )
-        _require(isinstance(self.device, str), "--device", self.device, "auto, cpu, cuda or cuda:N")
+        require(isinstance(self.device, str), "--device", self.device, "auto, cpu, cuda or cuda:N")
         ok = self.revision is None or isinstance(self.revision, str)
-        _require(ok, "--revision", self.revision, "a branch, tag or commit")
-        _require(self.seed is None or type(self.seed) is int, "--seed", self.seed, "an integer")
-        _require(
+        require(ok, "--revision", self.revision, "a branch, tag or commit")
+        require(self.seed is None or type(self.seed) is int, "--seed", self.seed, "an integer")
+        require(
             self.dtype in get_args(Dtype),
             "--dtype",
             self.dtype,
@@ -81,14 +74,14 @@ class ModelOptions:
         )
         formats = get_args(Quantization)
         ok = self.quantization is None or self.quantization in formats
-        _require(ok, "--quantization", self.quantization, "one of " + ", ".join(formats))
+        require(ok, "--quantization", self.quantization, "one of " + ", ".join(formats))
         sources = get_args(GenerationConfigSource)
         ok = self.generation_config in sources
-        _require(ok, "--generation-config", self.generation_config, "one of " + ", ".join(sources))
+        require(ok, "--generation-config", self.generation_config, "one of " + ", ".join(sources))
         ok = self.max_model_len is None or (
             _is_count(self.max_model_len) and self.max_model_len > 1
         )
-        _require(
+        require(
             ok,
             "--max-model-len",
             self.max_model_len,
@@ -114,7 +107,7 @@ class CacheConfig:
     """Keep the blocks of finished requests and reuse them for equal prefixes."""
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             _is_count(self.block_size) and self.block_size <= 1024,
             "--block-size",
             self.block_size,
@@ -128,12 +121,12 @@ class CacheConfig:
                     f"--kv-cache-memory: {error}", hint="write it as 512MiB or 2GiB"
                 ) from error
         ok = self.kv_cache_memory is None or _is_count(self.kv_cache_memory)
-        _require(ok, "--kv-cache-memory", self.kv_cache_memory, "a positive size")
+        require(ok, "--kv-cache-memory", self.kv_cache_memory, "a positive size")
         ok = isinstance(self.enable_prefix_caching, bool)
-        _require(ok, "--enable-prefix-caching", self.enable_prefix_caching, "true or false")
+        require(ok, "--enable-prefix-caching", self.enable_prefix_caching, "true or false")
         for name in ("gpu_memory_utilization", "cpu_memory_utilization"):
             value = getattr(self, name)
-            _require(
+            require(
                 isinstance(value, (int, float)) and 0 < value <= 1,
                 "--" + name.replace("_", "-"),
                 value,
@@ -164,21 +157,21 @@ class SchedulerConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs"):
-            _require(
+            require(
                 _is_count(getattr(self, name)),
                 "--" + name.replace("_", "-"),
                 getattr(self, name),
                 "1 or more",
             )
         ok = self.max_prefill_chunk is None or _is_count(self.max_prefill_chunk)
-        _require(ok, "--max-prefill-chunk", self.max_prefill_chunk, "1 or more")
+        require(ok, "--max-prefill-chunk", self.max_prefill_chunk, "1 or more")
         policies = get_args(PolicyName)
-        _require(self.policy in policies, "--policy", self.policy, "one of " + ", ".join(policies))
+        require(self.policy in policies, "--policy", self.policy, "one of " + ", ".join(policies))
         for name in ("fair_input_weight", "fair_output_weight"):
             value = getattr(self, name)
             ok = isinstance(value, (int, float)) and 0 < value < 1e6
-            _require(ok, "--" + name.replace("_", "-"), value, "above 0 and below 1000000")
-        _require(
+            require(ok, "--" + name.replace("_", "-"), value, "above 0 and below 1000000")
+        require(
             self.batching in ("continuous", "static"),
             "--batching",
             self.batching,
@@ -197,8 +190,8 @@ class ObservabilityConfig:
 
     def __post_init__(self) -> None:
         ok = self.record is None or isinstance(self.record, str)
-        _require(ok, "--record", self.record, "the name of a file")
-        _require(_is_count(self.step_events), "--step-events", self.step_events, "1 or more")
+        require(ok, "--record", self.record, "the name of a file")
+        require(_is_count(self.step_events), "--step-events", self.step_events, "1 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

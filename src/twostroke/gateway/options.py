@@ -6,17 +6,10 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from twostroke.core.errors import ConfigError
+from twostroke.core.flag_values import require
 
 MEMORY = "memory://"
 REDIS_SCHEMES = ("redis://", "rediss://", "redis+unix://")
-
-
-def _require(condition: bool, flag: str, value: object, allowed: str) -> None:
-    if not condition:
-        raise ConfigError(
-            f"{flag} must be {allowed}, got {value!r}",
-            hint=f"give {flag} {allowed}, or leave it out",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +50,7 @@ class GatewayOptions:
         for name in ("requests_per_minute", "tokens_per_minute"):
             value = getattr(self, name)
             ok = value is None or (type(value) is int and value >= 1)
-            _require(ok, "--" + name.replace("_", "-"), value, "1 or more")
+            require(ok, "--" + name.replace("_", "-"), value, "1 or more")
         self._check_storage()
 
     @property

@@ -110,22 +110,14 @@ class TorchExecutor:
         release_cached_memory()  # what loading used for a moment counts as taken otherwise
         clock.mark("weights")
         bytes_per_token = int(spec.kv_bytes_per_token(str(model.dtype).removeprefix("torch.")))
-        max_num_seqs = config.scheduler.max_num_seqs
-        num_blocks = plan_num_blocks(
-            config.cache,
-            bytes_per_token=bytes_per_token,
-            max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs,
-            device=device,
-        )
-        kv = KVTensors(spec, num_blocks, config.cache.block_size, model.dtype, device)
+        kv = _allocate_kv(config, model, bytes_per_token, max_model_len)
         clock.mark("kv_cache")
         info = ExecutorInfo(
             model_id=_model_id(folder, f"{model.dtype} {quantization}"),
             vocab_size=spec.vocab_size,
             max_model_len=max_model_len,
-            num_blocks=num_blocks,
-            block_size=config.cache.block_size,
+            num_blocks=kv.num_blocks,
+            block_size=kv.block_size,
             kv_bytes_per_token=bytes_per_token,
             weight_bytes=model.weight_bytes,
             eos_token_ids=frozenset(spec.eos_token_ids),
@@ -133,7 +125,7 @@ class TorchExecutor:
             device=str(device),
             load_seconds=clock.seconds,
         )
-        return cls(model, kv, info, max_num_seqs, profiler)
+        return cls(model, kv, info, config.scheduler.max_num_seqs, profiler)
 
     @property
     def info(self) -> ExecutorInfo:
@@ -319,6 +311,19 @@ def _clock_of(device: torch.device) -> Clock:
         return time.perf_counter()
 
     return clock
+
+
+def _allocate_kv(
+    config: EngineConfig, model: Decoder, bytes_per_token: int, max_model_len: int
+) -> KVTensors:
+    num_blocks = plan_num_blocks(
+        config.cache,
+        bytes_per_token=bytes_per_token,
+        max_model_len=max_model_len,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        device=model.device,
+    )
+    return KVTensors(model.spec, num_blocks, config.cache.block_size, model.dtype, model.device)
 
 
 def _attention_backend(model: Decoder, kv: KVTensors) -> AttentionBackend:

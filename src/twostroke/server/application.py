@@ -24,7 +24,7 @@ from twostroke.server.openai.completions import completions_router
 from twostroke.server.openai.models import ModelCard, ModelList, models_router
 from twostroke.server.openai.tokenization import Detokenized, Tokenized, tokenization_router
 from twostroke.server.options import ServerOptions
-from twostroke.server.server_state import OwnedEngine, ServerState
+from twostroke.server.state.server_state import OwnedEngine, ServerState
 from twostroke.server.version import package_version
 
 ANSWERS = (

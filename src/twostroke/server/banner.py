@@ -8,7 +8,7 @@ import shlex
 from twostroke.core.byte_sizes import format_bytes
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.process import age_of_process
-from twostroke.server.served_model import ServedModel
+from twostroke.server.state.served_model import ServedModel
 from twostroke.server.version import package_version
 
 

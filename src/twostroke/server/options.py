@@ -6,18 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from twostroke.core.errors import ConfigError
+from twostroke.core.flag_values import require
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 LogLevel = Literal["debug", "info", "warning", "error"]
-
-
-def _require(condition: bool, flag: str, value: object, allowed: str) -> None:
-    if not condition:
-        raise ConfigError(
-            f"{flag} must be {allowed}, got {value!r}",
-            hint=f"give {flag} {allowed}, or leave it out",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,32 +44,32 @@ class ServerOptions:
     """
 
     def __post_init__(self) -> None:
-        _require(bool(self.host), "--host", self.host, "an address")
-        _require(0 <= self.port <= 65535, "--port", self.port, "from 0 to 65535")
-        _require(
+        require(bool(self.host), "--host", self.host, "an address")
+        require(0 <= self.port <= 65535, "--port", self.port, "from 0 to 65535")
+        require(
             all(self.served_model_name), "--served-model-name", self.served_model_name, "not empty"
         )
         ok = all(origin == "*" or _ORIGIN.fullmatch(origin) for origin in self.allowed_origins)
-        _require(
+        require(
             ok,
             "--allowed-origins",
             self.allowed_origins,
             "such as https://chat.example.org, without a path, or *",
         )
-        _require(
+        require(
             0 <= self.shutdown_timeout < 1e6,
             "--shutdown-timeout",
             self.shutdown_timeout,
             "0 or more seconds",
         )
-        _require(
+        require(
             0 < self.stall_timeout < 1e6,
             "--stall-timeout",
             self.stall_timeout,
             "more than 0 seconds",
         )
-        _require(self.max_body_size >= 1024, "--max-body-size", self.max_body_size, "at least 1KiB")
-        _require(
+        require(self.max_body_size >= 1024, "--max-body-size", self.max_body_size, "at least 1KiB")
+        require(
             self.max_queued_requests >= 1,
             "--max-queued-requests",
             self.max_queued_requests,

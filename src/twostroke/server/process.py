@@ -20,7 +20,7 @@ from twostroke.server.generation.request_log import LOGGER as REQUEST_LOGGER
 from twostroke.server.options import ServerOptions
 
 if TYPE_CHECKING:
-    from twostroke.server.server_state import OwnedEngine
+    from twostroke.server.state.server_state import OwnedEngine
 
 Loader = Callable[[EngineConfig], "OwnedEngine"]
 
@@ -54,7 +54,7 @@ def run_server(
     # Imported while the model loads on its thread; half a second in all.
     from twostroke.server.application import create_app_for
     from twostroke.server.http.lifecycle import run_until_signalled
-    from twostroke.server.server_state import ServerState
+    from twostroke.server.state.server_state import ServerState
 
     options = replace(options, served_model_name=names)
     state = ServerState(loading, options)

@@ -15,7 +15,7 @@ from twostroke.core import errors
 from twostroke.core.config import SchedulerConfig
 from twostroke.server.application import create_app
 from twostroke.server.http.errors import ERROR_RULES, error_rule
-from twostroke.server.server_state import OwnedEngine
+from twostroke.server.state.server_state import OwnedEngine
 
 CHAT = {"messages": USER}
 TEXT = {"prompt": "the dog"}

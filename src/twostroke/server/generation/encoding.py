@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.server.served_model import ServedModel
+from twostroke.server.state.served_model import ServedModel
 from twostroke.text.tokenizer import LONG_TEXT
 
 # Characters; a tokenizer takes some 250 bytes for each while it works.

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from twostroke.server.http.api_document import ERROR_RESPONSES, Responses, answer_responses
 from twostroke.server.http.json_response import encode_json, json_response
-from twostroke.server.server_state import ServerState
+from twostroke.server.state.server_state import ServerState
 from twostroke.server.version import package_version
 
 

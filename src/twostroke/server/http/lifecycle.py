@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from twostroke.server.banner import ready_banner
 from twostroke.server.http.connection import BoundedProtocol
 from twostroke.server.options import ServerOptions
-from twostroke.server.server_state import ServerState
+from twostroke.server.state.server_state import ServerState
 
 # Connections that outlive the drain (their clients read slowly) are cut after this many seconds.
 CLOSE_TIMEOUT = 5

@@ -14,7 +14,7 @@ from twostroke.server.http.request_id import name_request
 from twostroke.server.openai.chat_answer import ChatChunk, ChatCompletion, ChatResponseFormat
 from twostroke.server.openai.chat_prompt import chat_prompt
 from twostroke.server.openai.chat_request import ChatCompletionRequest
-from twostroke.server.server_state import ServerState
+from twostroke.server.state.server_state import ServerState
 
 
 def chat_router(state: ServerState) -> APIRouter:

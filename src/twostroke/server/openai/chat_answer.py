@@ -22,7 +22,7 @@ from twostroke.server.openai.logprobs import (
 )
 from twostroke.server.openai.stream_end import DONE, failure_events
 from twostroke.server.openai.usage import ChunkUsage, Usage, context_usage, make_usage
-from twostroke.server.served_model import ServedModel
+from twostroke.server.state.served_model import ServedModel
 
 
 class ChatDelta(Struct):

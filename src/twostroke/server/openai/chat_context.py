@@ -14,7 +14,7 @@ from twostroke.server.openai.chat_request import (
     ContextFields,
     DocumentFields,
 )
-from twostroke.server.served_model import ServedModel
+from twostroke.server.state.served_model import ServedModel
 from twostroke.text.context import Assembly, assemble
 from twostroke.text.context_material import ContextOptions
 from twostroke.text.documents import Document

@@ -16,7 +16,7 @@ from twostroke.server.openai.chat_messages import (
     turn_options,
 )
 from twostroke.server.openai.chat_request import ChatCompletionRequest
-from twostroke.server.served_model import ServedModel
+from twostroke.server.state.served_model import ServedModel
 from twostroke.text.context_report import ContextReport
 from twostroke.text.tokenizer import LONG_TEXT
 

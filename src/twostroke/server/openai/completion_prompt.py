@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.server.generation.encoding import check_tokens, encode_text, truncate_prompt
 from twostroke.server.openai.completion_request import CompletionRequest
-from twostroke.server.served_model import ServedModel
+from twostroke.server.state.served_model import ServedModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from twostroke.server.http.request_id import name_request
 from twostroke.server.openai.completion_answer import Completion, CompletionResponseFormat
 from twostroke.server.openai.completion_prompt import encode_prompts
 from twostroke.server.openai.completion_request import CompletionRequest
-from twostroke.server.server_state import ServerState
+from twostroke.server.state.server_state import ServerState
 
 
 def completions_router(state: ServerState) -> APIRouter:

@@ -8,8 +8,8 @@ from starlette.responses import Response
 
 from twostroke.server.http.api_document import ERROR_RESPONSES, Responses, answer_responses
 from twostroke.server.http.json_response import json_response
-from twostroke.server.served_model import ServedModel
-from twostroke.server.server_state import ServerState
+from twostroke.server.state.served_model import ServedModel
+from twostroke.server.state.server_state import ServerState
 
 
 class ModelCard(Struct, kw_only=True):

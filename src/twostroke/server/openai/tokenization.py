@@ -19,8 +19,8 @@ from twostroke.server.http.json_response import json_response
 from twostroke.server.openai.chat_messages import Messages
 from twostroke.server.openai.chat_prompt import encode_messages
 from twostroke.server.openai.field_limits import OpenAIFields, PromptTokens
-from twostroke.server.served_model import ServedModel
-from twostroke.server.server_state import ServerState
+from twostroke.server.state.served_model import ServedModel
+from twostroke.server.state.server_state import ServerState
 
 
 class TokenizeRequest(OpenAIFields):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from twostroke.core.byte_sizes import format_decimal_bytes
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.model_spec.public_models import find_model
@@ -175,16 +176,13 @@ def describe(deployment: Deployment, options: DeploymentOptions) -> str:
     kv_format = options.kv_cache_dtype if options.kv_cache_dtype != "auto" else "bf16"
     replicas = f"{options.replicas} x " if options.replicas > 1 else ""
     cache = (
-        f"{_size(deployment.kv_bytes)} of {kv_format} KV cache for {tokens:,} tokens"
+        f"{format_decimal_bytes(deployment.kv_bytes)} of {kv_format} KV cache for {tokens:,} tokens"
         if per_token
         else "no KV cache"
     )
-    kept = f"{_size(states)} of recurrent states, " if states else ""
+    weights = format_decimal_bytes(deployment.weight_bytes)
+    kept = f"{format_decimal_bytes(states)} of recurrent states, " if states else ""
     return (
         f"{options.model} on {replicas}{options.tp} x {deployment.hardware.title}; on each device "
-        f"{_size(deployment.weight_bytes)} of {cost.weights.name} weights, {kept}{cache}"
+        f"{weights} of {cost.weights.name} weights, {kept}{cache}"
     )
-
-
-def _size(count: float) -> str:
-    return f"{count / GB:.1f} GB" if count >= GB else f"{count / 1e6:.1f} MB"

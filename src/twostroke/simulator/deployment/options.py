@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from twostroke.bench.options import require
 from twostroke.core.errors import ConfigError
+from twostroke.core.flag_values import require
 from twostroke.routing.routers import RouterName
 from twostroke.simulator.cost.efficiencies import stack_names
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TextIO
 
-from twostroke.bench.report import print_table
 from twostroke.observability.latency import latency_rows
+from twostroke.observability.tables import print_table
 from twostroke.simulator.deployment.deployment import describe
 from twostroke.simulator.reports.fields import WAITS
 from twostroke.simulator.results.run import Run

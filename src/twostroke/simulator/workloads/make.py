@@ -9,12 +9,12 @@ from random import Random
 
 import msgspec
 
-from twostroke.bench.workload import SHAREGPT_INPUT, SHAREGPT_OUTPUT, LognormalLength
 from twostroke.simulator.workloads.arrivals import ClosedLoop, burst_times, gamma_times, stretch
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec, Workload
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 from twostroke.simulator.workloads.sessions import SYSTEM_PROMPT, Sessions, Turn
 from twostroke.simulator.workloads.traces import find_trace, missing_trace, read_specs
+from twostroke.workloads.lengths import SHAREGPT_INPUT, SHAREGPT_OUTPUT, LognormalLength
 
 DEFAULT_REQUESTS = 1000
 Draw = Callable[[Random], int]

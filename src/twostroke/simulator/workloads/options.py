@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal, get_args
 
-from twostroke.bench.options import require
 from twostroke.core.errors import ConfigError
+from twostroke.core.flag_values import require
 
 WorkloadName = Literal[
     "random",

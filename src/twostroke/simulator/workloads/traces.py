@@ -13,10 +13,10 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from twostroke.bench.workload import TRACE_COLUMNS, read_trace
 from twostroke.core.errors import ConfigError
 from twostroke.observability.recorder import read_jsonl
 from twostroke.simulator.workloads.base import RequestSpec
+from twostroke.workloads.csv_trace import TRACE_COLUMNS, read_trace
 
 # File names of the named traces, and where to get them.
 SOURCES = {

@@ -9,7 +9,7 @@ from typing import NoReturn, Protocol
 from twostroke.core.errors import ModelLoadingError, ShuttingDownError, TwostrokeError
 from twostroke.engine.clients.base import EngineClient
 from twostroke.server.options import ServerOptions
-from twostroke.server.served_model import ServedModel
+from twostroke.server.state.served_model import ServedModel
 
 
 class OwnedEngine(EngineClient, Protocol):

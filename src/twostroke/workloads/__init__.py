@@ -1,0 +1,1 @@
+"""What the benchmarks and the simulator know alike of requests: lengths and recorded times."""
