@@ -49,9 +49,15 @@ def call(request_id: str, **params: Any) -> GenerationRequest:
     )
 
 
+@pytest.fixture
+def llm_engine() -> LLMEngine:
+    """What ``engine`` runs on its thread."""
+    return LLMEngine(SlowExecutor())
+
+
 @pytest_asyncio.fixture
-async def engine() -> AsyncIterator[AsyncEngine]:
-    engine = AsyncEngine(LLMEngine(SlowExecutor()), stall_seconds=0.2)
+async def engine(llm_engine: LLMEngine) -> AsyncIterator[AsyncEngine]:
+    engine = AsyncEngine(llm_engine, stall_seconds=0.2)
     yield engine
     engine.close()
 
@@ -78,14 +84,16 @@ async def test_many_streams_at_once_each_get_their_own_tokens(engine: AsyncEngin
         assert tokens == expected[3:]
 
 
-async def test_leaving_a_stream_frees_its_blocks(engine: AsyncEngine) -> None:
+async def test_leaving_a_stream_frees_its_blocks(
+    engine: AsyncEngine, llm_engine: LLMEngine
+) -> None:
     """As when a client disconnects: its answer is read no more, so it is computed no more."""
     stream = engine.submit(call("a", max_tokens=100))
     async for _ in stream:
         break
     stream.abort()
-    await until(lambda: not engine._engine.has_work())
-    assert engine._engine.scheduler.kv.pool.num_free == engine.info.num_blocks
+    await until(lambda: not llm_engine.has_work())
+    assert llm_engine.scheduler.kv.pool.num_free == engine.info.num_blocks
 
 
 async def test_aborting_while_reading_ends_the_stream(engine: AsyncEngine) -> None:
@@ -199,12 +207,12 @@ async def test_an_aborted_id_is_free_again_once_the_engine_let_go(engine: AsyncE
 
 
 async def test_outputs_lost_with_a_failing_step_still_end_their_streams(
-    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+    engine: AsyncEngine, llm_engine: LLMEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(event: object) -> None:
         raise OSError("disk")
 
-    monkeypatch.setattr(engine._engine.metrics, "on_step", broken)
+    monkeypatch.setattr(llm_engine.metrics, "on_step", broken)
     outputs = await asyncio.wait_for(_all(engine.submit(call("a", max_tokens=1))), 5)
     assert failed_with(outputs[-1].error, EngineDeadError)
 
@@ -227,9 +235,9 @@ async def test_drain_aborts_what_outlives_the_timeout(engine: AsyncEngine) -> No
     assert sum(len(output.token_ids) for output in outputs) < 110
 
 
-async def test_a_stalled_step_shows_in_health(engine: AsyncEngine) -> None:
+async def test_a_stalled_step_shows_in_health(engine: AsyncEngine, llm_engine: LLMEngine) -> None:
     assert engine.unhealthy_reason() is None
-    executor = engine._engine.executor
+    executor = llm_engine.executor
     assert isinstance(executor, SlowExecutor)
     executor.delay = 0.6
     stream = engine.submit(call("a", max_tokens=1))
@@ -239,7 +247,7 @@ async def test_a_stalled_step_shows_in_health(engine: AsyncEngine) -> None:
 
 
 async def test_a_bug_in_the_engine_reaches_every_client(
-    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+    engine: AsyncEngine, llm_engine: LLMEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if the scheduler itself raises, no stream is left waiting."""
 
@@ -249,7 +257,7 @@ async def test_a_bug_in_the_engine_reaches_every_client(
         submitted.wait(5)  # on a busy machine the engine would be dead before all have come
         raise KeyError("bug")
 
-    monkeypatch.setattr(engine._engine.scheduler, "schedule", broken)
+    monkeypatch.setattr(llm_engine.scheduler, "schedule", broken)
     streams = [engine.submit(call(str(i))) for i in range(3)]
     submitted.set()
     for stream in streams:
@@ -283,14 +291,14 @@ def test_streams_of_a_closed_event_loop_leave() -> None:
 
 
 async def test_what_is_no_exception_ends_the_engine(
-    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+    engine: AsyncEngine, llm_engine: LLMEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Running and later requests fail with it; no stream waits for a thread that is gone."""
 
     def panic(plan: StepPlan) -> StepResult:
         raise Panic("panicked")
 
-    monkeypatch.setattr(engine._engine.executor, "execute", panic)
+    monkeypatch.setattr(llm_engine.executor, "execute", panic)
     last = (await asyncio.wait_for(_all(engine.submit(call("a"))), 5))[-1]
     assert failed_with(last.error, EngineDeadError) and "panicked" in last.error.message
     await until(lambda: not engine._thread.is_alive())
