@@ -90,6 +90,6 @@ def test_an_error_that_was_sent_is_the_same_error(error: TwostrokeError) -> None
 
 
 def test_an_error_of_an_unknown_kind_is_still_an_error() -> None:
-    """A newer engine may send what this client has never heard of."""
+    """A newer engine may send kinds of errors that this client does not have."""
     sent = ErrorMessage("NewKindOfError", "what happened", "what to do").to_exception()
     assert type(sent) is EngineError and sent.message == "what happened"

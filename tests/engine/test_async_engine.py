@@ -110,17 +110,17 @@ async def test_a_late_listener_gets_all_and_in_order(engine: AsyncEngine) -> Non
     """None of it, amid it, or all of it may have come."""
     expected = [output.token_ids async for output in engine.submit(call("read", max_tokens=50))]
     for come in (0, 5, 50):
-        heard: list[RequestOutput] = []
-        stream = engine.submit(call("heard", max_tokens=50))
+        received: list[RequestOutput] = []
+        stream = engine.submit(call("received", max_tokens=50))
         while stream.usage.output_tokens < come:
             await asyncio.sleep(0.001)
-        stream.listen(heard.append)
-        assert sum(len(output.token_ids) for output in heard) == stream.usage.output_tokens, (
+        stream.listen(received.append)
+        assert sum(len(output.token_ids) for output in received) == stream.usage.output_tokens, (
             "handed over at once"
         )
         await until(lambda: not engine._streams)
-        assert [output.token_ids for output in heard] == expected
-        assert heard[-1].finish_reason is FinishReason.LENGTH
+        assert [output.token_ids for output in received] == expected
+        assert received[-1].finish_reason is FinishReason.LENGTH
 
 
 @pytest.mark.parametrize("failure", [ValueError, Panic])
@@ -146,23 +146,23 @@ async def test_a_listener_that_fails_hurts_no_other_stream(
     await until(lambda: not engine._streams)
     assert calls == 1
     assert bad.usage.output_tokens < 100, "it has no listener, so it is aborted"
-    for heard in others.values():
-        assert sum(len(output.token_ids) for output in heard) == 30
-        assert heard[-1].finish_reason is FinishReason.LENGTH
+    for received in others.values():
+        assert sum(len(output.token_ids) for output in received) == 30
+        assert received[-1].finish_reason is FinishReason.LENGTH
 
 
-async def test_an_aborted_stream_is_heard_no_more(engine: AsyncEngine) -> None:
-    heard: list[RequestOutput] = []
+async def test_an_aborted_stream_gives_no_more_outputs(engine: AsyncEngine) -> None:
+    received: list[RequestOutput] = []
 
     def hear(output: RequestOutput) -> None:
-        heard.append(output)
+        received.append(output)
         stream.abort()
 
     stream = engine.submit(call("a", max_tokens=100))
     await until(lambda: stream.usage.output_tokens > 1)
     stream.listen(hear)
     await until(lambda: not engine._streams)
-    assert len(heard) == 1
+    assert len(received) == 1
 
 
 async def test_closing_ends_open_streams_and_refuses_new_ones() -> None:

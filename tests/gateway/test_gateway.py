@@ -259,7 +259,7 @@ def test_prompts_of_one_call_meet_the_limit_together() -> None:
     assert len(engine.submitted) == 2
 
 
-def test_limits_without_keys_hold_for_everybody_together() -> None:
+def test_limits_without_keys_hold_for_all_clients_together() -> None:
     gateway = Gateway(GatewayOptions(requests_per_minute=1))
     with running_server(ScriptedEngine(), gateway=gateway) as url:
         assert httpx.post(url + "/v1/completions", json={"prompt": "x"}).status_code == 200

@@ -56,7 +56,7 @@ class TextWriter:
         self.write(step.outputs)
 
     def on_run(self, run: ObservedRun) -> None:
-        raise NotImplementedError("steps that give text are taken one by one")
+        raise AssertionError("steps that give text are taken one by one")
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
         self.write(outputs)

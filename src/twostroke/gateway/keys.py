@@ -127,7 +127,7 @@ class KeyRing:
                 match = record
         if match is None:
             raise InvalidKeyError(
-                "the API key is not known here", hint="check it, or ask whoever runs this server"
+                "the API key is not known here", hint="check it, or ask the operator of this server"
             )
         if match.revoked:
             raise RevokedKeyError(

@@ -45,7 +45,7 @@ def test_models_and_health(url: str) -> None:
 
 def test_an_answer(url: str) -> None:
     body = {"model": "scripted", "messages": [{"role": "user", "content": "the dog"}]}
-    # curl's own header, and an authorization that nobody here asks for.
+    # curl's own header, and an authorization that no route here asks for.
     status, answer = with_status(
         f"{url}/v1/chat/completions", *JSON, "-H", "Authorization: Bearer none", body=body
     )
