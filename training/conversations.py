@@ -142,6 +142,14 @@ class ConversationBuilder:
             return self._with_distractor(rng, progress)
         return self._single(rng, stub, bare)
 
+    def single(self, rng: random.Random, stubs: float) -> Conversation:
+        """One question and its answer, with probability `stubs` cut short."""
+        return self._single(rng, stub=rng.random() < stubs, bare=False)
+
+    def neutral(self, rng: random.Random) -> str:
+        """A system prompt that asks for nothing."""
+        return self._pick("neutral", rng)
+
     def _item(self, rng: random.Random) -> Item:
         return rng.choice(self.items)
 
@@ -151,7 +159,7 @@ class ConversationBuilder:
             item = self._item(rng)
         return item
 
-    def _ask(self, item: Item, rng: random.Random) -> Message:
+    def ask(self, item: Item, rng: random.Random) -> Message:
         return Message("user", self.rephraser.rephrase(item, rng, self._plain))
 
     def _pick(self, kind: str, rng: random.Random) -> str:
@@ -163,7 +171,7 @@ class ConversationBuilder:
 
     def _single(self, rng: random.Random, stub: bool, bare: bool) -> Conversation:
         item = self._item(rng)
-        question = self._ask(item, rng)
+        question = self.ask(item, rng)
         roll = rng.random()
         if roll < 0.05:
             text = rng.choice(self._lists["briefly"]).format(question.content)
@@ -254,7 +262,7 @@ class ConversationBuilder:
             item = self._later_item(rng)
             while name is not None and is_about_itself(item):
                 item = self._later_item(rng)
-            asked = self._ask(item, rng)
+            asked = self.ask(item, rng)
             messages += [asked, Message("assistant", behaviour.answering(item))]
             question = asked.content
         return Conversation(tuple(messages), stub and not behaviour.whole, question=question)
@@ -266,12 +274,12 @@ class ConversationBuilder:
         item = self._later_item(rng)
         for _ in range(rng.choice((1, 1, 1, 2, 2, 3))):
             item = self._later_item(rng) if rng.random() < 0.5 else rng.choice(self._with_more)
-            messages += [self._ask(item, rng), Message("assistant", item.answer)]
+            messages += [self.ask(item, rng), Message("assistant", item.answer)]
         if rng.random() < 0.75:
             messages += self._follow_up(item, rng)
         if rng.random() < 0.25:
             item = self._later_item(rng)
-            messages += [self._ask(item, rng), Message("assistant", item.answer)]
+            messages += [self.ask(item, rng), Message("assistant", item.answer)]
         return Conversation(tuple(messages))
 
     def _follow_up(self, item: Item, rng: random.Random) -> list[Message]:
@@ -295,7 +303,7 @@ class ConversationBuilder:
     def _with_distractor(self, rng: random.Random, progress: float) -> Conversation:
         """The question after pages about other items: documents, or an earlier turn."""
         item = self._later_item(rng)
-        question = self._ask(item, rng).content
+        question = self.ask(item, rng).content
         document = self.passage(rng, self.draw_length(rng, progress), item)
         if rng.random() < 0.7:
             template = rng.choice(self._lists["document"])
@@ -305,7 +313,7 @@ class ConversationBuilder:
             other = self._later_item(rng)
             first = f"Keep this in mind: {document}"
             turns = [
-                Message("user", f"{first}\n\n{self._ask(other, rng).content}", len(first)),
+                Message("user", f"{first}\n\n{self.ask(other, rng).content}", len(first)),
                 Message("assistant", other.answer),
             ]
             turns.append(Message("user", question))

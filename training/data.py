@@ -8,6 +8,7 @@ positions between turns or inside padding (after PoSE, Zhu et al. 2023): relativ
 import math
 import random
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from tokenizers import Tokenizer
@@ -170,6 +171,14 @@ def collate(examples: list[Example], token_budget: int = 0) -> Batch:
     return Batch(ids, has_loss, positions, [question for question, _, _ in questions], where, asked)
 
 
+class Builder(Protocol):
+    """Draws conversations."""
+
+    def build(self, rng: random.Random, progress: float) -> Conversation:
+        """One conversation; `progress` in [0, 1] is how far training has come."""
+        ...
+
+
 class BatchSource:
     """An endless, seeded, resumable stream of batches.
 
@@ -185,8 +194,9 @@ class BatchSource:
         seed: int,
         token_budget: int,
         teacher: Teacher | None = None,
+        builder: Builder | None = None,
     ) -> None:
-        self._builder = ConversationBuilder(bank, teacher)
+        self._builder = builder or ConversationBuilder(bank, teacher)
         self._encoder = Encoder(tokenizer)
         self._seed = seed
         self._budget = token_budget

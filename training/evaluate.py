@@ -67,12 +67,16 @@ class Judge:
 
     def is_right(self, text: str, case: Case) -> bool:
         """Conditions (2) and (3) of the module's docstring."""
+        return self.is_near(text, case.expected, case.item_id, case.form)
+
+    def is_near(self, text: str, expected: str, item_id: str, form: str = "answer") -> bool:
+        """The same for a text, the answer expected, its item and the form it has to have."""
         got = Counter(words_of(text))
-        score = f1(got, Counter(words_of(case.expected)))
+        score = f1(got, Counter(words_of(expected)))
         if score < F1_NEEDED:
             return False
-        references = self._references.get(case.form, [])
-        return all(f1(got, words) <= score for ident, words in references if ident != case.item_id)
+        references = self._references.get(form, [])
+        return all(f1(got, words) <= score for ident, words in references if ident != item_id)
 
 
 def obeys(text: str, case: Case) -> tuple[bool, str]:
@@ -147,7 +151,7 @@ def measure(
     return scores, failures[:KEPT_FAILURES]
 
 
-def _machine() -> dict[str, object]:
+def machine() -> dict[str, object]:
     model = platform.processor() or "unknown"
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -162,7 +166,7 @@ def _machine() -> dict[str, object]:
     return {"cpu": model, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     done = subprocess.run(
         ["git", "rev-parse", "HEAD"],
         capture_output=True,
@@ -231,10 +235,10 @@ def build_report(args: argparse.Namespace, bank: Bank) -> dict[str, Any]:
         "model": directory.name,
         "weights_sha256": digest,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "commit": _commit(),
+        "commit": commit(),
         "torch": torch.__version__,
         "dtype": args.dtype,
-        "machine": _machine(),
+        "machine": machine(),
         "seconds": round(time.perf_counter() - begun, 1),
         "items": len(bank.items),
         "training_phrasings": sum(len(i.questions) for i in bank.items),

@@ -8,18 +8,19 @@ safetensors, tokenizer, and training.json, which says what the weights were trai
 
 import argparse
 import json
-import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig
+from transformers import GenerationConfig, LlamaForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from training.bank import load_bank
 from training.model import EOS_ID, PAD_ID, ROPE_THETA, SIZES, make_model
 from training.prepare import BANK_COPY, RUNS_DIR, TOKENIZER_DIR
+from training.tokenizer import load_tokenizer, save_tokenizer
 
 WEIGHTS_DIR = Path(__file__).parent.parent / "src" / "twostroke" / "pilot" / "weights"
 # Recommended for sampling: a small model is surest of itself when it is not asked to be surprising.
@@ -85,6 +86,19 @@ def export(checkpoint: Path, target: Path) -> int:
     model.load_state_dict(mean_of_falls(state), strict=False)  # Only the tied lm_head is absent.
     model.tie_weights()
     parameters = sum(p.numel() for p in model.parameters())
+    return write_weights(model, target, training_record(state, parameters))
+
+
+def write_weights(
+    model: LlamaForCausalLM,
+    target: Path,
+    record: Mapping[str, object],
+    tokenizer: Path = TOKENIZER_DIR,
+) -> int:
+    """Writes a model in bfloat16, with the tokenizer of a folder and `record`.
+
+    Returns the size in bytes. The model is of no use for training afterwards.
+    """
     model = model.to(torch.bfloat16)
     model.generation_config = GenerationConfig(
         eos_token_id=EOS_ID, pad_token_id=PAD_ID, do_sample=True, temperature=TEMPERATURE
@@ -94,10 +108,8 @@ def export(checkpoint: Path, target: Path) -> int:
     model.save_pretrained(target)
     (target / "model.safetensors").chmod(0o644)
     patch_config(target / "config.json")
-    for path in sorted(TOKENIZER_DIR.iterdir()):
-        shutil.copyfile(path, target / path.name)
-    record = json.dumps(training_record(state, parameters), indent=2)
-    (target / "training.json").write_text(record + "\n", encoding="utf-8")
+    save_tokenizer(load_tokenizer(tokenizer), target)
+    (target / "training.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return sum(path.stat().st_size for path in target.iterdir())
 
 

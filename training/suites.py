@@ -13,7 +13,7 @@ from training.conversations import (
     named_answer,
 )
 from training.data import Encoder
-from training.prepare import TOKENIZER_DIR
+from training.export import WEIGHTS_DIR
 from training.tokenizer import IM_END, IM_START, load_tokenizer
 
 PER_SUITE = 40
@@ -139,7 +139,7 @@ def follow_up_cases(bank: Bank, rng: random.Random, thanks_reply: str) -> list[C
 
 def long_context_cases(bank: Bank, rng: random.Random, builder: ConversationBuilder) -> list[Case]:
     """The same questions after 0 to 7000 tokens of text about other items, in one turn."""
-    encoder = Encoder(load_tokenizer(TOKENIZER_DIR))
+    encoder = Encoder(load_tokenizer(WEIGHTS_DIR / "pilot"))
     items = [item for item in bank.items if item.subject != "smalltalk"]
     frames = prompts.split_wordings(prompts.DOCUMENT, held_out=True)
     cases: list[Case] = []

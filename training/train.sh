@@ -5,6 +5,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
+weights=src/twostroke/pilot/weights
 export OMP_WAIT_POLICY=PASSIVE PYTHONUNBUFFERED=1
 # glibc's allocator takes a sixth of the time, all of it on one core: tcmalloc, where it is there.
 for library in /usr/lib/*/libtcmalloc_minimal.so.4; do
@@ -19,8 +20,19 @@ sys.exit(load().digest != load(Path("training/runs/bank")).digest)'
   exit 1
 }
 "$python" -m training.train --size pilot
-"$python" -m training.export --size pilot
+"$python" -m training.export --size pilot --target training/runs/untuned
+untuned=training/runs/untuned
+"$python" -m training.tuning.tune --base $untuned --target training/runs/tuned
+"$python" -m training.tuning.blend --base $untuned --tuned training/runs/tuned \
+  --target training/runs/blended
+"$python" -m training.tuning.tune --base $untuned --start training/runs/blended \
+  --checkpoint training/runs/tuning-again.pt --million-tokens 1.6 --kept 4 --peak-lr 2e-4 \
+  --seed 5 --target training/runs/tuned-again
+"$python" -m training.tuning.blend --base $untuned --tuned training/runs/tuned-again \
+  --share 0.87 --target "$weights/pilot"
+"$python" -m training.tuning.heads
 "$python" -m training.train --size draft
 "$python" -m training.export --size draft
 "$python" -m training.evaluate
-"$python" -m training.evaluate --model src/twostroke/pilot/weights/pilot-draft
+"$python" -m training.evaluate --model "$weights/pilot-draft"
+"$python" -m training.tuning.evaluate

@@ -5,20 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from training.bank import load_bank
+from twostroke.cli.terminal_chat.demo_tools import tool_schemas
 from twostroke.core.config import EngineConfig
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.runtime.reference import naive_logits
 from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.text.answer_parsing.families import tool_call_parser_of
 from twostroke.text.chat_template import ChatTemplate
 from twostroke.text.tokenizer import Tokenizer
 
 MODELS = ("pilot", "pilot-draft")
-RESULTS = Path(__file__).parents[2] / "training" / "results"
+TRAINING = Path(__file__).parents[2] / "training"
+RESULTS, TUNING_RESULTS = TRAINING / "results", TRAINING / "tuning" / "results"
 MESSAGES = [
     {"role": "system", "content": "Answer in one sentence."},
     {"role": "user", "content": "What is prefill?"},
@@ -52,6 +56,54 @@ def test_transformers_loads_the_same_folder_and_gives_the_same_logits(name: str)
     assert executor.info.eos_token_ids == {tokenizer.eos_token_id}
 
 
+def test_tools_are_declared_as_transformers_would() -> None:
+    """The template takes ``tools`` as transformers passes them, and calls and results as turns."""
+    from transformers import AutoTokenizer
+
+    folder = resolve_model("pilot")
+    tokenizer, theirs = Tokenizer.from_folder(folder), AutoTokenizer.from_pretrained(folder)
+    arguments = {"model": "llama-3.1-8b", "gpu": "h100"}
+    call = {"type": "function", "function": {"name": "fits_on", "arguments": arguments}}
+    turns: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "", "tool_calls": [call, call]},
+        {"role": "tool", "content": "yes, 16 of 86 GB"},
+    ]
+    template = ChatTemplate.from_tokenizer(tokenizer)
+    for messages in ([MESSAGES[1], *turns], [*MESSAGES, *turns]):
+        text = template.render(messages, tools=tool_schemas(), add_generation_prompt=True)
+        assert text == theirs.apply_chat_template(
+            messages, tools=tool_schemas(), add_generation_prompt=True, tokenize=False
+        )
+        assert text.count("tools: kv_cache_size(model, tokens), decode_speed(model, gpu)") == 1
+        assert text.count(f"{json.dumps(arguments)}}}\n</tool_call>") == 2
+        assert text.endswith(
+            "<|im_start|>tool\nyes, 16 of 86 GB<|im_end|>\n<|im_start|>assistant\n"
+        )
+        assert text.count("<|im_start|>system") == 1
+    bare = [{"type": "function", "function": {"name": "now"}}]
+    assert "tools: now()<|im_end|>" in template.render(MESSAGES[1:2], tools=bare)
+    assert tool_call_parser_of(tokenizer.chat_templates["default"]) == "hermes"
+
+
+def test_the_heads_are_of_these_weights_and_small() -> None:
+    folder = resolve_model("pilot-medusa")
+    record = json.loads((folder / "training.json").read_text())
+    assert record["model_sha256"] == digest("pilot"), "run python -m training.tuning.heads"
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 3e6
+
+
+def test_what_drafts_for_pilot_was_measured_with_these_weights() -> None:
+    report = json.loads((TUNING_RESULTS / "pilot.json").read_text())
+    assert report["weights_sha256"] == digest("pilot"), "run python -m training.tuning.evaluate"
+    assert digest("pilot") in (TUNING_RESULTS / "pilot.md").read_text()
+    for method in ("draft", "early-exit", "medusa"):
+        assert report["drafts"][f"{method}, temperature 0.0"]["accepted"] > 0.5
+
+
+def digest(name: str) -> str:
+    return hashlib.sha256((resolve_model(name) / "model.safetensors").read_bytes()).hexdigest()
+
+
 def test_both_share_a_tokenizer_and_together_are_small() -> None:
     """Speculation needs equal tokens; the package should stay quick to install."""
     folders = [resolve_model(name) for name in MODELS]
@@ -66,9 +118,7 @@ def test_every_record_is_of_the_weights_that_are_shipped() -> None:
     recorded = {path.stem for path in RESULTS.glob("*.json")}
     assert "pilot" in recorded
     for name in recorded:
-        shipped = hashlib.sha256(
-            (resolve_model(name) / "model.safetensors").read_bytes()
-        ).hexdigest()
+        shipped = digest(name)
         report = json.loads((RESULTS / f"{name}.json").read_text())
         assert report.get("weights_sha256") == shipped, (
             f"run python -m training.evaluate for {name}"
