@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
-from twostroke.core.config import EngineConfig
+from twostroke.core.config import EngineConfig, PolicyName, SchedulerConfig
 from twostroke.core.errors import ConfigError
 
 
@@ -64,3 +65,31 @@ def test_options_reach_their_section() -> None:
 
 def test_sizes_may_be_written_with_units() -> None:
     assert EngineConfig.from_flat({"kv_cache_memory": "2GiB"}).cache.kv_cache_memory == 2**31
+
+
+def test_defaults_depend_on_the_device_and_what_is_given_does_not() -> None:
+    """A simulated H100 kept requests waiting for a CPU's 64 places with 8 % of its cache in use."""
+    config = SchedulerConfig()
+    on_cpu, on_gpu = (config.for_device(gpu=gpu) for gpu in (False, True))
+    assert (on_cpu.max_num_seqs, on_cpu.max_num_batched_tokens) == (64, 2048)
+    assert (on_gpu.max_num_seqs, on_gpu.max_num_batched_tokens) == (256, 8192)
+    given = replace(SchedulerConfig(max_num_seqs=64), policy="fair").for_device(gpu=True)
+    assert (given.max_num_seqs, given.max_num_batched_tokens) == (64, 8192)
+    assert on_gpu == on_gpu.for_device(gpu=False)
+    copied = SchedulerConfig(**asdict(config))
+    assert copied.for_device(gpu=True) == on_gpu
+    assert {type(on_cpu.max_num_seqs), type(on_gpu.max_num_seqs)} == {int}  # for messages
+
+
+def test_the_default_policy_depends_on_keys_and_a_given_one_does_not() -> None:
+    """With keys there are several users, and none may make the others wait."""
+    policies: tuple[PolicyName, ...] = ("fcfs", "priority", "fair")
+    default = SchedulerConfig()
+    copied = replace(SchedulerConfig(**asdict(default)), max_num_seqs=8).for_device(gpu=False)
+    assert (default.policy, default.for_keys().policy, copied.for_keys().policy) == (
+        "fcfs",
+        "fair",
+        "fair",
+    )
+    for policy in policies:
+        assert SchedulerConfig(policy=policy).for_keys().policy == policy

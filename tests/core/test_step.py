@@ -49,9 +49,19 @@ def test_plan_and_result_cross_a_wire_unchanged() -> None:
     )
     plan = StepPlan(step=3, time=1.5, block_copies=[(1, 2)], released=["gone"])
     plan.new_requests["a"] = NewRequest(
-        "a", [1, 2], 2, params, 2**64 - 1, frozenset({7}), ((1, 2), (3,)), "adapter"
+        "a",
+        [1, 2],
+        2,
+        params,
+        2**64 - 1,
+        frozenset({7}),
+        ((1, 2), (3,)),
+        "adapter",
+        [8, 4],
+        "tenant",
+        "salt",
     )
-    plan.add(ScheduledRequest("a", 0, 4, True, 1, 0, [5], [], [8, 9]))
+    plan.add(ScheduledRequest("a", 0, 4, True, 1, 0, [5], [], [8, 9], 3))
     plan.block_loads.append(BlockTransfer("a", [5, 6], [b"key", 7]))
     plan.block_saves.append(BlockTransfer("a", [6], [b"other"]))
     plan.decisions.append(Decision("b", Reason.PREEMPTED, "a", 2))
@@ -61,6 +71,7 @@ def test_plan_and_result_cross_a_wire_unchanged() -> None:
         token_ids={"a": [8, 4]},
         num_accepted_drafts={"a": 1},
         draft_token_ids={"a": [1]},
+        repeated=["e"],
         logprobs={"a": [position, position]},
         prompt_logprobs={"a": [position]},
         loaded=["c"],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.model_spec import configs
 from twostroke.core.config import SchedulerConfig
-from twostroke.core.errors import ConfigError, ModelLoadError
+from twostroke.core.errors import ConfigError, InsufficientMemoryError, ModelLoadError
 from twostroke.model_spec.public_models import find_model
 from twostroke.model_spec.reader import parse_model
 from twostroke.model_spec.unquantised import Unquantised
@@ -214,14 +215,27 @@ def test_a_model_without_attention_is_served() -> None:
     assert run.summary.completed == 6 and run.summary.use.kv_peak == 0
     assert (
         run.deployment.kv_bytes == 0
-        and run.deployment.state_bytes == 64 * run.deployment.model.state_bytes()
+        and run.deployment.state_bytes == 256 * run.deployment.model.state_bytes()
     )
     assert run_fields(run)["deployment"]["state_bytes_per_device"] == run.deployment.state_bytes
-    assert "8.8 GB of recurrent states, no KV cache" in run_fields(run)["description"]
+    assert "35.4 GB of recurrent states, no KV cache" in run_fields(run)["description"]
     page = report_html([run_fields(run)])
     assert (
         "Tokens computed" in page and "KV cache in use" not in page and "KV cache mean" not in page
     )
+
+
+def test_where_256_states_do_not_fit_the_defaults_are_smaller() -> None:
+    """Explicit numbers stay, and then nothing fits."""
+    scenario = Scenario(
+        deployment=DeploymentOptions(model="mamba-codestral-7b", gpu="l40s"),
+        workload=SimulatedWorkloadOptions(workload="random", num_requests=3, output_len=5),
+    )
+    run = simulate(scenario)
+    assert run.scenario.scheduler == SchedulerConfig().for_device(gpu=False)
+    assert any("--max-num-seqs is 64" in note for note in run.notes)
+    with pytest.raises(InsufficientMemoryError):
+        simulate(replace(scenario, scheduler=SchedulerConfig(max_num_seqs=256)))
 
 
 def test_states_are_taken_from_the_memory_of_the_cache() -> None:

@@ -11,12 +11,15 @@ def parse_size(text: str) -> int:
     """Bytes from ``512MiB``, ``2GB``, ``1.5g`` or a plain number; of memory, k is always 1024.
 
     Raises:
-        ValueError: It is none of these.
+        ValueError: It is none of these, or beyond 2^63.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a size")
-    return int(float(match[1]) * 1024 ** "_kmgt".index(match[2].lower() or "_"))
+    size = float(match[1]) * 1024 ** "_kmgt".index(match[2].lower() or "_")
+    if size >= 2**63:
+        raise ValueError(f"{text[:40]!r} is more than any memory")
+    return int(size)
 
 
 def format_bytes(count: float) -> str:

@@ -7,18 +7,51 @@ where the meaning is the same.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar, get_args
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from twostroke.core.byte_sizes import parse_size
 from twostroke.core.errors import ConfigError
-from twostroke.core.flag_values import require
+from twostroke.core.flag_values import DefaultByDevice, parse_seconds, require
+from twostroke.core.kv_tier_config import KVTierConfig
+from twostroke.core.speculation_config import SpeculationConfig
+from twostroke.core.targets import Target, parse_targets, read_target_file
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-PolicyName = Literal["fcfs", "priority", "fair"]
+PolicyName = Literal["fcfs", "priority", "fair", "deadline"]
+Admission = Literal["queue", "predicted"]
 Quantization = Literal["int8", "int4"]
+KVCacheDtype = Literal["auto", "bfloat16", "float16", "float32", "int8", "int4", "fp8"]
+# The same by other names, which vLLM or the simulator's reports use.
+KVCacheDtypeName = Literal[KVCacheDtype, "bf16", "fp16", "fp32", "fp8_e4m3"]
+_KV_CACHE_DTYPES: Mapping[str, KVCacheDtype] = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp8_e4m3": "fp8",
+}
 Batching = Literal["continuous", "static"]
 GenerationConfigSource = Literal["auto", "vllm"]
+Runner = Literal["auto", "generate", "pooling"]
+Convert = Literal["auto", "none", "embed", "classify"]
+
+
+class DefaultByKeys(str):
+    """A default: the policy without API keys until ``SchedulerConfig.for_keys`` knows of them.
+
+    Attributes:
+        with_keys: The policy of a server that asks for keys.
+    """
+
+    __slots__ = ()
+    with_keys: PolicyName = "fair"
+
+
+DEFAULT_POLICY = cast(PolicyName, DefaultByKeys("fcfs"))
+
+
+def _for_device(value: int, gpu: bool) -> int:
+    return value.gpu if gpu and isinstance(value, DefaultByDevice) else int(value)
 
 
 def _is_count(value: object) -> bool:
@@ -50,6 +83,15 @@ class ModelOptions:
     """Sampling defaults: `auto` takes those of the checkpoint's generation_config.json, `vllm`
     neutral ones.
     """
+    runner: Runner = "auto"
+    """`generate` answers with text alone, `pooling` with embeddings and scores alone; `auto` does
+    what the checkpoint was made for.
+    """
+    convert: Convert = "auto"
+    """`embed` makes embeddings of any model, `classify` scores of pairs by its answer, no or yes,
+    `none` neither; `auto` does what the checkpoint was made for, and under `--runner pooling` it
+    embeds.
+    """
     seed: int | None = None
     """Makes requests without a seed of their own repeatable; by default they are seeded from the
     system.
@@ -77,6 +119,11 @@ class ModelOptions:
         require(ok, "--quantization", self.quantization, "one of " + ", ".join(formats))
         sources = get_args(GenerationConfigSource)
         ok = self.generation_config in sources
+        require(
+            self.runner in get_args(Runner), "--runner", self.runner, "auto, generate or pooling"
+        )
+        ways = get_args(Convert)
+        require(self.convert in ways, "--convert", self.convert, "one of " + ", ".join(ways))
         require(ok, "--generation-config", self.generation_config, "one of " + ", ".join(sources))
         ok = self.max_model_len is None or (
             _is_count(self.max_model_len) and self.max_model_len > 1
@@ -99,12 +146,22 @@ class CacheConfig:
     """Bytes for the KV cache (accepts 512MiB, 2GiB); by default a share of what is free after the
     weights.
     """
+    kv_cache_dtype: KVCacheDtypeName = "auto"
+    """How keys and values are stored: `auto` as the model computes, `int8` and `int4` with scales
+    in half and in a quarter of bfloat16's memory, `fp8` (e4m3) converted.
+    """
     gpu_memory_utilization: float = 0.9
     """On a GPU: share of its memory that weights and KV cache may fill together."""
     cpu_memory_utilization: float = 0.25
     """On a CPU: share of the available memory that the KV cache may take."""
     enable_prefix_caching: bool = True
     """Keep the blocks of finished requests and reuse them for equal prefixes."""
+
+    @property
+    def kv_format(self) -> KVCacheDtype:
+        """``kv_cache_dtype`` by its first name."""
+        name = self.kv_cache_dtype
+        return _KV_CACHE_DTYPES.get(name) or cast(KVCacheDtype, name)
 
     def __post_init__(self) -> None:
         require(
@@ -122,6 +179,9 @@ class CacheConfig:
                 ) from error
         ok = self.kv_cache_memory is None or _is_count(self.kv_cache_memory)
         require(ok, "--kv-cache-memory", self.kv_cache_memory, "a positive size")
+        formats = get_args(KVCacheDtype)
+        ok = self.kv_cache_dtype in get_args(KVCacheDtypeName)
+        require(ok, "--kv-cache-dtype", self.kv_cache_dtype, "one of " + ", ".join(formats))
         ok = isinstance(self.enable_prefix_caching, bool)
         require(ok, "--enable-prefix-caching", self.enable_prefix_caching, "true or false")
         for name in ("gpu_memory_utilization", "cpu_memory_utilization"):
@@ -138,15 +198,16 @@ class CacheConfig:
 class SchedulerConfig:
     """How requests share the steps."""
 
-    max_num_batched_tokens: int = 2048
+    max_num_batched_tokens: int = DefaultByDevice(2048, gpu=8192)
     """Token budget: most tokens that go through the model in one step."""
-    max_num_seqs: int = 64
+    max_num_seqs: int = DefaultByDevice(64, gpu=256)
     """Most requests that run at once."""
     max_prefill_chunk: int | None = None
     """Most prompt tokens of one request in one step; by default the whole budget."""
-    policy: PolicyName = "fcfs"
+    policy: PolicyName = DEFAULT_POLICY
     """`fcfs`: in order of arrival; `priority`: lower `priority` first; `fair`: the API key served
-    least first.
+    least first; `deadline`: the least time left before the prompt must begin, so that its TTFT
+    target is met. Where `serve` is given API keys, the default is `fair`.
     """
     fair_input_weight: float = 1.0
     """Under `--policy fair`: what a prompt token counts."""
@@ -154,6 +215,18 @@ class SchedulerConfig:
     """Under `--policy fair`: what an output token counts."""
     batching: Batching = "continuous"
     """`static` starts no request before the whole running batch has ended (for comparison)."""
+    admission: Admission = "queue"
+    """`predicted` refuses at once (429 with Retry-After) what would miss its TTFT target by
+    --admission-factor; `queue` refuses only what finds the queue full.
+    """
+    admission_factor: float = 1.0
+    """Under `--admission predicted`: refuse where the predicted TTFT exceeds the target times
+    this.
+    """
+    tpot_target: float | None = None
+    """Longest step while requests decode (accepts 40ms, 0.04s): each step takes as many prompt
+    tokens as keep within it; by default, as many as --max-num-batched-tokens.
+    """
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs"):
@@ -177,6 +250,44 @@ class SchedulerConfig:
             self.batching,
             "continuous or static",
         )
+        admissions = get_args(Admission)
+        require(self.admission in admissions, "--admission", self.admission, "queue or predicted")
+        factor = self.admission_factor
+        ok = isinstance(factor, (int, float)) and 0.01 <= factor <= 100
+        require(ok, "--admission-factor", factor, "from 0.01 to 100")
+        if isinstance(self.tpot_target, str):
+            try:
+                object.__setattr__(self, "tpot_target", parse_seconds(self.tpot_target))
+            except ValueError as error:
+                raise ConfigError(
+                    f"--tpot-target: {error}", hint="write it as 40ms or 0.04s"
+                ) from error
+        target = self.tpot_target
+        ok = target is None or (type(target) in (int, float) and 1e-4 <= target <= 3600)
+        require(ok, "--tpot-target", target, "from 0.1ms to 3600s")
+
+    @property
+    def measures_steps(self) -> bool:
+        """Whether plans or refusals depend on how long earlier steps took."""
+        return (
+            self.policy == "deadline"
+            or self.admission == "predicted"
+            or self.tpot_target is not None
+        )
+
+    def for_device(self, *, gpu: bool) -> SchedulerConfig:
+        """What was given, and that device's default for the rest."""
+        return replace(
+            self,
+            max_num_batched_tokens=_for_device(self.max_num_batched_tokens, gpu),
+            max_num_seqs=_for_device(self.max_num_seqs, gpu),
+        )
+
+    def for_keys(self) -> SchedulerConfig:
+        """What was given, or else the policy of a server that asks for API keys."""
+        if isinstance(self.policy, DefaultByKeys):
+            return replace(self, policy=self.policy.with_keys)
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,11 +298,31 @@ class ObservabilityConfig:
     """Step events held in memory (a ring; the oldest are dropped)."""
     record: str | None = None
     """Append every step event to this JSONL file."""
+    target: tuple[str, ...] = ()
+    """What is good, such as `ttft=p95:0.3`, `tpot=p50:0.025`, `errors=0.001`, `kv=0.9`, `queue=25`
+    (repeat the flag for more); `,key=NAME` and `,model=NAME` narrow it.
+    """
+    target_file: str | None = None
+    """File with one target per line, beside those of --target."""
 
     def __post_init__(self) -> None:
+        ok = isinstance(self.target, (tuple, list)) and all(isinstance(t, str) for t in self.target)
+        require(ok, "--target", self.target, "a list of targets such as ttft=p95:0.3")
+        parse_targets(self.target)
+        ok = self.target_file is None or isinstance(self.target_file, str)
+        require(ok, "--target-file", self.target_file, "the name of a file")
         ok = self.record is None or isinstance(self.record, str)
         require(ok, "--record", self.record, "the name of a file")
         require(_is_count(self.step_events), "--step-events", self.step_events, "1 or more")
+
+    def targets(self) -> tuple[Target, ...]:
+        """Those of the flags and of the file.
+
+        Raises:
+            ConfigError: The file cannot be read, or a target is malformed or there twice.
+        """
+        in_file = () if self.target_file is None else read_target_file(self.target_file)
+        return parse_targets((*self.target, *in_file))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +333,16 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     observability: ObservabilityConfig = field(default_factory=ObservabilityConfig)
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
+    tiers: KVTierConfig = field(default_factory=KVTierConfig)
+
+    def __post_init__(self) -> None:
+        if self.tiers.needs_tiers and not self.cache.enable_prefix_caching:
+            raise ConfigError(
+                "--preemption swap, --kv-host-memory and --kv-disk need the prefix cache: blocks"
+                " are found by their content",
+                hint="leave out --no-enable-prefix-caching",
+            )
 
     @classmethod
     def from_flat(cls, options: Mapping[str, Any]) -> EngineConfig:

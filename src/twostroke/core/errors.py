@@ -71,6 +71,22 @@ class RequestTooLargeError(InvalidRequestError):
         self.available = available
 
 
+def context_overflow(max_tokens: int, however: str) -> str:
+    """The message of a ``RequestTooLargeError``, in the words by which clients know it.
+
+    LiteLLM and others look for the first sentence, LangChain for the code within the text; they
+    then try a model with a longer context, or shorten the conversation.
+
+    Args:
+        max_tokens: Of prompt and answer together.
+        however: What the request needs, without the full stop.
+    """
+    return (
+        f"This model's maximum context length is {max_tokens} tokens. However, {however}"
+        " (context_length_exceeded)"
+    )
+
+
 class ModelNotFoundError(InvalidRequestError):
     """A request names a model that this server does not serve."""
 
@@ -80,7 +96,23 @@ class ModelLoadingError(TwostrokeError):
 
 
 class QueueFullError(TwostrokeError):
-    """The server holds as many waiting requests as it accepts; try again later."""
+    """As many requests wait as may, and of this tenant more than its share; try again later."""
+
+
+class PredictedLateError(QueueFullError):
+    """The first token would come later than its target allows.
+
+    Args:
+        retry_after: Whole seconds until the queue has shrunk enough, as far as is known.
+    """
+
+    def __init__(self, message: str, *, retry_after: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
+
+
+class LogprobsFullError(TwostrokeError):
+    """Unfinished answers hold as many log-probabilities as the server keeps; try again later."""
 
 
 class MissingKeyError(TwostrokeError):
@@ -93,6 +125,10 @@ class InvalidKeyError(TwostrokeError):
 
 class RevokedKeyError(TwostrokeError):
     """The API key was valid once."""
+
+
+class AdminKeyNeededError(TwostrokeError):
+    """The key is valid, but what it asks for concerns all tenants."""
 
 
 class RateLimitError(TwostrokeError):
@@ -135,6 +171,10 @@ class NonFiniteLogitsError(EngineError):
     """The model produced NaN or infinite logits for this request."""
 
 
+class TokenizerError(EngineError):
+    """The tokenizer's library failed on a text; the server goes on."""
+
+
 class EngineDeadError(EngineError):
     """The engine failed repeatedly and no longer serves."""
 
@@ -169,3 +209,14 @@ _SENT_BY_ENGINES: tuple[type[TwostrokeError], ...] = (
     ShuttingDownError,
     InsufficientMemoryError,
 )
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether ``error`` is a panic of a library in Rust; each has its own class of that name."""
+    return type(error).__name__ == "PanicException"
+
+
+def panic_text(error: BaseException) -> str:
+    """What an error message says of it, in one short line."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0][:200]

@@ -1,8 +1,13 @@
-"""The check of a flag's value, for all options from which the command line has its flags."""
+"""Values of flags, and their checks, for all options from which the command line has its flags."""
 
 from __future__ import annotations
 
+import re
+from typing import Self
+
 from twostroke.core.errors import ConfigError
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s)?")
 
 
 def require(condition: bool, flag: str, value: object, allowed: str) -> None:
@@ -12,3 +17,37 @@ def require(condition: bool, flag: str, value: object, allowed: str) -> None:
             f"{flag} must be {allowed}, got {value!r}",
             hint=f"give {flag} {allowed}, or leave it out",
         )
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds from ``40ms``, ``0.04s`` or a plain number of seconds.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text[:40]!r} is no time")
+    return float(match[1]) / (1000 if match[2] == "ms" else 1)
+
+
+class DefaultByDevice(int):
+    """A default: the CPU's number until ``SchedulerConfig.for_device`` knows the device.
+
+    Attributes:
+        gpu: The number on a GPU, live or simulated.
+    """
+
+    gpu: int
+
+    def __new__(cls, cpu: int, *, gpu: int) -> Self:
+        default = super().__new__(cls, cpu)
+        default.gpu = gpu
+        return default
+
+    def __getnewargs_ex__(self) -> tuple[tuple[int], dict[str, int]]:
+        """For copies, which ``asdict`` makes."""
+        return (int(self),), {"gpu": self.gpu}
+
+    def __str__(self) -> str:
+        return f"{int(self)}; on a GPU {self.gpu}"

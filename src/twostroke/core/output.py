@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from twostroke.core.distribution import Distribution
 from twostroke.core.errors import ErrorMessage
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.request import FinishReason, Request
@@ -17,12 +18,16 @@ class RequestOutput(msgspec.Struct):
         token_ids: New tokens.
         text: New text: complete characters only, stop strings never leaked.
         logprobs: One entry per new token, where asked for.
+        distribution: Of the first new token, with a request's first tokens where asked for.
+        vector: Of a request that wants one, with its only output: packed, see ``core/pooling.py``.
         prompt_logprobs: For the prompt's tokens but the first, where asked for: in order, in pieces
             as the prompt is computed, the last piece with the first token or before.
         finish_reason: Set on the last output of a sample.
         stop_reason: The stop string or stop token that ended it; ``None`` for EOS.
         error: Set when ``finish_reason`` is ``ERROR``, or ``ABORT`` against the client's wish
             (shutdown).
+        draft_token_ids: Drafts that the step verified for it.
+        num_accepted_drafts: How many of them are its first new tokens.
         num_used_prompt_tokens: Prompt tokens computed or found in the cache by then: fewer than
             there are if the request ended before its prompt was through.
     """
@@ -39,6 +44,10 @@ class RequestOutput(msgspec.Struct):
     stop_reason: str | int | None = None
     error: ErrorMessage | None = None
     num_used_prompt_tokens: int = 0
+    draft_token_ids: list[int] = []
+    num_accepted_drafts: int = 0
+    vector: bytes | None = None
+    distribution: Distribution | None = None
 
     @property
     def finished(self) -> bool:

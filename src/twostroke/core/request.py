@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from twostroke.core.logprobs import PositionLogprobs
+from twostroke.core.pooling import Pooling
 from twostroke.core.sampling_params import SamplingParams
 
 # Content of a full block and of all blocks before it: a hash of the tokens. Simulated requests
@@ -55,7 +56,8 @@ class Request:
         eos_token_ids: The model's end tokens (ignored under ``ignore_eos``).
         seed: Resolved 64-bit seed of this sample; with a position it decides that position's draw.
         bad_words_token_ids: ``params.bad_words`` as token sequences.
-        arrival_time: Seconds on the engine's clock.
+        arrival_time: When it joined the queue, in seconds on the engine's clock.
+        waited: Seconds before that since its client's call arrived.
         priority: Lower runs first (policy ``priority``).
         sequence_number: Order of arrival; breaks ties.
         cache_salt: Requests share cached prefixes only if their salts are equal.
@@ -63,7 +65,10 @@ class Request:
             among tenants.
         labels: What the client calls its end user and the like, for step events.
         adapter_id: Which adapter's weights it runs with; empty for the model's own.
+        prediction_token_ids: What the client expects the answer to be; drafts may come from it.
+        pooling: The vector that it wants instead of tokens; it ends with its prompt.
         leader: The sample whose prompt blocks this one shares, if it is one of several.
+        ttft_target: Seconds after its arrival by which its first token is due; none: no matter.
         stop_token_ids: All tokens that end it: the client's and, unless ``ignore_eos``, the
             model's.
         block_hashes: Prefix-cache keys of its full blocks, as far as the KV manager has computed
@@ -94,7 +99,11 @@ class Request:
     tenant: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     adapter_id: str = ""
+    prediction_token_ids: list[int] = field(default_factory=list)
+    pooling: Pooling | None = None
     leader: Request | None = None
+    ttft_target: float | None = None
+    waited: float = 0.0
 
     stop_token_ids: frozenset[int] = field(init=False)
     block_hashes: list[BlockKey] = field(default_factory=list)
@@ -119,12 +128,22 @@ class Request:
         )
 
     @property
+    def received_time(self) -> float:
+        """When its client's call arrived, from where clients count."""
+        return self.arrival_time - self.waited
+
+    @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
 
     @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_answer_tokens(self) -> int:
+        """Tokens of the answer so far, those that the prompt brought included."""
+        return self.num_output_tokens + self.params.answer_tokens_in_prompt
 
     @property
     def output_token_ids(self) -> list[int]:
@@ -172,8 +191,10 @@ class Request:
         """Whether cached blocks can stand in for computing its prompt.
 
         Log-probabilities of the prompt need its logits, so until they are known every token is
-        computed.
+        computed. A vector may need all hidden states.
         """
+        if self.pooling is not None:
+            return self.pooling.reads_prefix_cache
         if self.params.prompt_logprobs is None:
             return True
         return self.num_scored_tokens >= self.num_prompt_tokens - 1

@@ -11,8 +11,10 @@ from enum import Enum
 
 import msgspec
 
+from twostroke.core.distribution import Distribution
 from twostroke.core.errors import ErrorMessage
 from twostroke.core.logprobs import PositionLogprobs
+from twostroke.core.pooling import Pooling
 from twostroke.core.request import BlockKey, Request
 from twostroke.core.sampling_params import SamplingParams
 
@@ -22,8 +24,14 @@ class NewRequest(msgspec.Struct, frozen=True):
 
     Attributes:
         token_ids: All tokens known so far: the prompt, and after a preemption the output too.
+        num_prompt_tokens: Without those of the prompt that belong to the answer
+            (``params.answer_tokens_in_prompt``): to the executor they are output.
         stop_token_ids: May not be drawn before ``params.min_tokens``.
+        eos_token_ids: The model's end tokens; the form of an answer decides where they may be.
         seed: With a position it decides that position's draw.
+        prediction_token_ids: What the client expects the answer to be, for drafts.
+        tenant: Drafts come from answers of the same tenant, ``cache_salt`` and adapter only.
+        pooling: The vector to be made of its prompt; then nothing is drawn.
     """
 
     request_id: str
@@ -34,18 +42,28 @@ class NewRequest(msgspec.Struct, frozen=True):
     stop_token_ids: frozenset[int] = frozenset()
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     adapter_id: str = ""
+    prediction_token_ids: list[int] = []
+    tenant: str = ""
+    cache_salt: str = ""
+    eos_token_ids: frozenset[int] = frozenset()
+    pooling: Pooling | None = None
 
     @classmethod
     def of(cls, request: Request) -> NewRequest:
         return cls(
             request.request_id,
             list(request.token_ids),
-            request.num_prompt_tokens,
+            request.num_prompt_tokens - request.params.answer_tokens_in_prompt,
             request.params,
             request.seed,
             request.stop_token_ids,
             request.bad_words_token_ids,
             request.adapter_id,
+            request.prediction_token_ids,
+            request.tenant,
+            request.cache_salt,
+            request.eos_token_ids,
+            pooling=request.pooling,
         )
 
 
@@ -54,13 +72,14 @@ class ScheduledRequest(msgspec.Struct, gc=False):
 
     Attributes:
         num_tokens: Known tokens first, then ``draft_token_ids``.
-        samples: Whether the step reaches the last known token, so that its logits give the next.
+        samples: Whether the step reaches the last known token and its logits give the next one.
         num_blocks: Blocks of its table that cover ``start + num_tokens`` slots.
         first_new_block: Where ``new_block_ids`` go in the table. What was sent before stays.
         new_block_ids: The part of the table that the executor does not know. Read only.
         new_token_ids: Tokens that became known since the last plan that carried the request.
         draft_token_ids: Guesses of the tokens behind the last known one. They are computed too,
             and accepted as far as each equals the token that is drawn at its position.
+        max_new_drafts: How many drafts of the tokens behind the drawn ones the executor may make.
     """
 
     request_id: str
@@ -72,6 +91,7 @@ class ScheduledRequest(msgspec.Struct, gc=False):
     new_block_ids: list[int] = []
     new_token_ids: list[int] = []
     draft_token_ids: list[int] = []
+    max_new_drafts: int = 0
 
 
 class Reason(str, Enum):
@@ -79,10 +99,12 @@ class Reason(str, Enum):
 
     ``POLICY``: there was room, but the policy keeps it from the request: a boosted tenant goes
     first (policy ``fair``), or the step preempts, and then it admits no request.
+    ``TPOT_TARGET``: the step's budget is spent, which is smaller for ``--tpot-target``.
     ``LOADING`` and ``HELD_FOR_TRANSFER``: see ``RequestStatus``.
     """
 
     TOKEN_BUDGET = "token_budget"
+    TPOT_TARGET = "tpot_target"
     PREFILL_CHUNK = "prefill_chunk"
     NO_FREE_BLOCK = "no_free_block"
     MAX_NUM_SEQS = "max_num_seqs"
@@ -110,17 +132,74 @@ class Decision(msgspec.Struct):
     behind: int = 0
 
 
+class DepthReason(str, Enum):
+    """Why a request gets as many drafts as it does.
+
+    ``FIXED``: always as many. ``ASKED``: the request allows no more.
+    ``PAYS``: so many give the most tokens a second. ``DOES_NOT_PAY``: none do, and so none are made
+    for a while. ``CANNOT_PAY``: none would, were all accepted.
+    ``TRIAL``: a few, to see how they fare; ``AWAITED``: this step verifies what a trial gave.
+    ``NO_BUDGET``: what drafts may lose is spent.
+    ``REMEASURE``: a step without drafts, to measure how long one takes.
+    """
+
+    FIXED = "fixed"
+    ASKED = "asked"
+    PAYS = "pays"
+    DOES_NOT_PAY = "does_not_pay"
+    CANNOT_PAY = "cannot_pay"
+    TRIAL = "trial"
+    AWAITED = "awaited"
+    NO_BUDGET = "no_budget"
+    REMEASURE = "remeasure"
+
+
+class DepthChange(msgspec.Struct, frozen=True):
+    """From this step on a request may get ``depth`` drafts at a time, for another reason or number.
+
+    Attributes:
+        gain: Tokens a second at the best depth, as a multiple of those without drafts, as estimated
+            for the decision; 0 where nothing was.
+        pause: Steps for which a pause was decided.
+    """
+
+    request_id: str
+    depth: int
+    reason: DepthReason
+    gain: float = 0.0
+    pause: int = 0
+
+
 class BlockTransfer(msgspec.Struct, frozen=True):
     """Blocks to be loaded from, or saved to, a tier outside the executor's own KV memory.
 
     Attributes:
         request_id: The request that waits for them; empty for blocks that are saved for any.
         block_ids: KV blocks of the executor; ``keys`` are their contents, in the same order.
+        tier: Its name.
     """
 
     request_id: str
     block_ids: list[int]
     keys: list[BlockKey]
+    tier: str = ""
+
+
+class TierChange(msgspec.Struct, frozen=True):
+    """What a tier has got and lost since it was last asked.
+
+    Attributes:
+        refused: What it was to save and did not: it had no room, or no time to write.
+        num_loaded: Blocks that came from it into the executor's KV blocks.
+        load_seconds: What fetching and copying these took, beside whatever else ran.
+    """
+
+    tier: str
+    stored: list[BlockKey] = []
+    removed: list[BlockKey] = []
+    refused: list[BlockKey] = []
+    num_loaded: int = 0
+    load_seconds: float = 0.0
 
 
 class StepPlan(msgspec.Struct):
@@ -129,16 +208,19 @@ class StepPlan(msgspec.Struct):
     The executor drops the state of ``released`` requests and takes in ``new_requests``. It reads
     the blocks of ``block_saves`` before it writes any block: they may be given to another request
     in this very step. It carries out ``block_copies`` (all sources are read before any destination
-    is written), begins ``block_loads``, and runs ``scheduled`` in the given order. Valid until the
-    scheduler's ``update`` for this plan.
+    is written), drops ``block_drops`` from their tiers, begins ``block_loads``, and runs
+    ``scheduled`` in the given order. Valid until the scheduler's ``update`` for this plan.
 
     Attributes:
         step: Number of the step, from 0 on.
         time: When it was planned, in seconds on the engine's clock.
         released: Ids of requests that lost their blocks since the last plan (finished, aborted or
             preempted).
+        block_drops: What tiers need not keep any more; ``removed`` names it.
         decisions: What the scheduler decided against; executors need not read it.
+        depth_changes: How far ahead requests are guessed, where that changes; nor this.
         num_tokens: Tokens of ``scheduled`` together.
+        token_budget: Most tokens that the step might have carried; executors need not read it.
     """
 
     step: int
@@ -148,9 +230,12 @@ class StepPlan(msgspec.Struct):
     block_copies: list[tuple[int, int]] = []
     block_loads: list[BlockTransfer] = []
     block_saves: list[BlockTransfer] = []
+    block_drops: list[TierChange] = []
     released: list[str] = []
     decisions: list[Decision] = []
+    depth_changes: list[DepthChange] = []
     num_tokens: int = 0
+    token_budget: int = 0
 
     def add(self, share: ScheduledRequest) -> None:
         self.scheduled[share.request_id] = share
@@ -161,9 +246,9 @@ class StepPlan(msgspec.Struct):
 
         A request can be preempted in the very step that was to run it.
         """
+        self.new_requests.pop(request_id, None)
         if share := self.scheduled.pop(request_id, None):
             self.num_tokens -= share.num_tokens
-            self.new_requests.pop(request_id, None)
             targets = set(block_ids)
             self.block_copies = [pair for pair in self.block_copies if pair[1] not in targets]
             loads = self.block_loads
@@ -175,14 +260,20 @@ class StepResult(msgspec.Struct):
 
     Attributes:
         token_ids: For each scheduled request that samples: its new tokens. One, or with drafts one
-            more than were accepted. Lists are read, never changed: several may be the same.
+            more than were accepted; then those that the answer's form leaves no choice about.
+            Lists are read, never changed: several may be the same.
         num_accepted_drafts: For requests with drafts: how many of them were accepted.
         draft_token_ids: Guesses for the next step, where there are any.
+        repeated: Requests with drafts whose numbers went wrong, be it because of these. Nothing of
+            their shares counts as computed: the next step has to run them without drafts.
         logprobs: One entry for each of those tokens, where asked for.
         prompt_logprobs: For positions ``start + 1 ..`` of the prompt covered by this step, where
             asked for.
+        distributions: For each request that asked for one and drew its first token.
+        vectors: For each scheduled request that wants one and whose prompt is computed: packed.
         loaded: Requests whose ``block_loads`` of this or an earlier step have arrived.
         failed_loads: Requests whose loads will not arrive; what they lack is computed instead.
+        tier_changes: What tiers have got and lost; at most one entry for each tier.
         errors: Requests whose computation failed; they have no entry in ``token_ids``.
         failure: Why the whole pass failed, if it did; then ``errors`` names every request in it.
         duration: Seconds of the pass, sampling included.
@@ -192,10 +283,14 @@ class StepResult(msgspec.Struct):
     token_ids: dict[str, list[int]] = {}
     num_accepted_drafts: dict[str, int] = {}
     draft_token_ids: dict[str, list[int]] = {}
+    repeated: list[str] = []
     logprobs: dict[str, list[PositionLogprobs]] = {}
     prompt_logprobs: dict[str, list[PositionLogprobs]] = {}
+    distributions: dict[str, Distribution] = {}
+    vectors: dict[str, bytes] = {}
     loaded: list[str] = []
     failed_loads: list[str] = []
+    tier_changes: list[TierChange] = []
     errors: dict[str, ErrorMessage] = {}
     failure: str | None = None
     duration: float = 0.0

@@ -9,6 +9,7 @@ from twostroke.core.errors import ModelLoadError
 
 # No model is near this bound, and below it no count overflows or takes long.
 MAX_INTEGER = 2**31
+MAX_NUMBER = 1e30
 CHECK = "check the file: it should be the config.json of a Hugging Face checkpoint"
 
 
@@ -39,10 +40,12 @@ class ConfigFields:
         return otherwise if self.raw.get(name) == "auto" else self.integer(name, otherwise)
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A number above 0."""
+        """A number above 0, and below ``MAX_NUMBER``."""
         value = self._value(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
             raise _refusal(name, "must be a positive number", value)
+        if value > MAX_NUMBER:
+            raise _refusal(name, f"must be at most {MAX_NUMBER:g}", value)
         return float(value)
 
     def optional_number(self, name: str) -> float | None:

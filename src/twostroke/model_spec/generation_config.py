@@ -8,7 +8,7 @@ from typing import Any
 
 from twostroke.core.errors import InvalidRequestError, ModelLoadError
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.model_spec.config_fields import CHECK
+from twostroke.model_spec.config_fields import CHECK, short
 from twostroke.model_spec.json_files import read_object
 
 # Like vLLM, we take these five.
@@ -48,6 +48,6 @@ def parse_end_tokens(*sources: Mapping[str, Any]) -> tuple[int, ...]:
                 tokens[token] = None
             elif token is not None:
                 raise ModelLoadError(
-                    f"config.json: eos_token_id must be token ids, got {value!r}", hint=CHECK
+                    f"config.json: eos_token_id must be token ids, got {short(value)}", hint=CHECK
                 )
     return tuple(tokens)

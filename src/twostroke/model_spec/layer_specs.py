@@ -124,6 +124,10 @@ class AttentionSpec:
         head = format_.bits_of(self.key_dim) + format_.bits_of(self.value_dim)
         return -(-self.kv_heads // ranks) * head
 
+    def cached_bytes(self, format_: NumberFormat, ranks: int = 1) -> float:
+        """Bytes of one cached element, with its share of the scales."""
+        return self.cached_bits(format_, ranks) / 8 / self.cached_elements(ranks)
+
     def seen(self, context: int) -> int:
         return context if self.window is None else min(context, self.window)
 

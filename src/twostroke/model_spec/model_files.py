@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from twostroke.core.errors import ModelLoadError
+from twostroke.core.files import is_file, is_folder
+from twostroke.model_spec.config_fields import short
+from twostroke.model_spec.json_files import read_object
 
 EMBEDDED_MODELS = ("pilot", "pilot-draft")
+EMBEDDED_HEADS = ("pilot-medusa",)  # no models, but what guesses ahead for one
 # Never pickles, never a repository's Python code.
 DOWNLOAD_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.tiktoken", "*.model"]
 _IGNORED = ["original/*", "consolidated*", "onnx/*"]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?")
+_FILE = re.compile(r"[\w .+=@~-]{1,200}\.safetensors")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -20,21 +24,21 @@ def resolve_model(model: str, revision: str | None = None) -> Path:
     """The folder that holds a model's files, downloaded first if it is a Hub id.
 
     Args:
-        model: ``pilot`` or ``pilot-draft`` (embedded), a local folder, or a Hub id. An embedded
-            name wins over a folder of that name; write ``./pilot`` for the folder.
+        model: ``pilot`` or another embedded one, a local folder, or a Hub id. An embedded name
+            wins over a folder of that name; write ``./pilot`` for the folder.
         revision: Branch, tag or commit on the Hub. ``HF_HUB_OFFLINE=1`` uses only what was
             downloaded before.
 
     Raises:
         ModelLoadError: There is no such model, it cannot be downloaded, or it has no revisions.
     """
-    path = _expand_home(model)
-    if revision is not None and (model in EMBEDDED_MODELS or path.is_dir()):
+    path, is_embedded = _expand_home(model), model in (*EMBEDDED_MODELS, *EMBEDDED_HEADS)
+    if revision is not None and (is_embedded or is_folder(path)):
         hint = "leave --revision out, or give the model's id on the Hugging Face Hub"
         raise ModelLoadError(
             f"--revision {revision}: {model} is not on the Hub and has no revisions", hint=hint
         )
-    if model in EMBEDDED_MODELS:
+    if is_embedded:
         folder = Path(__file__).parents[1] / "pilot" / "weights" / model
         if not (folder / "config.json").is_file():
             raise ModelLoadError(
@@ -42,9 +46,9 @@ def resolve_model(model: str, revision: str | None = None) -> Path:
                 hint="install a released wheel, or give --model a folder or a Hugging Face Hub id",
             )
         return folder
-    if path.is_dir():
+    if is_folder(path):
         return path
-    if path.is_file():
+    if is_file(path):
         raise ModelLoadError(
             f"{model} is a file", hint="give the folder that holds config.json and the safetensors"
         )
@@ -126,14 +130,22 @@ def weight_files(folder: Path) -> list[Path]:
     )
 
 
+def _is_file_name(name: object) -> bool:
+    """Whether ``name`` is that of a file in the checkpoint's folder, and of none elsewhere."""
+    return isinstance(name, str) and _FILE.fullmatch(name) is not None
+
+
 def _indexed_files(index: Path) -> list[Path]:
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+    weight_map = read_object(index).get("weight_map")
+    stated = list(weight_map.values()) if isinstance(weight_map, dict) else []
+    wrong = [name for name in stated if not _is_file_name(name)]
+    if not stated or wrong:
         raise ModelLoadError(
-            f"cannot read {index}: {error}", hint="download the checkpoint again"
-        ) from error
-    files = [index.parent / name for name in names]
+            f"cannot read {index}: its weight_map must name files, got"
+            f" {short(wrong[0] if wrong else weight_map)}",
+            hint="download the checkpoint again",
+        )
+    files = [index.parent / name for name in sorted(set(stated))]
     missing = [path.name for path in files if not path.is_file()]
     if missing:
         raise ModelLoadError(

@@ -49,7 +49,15 @@ _FORMATS = (
     NumberFormat("mxfp4", 4, "fp4", scale_bits=8, group=32),
 )
 WEIGHT_FORMATS = {format_.name: format_ for format_ in _FORMATS}
-CACHE_FORMATS = {name: WEIGHT_FORMATS[name] for name in ("fp32", "bf16", "fp8", "int8")}
+# Of keys and values: a bfloat16 scale per token and KV head, in 4 bits per 32 elements of it.
+_ONE_SCALE = 2**31
+CACHE_FORMATS = {
+    "fp32": WEIGHT_FORMATS["fp32"],
+    "bf16": WEIGHT_FORMATS["bf16"],
+    "fp8": WEIGHT_FORMATS["fp8"],
+    "int8": NumberFormat("int8", 8, "int8", scale_bits=16, group=_ONE_SCALE),
+    "int4": NumberFormat("int4", 4, "bf16", scale_bits=16, group=32),
+}
 _SAME = {
     "auto": "bf16",
     "float32": "fp32",
@@ -83,11 +91,6 @@ def cache_format(name: str) -> NumberFormat:
             f"unknown KV cache format {name!r}", hint="known: auto, " + ", ".join(CACHE_FORMATS)
         )
     return format_
-
-
-def cache_bytes(name: str) -> float:
-    """Bytes of one key or value in the cache, with its share of the scale. Raises ConfigError."""
-    return cache_format(name).bits / 8
 
 
 def stored_format(raw: Mapping[str, Any]) -> str:

@@ -50,6 +50,11 @@ def find_model(name: str) -> ModelSpec:
     )
 
 
+def public_names() -> list[str]:
+    """Short names of the models that are known here."""
+    return list(_public())
+
+
 def _on_disk(name: str) -> Path | None:
     try:
         path = Path(name).expanduser()

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from twostroke.core.errors import ConfigError
 from twostroke.model_spec.layer_specs import LayerSpec, LinearSpec, seen_pairs
-from twostroke.model_spec.number_formats import cache_format, weight_format
+from twostroke.model_spec.number_formats import cache_format
 from twostroke.model_spec.rope import RopeSpec
+from twostroke.model_spec.weight_parts import weight_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,22 +95,8 @@ class ModelSpec:
         return layers + self.head.parameters + self.other_parameters
 
     def weight_bytes(self, format_: str | None = None, ranks: int = 1) -> int:
-        """Bytes of the weights on one of ``ranks`` devices.
-
-        Embeddings, head, router, norms and biases are never quantised, nor what the checkpoint left
-        out.
-        """
-        stored = weight_format(format_ or self.format)
-        plain = 4 if stored.name == "fp32" else 2
-        bits = 0.0
-        for layer in self.layers:
-            for copies, linear in layer.linears_with_copies:
-                outputs, inputs = linear.on_rank(ranks)
-                width = stored.bits if linear.quantised else 8 * plain
-                bits += layer.count * copies * outputs * (inputs * width + linear.bias * 8 * plain)
-            bits += layer.count * layer.other_parameters * 8 * plain
-        tables = self.head.rank_parameters(ranks) * (1 if self.tied else 2)
-        return round(bits / 8) + (tables + self.other_parameters) * plain
+        """Bytes of the weights on one of ``ranks`` devices: the sum of ``weight_parts``."""
+        return round(sum(part.all_bits for part in weight_parts(self, format_, ranks)) / 8)
 
     def kv_bytes_per_token(self, format_: str = "auto", ranks: int = 1) -> float:
         """What one more token adds to one device's cache while no window is full."""

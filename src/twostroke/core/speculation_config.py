@@ -1,0 +1,172 @@
+"""How tokens are guessed ahead: the flags, and what they come to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from twostroke.core.errors import ConfigError
+from twostroke.core.flag_values import require
+from twostroke.core.sampling_params import MAX_DRAFTS
+
+Method = Literal["ngram", "suffix", "draft", "early-exit", "medusa"]
+# `synthetic` guesses nothing: it is for measuring, and so in --speculative-config only.
+MethodName = Literal["ngram", "suffix", "draft", "early-exit", "medusa", "synthetic"]
+# vLLM's names of what is called otherwise here.
+_METHOD_ALIASES = {"draft_model": "draft", "early_exit": "early-exit", "[ngram]": "ngram"}
+_FIELD_ALIASES = {
+    "suffix_decoding_max_tree_depth": "max_match",
+    "suffix_decoding_max_spec_factor": "max_factor",
+    "suffix_decoding_min_token_prob": "min_probability",
+    "prompt_lookup_max": "max_match",
+    "prompt_lookup_min": "min_match",
+}
+_DEFAULT_DEPTH: dict[str, int] = {"ngram": 8, "suffix": 16, "synthetic": 4}
+_MODEL_DEPTH = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """One method and its settings.
+
+    Attributes:
+        num_speculative_tokens: Most drafts of a request in one step.
+        adaptive: Whether fewer are made, or none, where fewer are faster; else always as many.
+        model: Of ``draft``: the smaller model, ``pilot-draft`` by default for ``pilot``. Of
+            ``medusa``: the folder of the heads, ``pilot-medusa`` by default for ``pilot``.
+        exit_layer: Of ``early-exit``: how many of the first layers guess; by default a quarter.
+        min_match: Of ``ngram``: fewest last tokens that must have come before.
+        max_match: Of ``ngram`` and ``suffix``: most last tokens that are compared.
+        max_factor: Of ``suffix``: drafts for each matching token, at most.
+        min_probability: Of ``suffix``: less likely drafts are not made.
+        max_cached_tokens: Of ``suffix``: how much of each tenant's earlier answers is kept.
+        acceptance_rate: Of ``synthetic``: how likely a draft is accepted, if those before it were.
+    """
+
+    method: MethodName
+    num_speculative_tokens: int
+    adaptive: bool = True
+    model: str | None = None
+    exit_layer: int | None = None
+    min_match: int = 2
+    max_match: int | None = None
+    max_factor: float = 1.0
+    min_probability: float = 0.1
+    max_cached_tokens: int = 2**16
+    acceptance_rate: float = 0.7
+
+    def __post_init__(self) -> None:
+        self._require(
+            type(self.num_speculative_tokens) is int
+            and 1 <= self.num_speculative_tokens <= MAX_DRAFTS,
+            "num_speculative_tokens",
+            f"from 1 to {MAX_DRAFTS}",
+        )
+        self._require(isinstance(self.adaptive, bool), "adaptive", "true or false")
+        ok = self.model is None or (isinstance(self.model, str) and bool(self.model))
+        self._require(ok, "model", "a model name or folder")
+        for name in ("exit_layer", "max_match"):
+            value = getattr(self, name)
+            self._require(value is None or _is_count(value), name, "1 or more")
+        for name in ("min_match", "max_cached_tokens"):
+            self._require(_is_count(getattr(self, name)), name, "1 or more")
+        self._require(_is_number(self.max_factor, 0.0, 64.0), "max_factor", "from 0 to 64")
+        for name in ("min_probability", "acceptance_rate"):
+            self._require(_is_number(getattr(self, name), 0.0, 1.0), name, "from 0 to 1")
+        for name, methods in (("model", ("draft", "medusa")), ("exit_layer", ("early-exit",))):
+            if getattr(self, name) is not None and self.method not in methods:
+                raise ConfigError(
+                    f"--speculative-config: {name} belongs to method {' or '.join(methods)},"
+                    f" but the method is {self.method}",
+                    hint=f"leave {name} out",
+                )
+
+    @property
+    def writes_kv(self) -> bool:
+        """Whether drafting writes keys and values, and so needs slots."""
+        return self.method in ("draft", "early-exit")
+
+    def _require(self, condition: bool, name: str, allowed: str) -> None:
+        require(condition, f"--speculative-config: {name}", getattr(self, name), allowed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationConfig:
+    """Guess tokens ahead and check several in one pass: the same answers, sooner."""
+
+    speculation: Method | None = None
+    """Guess tokens ahead: `ngram` quotes prompt and answer, `suffix` earlier answers too, `draft`
+    asks a smaller model, `early-exit` the model's own first layers, `medusa` heads on its last
+    hidden state. Answers stay the same, token by token.
+    """
+    speculative_config: str | None = None
+    """The same with settings, as JSON: `{"method": "ngram", "num_speculative_tokens": 5}`."""
+
+    def __post_init__(self) -> None:
+        methods = get_args(Method)
+        ok = self.speculation is None or self.speculation in methods
+        require(ok, "--speculation", self.speculation, "one of " + ", ".join(methods))
+        self.resolve()
+
+    def resolve(self) -> Speculation | None:
+        """The method and its settings, if tokens are to be guessed at all."""
+        settings = _read(self.speculative_config)
+        method = self.speculation
+        if method is not None and settings.setdefault("method", method) != method:
+            raise ConfigError(
+                f"--speculation is {method}, but --speculative-config says {settings['method']}",
+                hint="give the method once",
+            )
+        return _resolve(settings) if settings else None
+
+
+def _read(value: object) -> dict[str, Any]:
+    """``--speculative-config`` as settings; Python callers may give a mapping."""
+    if value is None:
+        return {}
+    hint = 'write it as {"method": "ngram", "num_speculative_tokens": 5}'
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            message = f"--speculative-config is no JSON: {error}"
+            raise ConfigError(message, hint=hint) from error
+    if not isinstance(value, Mapping) or not value:
+        raise ConfigError("--speculative-config must be a JSON object", hint=hint)
+    settings: dict[str, Any] = {}
+    for name, setting in value.items():
+        settings[_FIELD_ALIASES.get(str(name), str(name))] = setting
+    if "method" not in settings and "model" in settings:  # as in vLLM: a model drafts
+        settings["method"] = "draft"
+    if isinstance(method := settings.get("method"), str):
+        settings["method"] = _METHOD_ALIASES.get(method, method)
+    return settings
+
+
+def _resolve(settings: dict[str, Any]) -> Speculation:
+    names = [item.name for item in fields(Speculation)]
+    methods = get_args(MethodName)
+    for name in settings:
+        if name not in names:
+            raise ConfigError(
+                f"--speculative-config: unknown setting {name!r}",
+                hint="known settings: " + ", ".join(names),
+            )
+    method = settings.get("method")
+    require(
+        method in methods, "--speculative-config: method", method, "one of " + ", ".join(methods)
+    )
+    depth = _DEFAULT_DEPTH.get(str(method), _MODEL_DEPTH)
+    return Speculation(**{"num_speculative_tokens": depth, **settings})
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _is_number(value: object, least: float, most: float) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return least <= value <= most
