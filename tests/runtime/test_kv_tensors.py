@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.checkpoints import tiny_config
 from twostroke.core.config import CacheConfig
 from twostroke.core.errors import InsufficientMemoryError
-from twostroke.models.support import parse_runnable
+from twostroke.core.kv_groups import ONE_GROUP
+from twostroke.layers.kv_layout import make_layout
 from twostroke.runtime import kv_tensors
 from twostroke.runtime.kv_tensors import KVTensors, plan_num_blocks
 
@@ -17,7 +17,12 @@ CPU = torch.device("cpu")
 
 def num_blocks(config: CacheConfig, max_num_seqs: int = 4) -> int:
     return plan_num_blocks(
-        config, bytes_per_token=100, max_model_len=30, max_num_seqs=max_num_seqs, device=CPU
+        config,
+        block_bytes=100 * config.block_size,
+        groups=ONE_GROUP,
+        max_model_len=30,
+        max_num_seqs=max_num_seqs,
+        device=CPU,
     )
 
 
@@ -37,7 +42,7 @@ def test_number_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tensors_start_at_zero_and_slots_return_to_it() -> None:
-    kv = KVTensors(parse_runnable(tiny_config("llama")), 3, 4, torch.bfloat16, CPU)
+    kv = KVTensors(2, 3, make_layout("auto", torch.bfloat16, 4, 2, 8), CPU)
     assert len(kv.keys) == len(kv.values) == 2
     assert kv.keys[0].shape == (3, 4, 2, 8) and kv.keys[0].dtype == torch.bfloat16
     assert not bool(kv.values[1].any())

@@ -15,6 +15,7 @@ import torch
 
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from tests.fakes import failed_with
+from tests.instruction_sets import selected
 from tests.steps import StepDriver
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import (
@@ -268,3 +269,16 @@ def test_unusable_configurations_are_refused_with_a_hint(
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("M", (), {"available": 1000}))
     with pytest.raises(InsufficientMemoryError, match="the weights need"):
         load()
+
+
+def test_blocks_of_other_kernels_are_another_models(tmp_path: Path) -> None:
+    """A disk tier that outlives the process is not read by kernels that round otherwise."""
+    raw = tiny_config("llama", torch_dtype="bfloat16")
+    folder = write_checkpoint(tmp_path, raw, random_tensors(raw, dtype=torch.bfloat16))
+    names = set()
+    for instruction_set in ("avx2", "generic"):
+        with selected(instruction_set) as there:
+            assert there
+            fields = {"model": str(folder), "device": "cpu", "kv_cache_memory": 2**20}
+            names.add(TorchExecutor.load(EngineConfig.from_flat(fields)).info.model_id)
+    assert len(names) == 2

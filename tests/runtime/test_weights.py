@@ -115,7 +115,7 @@ def test_too_little_memory_is_noticed_before_loading(
 ) -> None:
     folder = write_checkpoint(tmp_path, RAW)
     monkeypatch.setattr(weights, "free_memory", lambda device: 50_000)
-    monkeypatch.setattr(weights._Parameters, "pop", lambda *args: pytest.fail("read weights"))
+    monkeypatch.setattr(weights.StoredParameters, "pop", lambda *args: pytest.fail("read weights"))
     with pytest.raises(
         InsufficientMemoryError, match=r"the weights need .* KiB, but cpu has 48\.8 KiB free"
     ):

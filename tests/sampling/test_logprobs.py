@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from tests.sampling.helpers import make_request, sample
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.sampling import logprobs as logprobs_module
-from twostroke.sampling.logprobs import prompt_logprobs
+from twostroke.sampling.logprobs import logprobs_of, prompt_logprobs
 
 # Probabilities 1/2, 1/8, 1/4, 1/8, 0.
 PROBABILITIES = [4.0, 1.0, 2.0, 1.0, 0.0]
@@ -79,3 +80,28 @@ def test_sampled_rows_report_raw_logits_whatever_the_filters_do() -> None:
         0: ((3, 0.125, 3), [(0, 0.5, 1), (2, 0.25, 2)]),
         2: ((0, 0.5, 1), []),
     }
+
+
+def test_listed_tokens_take_the_place_of_the_likeliest() -> None:
+    """In their order, each once as often as it is listed, by the raw logits whatever is allowed."""
+    logits = (torch.tensor([PROBABILITIES]) * 8).log()
+    fields: dict[str, Any] = {
+        "logprobs": 4,
+        "logprob_token_ids": [3, 4, 0],
+        "allowed_token_ids": [2],
+    }
+    output = sample(logits, [make_request(temperature=0.0, **fields)])
+    assert rounded(output.logprobs[0]) == (
+        (2, 0.25, 2),
+        [(3, 0.125, 3), (4, 0.0, 5), (0, 0.5, 1)],
+    )
+
+
+def test_ranks_are_the_same_for_few_tokens_and_many() -> None:
+    """Equal logits share a rank, and -inf has one, too."""
+    logits = torch.randn(300, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16).float()
+    logits[[5, 9]] = -torch.inf
+    every = list(range(300))
+    single = [logprobs_of(logits, [token])[0] for token in every]
+    assert logprobs_of(logits, every) == single
+    assert single[5].rank == single[9].rank == 299

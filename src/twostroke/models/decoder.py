@@ -5,6 +5,7 @@ Inference only: plain tensors, no ``nn.Module``, no autograd.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Sequence
 
@@ -14,7 +15,8 @@ from torch.nn import functional as F
 
 from twostroke.kernels.library import GROUP, load_library
 from twostroke.layers.attention.base import Attention
-from twostroke.layers.compiled_pass import compile_layers
+from twostroke.layers.compiled_drafting import CompiledDrafting
+from twostroke.layers.compiled_pass import CompiledPass, compile_layers
 from twostroke.layers.linear import Linear, make_linear
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.rotary import RotaryTable
@@ -54,7 +56,7 @@ class Decoder:
         self._profiler = profiler
         embedding = parameters.pop("embed")  # [vocab, hidden]
         self.device, self.dtype = embedding.device, embedding.dtype
-        kernels = load_library() if _has_kernels(embedding) else None
+        self.kernels = kernels = load_library() if _has_kernels(embedding) else None
         head = embedding if spec.tied else parameters.pop("head")
         self._head = make_linear(head, None, quantization, kernels)
         # Tied and not rounded, one copy serves both.
@@ -70,10 +72,31 @@ class Decoder:
         self._rotary = RotaryTable(spec.rope, head_dim_of(spec), max_length, self.device, kernels)
         if quantization is not None:
             _warn_if_exact([self._head, *self._linears()], quantization)
+        self.compiled_pass = self._compile()
+
+    def first_layers(self, count: int) -> Decoder:
+        """The same model, sharing its weights, that ends after ``count`` layers.
+
+        Norm and head are those of the whole. ``spec`` still describes that.
+        """
+        part = copy.copy(self)
+        part._layers = self._layers[:count]
+        part._last_mixing = [b for layer in part._layers for b in layer if b.mixes_tokens][-1]
+        part.compiled_pass = part._compile()
+        return part
+
+    def compiled_drafting(self) -> CompiledDrafting | None:
+        """Drafts in one call, or ``None`` where the kernels cannot run the whole model."""
+        head = self._head.kernel_call
+        if self.compiled_pass is None or self.kernels is None or head is None:
+            return None
+        return CompiledDrafting(self.compiled_pass, self._norm, head, self._embedding, self.kernels)
+
+    def _compile(self) -> CompiledPass | None:
+        if self.kernels is None:
+            return None
         compiled = [[branch.compiled() for branch in layer] for layer in self._layers]
-        self.compiled_pass = (
-            compile_layers(compiled, self._rotary, kernels, profiler) if kernels else None
-        )
+        return compile_layers(compiled, self._rotary, self.kernels, self._profiler)
 
     @property
     def weight_bytes(self) -> int:

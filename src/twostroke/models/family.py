@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.spec import ModelSpec
@@ -26,6 +26,14 @@ class DecoderFamily:
     embedding: str = "model.embed_tokens.weight"
     norm: str = "model.norm.weight"
     head: str = "lm_head.weight"
+
+    def without_prefix(self) -> DecoderFamily:
+        """The same with the names of a checkpoint that was saved without a language head."""
+        bare = {
+            name: getattr(self, name).removeprefix("model.")
+            for name in ("layer", "embedding", "norm")
+        }
+        return replace(self, **bare)
 
     def branches_of(self, layer: LayerSpec) -> list[BranchKind]:
         return [kind for kind in self.branches if kind.is_in(layer)]

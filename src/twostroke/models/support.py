@@ -9,7 +9,7 @@ from typing import Any
 from twostroke.core.errors import ModelLoadError
 from twostroke.layers.activation import GATED_ACTIVATIONS
 from twostroke.layers.rotary import ROPE_KINDS
-from twostroke.model_spec.config_fields import CHECK
+from twostroke.model_spec.config_fields import CHECK, short
 from twostroke.model_spec.layer_specs import AttentionSpec, MlpSpec
 from twostroke.model_spec.reader import parse_model, read_model
 from twostroke.model_spec.rope import RopeSpec
@@ -87,7 +87,7 @@ def head_dim_of(spec: ModelSpec) -> int:
 def _check_mlp(mlp: MlpSpec) -> None:
     if mlp.activation not in GATED_ACTIVATIONS or not mlp.gated:
         raise ModelLoadError(
-            f"unsupported activation: hidden_act is {mlp.activation!r}",
+            f"unsupported activation: hidden_act is {short(mlp.activation)}",
             hint="only silu (SwiGLU) models are supported",
         )
 
@@ -107,9 +107,11 @@ def _check_rope(rope: RopeSpec) -> None:
     if rope.kind not in ROPE_KINDS:
         reason = _REFUSED_ROPE.get(rope.kind, "it is unknown")
         raise ModelLoadError(
-            f"unsupported rope scaling {rope.kind!r}: {reason}",
+            f"unsupported rope scaling {short(rope.kind)}: {reason}",
             hint="supported: " + ", ".join(ROPE_KINDS),
         )
+    if rope.kind == "yarn" and rope.theta <= 1:
+        raise _refusal(f"rope_theta must be above 1 for yarn, got {rope.theta:g}")
     if rope.mscale:
         raise _refusal("rope scaling with mscale and mscale_all_dim is not supported")
 

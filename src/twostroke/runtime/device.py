@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import math
-import sys
 from pathlib import Path
 
 import psutil
 import torch
 
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
+from twostroke.core.freed_memory import return_freed_memory
 
 # Where Linux shows control groups (version 2), and which one this process is in.
 GROUPS_ROOT = Path("/sys/fs/cgroup")
@@ -48,6 +47,11 @@ def resolve_device(name: str) -> torch.device:
         message = f"there is no {name}: this machine has {torch.cuda.device_count()} CUDA devices"
         raise ConfigError(message, hint="give --device cuda:N with a smaller N")
     return torch.device("cuda", index)
+
+
+def name_of_gpu(name: str) -> str:
+    """What the GPU of ``--device`` calls itself."""
+    return torch.cuda.get_device_name(resolve_device(name))
 
 
 def free_memory(device: torch.device) -> int:
@@ -104,11 +108,7 @@ def release_cached_memory() -> None:
     """
     if torch.cuda.is_available() and torch.cuda.memory_reserved():
         torch.cuda.empty_cache()
-    if (
-        sys.platform == "linux"
-        and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None
-    ):
-        trim(0)
+    return_freed_memory()
 
 
 def memory_error(error: Exception) -> InsufficientMemoryError | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,8 @@ class Batch:
         positions: ``[tokens]`` int64 on the device.
         query_start: ``requests + 1`` offsets: share i has rows ``query_start[i]`` up to
             ``query_start[i + 1]``.
-        sampling: Indices of the shares that draw a token, from their last rows.
+        sampling: Indices of the shares that draw a token, from their last rows: one row each, and
+            one more for each draft.
     """
 
     shares: list[ScheduledRequest]
@@ -40,6 +41,17 @@ class Batch:
         """Rows of share ``index``."""
         return slice(self.query_start[index], self.query_start[index + 1])
 
+    def drawn_rows(self, index: int) -> range:
+        """Rows of share ``index`` whose logits are drawn from: of its last known token, and of its
+        drafts."""
+        end = self.query_start[index + 1]
+        return range(end - 1 - len(self.shares[index].draft_token_ids), end)
+
+    def known_rows(self, index: int) -> slice:
+        """Rows of share ``index`` without those of its drafts."""
+        start, end = self.query_start[index], self.query_start[index + 1]
+        return slice(start, end - len(self.shares[index].draft_token_ids))
+
 
 class InputBatch:
     """Makes each step's tensors from its plan.
@@ -50,11 +62,19 @@ class InputBatch:
         max_num_seqs: Rows at first; ``max_blocks`` columns. Both grow when a plan needs more.
         block_size: Tokens per block.
         device: Where the tensors go.
+        windows: Of each group of layers that has a block table; ``core.kv_groups`` says how they
+            lie in a row.
     """
 
     def __init__(
-        self, max_num_seqs: int, max_blocks: int, block_size: int, device: torch.device
+        self,
+        max_num_seqs: int,
+        max_blocks: int,
+        block_size: int,
+        device: torch.device,
+        windows: Sequence[int | None] = (None,),
     ) -> None:
+        self._windows = windows
         self._table: NDArray[np.int32] = np.zeros((max_num_seqs, max_blocks), dtype=np.int32)
         self._rows: dict[str, int] = {}
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
@@ -90,9 +110,7 @@ class InputBatch:
         shifts = np.repeat(starts - query_start[:-1], counts)  # [tokens]
         positions = np.arange(query_start[-1]) + shifts  # [tokens]
         table = self._table[rows]  # [requests, blocks]
-        blocks = table[np.repeat(np.arange(len(shares)), counts), positions // self._block_size]
-        slots = blocks.astype(np.int64) * self._block_size + positions % self._block_size
-        metadata = AttentionMetadata(query_start, starts + counts, table, self._to_device(slots))
+        metadata = self._metadata(table, query_start, starts, counts, positions)
         return Batch(
             shares,
             [states[share.request_id] for share in shares],
@@ -103,13 +121,41 @@ class InputBatch:
             metadata,
         )
 
+    def _metadata(
+        self,
+        table: NDArray[np.int32],
+        query_start: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        positions: NDArray[np.int64],
+    ) -> AttentionMetadata:
+        """Where the tokens lie; ``table`` has the groups' blocks of each position side by side."""
+        owners, size = np.repeat(np.arange(len(starts)), counts), self._block_size
+        ends, num_groups = starts + counts, len(self._windows)
+        groups, all_slots = list[AttentionMetadata](), list[NDArray[np.int64]]()
+        for group, window in enumerate(self._windows):
+            own = table[:, group::num_groups]
+            if window is not None:
+                own = _without_unseen(own, np.maximum(starts - window + 1, 0) // size)
+            own = np.ascontiguousarray(own)
+            blocks = own[owners, positions // size]
+            slots = blocks.astype(np.int64) * size + positions % size
+            all_slots.append(slots)
+            on_device = self._to_device(slots)
+            groups.append(AttentionMetadata(query_start, ends, own, on_device))
+        if num_groups == 1:
+            return groups[0]
+        side_by_side = self._to_device(np.stack(all_slots, axis=1))
+        return AttentionMetadata(query_start, ends, table, side_by_side, groups)
+
     def _update_row(self, share: ScheduledRequest) -> int:
         if share.request_id not in self._rows:
             self._rows[share.request_id] = self._take_row()
         row, start = self._rows[share.request_id], share.first_new_block
         end = start + len(share.new_block_ids)
         if end > self._table.shape[1]:
-            self._table = np.pad(self._table, ((0, 0), (0, end - self._table.shape[1])))
+            wanted = -(-end // len(self._windows)) * len(self._windows)
+            self._table = np.pad(self._table, ((0, 0), (0, wanted - self._table.shape[1])))
         if share.new_block_ids:
             self._table[row, start:end] = share.new_block_ids
         return row
@@ -123,3 +169,13 @@ class InputBatch:
 
     def _to_device(self, array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(self._device, non_blocking=True)
+
+
+def _without_unseen(table: NDArray[np.int32], first: NDArray[np.int64]) -> NDArray[np.int32]:
+    """``table`` with each request's block number ``first`` in place of all before it.
+
+    Those were given back and may hold what a failing request just wrote. Kernels that read some
+    keys before a window, to mask them, then read the request's own.
+    """
+    columns = np.maximum(np.arange(table.shape[1]), first[:, None])
+    return np.take_along_axis(table, columns, axis=1)

@@ -10,15 +10,17 @@ from torch import Tensor
 from twostroke.core.byte_sizes import format_bytes
 from twostroke.core.config import CacheConfig
 from twostroke.core.errors import InsufficientMemoryError
+from twostroke.core.kv_groups import KVGroups
+from twostroke.layers.kv_layout import KVLayout
 from twostroke.layers.pages import fresh_tensor
-from twostroke.model_spec.spec import ModelSpec
 from twostroke.runtime.device import free_memory, total_memory
 
 
 def plan_num_blocks(
     config: CacheConfig,
     *,
-    bytes_per_token: int,
+    block_bytes: int,
+    groups: KVGroups,
     max_model_len: int,
     max_num_seqs: int,
     device: torch.device,
@@ -32,8 +34,7 @@ def plan_num_blocks(
     Raises:
         InsufficientMemoryError: Not even one request of ``max_model_len`` tokens fits.
     """
-    block_bytes = bytes_per_token * config.block_size
-    per_request = -(-max_model_len // config.block_size)
+    per_request = groups.most_blocks(max_model_len, config.block_size)
     free = free_memory(device)
     if config.kv_cache_memory is not None:
         budget = config.kv_cache_memory
@@ -55,7 +56,7 @@ def plan_num_blocks(
         raise InsufficientMemoryError(
             f"one request of {max_model_len} tokens needs {format_bytes(per_request * block_bytes)}"
             f" of KV cache, but only {format_bytes(max(budget, 0))} may be used on {device}, enough"
-            f" for {fitting * config.block_size} tokens",
+            f" for {groups.longest_request(fitting, config.block_size)} tokens",
             hint="lower --max-model-len or raise --kv-cache-memory",
         )
     return fitting
@@ -65,26 +66,39 @@ class KVTensors:
     """Keys and values of all layers, zeroed at first: whatever is masked must still be finite.
 
     Args:
-        model: Every layer of it has attention.
+        layout: Of the keys, and of the values, of every layer.
+        groups: The indices of the layers that share a block; by default all.
 
     Attributes:
-        keys: Per layer ``[blocks, block_size, kv_heads, head_dim]``; ``values`` the same.
+        keys: Per layer ``[blocks, *layout.block_shape]``; ``values`` the same. The first layers of
+            all groups lie in one tensor, in blocks of their own, and so do the second.
+        groups: As given.
     """
 
     def __init__(
         self,
-        model: ModelSpec,
+        num_layers: int,
         num_blocks: int,
-        block_size: int,
-        dtype: torch.dtype,
+        layout: KVLayout,
         device: torch.device,
+        groups: Sequence[Sequence[int]] = (),
     ) -> None:
         self.num_blocks = num_blocks
-        self.block_size = block_size
-        blocks = (num_blocks, block_size)
-        specs = [layer.attention for layer in model.each_layer() if layer.attention]
-        self.keys = [_zeros((*blocks, a.kv_heads, a.key_dim), dtype, device) for a in specs]
-        self.values = [_zeros((*blocks, a.kv_heads, a.value_dim), dtype, device) for a in specs]
+        self.block_size = layout.block_size
+        self.layout = layout
+        shape = (num_blocks, *layout.block_shape)
+        self.groups = groups or [range(num_layers)]
+        size = max(map(len, self.groups))
+        self._all_keys = [_zeros(shape, layout.dtype, device) for _ in range(size)]
+        self._all_values = [_zeros(shape, layout.dtype, device) for _ in range(size)]
+        places = {layer: i for group in self.groups for i, layer in enumerate(group)}
+        self.keys = [self._all_keys[places[layer]] for layer in range(num_layers)]
+        self.values = [self._all_values[places[layer]] for layer in range(num_layers)]
+        self._last_group = next(i for i, g in enumerate(self.groups) if num_layers - 1 in g)
+
+    def block_tensors(self) -> list[Tensor]:
+        """All tensors that belong to blocks, each [blocks, ...]: together they are its content."""
+        return [*self._all_keys, *self._all_values]
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks ``(source, destination)``, all sources read before any is written."""
@@ -92,26 +106,24 @@ class KVTensors:
             return
         pairs = torch.tensor(copies, device=self.keys[0].device)  # [copies, 2]
         source, destination = pairs[:, 0], pairs[:, 1]
-        for cache in (*self.keys, *self.values):
+        for cache in self.block_tensors():
             cache[destination] = cache[source]  # indexing gathers into a new tensor first
 
     def all_finite(self, slots: Tensor) -> bool:
         """Whether ``slots`` [slots] hold finite keys and values in the last layer.
 
-        NaN of an earlier layer would be there too.
+        NaN of an earlier layer would be there too. With groups, ``slots`` are [slots, groups].
         """
-        last = (self.keys[-1], self.values[-1])
+        if slots.dim() > 1:
+            slots = slots[:, self._last_group]
         # One sum of everything: a third of the time that one for each slot takes.
-        sums = [
-            cache.flatten(0, 1).flatten(1).index_select(0, slots).sum(dtype=torch.float32)
-            for cache in last
-        ]
+        sums = [self.layout.probe(cache, slots) for cache in (self.keys[-1], self.values[-1])]
         return bool(torch.isfinite(sums[0] + sums[1]))
 
     def zero_slots(self, slots: Tensor) -> None:
-        """Zero ``slots`` [slots] in every layer, so that no other request reads a NaN there."""
-        for cache in (*self.keys, *self.values):
-            cache.view(-1, *cache.shape[2:]).index_fill_(0, slots, 0)
+        """Zero ``slots`` in every layer, so that no other request reads a NaN there."""
+        for cache in self.block_tensors():
+            self.layout.zero(cache, slots.reshape(-1))
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -7,24 +7,34 @@ before it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from twostroke.constraints.constraint import AllowedTokens, Constraint
+from twostroke.core.pooling import Pooling
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.layers.attention.reference import ReferenceAttention
+from twostroke.layers.kv_layout import KVLayout
 from twostroke.models.decoder import Decoder
 from twostroke.sampling.reference import sample_reference
 
 
-def naive_logits(model: Decoder, token_ids: Sequence[int]) -> Tensor:
-    """Logits at every position of one sequence, float32 ``[tokens, vocab]``."""
+def naive_logits(
+    model: Decoder, token_ids: Sequence[int], layout: KVLayout | None = None
+) -> Tensor:
+    """Logits at every position of one sequence, float32 ``[tokens, vocab]``.
+
+    Args:
+        layout: Keys and values are seen as a cache of this layout would show them.
+    """
     with torch.inference_mode():
         tokens = torch.tensor(token_ids, device=model.device)
         positions = torch.arange(len(token_ids), device=model.device)
         return model.logits(
-            model.forward(tokens, positions, ReferenceAttention(model.spec.sliding_windows))
+            model.forward(tokens, positions, ReferenceAttention(model.spec.sliding_windows, layout))
         )
 
 
@@ -37,6 +47,8 @@ def generate_naive(
     eos_token_ids: frozenset[int] = frozenset(),
     max_total_tokens: int | None = None,
     bad_words_token_ids: Sequence[tuple[int, ...]] = (),
+    constraint: Constraint | None = None,
+    layout: KVLayout | None = None,
 ) -> tuple[list[int], FinishReason]:
     """Continue a prompt until a stop token, ``max_tokens`` or ``max_total_tokens``.
 
@@ -47,6 +59,8 @@ def generate_naive(
         seed: In [0, 2**64), of this one sample.
         eos_token_ids: The model's end tokens, left out of account under ``params.ignore_eos``.
         max_total_tokens: By default the model's context length.
+        constraint: What the answer has to be, before its first token.
+        layout: As ``naive_logits`` takes it.
 
     Raises:
         InvalidRequestError: Every token is masked.
@@ -57,12 +71,41 @@ def generate_naive(
         stop_token_ids |= eos_token_ids
     output: list[int] = []
     while True:
-        logits = naive_logits(model, [*prompt_token_ids, *output])[-1]  # [vocab]
+        logits = naive_logits(model, [*prompt_token_ids, *output], layout)[-1]  # [vocab]
+        allowed = None if constraint is None else _token_ids(constraint.allowed())
+        ends_form = allowed is not None and allowed <= eos_token_ids
         token = sample_reference(
-            logits, params, prompt_token_ids, output, seed, stop_token_ids, bad_words_token_ids
+            logits,
+            params if not ends_form else replace(params, min_tokens=0),
+            prompt_token_ids,
+            output,
+            seed,
+            stop_token_ids,
+            bad_words_token_ids,
+            allowed,
         )
         output.append(token)
+        if constraint is not None:
+            constraint.advance([token])
         if token in stop_token_ids:
             return output, FinishReason.STOP
         if len(output) == params.max_tokens or len(prompt_token_ids) + len(output) >= limit:
             return output, FinishReason.LENGTH
+
+
+def embed_naive(model: Decoder, token_ids: Sequence[int], pooling: Pooling) -> list[float]:
+    """The embedding of one prompt, from a pass over the whole of it."""
+    with torch.inference_mode():
+        tokens = torch.tensor(token_ids, device=model.device)
+        positions = torch.arange(len(token_ids), device=model.device)
+        attention = ReferenceAttention(model.spec.sliding_windows)
+        hidden = model.forward(tokens, positions, attention).double()  # [tokens, hidden]
+        chosen = {"last": hidden[-1], "cls": hidden[0], "mean": hidden.mean(0)}[pooling.kind]
+        vector = chosen[: pooling.size]
+        return (vector / vector.norm() if pooling.normalise else vector).tolist()
+
+
+def _token_ids(allowed: AllowedTokens) -> frozenset[int]:
+    return frozenset(
+        token for token in range(8 * len(allowed.bits)) if allowed.bits[token // 8] >> token % 8 & 1
+    )

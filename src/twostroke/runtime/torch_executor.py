@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,33 +9,36 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig
-from twostroke.core.errors import ConfigError, EngineError, ErrorMessage, NonFiniteLogitsError
+from twostroke.core.errors import EngineError, ErrorMessage, NonFiniteLogitsError
 from twostroke.core.logprobs import PositionLogprobs
+from twostroke.core.pooling import Pooling
 from twostroke.core.step import ScheduledRequest, StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.kernels.library import load_library
+from twostroke.kv_tiers.transfers import Transfers
 from twostroke.layers.activation import compiled_peaks
 from twostroke.layers.attention.base import AttentionBackend
-from twostroke.layers.attention.compiled import CompiledBackend
-from twostroke.layers.attention.sdpa import SdpaBackend
-from twostroke.model_spec.generation_config import read_sampling_defaults
-from twostroke.model_spec.model_files import resolve_model, weight_files
-from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.decoder import Decoder
-from twostroke.models.support import read_runnable
 from twostroke.observability.profile import INPUT, NO_PROFILE, SAMPLING, Clock, Profiler
-from twostroke.runtime.device import memory_error, release_cached_memory, resolve_device
+from twostroke.runtime.backends import attention_backend
+from twostroke.runtime.constraint_states import ConstraintStates, StepMasks
+from twostroke.runtime.device import memory_error, release_cached_memory
 from twostroke.runtime.input_batch import Batch, InputBatch
-from twostroke.runtime.kv_tensors import KVTensors, plan_num_blocks
+from twostroke.runtime.kv_tensors import KVTensors
+from twostroke.runtime.loading import load_parts
+from twostroke.runtime.phase_clock import PhaseClock
 from twostroke.runtime.request_states import RequestStates
-from twostroke.runtime.weights import load_model
+from twostroke.runtime.speculation.verification import MAX_LOGITS, Draw, draw, rows_to_draw_from
+from twostroke.runtime.vectors.dense_modules import DenseModules
+from twostroke.runtime.vectors.pooling import Pooler, finish_embedding, pools
+from twostroke.runtime.vectors.scoring import ScoreHead, finish_score
 from twostroke.sampling.logprobs import prompt_logprobs
 from twostroke.sampling.request_state import RequestState
-from twostroke.sampling.sampler import NO_TOKEN, Sampler
-
-# Logits of a prompt's positions computed at once, in elements: 64 MiB of float32.
-_MAX_PROMPT_LOGITS = 16 * 2**20
+from twostroke.sampling.sampler import Sampler
+from twostroke.spec_decode.base import FinishedPass, Proposer
+from twostroke.spec_decode.synthetic import SyntheticAcceptance
 
 
 class TorchExecutor:
@@ -47,6 +49,12 @@ class TorchExecutor:
 
     Args:
         profiler: Measures the parts of a step that are not the model's.
+        proposer: Guesses tokens ahead where plans allow it; owned by the executor from here on.
+        synthetic: For measurements: accepts drafts at a rate, whatever is drawn.
+        grammars: For requests whose answers have a form; without it, they fail.
+        dense: Of the checkpoint's embeddings.
+        score_head: Of a ranking model that has one.
+        transfers: Moves blocks to and from tiers; owned by the executor from here on.
     """
 
     def __init__(
@@ -56,16 +64,35 @@ class TorchExecutor:
         info: ExecutorInfo,
         max_num_seqs: int,
         profiler: Profiler = NO_PROFILE,
+        proposer: Proposer | None = None,
+        synthetic: SyntheticAcceptance | None = None,
+        grammars: GrammarCompiler | None = None,
+        dense: DenseModules | None = None,
+        transfers: Transfers | None = None,
+        score_head: ScoreHead | None = None,
     ) -> None:
+        self._transfers = transfers
         self.inputs = InputBatch(
-            max_num_seqs, -(-info.max_model_len // kv.block_size), kv.block_size, model.device
+            max_num_seqs,
+            -(-info.max_model_len // kv.block_size) * info.kv_groups.count,
+            kv.block_size,
+            model.device,
+            info.kv_groups.windows,
         )
         self.requests = RequestStates()
+        self._pooler = Pooler()
+        self._dense = dense or DenseModules()
+        self._score_head = score_head
+        self.proposer = proposer
+        self.synthetic = synthetic
+        self.constraints = ConstraintStates(grammars, info.vocab_size, model.device)
         self._info = info
         self._profiler = profiler
         if model.device.type != "cpu":
             profiler.use_clock(_clock_of(model.device))
-        self._loaded: _Loaded | None = _Loaded(model, kv, _attention_backend(model, kv))
+        self._loaded: _Loaded | None = _Loaded(
+            model, kv, attention_backend(model.spec, kv.keys, kv.values, kv.layout, kv.groups)
+        )
         library = load_library() if model.device.type == "cpu" else None
         self._sampler = Sampler(
             info.vocab_size, model.device, None if library is None else compiled_peaks(library)
@@ -78,6 +105,7 @@ class TorchExecutor:
         folder: Path | None = None,
         *,
         profiler: Profiler = NO_PROFILE,
+        grammars: GrammarCompiler | None = None,
     ) -> TorchExecutor:
         """Find, check and load the model that ``config`` names, and allocate the KV cache.
 
@@ -85,47 +113,29 @@ class TorchExecutor:
             folder: The model's files, if ``resolve_model`` was asked already (a Hub id costs it a
                 request).
             profiler: Measures the parts of each step.
+            grammars: See ``TorchExecutor``.
 
         Raises:
-            ConfigError: The device does not exist, or ``max_model_len`` exceeds the model's context
-                length.
+            ConfigError: The device does not exist, ``max_model_len`` exceeds the model's context
+                length, or speculation cannot work as configured.
             ModelLoadError: The checkpoint is missing, broken or not supported.
             InsufficientMemoryError: Weights, or the KV cache of one full-length request, do not
                 fit.
         """
-        clock = _PhaseClock()
-        device = resolve_device(config.model.device)
-        folder = folder or resolve_model(config.model.model, config.model.revision)
-        spec = read_runnable(folder)
-        recommended = config.model.generation_config == "auto"
-        defaults = read_sampling_defaults(folder) if recommended else {}
-        max_model_len = _max_model_len(config.model.max_model_len, spec)
-        quantization = config.model.quantization
-        if device.type == "cpu" and (library := load_library()) is not None:
-            library.set_num_threads(torch.get_num_threads())
-        clock.mark("config")
-        model = load_model(
-            folder, spec, config.model.dtype, device, max_model_len, quantization, profiler
+        parts = load_parts(config, folder, profiler)
+        return cls(
+            parts.model,
+            parts.kv,
+            parts.info,
+            config.scheduler.max_num_seqs,
+            profiler,
+            parts.proposer,
+            parts.synthetic,
+            grammars,
+            parts.dense,
+            parts.transfers,
+            parts.score_head,
         )
-        release_cached_memory()  # what loading used for a moment counts as taken otherwise
-        clock.mark("weights")
-        bytes_per_token = int(spec.kv_bytes_per_token(str(model.dtype).removeprefix("torch.")))
-        kv = _allocate_kv(config, model, bytes_per_token, max_model_len)
-        clock.mark("kv_cache")
-        info = ExecutorInfo(
-            model_id=_model_id(folder, f"{model.dtype} {quantization}"),
-            vocab_size=spec.vocab_size,
-            max_model_len=max_model_len,
-            num_blocks=kv.num_blocks,
-            block_size=kv.block_size,
-            kv_bytes_per_token=bytes_per_token,
-            weight_bytes=model.weight_bytes,
-            eos_token_ids=frozenset(spec.eos_token_ids),
-            sampling_defaults=defaults,
-            device=str(device),
-            load_seconds=clock.seconds,
-        )
-        return cls(model, kv, info, config.scheduler.max_num_seqs, profiler)
 
     @property
     def info(self) -> ExecutorInfo:
@@ -151,30 +161,50 @@ class TorchExecutor:
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         """Carry out one step, see ``Executor``. An exception means that the whole pass failed."""
-        clock, result = _PhaseClock(), StepResult()
+        clock, result = PhaseClock(), StepResult()
+        if self._transfers is not None:  # before all that may fail: requests wait for its loads
+            self._transfers.begin(plan)
+            clock.mark("save")
         self.requests.update(plan)
+        self.constraints.update(plan)
         self.inputs.release(plan.released)
-        _refuse_what_is_not_implemented(plan)
+        self._pooler.release(plan.released)
+        self._refuse_what_is_not_implemented(plan)
+        if self.proposer is not None:
+            self.proposer.update(plan)
         self.kv.copy_blocks(plan.block_copies)
         if plan.scheduled:
             with self._profiler.measure(INPUT):
                 batch = self.inputs.build(plan, self.requests)
             try:
-                self._run(batch, clock, result)
+                drawn_from = self._run(batch, clock, result)
             except Exception as error:
                 # What the pass had written by then may be anything, and its blocks go to others
                 # next.
                 self.kv.zero_slots(batch.attention.slots)
                 raise memory_error(error) or error from error
+            self._propose(plan, batch, drawn_from, clock, result)
+        if self._transfers is not None:
+            self._transfers.advance(plan, result, clock.total())
+            clock.mark("load")
         result.timings, result.duration = clock.seconds, clock.total()
         return result
 
-    def _run(self, batch: Batch, clock: _PhaseClock, result: StepResult) -> None:
+    def _refuse_what_is_not_implemented(self, plan: StepPlan) -> None:
+        """Parts of a plan that this executor would otherwise ignore, and so answer wrongly."""
+        if self._transfers is None and (plan.block_loads or plan.block_saves):
+            raise EngineError("this executor has no tier to load blocks from or to save them to")
+        if any(request.adapter_id for request in plan.new_requests.values()):
+            raise EngineError("this executor has no adapters")
+
+    def _run(self, batch: Batch, clock: PhaseClock, result: StepResult) -> Tensor:
+        """The states ``[rows, hidden]`` that tokens were drawn from."""
         with self._profiler.measure(INPUT):
             attention = self.backend.prepare(batch.attention)
         clock.mark("input")
-        drawn = self._rows_to_draw_from(batch)
-        rows = None if drawn is None or _scores_prompts(batch) else drawn
+        masks = self.constraints.begin(batch)
+        drawn = _on_device(rows_to_draw_from(batch), self.model.device)
+        rows = None if _scores_prompts(batch) or pools(batch) else drawn
         hidden = self.model.forward(
             batch.token_ids, batch.positions, attention, rows
         )  # [rows, hidden]
@@ -182,20 +212,30 @@ class TorchExecutor:
             self._fail_non_finite(batch, result)
         clock.mark("forward")
         self._score_prompts(batch, hidden, result)
+        self._pool(batch, hidden, result)
         with self._profiler.measure(SAMPLING):
-            self._sample(batch, hidden if rows is drawn else hidden[drawn], result)
+            drawn_from = hidden if rows is drawn else hidden[drawn]
+            self._sample(batch, drawn_from, masks.take(result), result)
         clock.mark("sample")
+        return drawn_from
 
-    def _rows_to_draw_from(self, batch: Batch) -> Tensor | None:
-        """``None`` if every token of the step gives another one."""
-        if len(batch.sampling) == batch.query_start[-1]:
-            return None
-        rows = [batch.query_start[index + 1] - 1 for index in batch.sampling]
-        return torch.tensor(rows, dtype=torch.int64, device=self.model.device)
+    def _propose(
+        self, plan: StepPlan, batch: Batch, hidden: Tensor, clock: PhaseClock, result: StepResult
+    ) -> None:
+        forced = self.constraints.add_forced(batch, result)
+        if self.proposer is not None:
+            table = batch.attention.block_table
+            tokens = {name: ids for name, ids in result.token_ids.items() if name not in forced}
+            step = FinishedPass(plan, batch.states, table, tokens, hidden)
+            result.draft_token_ids |= self.proposer.propose(step)
+            clock.mark("draft")
 
     def close(self) -> None:
         """Free weights and KV tensors; only ``info`` and ``close`` can be used afterwards."""
-        self._loaded = None
+        if self._transfers is not None:
+            self._transfers.close()
+        self._loaded = self.proposer = self._transfers = None
+        self.constraints.close()
         release_cached_memory()
 
     def _fail_non_finite(self, batch: Batch, result: StepResult) -> None:
@@ -204,14 +244,21 @@ class TorchExecutor:
         slots = batch.attention.slots
         if self.kv.all_finite(slots):
             return
-        for index in range(len(batch.shares)):
-            if not self.kv.all_finite(slots[batch.rows(index)]):
+        for index in range(len(batch.shares)):  # drafts may be rejected: their logits decide
+            if not self.kv.all_finite(slots[batch.known_rows(index)]):
                 self._fail(batch, index, result)
 
     def _fail(self, batch: Batch, index: int, result: StepResult) -> None:
-        """End one request of the step with an error, and zero what it wrote into its blocks."""
+        """End one request of the step with an error, and zero what it wrote into its blocks.
+
+        With drafts it runs once more, without them: what is wrong may be theirs.
+        """
         self.kv.zero_slots(batch.attention.slots[batch.rows(index)])
         share = batch.shares[index]
+        result.prompt_logprobs.pop(share.request_id, None)
+        if share.draft_token_ids:
+            result.repeated.append(share.request_id)
+            return
         error = NonFiniteLogitsError(
             f"the model produced NaN or infinite values for request {share.request_id} "
             f"at positions {share.start} to {share.start + share.num_tokens - 1}",
@@ -221,13 +268,12 @@ class TorchExecutor:
             ),
         )
         result.errors[share.request_id] = ErrorMessage.of(error)
-        result.prompt_logprobs.pop(share.request_id, None)
 
     def _score_prompts(self, batch: Batch, hidden: Tensor, result: StepResult) -> None:
         """Log-probabilities of prompt tokens: the logits at position p score the token at p + 1."""
         for index, (share, request) in enumerate(zip(batch.shares, batch.states)):
             num_top, count = request.params.prompt_logprobs, _num_to_score(share, request)
-            if num_top is None or request.request_id in result.errors:
+            if num_top is None or _gave_up(request.request_id, result):
                 continue
             if not count:
                 if request.num_prompt_tokens == 1 and share.start == 0:  # nothing to score
@@ -235,7 +281,7 @@ class TorchExecutor:
                 continue
             first = batch.query_start[index]
             next_ids = request.token_ids[share.start + 1 : share.start + 1 + count]
-            step = max(1, _MAX_PROMPT_LOGITS // self._info.vocab_size)
+            step = max(1, MAX_LOGITS // self._info.vocab_size)
             scores: list[PositionLogprobs] = []
             for start in range(0, count, step):
                 stop = min(start + step, count)
@@ -247,30 +293,63 @@ class TorchExecutor:
             else:
                 result.prompt_logprobs[request.request_id] = scores
 
-    def _sample(self, batch: Batch, hidden: Tensor, result: StepResult) -> None:
-        """Draw from ``hidden``, a row for each of ``batch.sampling``."""
-        if not batch.sampling:
+    def _pool(self, batch: Batch, hidden: Tensor, result: StepResult) -> None:
+        """Vectors of the prompts that are through; ``hidden`` has all rows if there are any."""
+        for index, (share, request) in enumerate(zip(batch.shares, batch.states)):
+            if request.pooling is None or share.request_id in result.errors:
+                continue
+            rows = hidden[batch.rows(index)]
+            state = self._pooler.add(share, request.pooling, request.num_prompt_tokens, rows)
+            if state is None:
+                continue
+            if (vector := self._vector(state, request.pooling)) is None:
+                self._fail(batch, index, result)
+            else:
+                result.vectors[share.request_id] = vector
+
+    def _vector(self, state: Tensor, pooling: Pooling) -> bytes | None:
+        if pooling.task == "embed":
+            return finish_embedding(state, pooling, self._dense)
+        logits = self.model.logits
+        return finish_score(
+            state, pooling, self._score_head, lambda row: logits(row.to(self.model.dtype))
+        )
+
+    def _sample(self, batch: Batch, hidden: Tensor, masks: StepMasks, result: StepResult) -> None:
+        """Draw from ``hidden``, the rows of each of ``batch.sampling``, and accept drafts."""
+        indices = batch.sampling
+        if result.errors or result.repeated:
+            failed = [_gave_up(batch.shares[index].request_id, result) for index in indices]
+            counts = [len(batch.drawn_rows(index)) for index in indices]
+            hidden = hidden[[not bad for bad, n in zip(failed, counts) for _ in range(n)]]
+            indices = [index for index, bad in zip(indices, failed) if not bad]
+        if not indices:
             return
-        logits, indices = self.model.logits(hidden), batch.sampling  # [rows, vocab]
-        if result.errors:
-            rows = [
-                row
-                for row, index in enumerate(indices)
-                if batch.shares[index].request_id not in result.errors
-            ]
-            indices, logits = [indices[row] for row in rows], logits[rows]
-        requests = [batch.states[index] for index in indices]
-        output = self._sampler.sample(logits, requests)
-        for row in output.non_finite:
-            self._fail(batch, indices[row], result)
-        for row, request in enumerate(requests):
-            if output.token_ids[row] != NO_TOKEN:
-                result.token_ids[request.request_id] = [output.token_ids[row]]
-            elif row in output.errors:
-                result.errors[request.request_id] = ErrorMessage.of(output.errors[row])
-                result.prompt_logprobs.pop(request.request_id, None)
-            if row in output.logprobs:
-                result.logprobs[request.request_id] = [output.logprobs[row]]
+
+        def logits_of(rows: slice) -> Tensor:
+            return self.model.logits(hidden[rows])
+
+        for drawn in draw(batch, indices, logits_of, self._sampler, self.synthetic, masks):
+            self._take(batch, drawn, result)
+
+    def _take(self, batch: Batch, drawn: Draw, result: StepResult) -> None:
+        """Put one share's draw into the result, or end its request."""
+        share = batch.shares[drawn.index]
+        if drawn.non_finite:
+            self._fail(batch, drawn.index, result)
+        elif drawn.error is not None:
+            result.errors[share.request_id] = ErrorMessage.of(drawn.error)
+            result.prompt_logprobs.pop(share.request_id, None)
+        else:
+            result.token_ids[share.request_id] = drawn.token_ids
+            if drawn.logprobs:
+                result.logprobs[share.request_id] = drawn.logprobs
+            if drawn.distribution is not None:
+                result.distributions[share.request_id] = drawn.distribution
+            if share.draft_token_ids:
+                result.num_accepted_drafts[share.request_id] = drawn.num_accepted
+        if drawn.bad_rows:
+            self.kv.zero_slots(batch.attention.slots[drawn.bad_rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,27 +359,6 @@ class _Loaded:
     model: Decoder
     kv: KVTensors
     backend: AttentionBackend
-
-
-@dataclass(slots=True)
-class _PhaseClock:
-    """Seconds by phase, each from the end of the one before."""
-
-    seconds: dict[str, float]
-    _start: float
-    _last: float
-
-    def __init__(self) -> None:
-        self.seconds = {}
-        self._start = self._last = time.perf_counter()
-
-    def mark(self, phase: str) -> None:
-        now = time.perf_counter()
-        self.seconds[phase] = now - self._last
-        self._last = now
-
-    def total(self) -> float:
-        return time.perf_counter() - self._start
 
 
 def _clock_of(device: torch.device) -> Clock:
@@ -313,26 +371,12 @@ def _clock_of(device: torch.device) -> Clock:
     return clock
 
 
-def _allocate_kv(
-    config: EngineConfig, model: Decoder, bytes_per_token: int, max_model_len: int
-) -> KVTensors:
-    num_blocks = plan_num_blocks(
-        config.cache,
-        bytes_per_token=bytes_per_token,
-        max_model_len=max_model_len,
-        max_num_seqs=config.scheduler.max_num_seqs,
-        device=model.device,
-    )
-    return KVTensors(model.spec, num_blocks, config.cache.block_size, model.dtype, model.device)
+def _gave_up(request_id: str, result: StepResult) -> bool:
+    return request_id in result.errors or request_id in result.repeated
 
 
-def _attention_backend(model: Decoder, kv: KVTensors) -> AttentionBackend:
-    attention = model.spec.layers[0].attention
-    assert attention is not None  # as ``check_runnable`` says
-    heads, windows = attention.heads, model.spec.sliding_windows
-    if CompiledBackend.supports(kv.keys[0]) and (library := load_library()) is not None:
-        return CompiledBackend(kv.keys, kv.values, heads, windows, library)
-    return SdpaBackend(kv.keys, kv.values, heads, windows)
+def _on_device(rows: list[int] | None, device: torch.device) -> Tensor | None:
+    return None if rows is None else torch.tensor(rows, dtype=torch.int64, device=device)
 
 
 def _scores_prompts(batch: Batch) -> bool:
@@ -344,37 +388,3 @@ def _num_to_score(share: ScheduledRequest, request: RequestState) -> int:
     if request.params.prompt_logprobs is None:
         return 0
     return max(0, min(share.num_tokens, request.num_prompt_tokens - 1 - share.start))
-
-
-def _max_model_len(wanted: int | None, model: ModelSpec) -> int:
-    if wanted is None:
-        return model.context_length
-    if wanted > model.context_length:
-        raise ConfigError(
-            f"--max-model-len {wanted} exceeds the model's context length of {model.context_length}"
-            " tokens",
-            hint=f"give --max-model-len {model.context_length} or less",
-        )
-    return wanted
-
-
-def _model_id(folder: Path, precision: str) -> str:
-    """Name and fingerprint: paths, sizes and times of the files, and the precision.
-
-    Hashing weights would be slow.
-    """
-    digest = hashlib.sha256(precision.encode())
-    for path in (folder / "config.json", *weight_files(folder)):
-        stat = path.stat()
-        digest.update(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
-    return f"{folder.resolve().name}@{digest.hexdigest()[:16]}"
-
-
-def _refuse_what_is_not_implemented(plan: StepPlan) -> None:
-    """Parts of a plan that this executor would otherwise ignore, and so answer wrongly."""
-    if plan.block_loads or plan.block_saves:
-        raise EngineError("this executor has no tier to load blocks from or to save them to")
-    if any(share.draft_token_ids for share in plan.scheduled.values()):
-        raise EngineError("this executor verifies no drafts")
-    if any(request.adapter_id for request in plan.new_requests.values()):
-        raise EngineError("this executor has no adapters")

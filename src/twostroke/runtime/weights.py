@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,15 +19,15 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from twostroke.core.byte_sizes import format_bytes
-from twostroke.core.errors import ConfigError, InsufficientMemoryError, ModelLoadError
+from twostroke.core.errors import ConfigError, InsufficientMemoryError, ModelLoadError, panic_text
 from twostroke.kernels.library import GROUP, load_library
 from twostroke.model_spec.model_files import weight_files
 from twostroke.model_spec.number_formats import NumberFormat
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.decoder import Decoder
-from twostroke.models.family import DecoderFamily
 from twostroke.models.parameters import Parameter
 from twostroke.models.registry import decoder_family
+from twostroke.models.support import head_dim_of
 from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.runtime.device import free_memory
 
@@ -38,6 +39,7 @@ _ROUNDED = {
     "int4": NumberFormat("int4", 4, "int8", scale_bits=32, group=GROUP),
 }
 PROGRESS_AFTER_SECONDS = 1.0
+SCORE_HEAD = "score.weight"  # of a decoder that ranks pairs of texts, see ``ScoreHead``
 
 
 class Progress(Protocol):
@@ -54,15 +56,21 @@ def load_model(
     max_length: int,
     quantization: str | None = None,
     profiler: Profiler = NO_PROFILE,
+    *,
+    kv_format: str = "auto",
+    ranks: bool = False,
 ) -> Decoder:
     """Load a checkpoint folder.
 
     Args:
-        folder: Holds ``*.safetensors``, sharded or not.
+        folder: Holds ``*.safetensors``, sharded or not. Where its names lack the usual prefix, it
+            may lack the head, too; then the model's own spec says ``tied``.
         spec: Of its ``config.json``, see ``read_runnable``.
         dtype: ``auto`` keeps the checkpoint's precision.
         max_length: Longest request in tokens; sizes the rotary table.
         quantization: ``int8`` or ``int4`` rounds the weights of linear layers while they are read.
+        kv_format: Of the KV cache; ``auto`` is the model's precision.
+        ranks: It has a head for scores, which is read elsewhere, and perhaps no language head.
 
     Raises:
         ModelLoadError: Tensors are missing, unexpected or of the wrong shape; a file is broken;
@@ -71,18 +79,32 @@ def load_model(
             loaded.
     """
     family = decoder_family(spec.model_type)
-    expected = family.parameters(spec)
     with ExitStack() as stack:
-        files = _TensorFiles(weight_files(folder), stack)
-        files.check(expected, family)
-        stored = spec.dtype or files.stored_dtype(expected)
-        torch_dtype = _DTYPES[stored if dtype == "auto" else dtype]
+        files = TensorFiles(weight_files(folder), stack)
+        is_bare = family.embedding not in files and family.without_prefix().embedding in files
+        if is_bare:
+            family = family.without_prefix()
+        if is_bare or ranks:
+            # Without a head, as embedding models are stored, the embedding stands in for it.
+            spec = replace(spec, tied=spec.tied or family.head not in files)
+        expected = family.parameters(spec)
+        needless = {family.head, SCORE_HEAD} if ranks else {family.head}
+        files.check(expected, lambda name: name in needless or name.endswith("inv_freq"))
+        torch_dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), dtype)
         if quantization is not None:
             _check_quantization(torch_dtype, device)
-        _check_memory(loaded_bytes(spec, torch_dtype.itemsize, quantization), device)
+        weights = loaded_bytes(spec, torch_dtype.itemsize, quantization)
+        check_memory(weights, device)
+        cache_dtype = str(torch_dtype).removeprefix("torch.") if kv_format == "auto" else kv_format
+        check_length(max_length, spec, cache_dtype, weights, device)
         with _progress_bar(loaded_bytes(spec, torch_dtype.itemsize)) as progress:
-            parameters = _Parameters(expected, files, torch_dtype, device, progress)
+            parameters = StoredParameters(expected, files, torch_dtype, device, progress)
             return Decoder(spec, family, parameters, max_length, quantization, profiler)
+
+
+def choose_dtype(stored: str, wanted: str) -> torch.dtype:
+    """The precision of ``--dtype``; ``auto`` is that of the checkpoint."""
+    return _DTYPES[stored if wanted == "auto" else wanted]
 
 
 def loaded_bytes(spec: ModelSpec, itemsize: int, quantization: str | None = None) -> int:
@@ -97,7 +119,7 @@ def loaded_bytes(spec: ModelSpec, itemsize: int, quantization: str | None = None
     return table * itemsize + int(rounded * _ROUNDED[quantization].bits) // 8
 
 
-class _TensorFiles:
+class TensorFiles:
     """The tensors of one or several safetensors files, memory-mapped and looked up by name."""
 
     def __init__(self, paths: Iterable[Path], stack: ExitStack) -> None:
@@ -108,22 +130,23 @@ class _TensorFiles:
                 self._files.update((name, (handle, path)) for name in handle.keys())  # noqa: SIM118
             except (SafetensorError, OSError) as error:
                 hint = "the file is broken or incomplete; download it again"
-                raise ModelLoadError(f"cannot read {path}: {error}", hint=hint) from error
+                text = panic_text(error)
+                raise ModelLoadError(f"cannot read {path}: {text}", hint=hint) from error
 
-    def check(self, expected: list[Parameter], family: DecoderFamily) -> None:
+    def __contains__(self, name: str) -> bool:
+        return name in self._files
+
+    def check(self, expected: list[Parameter], is_needless: Callable[[str], bool]) -> None:
         """Compare names, shapes and types with what the model needs, by the files' headers.
 
-        A head that the model does not need is ignored: its embedding serves.
+        What is needless is ignored, such as a head where the embedding serves.
         """
         parts = {name: shape for parameter in expected for name, shape in parameter.parts}
         missing = [name for name in parts if name not in self._files]
         if missing:
             hint = "it is incomplete, or config.json belongs to another model"
             raise ModelLoadError(f"the checkpoint lacks {_some(missing)}", hint=hint)
-        needless = {*parts, family.head}
-        unexpected = [
-            name for name in self._files if name not in needless and not name.endswith("inv_freq")
-        ]
+        unexpected = [name for name in self._files if name not in parts and not is_needless(name)]
         if unexpected:
             raise ModelLoadError(
                 f"the checkpoint holds tensors that the model does not have: {_some(unexpected)}",
@@ -147,6 +170,12 @@ class _TensorFiles:
                     hint="use the bfloat16, float16 or float32 version of this model",
                 )
 
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of one tensor, if it is there."""
+        if name not in self._files:
+            return None
+        return tuple(self._files[name][0].get_slice(name).get_shape())
+
     def stored_dtype(self, expected: list[Parameter]) -> str:
         """Precision of the first parameter, for checkpoints whose config.json does not say it."""
         handle, _ = self._files[expected[0].parts[0][0]]
@@ -157,7 +186,7 @@ class _TensorFiles:
         return tensor
 
 
-class _Parameters:
+class StoredParameters:
     """The model's parameters, each read when it is taken.
 
     So a layer that keeps another form needs no room for both.
@@ -166,10 +195,10 @@ class _Parameters:
     def __init__(
         self,
         expected: list[Parameter],
-        files: _TensorFiles,
+        files: TensorFiles,
         dtype: torch.dtype,
         device: torch.device,
-        progress: Progress,
+        progress: Progress | None = None,
     ) -> None:
         self._expected = {parameter.name: parameter for parameter in expected}
         self._files, self._dtype, self._device, self._progress = files, dtype, device, progress
@@ -184,7 +213,8 @@ class _Parameters:
         for part, shape in parameter.parts:
             _copy(target[row : row + shape[0]], self._files.get(part))
             row += shape[0]
-        self._progress(target.nbytes)
+        if self._progress is not None:
+            self._progress(target.nbytes)
         return target
 
 
@@ -212,12 +242,28 @@ def _check_quantization(dtype: torch.dtype, device: torch.device) -> None:
         )
 
 
-def _check_memory(needed: int, device: torch.device) -> None:
+def check_memory(needed: int, device: torch.device) -> None:
     free = free_memory(device)
     if needed > free:
         raise InsufficientMemoryError(
             f"the weights need {format_bytes(needed)}, but {device} has {format_bytes(free)} free",
             hint="use a smaller model or a smaller --dtype, or free some memory",
+        )
+
+
+def check_length(
+    length: int, spec: ModelSpec, cache_dtype: str, weights: int, device: torch.device
+) -> None:
+    """Refuse a context of which not one request fits beside the weights, before it is allocated."""
+    # Rotary angles are made in float32, and four tables of them are there at once.
+    rotary = 4 * 4 * head_dim_of(spec) // 2
+    needed = int(spec.kv_bytes(length, cache_dtype)) + rotary * length
+    room = max(free_memory(device) - weights, 0)
+    if needed > room:
+        raise InsufficientMemoryError(
+            f"one request of {length} tokens, the model's context, needs"
+            f" {format_bytes(needed)}, but {device} has {format_bytes(room)} free",
+            hint=f"give --max-model-len, {max(room * length // needed // 2, 1)} or less",
         )
 
 

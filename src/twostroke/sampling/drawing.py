@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch import Tensor
 WEIGHT_UNIT = 2.0**40
 # How many candidates to look at first, and how many times more if these do not hold enough
 # probability.
-_FIRST_WIDTH, _MAX_FIRST_WIDTH, _WIDENING = 64, 1024, 16
+_FIRST_WIDTH, _MAX_FIRST_WIDTH, WIDENING = 64, 1024, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def draw_truncated(scaled: Tensor, uniforms: Tensor, truncation: Truncation, wid
     open_rows = (~decided).nonzero().squeeze(1)
     if len(open_rows):
         tokens[open_rows] = draw_truncated(
-            scaled[open_rows], uniforms[open_rows], truncation.select(open_rows), width * _WIDENING
+            scaled[open_rows], uniforms[open_rows], truncation.select(open_rows), width * WIDENING
         )
     return tokens
 
@@ -157,18 +158,37 @@ def _truncate(
     Returns:
         The remaining weights, and bool [rows]: whether ``width`` was enough to know them.
     """
-    width = weights.shape[1]
-    top_k = truncation.top_k
-    weights = weights.masked_fill(
-        torch.arange(width, device=weights.device) >= top_k.unsqueeze(1), 0
-    )
+    dropped, decided = dropped_by(weights, totals, truncation, vocab)
+    return weights.masked_fill(dropped.top_k | dropped.top_p | dropped.min_p, 0), decided
+
+
+class Dropped(NamedTuple):
+    """What each filter drops of the candidates, bool [rows, width] each.
+
+    A filter may name candidates that one before it has dropped.
+    """
+
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+
+
+def dropped_by(
+    weights: Tensor, totals: Tensor, truncation: Truncation, vocab: int
+) -> tuple[Dropped, Tensor]:
+    """Which candidates each filter drops, and bool [rows]: whether there were enough to know.
+
+    The arguments are those of ``_truncate``.
+    """
+    width, top_k = weights.shape[1], truncation.top_k
+    by_top_k = torch.arange(width, device=weights.device) >= top_k.unsqueeze(1)
+    weights = weights.masked_fill(by_top_k, 0)
     cumulative = weights.cumsum(dim=-1)
     # Top-p speaks of the probabilities after top-k.
     totals = torch.where(top_k < vocab, cumulative[:, -1], totals)
     needed = (truncation.top_p * totals.to(torch.float64)).ceil().to(torch.int64)  # [rows]
     decided = (top_k <= width) | ((top_k == vocab) & (cumulative[:, -1] >= needed))
     # A token stays if those before it do not reach top_p: so the first one always does.
-    dropped = (cumulative - weights >= needed.unsqueeze(1)) | (
-        weights < truncation.min_weight.unsqueeze(1)
-    )
-    return weights.masked_fill(dropped, 0), decided
+    by_top_p = cumulative - weights >= needed.unsqueeze(1)
+    by_min_p = weights < truncation.min_weight.unsqueeze(1)
+    return Dropped(by_top_k, by_top_p, by_min_p), decided

@@ -12,6 +12,8 @@ from twostroke.sampling.drawing import ranked
 
 # Logits looked at together: bounds the temporary int64 keys to 32 MiB, however long the prompt.
 CHUNK_LOGITS = 2**22
+# Of one row: to sort it then costs less than to compare all of it with each token.
+MANY_RANKS = 8
 
 
 def prompt_logprobs(
@@ -65,6 +67,23 @@ def position_logprobs(
             token_ids, chosen_logprobs, chosen_ranks, tops, num_top
         )
     ]
+
+
+def logprobs_of(logits: Tensor, token_ids: Sequence[int]) -> list[TokenLogprob]:
+    """Log-probabilities and ranks of given tokens, in their order.
+
+    Args:
+        logits: float32 [vocab]; not changed. -inf is fine.
+    """
+    wanted = torch.tensor(token_ids, dtype=torch.int64, device=logits.device)
+    chosen = logits[wanted]  # [tokens]
+    logprobs = (chosen - logits.logsumexp(dim=-1)).tolist()
+    if len(token_ids) > MANY_RANKS:
+        likelier = len(logits) - torch.searchsorted(logits.sort().values, chosen, right=True)
+    else:
+        likelier = (logits > chosen[:, None]).sum(dim=-1)
+    ranks = (1 + likelier).tolist()
+    return [TokenLogprob(*entry) for entry in zip(token_ids, logprobs, ranks)]
 
 
 def _top_list(

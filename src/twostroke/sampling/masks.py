@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,21 +11,28 @@ from torch import Tensor
 from twostroke.core.errors import InvalidRequestError, NonFiniteLogitsError, TwostrokeError
 from twostroke.sampling.pairs import Pairs
 from twostroke.sampling.request_state import RequestState
+from twostroke.sampling.token_masks import NO_MASKS, TokenMask, apply_token_masks
 
 # Of one row: more tokens are written by an operation of their own, since pairs of Python numbers
 # cost 0.1 us each.
 MANY_TOKENS = 256
 
 
-def apply_masks(logits: Tensor, requests: Sequence[RequestState]) -> None:
+def apply_masks(
+    logits: Tensor,
+    requests: Sequence[RequestState],
+    token_masks: Mapping[int, TokenMask] = NO_MASKS,
+) -> None:
     """Set to -inf, in place, what a row may not draw.
 
-    That follows from allowed and banned tokens, bad words and ``min_tokens``.
+    That follows from the answer's form, allowed and banned tokens, bad words and ``min_tokens``.
 
     Args:
         logits: float32 [rows, vocab].
         requests: One per row.
+        token_masks: By row, where the answer has a form.
     """
+    apply_token_masks(logits, token_masks)
     masked = Pairs(logits.shape[1])
     for row, request in enumerate(requests):
         params = request.params
@@ -37,7 +44,8 @@ def apply_masks(logits: Tensor, requests: Sequence[RequestState]) -> None:
         else:
             masked.add(row, banned)
         masked.add(row, list(_bad_word_ends(request)))
-        if request.num_output_tokens < request.params.min_tokens:
+        must_end = row in token_masks and token_masks[row].only_end
+        if request.num_output_tokens < request.params.min_tokens and not must_end:
             masked.add(row, request.stop_token_ids)
     if masked:
         logits[masked.index(logits.device)] = -torch.inf
@@ -56,17 +64,22 @@ def apply_logit_bias(logits: Tensor, requests: Sequence[RequestState]) -> None:
         logits[biased.index(logits.device)] += biased.values(logits.device)
 
 
+_MASKING = (
+    "structured_outputs",
+    "thinking_token_budget",
+    "allowed_token_ids",
+    "banned_token_ids",
+    "bad_words",
+)
+
+
 def nothing_left(request: RequestState) -> TwostrokeError:
     """The error for a row in which every token has the logit -inf.
 
     It says what masked them, and what to change.
     """
     params = request.params
-    active = [
-        name
-        for name in ("allowed_token_ids", "banned_token_ids", "bad_words")
-        if getattr(params, name)
-    ]
+    active = [name for name in _MASKING if getattr(params, name) not in (None, ())]
     if request.num_output_tokens < params.min_tokens:
         active.append("min_tokens")
     if not active:

@@ -5,7 +5,7 @@ Only the uniform is shared with the fast code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ def sample_reference(
     seed: int,
     stop_token_ids: frozenset[int],
     bad_words_token_ids: Sequence[tuple[int, ...]] = (),
+    allowed_by_form: Collection[int] | None = None,
 ) -> int:
     """The next token, filtered and drawn as ``SamplingParams`` describes.
 
@@ -32,6 +33,7 @@ def sample_reference(
         seed: In [0, 2**64).
         stop_token_ids: All tokens that end the request.
         bad_words_token_ids: ``params.bad_words`` as token sequences.
+        allowed_by_form: The tokens that the answer's form allows, if it has one.
 
     Raises:
         InvalidRequestError: Every token is masked.
@@ -40,6 +42,8 @@ def sample_reference(
     masked = masked_tokens(
         len(scores), params, output_token_ids, stop_token_ids, bad_words_token_ids
     )
+    if allowed_by_form is not None:
+        masked |= set(range(len(scores))) - set(allowed_by_form)
     for token in masked:
         scores[token] = -torch.inf
     for token, bias in params.logit_bias.items():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from twostroke.core.pooling import Pooling
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import NewRequest
 
@@ -14,8 +15,10 @@ class RequestState:
 
     Attributes:
         token_ids: All tokens that the scheduler has sent: prompt, then output.
+        num_prompt_tokens: See ``NewRequest``.
         edits_logits: Whether it masks, biases or penalises tokens. Most requests do not, and the
             sampler skips all of that for a batch of those.
+        pooling: The vector to be made of its prompt; then nothing is drawn.
     """
 
     request_id: str
@@ -26,6 +29,7 @@ class RequestState:
     stop_token_ids: frozenset[int]
     bad_words_token_ids: tuple[tuple[int, ...], ...]
     edits_logits: bool
+    pooling: Pooling | None = None
 
     @classmethod
     def of(cls, new: NewRequest) -> RequestState:
@@ -38,7 +42,23 @@ class RequestState:
             new.stop_token_ids,
             new.bad_words_token_ids,
             new.params.edits_logits or bool(new.bad_words_token_ids),
+            new.pooling,
         )
+
+    def after(self, token_ids: list[int]) -> RequestState:
+        """The request as it will be once ``token_ids`` are drawn, if they are: another object."""
+        return replace(self, token_ids=self.token_ids + token_ids)
+
+    @property
+    def shows_distribution(self) -> bool:
+        """Whether the distribution of the next token is wanted: if it is the first that is drawn.
+
+        Tokens of the answer that came with the prompt were not.
+        """
+        params = self.params
+        if params.distribution is None:
+            return False
+        return self.num_output_tokens == params.answer_tokens_in_prompt
 
     @property
     def num_tokens(self) -> int:

@@ -1,0 +1,36 @@
+"""Which executor runs a checkpoint: one with a KV cache for decoders, one without for encoders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twostroke.constraints.compiler import GrammarCompiler
+from twostroke.core.config import EngineConfig
+from twostroke.core.errors import ConfigError
+from twostroke.engine.executor import Executor
+from twostroke.model_spec.json_files import read_object
+from twostroke.model_spec.vectors.encoder_spec import is_encoder
+from twostroke.observability.profile import NO_PROFILE, Profiler
+from twostroke.runtime.torch_executor import TorchExecutor
+
+
+def load_executor(
+    config: EngineConfig,
+    folder: Path,
+    *,
+    profiler: Profiler = NO_PROFILE,
+    grammars: GrammarCompiler | None = None,
+) -> Executor:
+    """Load the checkpoint in ``folder``; raises as ``TorchExecutor.load``."""
+    path = folder / "config.json"
+    if path.is_file() and is_encoder(read_object(path)):
+        from twostroke.runtime.vectors.encoder_executor import EncoderExecutor
+
+        if config.tiers.needs_tiers:
+            raise ConfigError(
+                "encoders have no KV cache, so --preemption swap, --kv-host-memory and --kv-disk"
+                " mean nothing",
+                hint="leave them out",
+            )
+        return EncoderExecutor.load(config, folder, profiler=profiler)
+    return TorchExecutor.load(config, folder, profiler=profiler, grammars=grammars)

@@ -1,0 +1,250 @@
+"""From a configuration to the parts of an executor: model, KV tensors, and what drafts."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from twostroke.core.config import EngineConfig, KVCacheDtype
+from twostroke.core.errors import ConfigError
+from twostroke.core.kv_groups import KVGroups
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.kernels.library import load_library
+from twostroke.kv_tiers.block_file import KEY_BYTES, BlockKind
+from twostroke.kv_tiers.open_tiers import open_transfers
+from twostroke.kv_tiers.transfers import Transfers
+from twostroke.layers.kv_layout import KVLayout, make_layout
+from twostroke.model_spec.generation_config import read_sampling_defaults
+from twostroke.model_spec.json_files import read_object
+from twostroke.model_spec.layer_groups import groups_beside
+from twostroke.model_spec.model_files import resolve_model, weight_files
+from twostroke.model_spec.spec import ModelSpec
+from twostroke.model_spec.vectors.pooling_ability import read_pooling_ability
+from twostroke.model_spec.vectors.score_head import with_scores
+from twostroke.models.decoder import Decoder
+from twostroke.models.support import read_runnable
+from twostroke.observability.profile import Profiler
+from twostroke.runtime.block_bytes import BlockBytes
+from twostroke.runtime.device import release_cached_memory, resolve_device
+from twostroke.runtime.kv_tensors import KVTensors, plan_num_blocks
+from twostroke.runtime.phase_clock import PhaseClock
+from twostroke.runtime.speculation.drafting import load_draft, load_heads, make_proposer
+from twostroke.runtime.vectors.dense_modules import DenseModules
+from twostroke.runtime.vectors.scoring import ScoreHead
+from twostroke.runtime.weights import load_model
+from twostroke.spec_decode.base import Proposer
+from twostroke.spec_decode.choose import synthetic_acceptance
+from twostroke.spec_decode.medusa import MedusaHeads
+from twostroke.spec_decode.synthetic import SyntheticAcceptance
+
+
+class ExecutorParts(NamedTuple):
+    """What ``TorchExecutor`` is made of."""
+
+    model: Decoder
+    kv: KVTensors
+    info: ExecutorInfo
+    proposer: Proposer | None
+    synthetic: SyntheticAcceptance | None
+    dense: DenseModules
+    score_head: ScoreHead | None
+    transfers: Transfers | None
+
+
+class _Models(NamedTuple):
+    """What computes: the target, and what drafts for it."""
+
+    target: Decoder
+    draft: Decoder | None
+    heads: MedusaHeads | None
+
+    @property
+    def weight_bytes(self) -> int:
+        draft = 0 if self.draft is None else self.draft.weight_bytes
+        return self.target.weight_bytes + draft + (self.heads.nbytes if self.heads else 0)
+
+
+class _Caches(NamedTuple):
+    """The KV tensors of the target and of its draft model; ``block_bytes`` are of both."""
+
+    target: KVTensors
+    draft: KVTensors | None
+    bytes_per_token: int
+    groups: KVGroups
+    block_bytes: int
+
+
+def load_parts(config: EngineConfig, folder: Path | None, profiler: Profiler) -> ExecutorParts:
+    """See ``TorchExecutor.load``."""
+    clock = PhaseClock()
+    device = resolve_device(config.model.device)
+    folder = folder or resolve_model(config.model.model, config.model.revision)
+    spec = read_runnable(folder)
+    recommended = config.model.generation_config == "auto"
+    defaults = read_sampling_defaults(folder) if recommended else {}
+    max_model_len = _max_model_len(config.model.max_model_len, spec)
+    score_head = ScoreHead.load(folder, spec.hidden_size, device)
+    if device.type == "cpu" and (library := load_library()) is not None:
+        library.set_num_threads(torch.get_num_threads())
+    clock.mark("config")
+    ranks = score_head is not None
+    models = _load_models(config, folder, spec, device, max_model_len, profiler, ranks=ranks)
+    release_cached_memory()  # what loading used for a moment counts as taken otherwise
+    clock.mark("weights")
+    caches = _allocate_caches(config, spec, models, max_model_len)
+    model, kv = models.target, caches.target
+    proposer, speculation = None, config.speculation.resolve()
+    if speculation is not None:
+        own = None
+        if models.draft is not None and caches.draft is not None:
+            own = (models.draft, caches.draft)
+        proposer = make_proposer(speculation, model, kv, own, models.heads)
+    precision = f"{model.dtype} {config.model.quantization} {kv.layout.name} {_arithmetic(model)}"
+    model_id = model_fingerprint(folder, precision)
+    transfers = _open_transfers(config, model_id, kv, KEY_BYTES + (caches.groups.count > 1))
+    clock.mark("kv_cache")
+    ability = read_pooling_ability(folder, spec.hidden_size, config.model)
+    generates = config.model.runner != "pooling" and model.spec.tied == spec.tied and not ranks
+    info = ExecutorInfo(
+        model_id=model_id,
+        vocab_size=spec.vocab_size,
+        max_model_len=max_model_len,
+        num_blocks=kv.num_blocks,
+        block_size=kv.block_size,
+        kv_bytes_per_token=caches.bytes_per_token,
+        kv_groups=caches.groups,
+        kv_block_bytes=caches.block_bytes,
+        kv_cache_dtype=kv.layout.name,
+        weight_bytes=models.weight_bytes,
+        eos_token_ids=frozenset(spec.eos_token_ids),
+        sampling_defaults=defaults,
+        generates=generates,
+        pooling=with_scores(ability, read_object(folder / "config.json"), config.model),
+        device=str(device),
+        tiers=[] if transfers is None else [t.info for t in transfers.tiers.values()],
+        load_seconds=clock.seconds,
+    )
+    dense = DenseModules.load(folder, info.pooling, device)
+    acceptance = synthetic_acceptance(speculation)
+    return ExecutorParts(model, kv, info, proposer, acceptance, dense, score_head, transfers)
+
+
+def _load_models(
+    config: EngineConfig,
+    folder: Path,
+    spec: ModelSpec,
+    device: torch.device,
+    max_model_len: int,
+    profiler: Profiler,
+    *,
+    ranks: bool,
+) -> _Models:
+    """Target, draft model and heads; ``ranks``: see ``load_model``."""
+    model = load_model(
+        folder,
+        spec,
+        config.model.dtype,
+        device,
+        max_model_len,
+        config.model.quantization,
+        profiler,
+        kv_format=config.cache.kv_format,
+        ranks=ranks,
+    )
+    draft = load_draft(config, folder, model, max_model_len)
+    return _Models(model, draft, load_heads(config, folder, model))
+
+
+def _allocate_caches(
+    config: EngineConfig, spec: ModelSpec, models: _Models, max_model_len: int
+) -> _Caches:
+    """As many blocks as fit, the same number for both models."""
+    block_size, cache_dtype = config.cache.block_size, config.cache.kv_format
+    target, draft = models.target, models.draft
+    decoders = [target] if draft is None else [target, draft]
+    layouts = [kv_layout(each, cache_dtype, block_size) for each in decoders]
+    speculation = config.speculation.resolve()
+    members = groups_beside(spec, None if speculation is None else speculation.method)
+    groups = KVGroups(members.windows, int(config.scheduler.max_num_batched_tokens))
+    in_slot = members.bytes_per_slot(spec, layouts[0].name)
+    if draft is not None:
+        in_slot += draft.spec.kv_bytes_per_token(layouts[1].name)
+    block_bytes = block_size * int(in_slot)
+    num_blocks = plan_num_blocks(
+        config.cache,
+        block_bytes=block_bytes,
+        groups=groups,
+        max_model_len=max_model_len,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        device=target.device,
+    )
+    kv = KVTensors(spec.num_layers, num_blocks, layouts[0], target.device, members.layers)
+    draft_kv = None
+    if draft is not None:
+        draft_kv = KVTensors(draft.spec.num_layers, num_blocks, layouts[1], draft.device)
+    bytes_per_token = sum(map(_kv_bytes_per_token, decoders, layouts))
+    return _Caches(kv, draft_kv, bytes_per_token, groups, block_bytes)
+
+
+def _open_transfers(
+    config: EngineConfig, model_id: str, kv: KVTensors, key_bytes: int
+) -> Transfers | None:
+    """The tiers below the target's cache. A draft model's keys and values are not kept there: when
+    a block is full, it may have computed none of them.
+    """
+    if not config.tiers.needs_tiers:
+        return None
+    memory = BlockBytes(kv.block_tensors())
+    size, length = config.cache.block_size, memory.block_bytes
+    kind = BlockKind(model_id, memory.format, size, length, key_bytes)
+    on_gpu = kv.keys[0].device.type != "cpu"
+    return open_transfers(config.tiers, memory, kind, on_gpu=on_gpu)
+
+
+def kv_layout(model: Decoder, name: KVCacheDtype, block_size: int) -> KVLayout:
+    """How the cache of a model lies in memory. Raises ConfigError as ``make_layout``."""
+    attention = model.spec.layers[0].attention
+    assert attention is not None  # as ``check_runnable`` says
+    return make_layout(name, model.dtype, block_size, attention.kv_heads, attention.key_dim)
+
+
+def _kv_bytes_per_token(model: Decoder, layout: KVLayout) -> int:
+    return int(model.spec.kv_bytes_per_token(layout.name))
+
+
+def _max_model_len(wanted: int | None, model: ModelSpec) -> int:
+    if wanted is None:
+        return model.context_length
+    if wanted > model.context_length:
+        raise ConfigError(
+            f"--max-model-len {wanted} exceeds the model's context length of {model.context_length}"
+            " tokens",
+            hint=f"give --max-model-len {model.context_length} or less",
+        )
+    return wanted
+
+
+def _arithmetic(model: Decoder) -> str:
+    """What computes keys and values: other kernels round them otherwise, and a block that outlives
+    the process must not meet theirs.
+    """
+    if model.kernels is not None:
+        return model.kernels.instruction_set
+    if model.device.type == "cuda":
+        return torch.cuda.get_device_name(model.device)
+    return f"{model.device.type} {torch.backends.cpu.get_cpu_capability()}"
+
+
+def model_fingerprint(folder: Path, precision: str) -> str:
+    """Name and fingerprint: paths, sizes and times of the files, and how they are computed with.
+
+    Hashing weights would be slow.
+    """
+    digest = hashlib.sha256(precision.encode())
+    for path in (folder / "config.json", *weight_files(folder)):
+        stat = path.stat()
+        digest.update(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+    return f"{folder.resolve().name}@{digest.hexdigest()[:16]}"

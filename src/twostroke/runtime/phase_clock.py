@@ -1,0 +1,27 @@
+"""How long the phases of a step, or of loading a model, take."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class PhaseClock:
+    """Seconds by phase, each from the end of the one before."""
+
+    seconds: dict[str, float]
+    _start: float
+    _last: float
+
+    def __init__(self) -> None:
+        self.seconds = {}
+        self._start = self._last = time.perf_counter()
+
+    def mark(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.seconds[phase] = now - self._last
+        self._last = now
+
+    def total(self) -> float:
+        return time.perf_counter() - self._start

@@ -1,0 +1,1 @@
+"""Drafts on a device: what proposes them, and what verifies them."""

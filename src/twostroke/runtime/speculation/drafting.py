@@ -1,0 +1,191 @@
+"""What drafts, with its weights and its KV tensors, as the configuration names it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from twostroke.core.config import EngineConfig
+from twostroke.core.errors import ConfigError
+from twostroke.core.speculation_config import Speculation
+from twostroke.model_spec.model_files import resolve_model
+from twostroke.models.decoder import Decoder
+from twostroke.models.support import read_runnable
+from twostroke.runtime.backends import attention_backend
+from twostroke.runtime.kv_tensors import KVTensors
+from twostroke.runtime.speculation.medusa_weights import load_medusa_heads
+from twostroke.runtime.weights import load_model
+from twostroke.spec_decode.base import Proposer
+from twostroke.spec_decode.choose import quoting_proposer
+from twostroke.spec_decode.draft_model import DraftModelProposer
+from twostroke.spec_decode.early_exit import EarlyExitProposer
+from twostroke.spec_decode.greedy import GreedyDrafter
+from twostroke.spec_decode.medusa import MedusaHeads, MedusaProposer
+
+# Tokens that a refusal names as examples of how two vocabularies differ.
+MAX_EXAMPLES = 3
+
+
+def load_draft(
+    config: EngineConfig, folder: Path, target: Decoder, max_model_len: int
+) -> Decoder | None:
+    """The draft model, if the configuration has one.
+
+    Raises:
+        ConfigError: It does not fit the target: another vocabulary, or too short a context.
+        ModelLoadError: It is missing, broken or not supported.
+    """
+    speculation = config.speculation.resolve()
+    if speculation is None or speculation.method != "draft":
+        return None
+    name = speculation.model or _default_draft(config.model.model)
+    draft_folder = resolve_model(name)
+    spec = read_runnable(draft_folder)
+    check_vocabularies(
+        f"the draft model {name}", draft_folder, spec.vocab_size, folder, target.spec.vocab_size
+    )
+    if spec.context_length < max_model_len:
+        raise ConfigError(
+            f"the draft model {name} has a context of {spec.context_length} tokens, the target"
+            f" {max_model_len}",
+            hint=f"give --max-model-len {spec.context_length} or less, or another draft model",
+        )
+    dtype = str(target.dtype).removeprefix("torch.")
+    return load_model(
+        draft_folder,
+        spec,
+        dtype,
+        target.device,
+        max_model_len,
+        config.model.quantization,
+        kv_format=config.cache.kv_format,
+    )
+
+
+def load_heads(config: EngineConfig, folder: Path, target: Decoder) -> MedusaHeads | None:
+    """The target's Medusa heads, if the configuration has some.
+
+    Raises:
+        ConfigError: They do not fit the target: another hidden size or vocabulary.
+        ModelLoadError: They are missing, broken or pickled.
+    """
+    speculation = config.speculation.resolve()
+    if speculation is None or speculation.method != "medusa":
+        return None
+    name = speculation.model or _default_heads(config.model.model)
+    heads_folder = resolve_model(name)
+    size = target.spec.vocab_size
+    check_vocabularies(f"the Medusa heads {name}", heads_folder, size, folder, size)
+    return load_medusa_heads(name, heads_folder, target)
+
+
+def make_proposer(
+    speculation: Speculation,
+    target: Decoder,
+    kv: KVTensors,
+    draft: tuple[Decoder, KVTensors] | None,
+    heads: MedusaHeads | None,
+) -> Proposer:
+    """The proposer of a configuration.
+
+    Args:
+        draft: The draft model and its KV tensors, where there is one.
+        heads: Medusa heads, where there are some.
+    """
+    if heads is not None:
+        return MedusaProposer(heads)
+    if draft is not None:
+        model, own_kv = draft
+        drafter = _drafter(model, own_kv, own_kv.keys, own_kv.values)
+        return DraftModelProposer(drafter, own_kv.copy_blocks, kv.num_blocks, kv.block_size)
+    if speculation.method == "early-exit":
+        count = _exit_layer(speculation, target)
+        first_layers = target.first_layers(count)
+        return EarlyExitProposer(_drafter(first_layers, kv, kv.keys[:count], kv.values[:count]))
+    return quoting_proposer(speculation)
+
+
+def check_vocabularies(
+    what: str, draft: Path, draft_size: int, target: Path, target_size: int
+) -> None:
+    """Raise ``ConfigError``, with the difference, unless every token means the same to both.
+
+    ``what`` drafts. Where one of them has no tokenizer.json, only the sizes are compared.
+    """
+    hint = "give one that was made with the target's tokenizer"
+    if draft_size != target_size:
+        raise ConfigError(
+            f"{what} has a vocabulary of {draft_size} tokens, the target {target_size}",
+            hint=hint,
+        )
+    texts = [folder / "tokenizer.json" for folder in (draft, target)]
+    if not all(path.is_file() for path in texts) or texts[0].samefile(texts[1]):
+        return
+    if texts[0].read_bytes() == texts[1].read_bytes():
+        return
+    drafts, targets = map(_tokens, texts)
+    differing = sorted(
+        token for token in drafts.keys() | targets.keys() if drafts.get(token) != targets.get(token)
+    )
+    if differing:
+        examples = "; ".join(
+            f"{token} is {drafts.get(token)!r} there and {targets.get(token)!r} here"
+            for token in differing[:MAX_EXAMPLES]
+        )
+        raise ConfigError(
+            f"{what} gives {len(differing)} tokens another meaning: {examples}",
+            hint=hint,
+        )
+
+
+def _drafter(
+    model: Decoder, kv: KVTensors, keys: Sequence[Tensor], values: Sequence[Tensor]
+) -> GreedyDrafter:
+    backend = attention_backend(model.spec, keys, values, kv.layout)
+    return GreedyDrafter(model, backend, kv.block_size)
+
+
+def _exit_layer(speculation: Speculation, target: Decoder) -> int:
+    num_layers = target.spec.num_layers
+    count = speculation.exit_layer or max(1, num_layers // 4)
+    if count >= num_layers:
+        raise ConfigError(
+            f"--speculative-config: exit_layer is {count}, but the model has {num_layers} layers",
+            hint=f"give exit_layer from 1 to {num_layers - 1}",
+        )
+    return count
+
+
+def _default_draft(model: str) -> str:
+    if model == "pilot":
+        return "pilot-draft"
+    raise ConfigError(
+        f"no draft model is known for {model}",
+        hint='name one: --speculative-config {"method": "draft", "model": "..."}',
+    )
+
+
+def _default_heads(model: str) -> str:
+    if model == "pilot":
+        return "pilot-medusa"
+    raise ConfigError(
+        f"no Medusa heads are known for {model}",
+        hint='name their folder: --speculative-config {"method": "medusa", "model": "..."}',
+    )
+
+
+def _tokens(path: Path) -> dict[int, str]:
+    """The tokens of a tokenizer.json by id, added ones included."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    vocabulary = content.get("model", {}).get("vocab", {})
+    pairs = vocabulary.items() if isinstance(vocabulary, dict) else _scored(vocabulary)
+    tokens = {token_id: token for token, token_id in pairs}
+    return tokens | {added["id"]: added["content"] for added in content.get("added_tokens", [])}
+
+
+def _scored(vocabulary: Sequence[Sequence[object]]) -> list[tuple[str, int]]:
+    """Unigram models list their tokens with scores, in order of id."""
+    return [(str(entry[0]), token_id) for token_id, entry in enumerate(vocabulary)]

@@ -1,0 +1,181 @@
+"""A step's draws: one token for each request, and one more for each draft that equals its draw.
+
+Drafts are guesses of the tokens behind the last known one. The same pass computes them, so the
+logits behind each are those of the text that ends with it. The token of every position is drawn as
+without drafts, by seed and position, and a draft is accepted if it is that token and all drafts
+before it were accepted (docs/decisions/0063-drafts-accepted-by-equality.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from twostroke.core.distribution import Distribution
+from twostroke.core.errors import TwostrokeError
+from twostroke.core.logprobs import PositionLogprobs
+from twostroke.runtime.input_batch import Batch
+from twostroke.sampling.request_state import RequestState
+from twostroke.sampling.sampler import NO_TOKEN, Sampler, SamplerOutput
+from twostroke.sampling.token_masks import TokenMask
+from twostroke.spec_decode.synthetic import SyntheticAcceptance
+
+# Logits that are drawn from at once, in elements: 64 MiB of float32.
+MAX_LOGITS = 16 * 2**20
+
+
+@dataclass(slots=True)
+class Draw:
+    """What one share of a step has drawn.
+
+    Attributes:
+        index: Of the share.
+        token_ids: One more than were accepted, or, if the row behind them failed, as many; then the
+            next step draws from that row again, without drafts before it.
+        non_finite: Whether its first row has NaN or +inf among its logits. Then nothing is drawn.
+        error: Why nothing could be drawn from its first row.
+        distribution: Of its first token, where asked for.
+        bad_rows: Rows of the step, of drafts that were not reached, whose logits are not finite.
+    """
+
+    index: int
+    token_ids: list[int]
+    num_accepted: int
+    logprobs: list[PositionLogprobs]
+    non_finite: bool = False
+    error: TwostrokeError | None = None
+    bad_rows: Sequence[int] = ()
+    distribution: Distribution | None = None
+
+
+def rows_to_draw_from(batch: Batch) -> list[int] | None:
+    """Rows of the step whose logits are drawn from, rising; ``None`` if all are."""
+    rows = [row for index in batch.sampling for row in batch.drawn_rows(index)]
+    return None if len(rows) == batch.query_start[-1] else rows
+
+
+def draw(
+    batch: Batch,
+    indices: Sequence[int],
+    logits_of: Callable[[slice], Tensor],
+    sampler: Sampler,
+    synthetic: SyntheticAcceptance | None = None,
+    masks: Mapping[str, Sequence[TokenMask]] = {},
+) -> Iterator[Draw]:
+    """Draw for the shares ``indices`` of a step.
+
+    Args:
+        synthetic: For measurements: accepts drafts at a rate, whatever is drawn.
+        logits_of: Logits, float32 [rows, vocab], of some of the rows that belong to these shares;
+            they are changed in place.
+        masks: Of requests whose answers have a form, for the first of their rows.
+    """
+    states = list(_states(batch, indices))
+    output = _sample(states, logits_of, sampler, _masks_by_row(batch, indices, masks))
+    non_finite, row = set(output.non_finite), 0
+    for index in indices:
+        drafts = batch.shares[index].draft_token_ids
+        if drafts:
+            drawn = output.token_ids[row : row + 1 + len(drafts)]
+            if synthetic is not None:
+                drawn = _accept_anyway(synthetic, batch, index, drawn)
+            result = _verify(batch, index, drawn, output, non_finite, row)
+        else:
+            token, logprobs = output.token_ids[row], output.logprobs.get(row)
+            result = Draw(
+                index,
+                [] if token == NO_TOKEN else [token],
+                0,
+                [] if logprobs is None else [logprobs],
+                row in non_finite,
+                output.errors.get(row),
+            )
+        result.distribution = output.distributions.get(row)
+        yield result
+        row += 1 + len(drafts)
+
+
+def _states(batch: Batch, indices: Sequence[int]) -> Iterator[RequestState]:
+    """The request of each row as of that row: with the drafts before it."""
+    for index in indices:
+        state, drafts = batch.states[index], batch.shares[index].draft_token_ids
+        yield state
+        for count in range(1, len(drafts) + 1):
+            yield state.after(drafts[:count])
+
+
+def _masks_by_row(
+    batch: Batch, indices: Sequence[int], masks: Mapping[str, Sequence[TokenMask]]
+) -> dict[int, TokenMask]:
+    """Masks by the number of the row that is drawn from."""
+    by_row: dict[int, TokenMask] = {}
+    row = 0
+    for index in indices if masks else ():
+        share = batch.shares[index]
+        by_row |= enumerate(masks.get(share.request_id, ()), row)
+        row += 1 + len(share.draft_token_ids)
+    return by_row
+
+
+def _sample(
+    states: Sequence[RequestState],
+    logits_of: Callable[[slice], Tensor],
+    sampler: Sampler,
+    masks: Mapping[int, TokenMask],
+) -> SamplerOutput:
+    """Draw from all rows, in parts of bounded size. No row's draw depends on other rows."""
+    count = max(1, MAX_LOGITS // sampler.vocab_size)
+    if len(states) <= count:
+        return sampler.sample(logits_of(slice(0, count)), states, masks)
+    whole = SamplerOutput([])
+    for start in range(0, len(states), count):
+        rows = slice(start, start + count)
+        own = {row - start: mask for row, mask in masks.items() if rows.start <= row < rows.stop}
+        part = sampler.sample(logits_of(rows), states[rows], own)
+        whole.token_ids += part.token_ids
+        whole.logprobs |= {start + row: entry for row, entry in part.logprobs.items()}
+        whole.distributions |= {start + row: d for row, d in part.distributions.items()}
+        whole.errors |= {start + row: error for row, error in part.errors.items()}
+        whole.non_finite += [start + row for row in part.non_finite]
+    return whole
+
+
+def _accept_anyway(
+    synthetic: SyntheticAcceptance, batch: Batch, index: int, drawn: list[int]
+) -> list[int]:
+    """``drawn`` as if the model had drawn as many drafts as are to be accepted."""
+    drafts, state = batch.shares[index].draft_token_ids, batch.states[index]
+    count = synthetic.num_accepted(state.seed, state.num_tokens, len(drafts))
+    return [*drafts[:count], *drawn[count:]]
+
+
+def _verify(
+    batch: Batch,
+    index: int,
+    drawn: Sequence[int],
+    output: SamplerOutput,
+    non_finite: set[int],
+    first: int,
+) -> Draw:
+    """What a share with drafts has drawn; ``first`` is the row of the first of ``drawn``."""
+    drafts, tokens = batch.shares[index].draft_token_ids, list[int]()
+    for token, draft in zip(drawn, [*drafts, NO_TOKEN]):
+        if token == NO_TOKEN:
+            break
+        tokens.append(token)
+        if token != draft:
+            break
+    num_accepted = max(0, len(tokens) - 1)
+    step_rows = batch.drawn_rows(index)
+    reached = range(first, first + len(tokens))
+    return Draw(
+        index,
+        tokens,
+        num_accepted,
+        [output.logprobs[row] for row in reached if row in output.logprobs],
+        first in non_finite,
+        output.errors.get(first),
+        [step_rows[i] for i in range(1, len(step_rows)) if first + i in non_finite],
+    )

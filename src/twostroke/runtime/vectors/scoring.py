@@ -1,0 +1,71 @@
+"""From a decoder's hidden states to scores of pairs: by a head, or by the logits of two tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from twostroke.core.pooling import Pooling, pack_vector
+from twostroke.model_spec.config_fields import ConfigFields
+from twostroke.model_spec.json_files import read_object
+from twostroke.model_spec.model_files import weight_files
+from twostroke.model_spec.vectors.score_head import has_score_head, read_score_activation
+from twostroke.models.parameters import Parameter
+from twostroke.runtime.weights import SCORE_HEAD, StoredParameters, TensorFiles
+
+
+class ScoreHead:
+    """A linear layer with one output, in float32.
+
+    Args:
+        weight: ``[1, hidden]``.
+        activation: ``Sigmoid`` or ``Identity``.
+    """
+
+    def __init__(self, weight: Tensor, activation: str) -> None:
+        self._weight, self._activation = weight, activation
+
+    @classmethod
+    def load(cls, folder: Path, hidden_size: int, device: torch.device) -> ScoreHead | None:
+        """The head of a checkpoint; ``None`` if ``config.json`` names none.
+
+        Raises:
+            ModelLoadError: It is missing or of the wrong shape, or it is no ranking model's.
+        """
+        config = read_object(folder / "config.json")
+        if not has_score_head(config):
+            return None
+        activation = read_score_activation(ConfigFields(config))
+        expected = [Parameter("score", ((SCORE_HEAD, (1, hidden_size)),))]
+        with ExitStack() as stack:
+            files = TensorFiles(weight_files(folder), stack)
+            files.check(expected, lambda name: True)  # the others are the decoder's
+            weight = StoredParameters(expected, files, torch.float32, device).pop("score")
+        return cls(weight, activation)
+
+    def __call__(self, state: Tensor) -> float:
+        """The score of a pair whose last token has this state, float32 ``[hidden]``."""
+        score = torch.mv(self._weight, state)[0]
+        return float(torch.sigmoid(score) if self._activation == "Sigmoid" else score)
+
+
+def finish_score(
+    state: Tensor, pooling: Pooling, head: ScoreHead | None, logits: Callable[[Tensor], Tensor]
+) -> bytes | None:
+    """The score of a pooled state ``[hidden]``, packed; ``None`` if it is not finite.
+
+    Args:
+        logits: Of the model's language head: ``[1, hidden]`` to ``[1, vocab]``.
+    """
+    if pooling.score_token_ids is None:
+        assert head is not None  # as the model's ability says
+        score = head(state)
+    else:
+        # Softmax over two is a sigmoid of their difference.
+        no, yes = logits(state[None])[0, list(pooling.score_token_ids)]
+        score = float(torch.sigmoid(yes - no))
+    return pack_vector([score]) if abs(score) < float("inf") else None

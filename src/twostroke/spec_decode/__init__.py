@@ -1,0 +1,1 @@
+"""Drafts: guesses of the next tokens, which a request's next step verifies."""

@@ -1,0 +1,144 @@
+"""Drafts of a model: its likeliest token, then the one behind it, and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from twostroke.layers.attention.base import Attention, AttentionBackend, AttentionMetadata
+from twostroke.models.decoder import Decoder
+
+
+class Unfinished(NamedTuple):
+    """A request to go on with.
+
+    Attributes:
+        token_ids: Known tokens whose keys and values are missing, at least one; the last known one
+            is the last of them.
+        start: Position of the first of them.
+        blocks: ``[blocks]``: its row of the block table, with room for the drafts but the last.
+        max_drafts: 1 or more.
+    """
+
+    token_ids: Sequence[int]
+    start: int
+    blocks: NDArray[np.int32]
+    max_drafts: int
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.token_ids)
+
+
+class _Pass(NamedTuple):
+    """The tensors of one pass over tokens of several requests.
+
+    Attributes:
+        rows: Which tokens are the last of their requests; ``None``: all.
+        table: ``[requests, blocks]``.
+        ends: ``[requests]``, the position behind the last token of each.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    rows: Tensor | None
+    table: NDArray[np.int32]
+    ends: NDArray[np.int64]
+    metadata: AttentionMetadata
+
+
+class GreedyDrafter:
+    """Runs a model ahead, for several requests together.
+
+    Args:
+        model: Its keys and values are those of ``backend``.
+        block_size: Tokens per block.
+    """
+
+    def __init__(self, model: Decoder, backend: AttentionBackend, block_size: int) -> None:
+        self._model = model
+        self._backend = backend
+        self._block_size = block_size
+        self._compiled = model.compiled_drafting()
+
+    def draft(self, requests: Sequence[Unfinished]) -> list[list[int]]:
+        """As many drafts as each request may have. Writes their keys and values, but the last's."""
+        order = sorted(range(len(requests)), key=lambda i: -requests[i].max_drafts)
+        first = self._first_pass([requests[i] for i in order])
+        lengths = [requests[i].max_drafts for i in order]
+        cache = self._attention(first).kernel_cache
+        if self._compiled is not None and cache is not None:
+            drafts = self._compiled(first.tokens, first.positions, cache, first.rows, lengths)
+        else:
+            drafts = self._draft_singly(first, lengths)
+        return [draft for _, draft in sorted(zip(order, drafts))]
+
+    def compute(self, request: Unfinished) -> None:
+        """Write the keys and values of known tokens, and guess nothing."""
+        self._likeliest(self._first_pass([request]))
+
+    def _draft_singly(self, first: _Pass, lengths: Sequence[int]) -> list[list[int]]:
+        """One pass after the other; ``lengths`` fall."""
+        drafts = [[token] for token in self._likeliest(first)]
+        for count in range(1, lengths[0]):
+            active = sum(length > count for length in lengths)
+            step = self._pass(
+                [draft[-1] for draft in drafts[:active]],
+                first.ends[:active] + count - 1,
+                np.ones(active, dtype=np.int64),
+                first.table[:active],
+            )
+            for draft, token in zip(drafts, self._likeliest(step)):
+                draft.append(token)
+        return drafts
+
+    def _first_pass(self, requests: Sequence[Unfinished]) -> _Pass:
+        return self._pass(
+            [token for request in requests for token in request.token_ids],
+            np.array([request.start for request in requests]),
+            np.array([len(request.token_ids) for request in requests]),
+            np.stack([request.blocks for request in requests]),
+        )
+
+    def _pass(
+        self,
+        token_ids: Sequence[int],
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        table: NDArray[np.int32],
+    ) -> _Pass:
+        """The tensors of a pass over ``lengths`` tokens of each request, from ``starts`` on."""
+        query_start = np.concatenate(([0], np.cumsum(lengths)))
+        positions = np.arange(query_start[-1]) + np.repeat(starts - query_start[:-1], lengths)
+        owners = np.repeat(np.arange(len(lengths)), lengths)
+        blocks = table[owners, positions // self._block_size].astype(np.int64)
+        slots = blocks * self._block_size + positions % self._block_size
+        ends = starts + lengths
+        several = query_start[-1] > len(lengths)
+        return _Pass(
+            self._tensor(np.array(token_ids, dtype=np.int64)),
+            self._tensor(positions),
+            self._tensor(query_start[1:] - 1) if several else None,
+            table,
+            ends,
+            AttentionMetadata(query_start, ends, table, self._tensor(slots)),
+        )
+
+    def _attention(self, step: _Pass) -> Attention:
+        return self._backend.prepare(step.metadata)
+
+    def _likeliest(self, step: _Pass) -> list[int]:
+        """Run a pass; the likeliest next token of each request."""
+        hidden = self._model.forward(
+            step.tokens, step.positions, self._attention(step), step.rows
+        )  # [requests, hidden]
+        tokens: list[int] = self._model.logits(hidden).argmax(dim=-1).tolist()
+        return tokens
+
+    def _tensor(self, array: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(array).to(self._model.device)
