@@ -110,6 +110,49 @@ NOT_INLINED __m512i slli_epi32(__m512i x, int count) {
     return for_each_lane<Words>([&](int i) { return from[i] << count; });
 }
 
+NOT_INLINED __m512i srli_epi32(__m512i x, int count) {
+    const Words from(x);
+    return for_each_lane<Words>([&](int i) { return from[i] >> count; });
+}
+
+// `Byte`: uint8_t, or int8_t to keep the sign.
+template <typename Byte>
+NOT_INLINED __m512i widen_bytes(__m128i x) {
+    const Lanes<Byte, __m128i> from(x);
+    return for_each_lane<Words>([&](int i) { return static_cast<uint32_t>(int32_t(from[i])); });
+}
+
+NOT_INLINED __m512 cvtepi32_ps(__m512i x) {
+    const Lanes<int32_t, __m512i> from(x);
+    return for_each_lane<Floats>([&](int i) { return static_cast<float>(from[i]); });
+}
+
+NOT_INLINED __m512i cvtps_epi32(__m512 x) {  // out of range and NaN: the smallest integer
+    const Floats from(x);
+    return for_each_lane<Words>([&](int i) {
+        const float nearest = nearbyintf(from[i]);
+        const bool fits = nearest >= -2147483648.0f && nearest < 2147483648.0f;
+        return fits ? static_cast<uint32_t>(static_cast<int32_t>(nearest)) : 0x80000000u;
+    });
+}
+
+NOT_INLINED __m512 fmadd_ps(__m512 x, __m512 y, __m512 z) {
+    const Floats a(x), b(y), c(z);
+    return for_each_lane<Floats>([&](int i) { return fmaf(a[i], b[i], c[i]); });
+}
+
+template <typename... Numbers>
+NOT_INLINED __m512 setr_ps(Numbers... numbers) {
+    const float lanes[] = {static_cast<float>(numbers)...};
+    return for_each_lane<Floats>([&](int i) { return lanes[i]; });
+}
+
+NOT_INLINED __m512 permutexvar_ps(__m512i which, __m512 x) {
+    const Words index(which);
+    const Floats from(x);
+    return for_each_lane<Floats>([&](int i) { return from[index[i] & 15]; });
+}
+
 NOT_INLINED void mask_storeu_epi32(void* to, __mmask16 mask, __m512i x) {
     const Words from(x);
     for (int i = 0; i < 16; ++i)
@@ -192,6 +235,15 @@ NOT_INLINED __m512i shuffle_i32x4(__m512i x, __m512i y, int which) {
 #define _mm512_cvtneps_pbh in_software::cvtneps_pbh
 #define _mm512_cvtepu16_epi32 in_software::cvtepu16_epi32
 #define _mm512_slli_epi32 in_software::slli_epi32
+#undef _mm512_setr_ps
+#define _mm512_setr_ps in_software::setr_ps
+#define _mm512_srli_epi32 in_software::srli_epi32
+#define _mm512_cvtepi8_epi32 in_software::widen_bytes<int8_t>
+#define _mm512_cvtepu8_epi32 in_software::widen_bytes<uint8_t>
+#define _mm512_cvtepi32_ps in_software::cvtepi32_ps
+#define _mm512_cvtps_epi32 in_software::cvtps_epi32
+#define _mm512_fmadd_ps in_software::fmadd_ps
+#define _mm512_permutexvar_ps in_software::permutexvar_ps
 #define _mm512_mask_storeu_epi32 in_software::mask_storeu_epi32
 #define _mm512_min_ps in_software::min_ps
 #undef _mm512_cmp_ps_mask

@@ -26,19 +26,24 @@ def library(instruction_set: str) -> Library:
     return kernels
 
 
-def _metadata(query_lens: list[int], context_lens: list[int], num_blocks: int) -> AttentionMetadata:
+def metadata_of(
+    query_lens: list[int],
+    context_lens: list[int],
+    num_blocks: int,
+    block_size: int = BLOCK_SIZE,
+) -> AttentionMetadata:
     """Blocks in random order; what lies beyond a request's blocks does not exist."""
     order = np.random.default_rng(0).permutation(num_blocks)
-    table = np.full((len(context_lens), 20), 2**30, dtype=np.int32)
+    table = np.full((len(context_lens), max(20, num_blocks)), 2**30, dtype=np.int32)
     slots, num_used = [], 0
     for row, (new, context) in enumerate(zip(query_lens, context_lens)):
-        count = -(-context // BLOCK_SIZE)
+        count = -(-context // block_size)
         table[row, :count] = order[num_used : num_used + count]
         num_used += count
         positions = np.arange(context - new, context)
         slots.append(
-            table[row, positions // BLOCK_SIZE].astype(np.int64) * BLOCK_SIZE
-            + positions % BLOCK_SIZE
+            table[row, positions // block_size].astype(np.int64) * block_size
+            + positions % block_size
         )
     starts = np.concatenate(([0], np.cumsum(query_lens)))
     return AttentionMetadata(
@@ -97,7 +102,7 @@ def test_equals_sdpa_on_any_mix(
         keys, values = caches[0].clone(), caches[1].clone()
         extra = (library,) if make is CompiledBackend else ()
         backend = make([keys], [values], heads, [window], *extra)
-        attention = backend.prepare(_metadata(query_lens, context_lens, num_blocks))
+        attention = backend.prepare(metadata_of(query_lens, context_lens, num_blocks))
         outputs.append((attention(0, *inputs), keys, values))
     tolerance = 2e-5 if dtype is torch.float32 else 2e-2
     torch.testing.assert_close(outputs[0][0], outputs[1][0], atol=tolerance, rtol=tolerance)
@@ -111,8 +116,8 @@ def test_a_request_does_not_depend_on_the_rest_of_the_batch(library: Library) ->
     caches = [torch.randn(60, BLOCK_SIZE, 8, 64, generator=generator).bfloat16() for _ in range(2)]
     inputs = [torch.randn(3, h, 64, generator=generator).bfloat16() for h in (24, 8, 8)]
     backend = CompiledBackend([caches[0]], [caches[1]], 24, [None], library)
-    together = backend.prepare(_metadata([1, 1, 1], [100, 7, 260], 60))(0, *inputs)
-    alone = backend.prepare(_metadata([1], [100], 60))(0, *(t[:1].contiguous() for t in inputs))
+    together = backend.prepare(metadata_of([1, 1, 1], [100, 7, 260], 60))(0, *inputs)
+    alone = backend.prepare(metadata_of([1], [100], 60))(0, *(t[:1].contiguous() for t in inputs))
     assert torch.equal(alone[0], together[0])
 
 
@@ -160,7 +165,7 @@ def test_chunks_change_no_bit(
         parts, done = [], 0
         for count in chunks:
             rows = slice(done, done + count)
-            attention = backend.prepare(_metadata([count], [done + count], 60))
+            attention = backend.prepare(metadata_of([count], [done + count], 60))
             parts.append(attention(0, q[rows], k[rows], v[rows]))
             done += count
         outputs.append(torch.cat(parts))
@@ -173,8 +178,8 @@ def test_a_request_without_new_tokens_changes_nothing(library: Library) -> None:
     caches = [torch.randn(60, BLOCK_SIZE, 2, 64, generator=generator).bfloat16() for _ in range(2)]
     inputs = [torch.randn(2, h, 64, generator=generator).bfloat16() for h in (4, 2, 2)]
     backend = CompiledBackend([caches[0]], [caches[1]], 4, [None], library)
-    with_it = backend.prepare(_metadata([1, 0, 1], [100, 0, 30], 60))(0, *inputs)
-    assert torch.equal(backend.prepare(_metadata([1, 1], [100, 30], 60))(0, *inputs), with_it)
+    with_it = backend.prepare(metadata_of([1, 0, 1], [100, 0, 30], 60))(0, *inputs)
+    assert torch.equal(backend.prepare(metadata_of([1, 1], [100, 30], 60))(0, *inputs), with_it)
 
 
 def test_which_caches_it_takes() -> None:

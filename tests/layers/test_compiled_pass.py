@@ -21,7 +21,7 @@ from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.layers.pages import fresh_tensor
 from twostroke.models import decoder
 from twostroke.observability.profile import COMPONENTS, StepProfiler
-from twostroke.runtime import torch_executor
+from twostroke.runtime import backends, torch_executor
 
 SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "torch_dtype": "bfloat16"}
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -128,7 +128,7 @@ def test_without_the_kernels_logits_stay_near(
 ) -> None:
     """bfloat16 by PyTorch's operators alone: they round in the same places as the kernels."""
     compiled = logits(load(tmp_path, family))
-    for module in (decoder, torch_executor):
+    for module in (decoder, backends, torch_executor):
         monkeypatch.setattr(module, "load_library", lambda: None)
     driver = load(tmp_path, family)
     assert driver.executor.model.compiled_pass is None

@@ -68,6 +68,7 @@ class AttentionCall(ctypes.Structure):
         ("window", c_int64),
         ("scale", c_float),
         ("is_float", c_int32),
+        ("cache_format", c_int32),
     ]
 
 
@@ -114,6 +115,25 @@ class PassCall(ctypes.Structure):
     ]
 
 
+class DraftCall(ctypes.Structure):
+    """Arguments of drafting, see ``DraftCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("pass_call", PassCall),
+        ("head", LinearCall),
+        ("norm", c_void_p),
+        ("embedding", c_void_p),
+        ("tokens", c_void_p),
+        ("lengths", c_void_p),
+        ("num_requests", c_int64),
+        ("drafts", c_void_p),
+        ("scratch", c_void_p),
+        ("logits", c_void_p),
+        ("highest", c_void_p),
+        ("is_packed", c_int32),
+    ]
+
+
 class Library:
     """The compiled kernels. Calls release the GIL.
 
@@ -134,12 +154,14 @@ class Library:
             return function
 
         layout = declare("layout", restype=c_int64)
-        if layout() != sum(map(ctypes.sizeof, (LinearCall, AttentionCall, LayerCall, PassCall))):
+        calls = (LinearCall, AttentionCall, LayerCall, PassCall, DraftCall)
+        if layout() != sum(map(ctypes.sizeof, calls)):
             raise OSError(f"{path} was built from other sources")
         address, count = c_void_p, c_int64
         self.linear = declare("linear", POINTER(LinearCall))
         self.attention = declare("attention", POINTER(AttentionCall))
         self.layers = declare("layers", POINTER(PassCall))
+        self.draft = declare("draft", POINTER(DraftCall))
         # x, weight, out, rows, size, eps
         self.rms_norm = declare("rms_norm", address, address, address, count, count, c_float)
         # qk, stride, tokens, heads, head_dim, positions, cos, sin

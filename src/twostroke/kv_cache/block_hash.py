@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from hashlib import blake2b
 
+from twostroke.core.kv_groups import keys_of_groups
 from twostroke.core.request import BlockKey, Request
 
 DIGEST_BYTES = 16
@@ -35,7 +37,42 @@ def extend_block_hashes(
         assert isinstance(previous, bytes)  # simulated requests have keys for all their blocks
         for index in range(len(hashes), num_blocks):
             tokens = request.token_ids[index * block_size : (index + 1) * block_size]
-            data = previous + array("I", tokens).tobytes()
-            previous = blake2b(data, digest_size=DIGEST_BYTES).digest()
+            previous = _next_hash(previous, tokens)
             hashes.append(previous)
     return hashes
+
+
+def prefix_hashes(
+    token_ids: Sequence[int], block_size: int, model_id: str, cache_salt: str
+) -> list[BlockKey]:
+    """Hashes of the full blocks of a text, as those of a request with this prompt."""
+    hashes: list[BlockKey] = []
+    previous = root_hash(model_id, cache_salt)
+    for start in range(0, len(token_ids) - block_size + 1, block_size):
+        previous = _next_hash(previous, token_ids[start : start + block_size])
+        hashes.append(previous)
+    return hashes
+
+
+def extend_group_hashes(
+    request: Request, num_blocks: int, block_size: int, model_id: str, num_groups: int
+) -> list[BlockKey]:
+    """``extend_block_hashes`` for several groups: the keys of each position one after the other."""
+    if num_groups == 1:
+        return extend_block_hashes(request, num_blocks, block_size, model_id)
+    hashes = request.block_hashes
+    if len(hashes) < num_blocks * num_groups:
+        root = root_hash(model_id, request.cache_salt, request.adapter_id)
+        last = hashes[-1] if hashes else root
+        assert isinstance(last, bytes)  # simulated requests have keys for all their blocks
+        previous = last[:DIGEST_BYTES]
+        for index in range(len(hashes) // num_groups, num_blocks):
+            tokens = request.token_ids[index * block_size : (index + 1) * block_size]
+            previous = _next_hash(previous, tokens)
+            hashes += keys_of_groups(previous, num_groups)
+    return hashes
+
+
+def _next_hash(previous: bytes, tokens: Sequence[int]) -> bytes:
+    data = previous + array("I", tokens).tobytes()
+    return blake2b(data, digest_size=DIGEST_BYTES).digest()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from twostroke.core.errors import RequestTooLargeError
-from twostroke.core.request import Request, RequestStatus
-from twostroke.kv_cache.block_hash import extend_block_hashes
+from twostroke.core.errors import RequestTooLargeError, context_overflow
+from twostroke.core.kv_groups import ONE_GROUP, KVGroups
+from twostroke.core.request import BlockKey, Request, RequestStatus
+from twostroke.kv_cache.block_hash import extend_block_hashes, prefix_hashes
 from twostroke.kv_cache.block_pool import BlockPool
+from twostroke.kv_cache.pins import Pins
+from twostroke.kv_cache.watcher import CacheWatcher
 
 
 class Prefix(NamedTuple):
@@ -40,6 +43,19 @@ NO_PREFIX = Prefix([], 0)
 UNCHANGED = TableChange(0, [], [])
 
 
+class PendingLoad(NamedTuple):
+    """Blocks that are being filled from a tier, and blocks of the same prefix that wait with them.
+
+    ``new_blocks`` belong to the load alone and get ``keys`` when it has succeeded; ``kept_blocks``
+    have their content already. ``request`` asked for them; it may end meanwhile.
+    """
+
+    request: Request
+    new_blocks: list[int]
+    keys: list[BlockKey]
+    kept_blocks: list[int]
+
+
 class BlockTable(msgspec.Struct):
     """One request's blocks in order of position.
 
@@ -64,6 +80,8 @@ class KVCacheManager:
         enable_prefix_caching: Whether blocks of earlier requests can be found again.
     """
 
+    groups = ONE_GROUP
+
     def __init__(
         self,
         num_blocks: int,
@@ -74,13 +92,25 @@ class KVCacheManager:
     ) -> None:
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
+        self.pins = Pins(self.pool)
         self.prefix_queries = 0  # tokens looked up
         self.prefix_hits = 0  # tokens found
         self._model_id = model_id
         self._caching = enable_prefix_caching
         self._tables: dict[str, BlockTable] = {}
+        self._loads: dict[str, PendingLoad] = {}
+        self._watchers: list[CacheWatcher] = []
+
+    def watch(self, watcher: CacheWatcher) -> None:
+        """Tell ``watcher`` from now on what the prefix cache gets and loses."""
+        self._watchers.append(watcher)
+        self.pool.on_evict = self._on_evict
 
     # ---- sizes -----------------------------------------------------------------------------------
+
+    @property
+    def caches_prefixes(self) -> bool:
+        return self._caching
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -145,6 +175,8 @@ class KVCacheManager:
         if prefix.looked_up and request.num_preemptions == 0:
             self.prefix_queries += request.num_tokens
             self.prefix_hits += prefix.num_tokens
+            for watcher in self._watchers:
+                watcher.on_found(request, len(prefix.blocks))
 
     def allocate_slots(self, request: Request, num_tokens: int) -> TableChange | None:
         """Make slots for the next ``num_tokens`` tokens of a running request.
@@ -188,8 +220,101 @@ class KVCacheManager:
             return
         for block in reversed(table.blocks):
             if discard and not self.pool.is_shared(block):
-                self.pool.unindex(block)
+                self._discard(block)
             self.pool.release(block)
+
+    # ---- blocks that come from tiers -------------------------------------------------------------
+
+    def full_blocks(self, request: Request) -> tuple[list[int], list[BlockKey]]:
+        """A running request's blocks whose tokens are all computed, and their contents."""
+        count = request.num_computed_tokens // self.block_size
+        hashes = extend_block_hashes(request, count, self.block_size, self._model_id)
+        return self.block_ids(request)[:count], hashes[:count]
+
+    def is_loading(self, request_id: str) -> bool:
+        """Whether blocks are on their way for a request, be it that it has ended meanwhile."""
+        return request_id in self._loads
+
+    @property
+    def num_loads(self) -> int:
+        return len(self._loads)
+
+    def find_loadable(
+        self, request: Request, prefix: Prefix, is_in_tier: Callable[[BlockKey], bool]
+    ) -> tuple[list[BlockKey], list[int], int]:
+        """What tiers would add to a cached prefix: keys to be loaded, blocks of the longer prefix
+        that are here already, and how many tokens need not be computed then.
+        """
+        keys, kept_blocks = list[BlockKey](), list(prefix.blocks)
+        num_candidates = (request.num_tokens - 1) // self.block_size
+        for key in request.block_hashes[len(prefix.blocks) : num_candidates]:
+            block = self.pool.find(key)
+            if block is not None:
+                kept_blocks.append(block)
+            elif is_in_tier(key):
+                keys.append(key)
+            else:
+                break
+        return keys, kept_blocks, len(keys) * self.block_size
+
+    def begin_load(
+        self, request: Request, keys: list[BlockKey], kept_blocks: list[int]
+    ) -> list[int]:
+        """Take free blocks for ``keys``; the caller has seen to it that there are enough.
+
+        ``kept_blocks`` are not evicted meanwhile. Nobody finds the new blocks before ``end_load``.
+        """
+        assert request.request_id not in self._loads
+        for block in kept_blocks:
+            self.pool.hold(block)
+        blocks = [self.pool.allocate() for _ in keys]
+        self._loads[request.request_id] = PendingLoad(request, blocks, keys, kept_blocks)
+        return blocks
+
+    def end_load(self, request_id: str, *, loaded: bool) -> None:
+        """Let lookups find what was loaded, if it was, as the blocks that were used last."""
+        load = self._loads.pop(request_id)
+        for block, key in zip(load.new_blocks, load.keys):
+            if loaded and self.pool.index(block, key):
+                for watcher in self._watchers:
+                    watcher.on_stored(load.request, load.request.block_hashes.index(key), [block])
+        for block in reversed([*load.kept_blocks, *load.new_blocks]):
+            self.pool.release(block)
+
+    # ---- pinned prefixes -------------------------------------------------------------------------
+
+    def pin(
+        self, token_ids: Sequence[int], cache_salt: str, until: float, tenant: str = ""
+    ) -> list[BlockKey] | None:
+        """Evict the full blocks of a prefix only after all others, up to ``until``.
+
+        They still give way where running requests have no room otherwise. Returns their keys, or
+        ``None``, and nothing is changed, if that would be too many for the tenant (``Pins``).
+        """
+        keys = prefix_hashes(token_ids, self.block_size, self._model_id, cache_salt)
+        return keys if self.pins.pin(keys, until, tenant) else None
+
+    def clear(self) -> int:
+        """Forget all prefixes, pinned ones too; running requests go on. Returns how many blocks."""
+        for watcher in self._watchers:
+            watcher.on_cleared()
+        # What is on its way ends in blocks without content.
+        self._loads = {name: load._replace(keys=[]) for name, load in self._loads.items()}
+        self.pins.clear()
+        return self.pool.clear()
+
+    def _on_evict(self, block: int, key: BlockKey) -> None:
+        for watcher in self._watchers:
+            watcher.on_removed(block, key)
+
+    def _discard(self, block: int) -> None:
+        """Let no lookup find a held block's content, which may be wrong, here or elsewhere."""
+        if (key := self.pool.content(block)) is not None:
+            for watcher in self._watchers:
+                watcher.on_removed(block, key, is_wrong=True)
+        self.pool.unindex(block)
+
+    # ---- runs of equal steps ---------------------------------------------------------------------
 
     def advance(self, requests: Sequence[Request], steps: int) -> list[tuple[int, int]]:
         """Let each request compute one more token in each of ``steps`` steps, all at once.
@@ -223,26 +348,41 @@ class KVCacheManager:
             return
         hashes = extend_block_hashes(request, num_full, self.block_size, self._model_id)
         for position in range(table.num_indexed, num_full):
-            self.pool.index(table.blocks[position], hashes[position])
+            if self.pool.index(table.blocks[position], hashes[position]):
+                for watcher in self._watchers:
+                    watcher.on_stored(request, position, [table.blocks[position]])
         table.num_indexed = num_full
+
+    def _held(self, table: BlockTable) -> list[int]:
+        """The blocks of a table."""
+        return table.blocks
 
     def check_integrity(self) -> None:
         """Assert that reference counts, tables, free list and index agree (tests call it often)."""
-        holders = Counter(block for table in self._tables.values() for block in table.blocks)
+        holders = Counter(b for table in self._tables.values() for b in self._held(table))
+        for load in self._loads.values():
+            holders.update([*load.new_blocks, *load.kept_blocks])
+            assert not any(map(self.pool.is_shared, load.new_blocks)), "a loading block is shared"
         for request_id, table in self._tables.items():
-            assert len(set(table.blocks)) == len(table.blocks), f"{request_id} holds a block twice"
+            held = self._held(table)
+            assert len(set(held)) == len(held), f"{request_id} holds a block twice"
             assert table.num_indexed <= len(table.blocks), f"{request_id}: indexed too much"
         self.pool.check_integrity(holders)
 
 
-def check_fits(max_total_tokens: int, num_blocks: int, block_size: int) -> None:
+def check_fits(
+    max_total_tokens: int, num_blocks: int, block_size: int, groups: KVGroups = ONE_GROUP
+) -> None:
     """Raise ``RequestTooLargeError``, with the numbers, for a request larger than the cache."""
-    needed = -(-max_total_tokens // block_size)
+    needed = groups.most_blocks(max_total_tokens, block_size)
     if needed > num_blocks:
-        available = num_blocks * block_size
+        available = groups.longest_request(num_blocks, block_size) or 0
         raise RequestTooLargeError(
-            f"the request needs {needed} KV blocks for {max_total_tokens} tokens, but the cache"
-            f" has {num_blocks} ({available} tokens)",
+            context_overflow(
+                available,
+                f"the request needs {needed} KV blocks for {max_total_tokens} tokens, and the cache"
+                f" has {num_blocks}",
+            ),
             needed=max_total_tokens,
             available=available,
             param="max_tokens",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from twostroke.kernels.library import COMPONENTS, LayerCall, Library, LinearCall, PassCall
-from twostroke.layers.attention.base import KernelCache, LayerCache
+from twostroke.layers.attention.base import KernelCache, LayerCache, LayerRun
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.pages import fresh_tensor
 from twostroke.layers.rotary import RotaryTable
@@ -122,6 +122,32 @@ class CompiledPass:
 
         Returns ``rows`` of it, by default all.
         """
+        call = self.prepare(x, positions, cache, rows)
+        if cache.runs:
+            self._run_in_turn(call, cache.runs)
+        else:
+            self._library.layers(ctypes.byref(call))
+        if self._seconds is not None:
+            self._credit(self._seconds)
+        return x[: call.num_kept]
+
+    def _run_in_turn(self, call: PassCall, runs: Sequence[LayerRun]) -> None:
+        """A call for each run of layers; the tokens that are not kept go until the last."""
+        kept, num_kept, first = call.kept, call.num_kept, 0
+        call.kept, call.num_kept = None, call.tokens
+        for run in runs:
+            call.layers, call.num_layers = ctypes.pointer(self._layers[first]), run.num_layers
+            call.attention, call.slots = run.call, run.slots.data_ptr()
+            first += run.num_layers
+            if first == len(self._layers):
+                call.kept, call.num_kept = kept, num_kept
+            self._library.layers(ctypes.byref(call))
+        call.layers, call.num_layers = self._layers, len(self._layers)
+
+    def prepare(
+        self, x: Tensor, positions: Tensor, cache: KernelCache, rows: Tensor | None
+    ) -> PassCall:
+        """The call of such a pass; it points to the arguments, and is valid until the next one."""
         self._attach(cache.layers)
         tokens = len(x)
         self._make_room(tokens)
@@ -130,10 +156,7 @@ class CompiledPass:
         call.positions, call.slots = positions.data_ptr(), cache.slots.data_ptr()
         call.kept, call.num_kept = (None, tokens) if rows is None else (rows.data_ptr(), len(rows))
         call.attention = cache.call
-        self._library.layers(ctypes.byref(call))
-        if self._seconds is not None:
-            self._credit(self._seconds)
-        return x[: call.num_kept]
+        return call
 
     def _credit(self, seconds: ctypes.Array[ctypes.c_double]) -> None:
         for index, name in enumerate(COMPONENTS):

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "attention/attention.hpp"
+#include "attention/scaled/store.hpp"
 #include "buffer.hpp"
 #include "elementwise.hpp"
 #include "kernels.hpp"
@@ -62,8 +63,13 @@ inline void place_heads(const TokenPart& part, const LayerCall& layer) {
             }
         const int64_t angles = pass.positions[token] * (dim / 2);
         rotate_heads(heads, rotated, dim / 2, pass.cos + angles, pass.sin + angles);
-        const int64_t slot = pass.slots[token] * token_size;
         const bf16 *key = heads + sizes.heads * dim, *value = heads + rotated * dim;
+        if (sizes.cache_format != kPlain) {
+            store_scaled(sizes, layer.keys, pass.slots[token], key);
+            store_scaled(sizes, layer.values, pass.slots[token], value);
+            return;
+        }
+        const int64_t slot = pass.slots[token] * token_size;
         memcpy(static_cast<bf16*>(layer.keys) + slot, key, bf16_bytes(token_size));
         memcpy(static_cast<bf16*>(layer.values) + slot, value, bf16_bytes(token_size));
     };

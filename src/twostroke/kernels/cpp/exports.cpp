@@ -30,7 +30,8 @@ extern "C" {
 
 // The size of the structures that both sides declare: a library from other sources differs.
 int64_t twostroke_layout() {
-    return sizeof(LinearCall) + sizeof(AttentionCall) + sizeof(LayerCall) + sizeof(PassCall);
+    return sizeof(LinearCall) + sizeof(AttentionCall) + sizeof(LayerCall) + sizeof(PassCall) +
+           sizeof(DraftCall);
 }
 
 // Selects "avx512", "avxvnni", "avx2" or "generic"; returns 0 if this processor cannot run it.
@@ -68,6 +69,8 @@ void twostroke_peaks(const float* x, float* highest, int64_t* index, int64_t row
 }
 
 void twostroke_layers(const PassCall* call) { selected->layers(*call); }
+
+void twostroke_draft(const DraftCall* call) { selected->draft(*call); }
 
 }  // extern "C"
 

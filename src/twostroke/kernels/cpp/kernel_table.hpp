@@ -7,6 +7,7 @@
 
 #include "attention/attention.hpp"
 #include "decoder_layers.hpp"
+#include "drafting.hpp"
 #include "elementwise.hpp"
 #include "kernels.hpp"
 #include "linear/linear.hpp"
@@ -15,7 +16,7 @@ namespace twostroke {
 namespace {
 
 constexpr Kernels make_table(const char* name) {
-    return {name, linear, attention, rms_norm, rotate, silu_mul, peaks, decoder_layers};
+    return {name, linear, attention, rms_norm, rotate, silu_mul, peaks, decoder_layers, draft};
 }
 
 }  // namespace

@@ -12,6 +12,8 @@ constexpr int kLanes = 16;  // Outputs in a block of packed weights.
 constexpr int kGroup = 32;  // Inputs that share a scale in 4-bit weights.
 constexpr int kMaxHeadDim = 256;
 
+// Of a cache: numbers as the model computes with, or integers with scales (attention/scaled/).
+enum CacheFormat : int32_t { kPlain = 0, kScaled8 = 1, kScaled4 = 2 };
 enum WeightFormat : int32_t { kBf16 = 0, kInt8 = 1, kInt4 = 2 };
 
 // y = x W^T + bias, over packed weights: linear/tiles.hpp describes their layout.
@@ -43,7 +45,8 @@ struct AttentionCall {
     int64_t num_requests, heads, kv_heads, head_dim, block_size;
     int64_t window;  // how many of the latest tokens a token sees; 0: all
     float scale;
-    int32_t is_float;  // 1: query, cache and output are float32; 0: bf16
+    int32_t is_float;      // 1: query, plain cache and output are float32; 0: bf16
+    int32_t cache_format;  // a CacheFormat
 };
 
 // One decoder layer's weights and its cache.
@@ -81,6 +84,23 @@ struct PassCall {
     float eps;
 };
 
+// Several requests' likeliest next tokens, one after the other. The first pass takes the tokens
+// that each request lacks, the others what was drafted last.
+struct DraftCall {
+    PassCall pass;           // of the first pass; its kept tokens are the last of each request
+    LinearCall head;         // weights only, as in LayerCall
+    const bf16* norm;        // [hidden], before the head
+    const bf16* embedding;   // [vocabulary, hidden], or packed as the head's weight
+    const int64_t* tokens;   // [pass.tokens]
+    const int64_t* lengths;  // [num_requests], falling: how many drafts each gets, 1 or more
+    int64_t num_requests;
+    int64_t* drafts;   // [lengths[0], num_requests]; beyond a request's length nothing is written
+    int64_t* scratch;  // [4 * num_requests + 1]
+    float* logits;     // [num_requests, vocabulary]
+    float* highest;    // [num_requests]
+    int32_t is_packed;
+};
+
 // One build's functions.
 struct Kernels {
     const char* name;
@@ -98,6 +118,7 @@ struct Kernels {
     // x: [rows, size]; highest: [rows], NaN if the row has one; index: [rows], its first position
     void (*peaks)(const float* x, float* highest, int64_t* index, int64_t rows, int64_t size);
     void (*layers)(const PassCall& call);
+    void (*draft)(const DraftCall& call);
 };
 
 // Each returns null if the build was left out or the processor lacks an instruction.

@@ -28,13 +28,17 @@ class AttentionMetadata:
         block_table: ``[requests, blocks]``; entries beyond a request's own blocks are arbitrary
             (maybe other requests' blocks, maybe blocks that do not exist), so a backend must not
             read through them.
-        slots: ``[tokens]`` int64 on the device, ``block * block_size + offset`` of each token.
+        slots: ``[tokens]`` int64 on the device, ``block * block_size + offset`` of each token. With
+            groups ``[tokens, groups]``.
+        groups: What the layers of each group see, where a model has several
+            (``core.kv_groups``): table and slots differ. Then ``block_table`` here holds them all.
     """
 
     query_start: IntArray
     context_lens: IntArray
     block_table: NDArray[np.int32]
     slots: Tensor
+    groups: Sequence[AttentionMetadata] = ()
 
     @property
     def query_lens(self) -> IntArray:
@@ -44,7 +48,7 @@ class AttentionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """One layer's cache, ``[slots, kv_heads, head_dim]`` each.
+    """One layer's cache, ``[blocks, ...]`` each.
 
     Attributes:
         window: How many of the latest tokens it shows; 0 is all.
@@ -55,6 +59,15 @@ class LayerCache:
     window: int
 
 
+@dataclass(frozen=True, slots=True)
+class LayerRun:
+    """Layers in a row that share a block table; the rest as in ``KernelCache``."""
+
+    num_layers: int
+    call: AttentionCall
+    slots: Tensor
+
+
 @dataclass(slots=True)
 class KernelCache:
     """A step's caches as the compiled pass takes them.
@@ -63,11 +76,13 @@ class KernelCache:
         call: Points to the step's tables; valid as long as what prepared it says.
         layers: The same object in every step of a backend.
         slots: ``[tokens]``, as in ``AttentionMetadata``.
+        runs: All layers in order, where they do not share one block table.
     """
 
     call: AttentionCall
     layers: Sequence[LayerCache]
     slots: Tensor
+    runs: Sequence[LayerRun] = ()
 
 
 class Attention(Protocol):

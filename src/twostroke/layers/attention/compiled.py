@@ -15,10 +15,16 @@ from twostroke.layers.attention.base import (
     KernelCache,
     LayerCache,
 )
+from twostroke.layers.kv_layout import KVLayout, plain_layout
+
+# As ``cpp/kernels.hpp`` numbers the formats of the cache.
+CACHE_FORMATS = {"int8": 1, "int4": 2}
 
 
 class CompiledBackend:
-    """Attention over a paged cache in bfloat16 or float32 on a CPU, see ``AttentionBackend``.
+    """Attention over a paged cache on a CPU, see ``AttentionBackend``.
+
+    The model computes in bfloat16 or float32; the cache holds the same, int8 or int4.
 
     Arguments as those of ``SdpaBackend``.
     """
@@ -30,27 +36,31 @@ class CompiledBackend:
         num_heads: int,
         sliding_windows: Sequence[int | None],
         library: Library,
+        layout: KVLayout | None = None,
     ) -> None:
         self._library = library
-        _, block_size, kv_heads, head_dim = keys[0].shape
+        self._layout = layout = layout or plain_layout(keys[0])
         self._layers = [
-            LayerCache(k.view(-1, kv_heads, head_dim), v.view(-1, kv_heads, head_dim), window or 0)
-            for k, v, window in zip(keys, values, sliding_windows)
+            LayerCache(k, v, window or 0) for k, v, window in zip(keys, values, sliding_windows)
         ]
         self._call = AttentionCall(
             heads=num_heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            block_size=block_size,
-            scale=head_dim**-0.5,
-            is_float=keys[0].dtype is torch.float32,
+            kv_heads=layout.kv_heads,
+            head_dim=layout.head_dim,
+            block_size=layout.block_size,
+            scale=layout.head_dim**-0.5,
+            is_float=layout.read_dtype is torch.float32,
+            cache_format=CACHE_FORMATS.get(layout.name, 0),
         )
 
     @staticmethod
-    def supports(keys: Tensor) -> bool:
-        """Whether the kernel takes this cache ``[blocks, block_size, kv_heads, head_dim]``."""
-        fits = keys.shape[-1] % 16 == 0 and keys.shape[-1] <= MAX_HEAD_DIM
-        return fits and keys.device.type == "cpu" and keys.dtype in (torch.float32, torch.bfloat16)
+    def supports(keys: Tensor, layout: KVLayout | None = None) -> bool:
+        """Whether the kernels take this cache of one layer."""
+        layout = layout or plain_layout(keys)
+        fits = layout.head_dim % 16 == 0 and layout.head_dim <= MAX_HEAD_DIM
+        known = layout.name in CACHE_FORMATS or layout.dtype is layout.read_dtype
+        computes = layout.read_dtype in (torch.float32, torch.bfloat16)
+        return fits and known and computes and keys.device.type == "cpu"
 
     def prepare(self, metadata: AttentionMetadata) -> CompiledAttention:
         """Point the call at this step's tables."""
@@ -60,7 +70,7 @@ class CompiledBackend:
         call.context_lens = metadata.context_lens.ctypes.data
         call.num_requests = count
         cache = KernelCache(call, self._layers, metadata.slots)
-        return CompiledAttention(cache, self._library, metadata)
+        return CompiledAttention(cache, self._library, metadata, self._layout)
 
 
 @dataclass(slots=True)
@@ -70,11 +80,12 @@ class CompiledAttention:
     kernel_cache: KernelCache
     library: Library
     metadata: AttentionMetadata
+    layout: KVLayout
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         cache, call = self.kernel_cache.layers[layer], self.kernel_cache.call
-        cache.keys.index_copy_(0, self.metadata.slots, key)
-        cache.values.index_copy_(0, self.metadata.slots, value)
+        self.layout.write(cache.keys, self.metadata.slots, key)
+        self.layout.write(cache.values, self.metadata.slots, value)
         out = torch.empty(query.shape, dtype=query.dtype)
         call.keys, call.values = cache.keys.data_ptr(), cache.values.data_ptr()
         call.window = cache.window

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from twostroke.layers.attention.base import AttentionMetadata, IntArray
+from twostroke.layers.kv_layout import KVLayout, plain_layout
 
 # Up to this many query tokens a request joins a padded batch.
 FEW_TOKENS = 8
@@ -28,10 +29,10 @@ class SdpaBackend:
     """Attention over a paged cache, see ``AttentionBackend``.
 
     Args:
-        keys: Per layer ``[blocks, block_size, kv_heads, head_dim]``, owned by the caller;
-            ``values`` the same.
+        keys: Per layer ``[blocks, ...]``, owned by the caller; ``values`` the same.
         num_heads: Query heads, a multiple of ``kv_heads``.
         sliding_windows: Per layer, how many of the latest tokens a token sees; ``None`` is all.
+        layout: How a block lies in memory; by default as plain numbers.
     """
 
     def __init__(
@@ -40,14 +41,12 @@ class SdpaBackend:
         values: Sequence[Tensor],
         num_heads: int,
         sliding_windows: Sequence[int | None],
+        layout: KVLayout | None = None,
     ) -> None:
-        num_blocks, self._block_size, kv_heads, head_dim = keys[0].shape
-        pairs = list(zip(keys, values))
-        self._slot_views = [
-            (k.view(-1, kv_heads, head_dim), v.view(-1, kv_heads, head_dim)) for k, v in pairs
-        ]
-        self._block_views = [(k.view(num_blocks, -1), v.view(num_blocks, -1)) for k, v in pairs]
-        self._group = num_heads // kv_heads
+        self._caches = list(zip(keys, values))
+        self._layout = layout or plain_layout(keys[0])
+        self._block_size = self._layout.block_size
+        self._group = num_heads // self._layout.kv_heads
         self._windows = tuple(sliding_windows)
 
     def prepare(self, metadata: AttentionMetadata) -> SdpaAttention:
@@ -58,14 +57,12 @@ class SdpaBackend:
             for window in dict.fromkeys(self._windows):
                 batch.contexts[window] = self._context(metadata, requests, query_len, window)
             batches.append(batch)
-        return SdpaAttention(
-            metadata.slots, batches, self._slot_views, self._block_views, self._windows
-        )
+        return SdpaAttention(metadata.slots, batches, self._caches, self._layout, self._windows)
 
     def _context(
         self, metadata: AttentionMetadata, requests: IntArray, query_len: int, window: int | None
     ) -> _Context:
-        size, device, dtype = self._block_size, metadata.slots.device, self._slot_views[0][0].dtype
+        size, device, dtype = self._block_size, metadata.slots.device, self._layout.read_dtype
         context = metadata.context_lens[requests]  # [requests]
         start = context - query_len
         if (
@@ -141,20 +138,20 @@ class SdpaAttention:
         self,
         slots: Tensor,
         batches: list[_Batch],
-        slot_views: list[tuple[Tensor, Tensor]],
-        block_views: list[tuple[Tensor, Tensor]],
+        caches: list[tuple[Tensor, Tensor]],
+        layout: KVLayout,
         windows: tuple[int | None, ...],
     ) -> None:
         self._slots = slots
         self._batches = batches
-        self._slot_views = slot_views
-        self._block_views = block_views
+        self._caches = caches
+        self._layout = layout
         self._windows = windows
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        keys, values = self._slot_views[layer]
-        keys.index_copy_(0, self._slots, key)
-        values.index_copy_(0, self._slots, value)
+        keys, values = self._caches[layer]
+        self._layout.write(keys, self._slots, key)
+        self._layout.write(values, self._slots, value)
         window = self._windows[layer]
         if len(self._batches) == 1 and isinstance(self._batches[0].rows, slice):
             return self._attend(layer, self._batches[0], window, query, key, value)
@@ -175,14 +172,13 @@ class SdpaAttention:
     ) -> Tensor:
         context = batch.contexts[window]
         if context.blocks is None:
+            key, value = self._layout.as_read(key), self._layout.as_read(value)
             return _attend_chunk(query, key, value, None, is_causal=True)
-        kv_heads, head_dim = key.shape[1:]
-        # embedding() is the fastest row gather that PyTorch has on a CPU.
         gathered = [
-            F.embedding(context.blocks, cache).view(batch.num_requests, -1, kv_heads, head_dim)[
+            self._layout.read(cache, context.blocks).view(batch.num_requests, -1, *key.shape[1:])[
                 :, : context.num_keys
             ]
-            for cache in self._block_views[layer]
+            for cache in self._caches[layer]
         ]  # [requests, keys, kv_heads, head_dim]
         if batch.query_len > FEW_TOKENS:
             return _attend_chunk(

@@ -9,6 +9,8 @@
 #include <cstdint>
 
 #include "attention/few_rows.hpp"
+#include "attention/scaled/few_rows.hpp"
+#include "attention/scaled/tiles.hpp"
 #include "attention/tiles.hpp"
 #include "buffer.hpp"
 #include "kernels.hpp"
@@ -69,8 +71,30 @@ void attend(const AttentionCall& call, int64_t request, int64_t index, int64_t s
         attend_few_rows<T, 0>(call, request, kv_head, heads, rows);
 }
 
-template <typename T>
-void attend_all(const AttentionCall& call) {
+// The same over a cache of integers of BITS bits.
+template <int BITS>
+void attend_scaled(const AttentionCall& call, int64_t request, int64_t index, int64_t spans) {
+    const int64_t rows = count_rows(call, request);
+    if (rows > kFewRows) {
+        const int64_t kv_head = index % call.kv_heads, part = index / call.kv_heads;
+        const int64_t parts = count_parts(rows);
+        const int64_t first = rows * part / parts, end = rows * (part + 1) / parts;
+        attend_in_scaled_tiles<BITS>(call, request, kv_head, first, static_cast<int>(end - first));
+        return;
+    }
+    const int64_t kv_head = call.kv_heads * index / spans;
+    const int heads = static_cast<int>(call.kv_heads * (index + 1) / spans - kv_head);
+    if (call.head_dim == 64)
+        attend_few_scaled_rows<BITS, 64>(call, request, kv_head, heads, rows);
+    else if (call.head_dim == 128)
+        attend_few_scaled_rows<BITS, 128>(call, request, kv_head, heads, rows);
+    else
+        attend_few_scaled_rows<BITS, 0>(call, request, kv_head, heads, rows);
+}
+
+// Task is a function as attend().
+template <typename Task>
+void attend_all(const AttentionCall& call, Task attend_task) {
     const int64_t requests = call.num_requests, spans = count_spans(call);
     const Buffer<int64_t> buffer(requests + 1);
     int64_t* first_task = buffer.data();
@@ -79,13 +103,18 @@ void attend_all(const AttentionCall& call) {
         first_task[i + 1] = first_task[i] + count_tasks(call, count_rows(call, i), spans);
     auto compute = [&](int64_t task) {
         const int64_t request = find_request(first_task, requests, task);
-        attend<T>(call, request, task - first_task[request], spans);
+        attend_task(call, request, task - first_task[request], spans);
     };
     parallel_for(first_task[requests], compute);
 }
 
 inline void attention(const AttentionCall& call) {
-    call.is_float ? attend_all<float>(call) : attend_all<bf16>(call);
+    if (call.cache_format == kScaled8)
+        attend_all(call, attend_scaled<8>);
+    else if (call.cache_format == kScaled4)
+        attend_all(call, attend_scaled<4>);
+    else
+        call.is_float ? attend_all(call, attend<float>) : attend_all(call, attend<bf16>);
 }
 
 }  // namespace

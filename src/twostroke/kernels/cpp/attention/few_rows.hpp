@@ -22,7 +22,8 @@ constexpr int kMaxSpan = 8;   // KV heads of a task, at most.
 // size, or 0 if only `head_dim` knows it.
 template <typename T, int DIM, int ROWS>
 inline void score_keys(float (*scores)[kKeys], const Factor<T>* const* query, const T* keys,
-                       const int64_t* offsets, int64_t head_dim, TokenPrefetcher<T>& prefetcher) {
+                       const int64_t* offsets, int64_t head_dim,
+                       TokenPrefetcher<QueryRows<T>>& prefetcher) {
     const int64_t dim = DIM ? DIM : head_dim;
     vfloat sums[ROWS][kSplit] = {};
     const auto add = [&](int64_t d, bool whole) __attribute__((always_inline)) {
@@ -49,9 +50,10 @@ inline void score_keys(float (*scores)[kKeys], const Factor<T>* const* query, co
 template <typename T, int COLUMNS, int ROWS>
 inline void add_values(float* sums, const float (*weights)[kKeys], const T* values,
                        const int64_t* offsets, int count, int64_t dim,
-                       TokenPrefetcher<T>& prefetcher) {
+                       TokenPrefetcher<QueryRows<T>>& prefetcher) {
     constexpr int kVectors = COLUMNS / kLanes;
-    constexpr int kPerLine = TokenPrefetcher<T>::kLine / kLanes / static_cast<int>(sizeof(T));
+    constexpr int kLine = TokenPrefetcher<QueryRows<T>>::kLine;
+    constexpr int kPerLine = kLine / kLanes / static_cast<int>(sizeof(T));
     for (int64_t column = 0; column < dim; column += COLUMNS) {
         floats partial[ROWS][kVectors];
         UNROLL for (int r = 0; r < ROWS; ++r)
@@ -96,8 +98,8 @@ void attend_to_tokens(const AttentionCall& call, int64_t request, int64_t kv_hea
     for (int head = 0; head < heads; ++head)
         for (int r = 0; r < ROWS; ++r)
             query[head][r] = to_factors(rows.query(r) + head * span, wide[head][r], dim);
-    KeyWalk<T> walk(rows, rows.oldest(0), rows.end(ROWS - 1), heads * dim);
-    TokenPrefetcher<T> prefetcher(walk);
+    KeyWalk<QueryRows<T>> walk(rows, rows.oldest(0), rows.end(ROWS - 1), heads * dim);
+    TokenPrefetcher<QueryRows<T>> prefetcher(walk);
     for (; walk.count > 0; walk.advance()) {
         const int64_t* offsets = walk.token_offsets();
         const int scored = (walk.count + kLanes - 1) / kLanes * kLanes;

@@ -133,7 +133,7 @@ void attend_in_tiles(const AttentionCall& call, int64_t request, int64_t kv_head
     memset(sums, 0, static_cast<size_t>(tiles * kTileRows * dim) * sizeof(float));
     for (int r = 0; r < tiles * kTileRows; ++r)  // The last row fills up the last tile.
         query_rows[r] = rows.query(r < count ? r : count - 1);
-    KeyWalk<T> walk(rows, rows.oldest(0), rows.end(count - 1), dim);
+    KeyWalk<QueryRows<T>> walk(rows, rows.oldest(0), rows.end(count - 1), dim);
     for (; walk.count > 0; walk.advance()) {
         const int64_t* offsets = walk.token_offsets();
         pack_keys(packed, rows.keys, offsets, dim);

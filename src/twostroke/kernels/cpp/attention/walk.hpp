@@ -13,14 +13,12 @@ constexpr int kKeys = 64;  // Keys whose scores are computed before their values
 
 // A query row is a token's head, of the heads that share a KV head (a group). Row r of a task is
 // row `first_row` + r of one request and one KV head: token after token, head after head.
-template <typename T>
-struct QueryRows {
+struct RowRange {
     const AttentionCall& call;
-    const int64_t first_row, group, dim, head, start, length, context, token_size;
+    const int64_t first_row, group, dim, head, start, length, context;
     const int32_t* const table;
-    const T *const keys, *const values;
 
-    QueryRows(const AttentionCall& attention_call, int64_t request, int64_t kv_head, int64_t first)
+    RowRange(const AttentionCall& attention_call, int64_t request, int64_t kv_head, int64_t first)
         : call(attention_call),
           first_row(first),
           group(call.heads / call.kv_heads),
@@ -29,19 +27,16 @@ struct QueryRows {
           start(call.query_start[request]),
           length(call.query_start[request + 1] - start),
           context(call.context_lens[request]),
-          token_size(call.kv_heads * dim),
-          table(call.block_table + request * call.table_stride),
-          keys(static_cast<const T*>(call.keys) + kv_head * dim),
-          values(static_cast<const T*>(call.values) + kv_head * dim) {}
+          table(call.block_table + request * call.table_stride) {}
 
     int64_t token(int r) const { return (first_row + r) / group; }
     int64_t head_of(int r) const { return head + (first_row + r) % group; }
-    const T* query(int r) const {
-        const T* queries = static_cast<const T*>(call.query);
-        return queries + (start + token(r)) * call.query_stride + head_of(r) * dim;
+    // Where row r begins, in elements of `query` and of `out`.
+    int64_t query_offset(int r) const {
+        return (start + token(r)) * call.query_stride + head_of(r) * dim;
     }
-    T* out(int r) const {
-        return static_cast<T*>(call.out) + ((start + token(r)) * call.heads + head_of(r)) * dim;
+    int64_t out_offset(int r) const {
+        return ((start + token(r)) * call.heads + head_of(r)) * dim;
     }
 
     // Row r sees the keys [oldest(r), end(r)).
@@ -49,6 +44,22 @@ struct QueryRows {
     int64_t oldest(int r) const {
         return call.window > 0 && end(r) > call.window ? end(r) - call.window : 0;
     }
+};
+
+// The same, with a plain cache: its elements are of the queries' type.
+template <typename T>
+struct QueryRows : RowRange {
+    const int64_t token_size;
+    const T *const keys, *const values;
+
+    QueryRows(const AttentionCall& attention_call, int64_t request, int64_t kv_head, int64_t first)
+        : RowRange(attention_call, request, kv_head, first),
+          token_size(call.kv_heads * dim),
+          keys(static_cast<const T*>(call.keys) + kv_head * dim),
+          values(static_cast<const T*>(call.values) + kv_head * dim) {}
+
+    const T* query(int r) const { return static_cast<const T*>(call.query) + query_offset(r); }
+    T* out(int r) const { return static_cast<T*>(call.out) + out_offset(r); }
 
     // Where `count` tokens from `position` on lie, in elements from `keys` and from `values`.
     void locate(int64_t position, int count, int64_t* offsets) const {
@@ -63,15 +74,15 @@ struct QueryRows {
 // A walk over the keys from `oldest` to `end`, kKeys at a time from a multiple of kKeys on: sums
 // are cut at the same keys for all rows. It also knows where the keys after those lie, since the
 // processor cannot guess the next block.
-template <typename T>
+template <typename Rows>
 struct KeyWalk {
-    const QueryRows<T>& rows;
+    const Rows& rows;
     int64_t position;
     const int64_t end, size;  // size: the elements of a token that are read
     int count, next_count, turn = 0;
     int64_t offsets[2][kKeys];  // of these keys, offsets[turn], and of the next ones
 
-    KeyWalk(const QueryRows<T>& query_rows, int64_t oldest, int64_t end_key, int64_t token_elements)
+    KeyWalk(const Rows& query_rows, int64_t oldest, int64_t end_key, int64_t token_elements)
         : rows(query_rows),
           position(oldest / kKeys * kKeys),
           end(end_key),
@@ -103,12 +114,12 @@ struct KeyWalk {
 // keys. One line is prefetched whenever one is read, since the processor keeps few requests at once
 // and waits when there are more. The distance is constant: far enough for memory to answer, and
 // near enough that the line is still in the first cache when it is used.
-template <typename T>
+template <typename Rows>
 class TokenPrefetcher {
   public:
     static constexpr int64_t kLine = 64, kLinesAhead = 16384 / kLine;
 
-    explicit TokenPrefetcher(const KeyWalk<T>& key_walk) : walk(key_walk) {
+    explicit TokenPrefetcher(const KeyWalk<Rows>& key_walk) : walk(key_walk) {
         next_token();
         for (int64_t i = 0; i < kLinesAhead; ++i) prefetch_line();
     }
@@ -130,13 +141,13 @@ class TokenPrefetcher {
             turn ^= in_values, in_values = !in_values, token = 0;
         }
         const int64_t behind = line - end;
-        const T* base = in_values ? walk.rows.values : walk.rows.keys;
+        const auto* base = in_values ? walk.rows.values : walk.rows.keys;
         line = reinterpret_cast<const char*>(base + walk.offsets[turn][token++]);
-        end = line + walk.size * static_cast<int64_t>(sizeof(T));
+        end = line + walk.size * static_cast<int64_t>(sizeof(*base));
         line += behind;
     }
 
-    const KeyWalk<T>& walk;
+    const KeyWalk<Rows>& walk;
     const char *line = nullptr, *end = nullptr;
     int token = 0, turn = 0;
     bool in_values = false;

@@ -1,0 +1,1 @@
+"""Places for KV blocks below the executor's memory: host memory and disk."""

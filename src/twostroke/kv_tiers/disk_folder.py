@@ -1,0 +1,206 @@
+"""A folder of KV blocks on disk: who owns it, what lies in it, and how its files are touched.
+
+Layout: ``lock``; one folder for each kind of block, named after a hash of it; in it a file for each
+block, named after its key. A file appears under its name when it is complete. Whatever happens to
+the process, a file is complete, or has no name that anybody reads. Nothing follows a link inside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import secrets
+import stat
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from zlib import crc32
+
+from twostroke.core.errors import ConfigError
+from twostroke.core.files import reason
+from twostroke.kv_tiers.block_file import (
+    KEY_BYTES,
+    BlockFileError,
+    BlockKind,
+    decode_block,
+    encode_head,
+)
+
+logger = logging.getLogger(__name__)
+
+_BLOCK_NAME = re.compile(rf"[0-9a-f]{{{2 * KEY_BYTES}}}([0-9a-f]{{2}})?\.kv")
+_KIND_NAME = re.compile(r"[0-9a-f]{32}")
+_TEMPORARY = ".part"
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class DiskFolder:
+    """Opens, and owns from then on, ``path``.
+
+    Args:
+        path: Made if it is not there, for this user only.
+        kind: The blocks that are kept; files of other kinds count and may be evicted, no more.
+        flag: Which flag names the folder, for error messages.
+
+    Attributes:
+        file_bytes: Length of each block's file.
+        found: The files at the start, as (folder, name), with their bytes; least recently used
+            first. Folders are relative to ``path``.
+
+    Raises:
+        ConfigError: It cannot be made or opened, or another process owns it.
+    """
+
+    def __init__(self, path: Path, kind: BlockKind, flag: str = "--kv-disk") -> None:
+        self.kind = kind
+        self.file_bytes = kind.file_bytes
+        self.name = hashlib.blake2b(repr(tuple(kind)).encode(), digest_size=16).hexdigest()
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise ConfigError(
+                f"{flag} {path}: {reason(error)}", hint="give a folder that may be written"
+            ) from error
+        try:
+            self._lock = self._take_lock(path, flag)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.name, mode=0o700, dir_fd=self._root)
+            self._folder = os.open(self.name, _FOLDER_FLAGS, dir_fd=self._root)
+            self.found: OrderedDict[tuple[str, str], int] = OrderedDict(self._scan(path))
+        except OSError as error:
+            raise ConfigError(
+                f"{flag} {path}: {reason(error)}", hint="give a folder of its own"
+            ) from error
+
+    def _take_lock(self, path: Path, flag: str) -> int:
+        lock = os.open("lock", os.O_RDWR | os.O_CREAT | _FILE_FLAGS, 0o600, dir_fd=self._root)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(lock, 32).decode("ascii", "replace").strip()
+            raise ConfigError(
+                f"{flag} {path} is in use by another process" + (f" ({owner})" if owner else ""),
+                hint="end that process, or give each process a folder of its own",
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"pid {os.getpid()}\n".encode(), 0)
+        return lock
+
+    # ---- files -----------------------------------------------------------------------------------
+
+    def write(self, key: bytes, payload: memoryview) -> int:
+        """Write a block's file. Returns its bytes. Raises OSError; then there is no file."""
+        # A name that nobody can have put there before, be it as a link.
+        temporary = f"{key.hex()}-{secrets.token_hex(8)}{_TEMPORARY}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE_FLAGS
+        descriptor = os.open(temporary, flags, 0o600, dir_fd=self._folder)
+        try:
+            with os.fdopen(descriptor, "wb", buffering=0) as file:
+                for part in (encode_head(self.kind, key, crc32(payload)), payload):
+                    left = memoryview(part)
+                    while left:
+                        left = left[file.write(left) :]
+            os.rename(temporary, _file_name(key), src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=self._folder)
+            raise
+        return self.file_bytes
+
+    def read(self, key: bytes) -> memoryview:
+        """A block's payload; the file counts as just used.
+
+        Raises:
+            OSError: There is no such file, or it cannot be read.
+            BlockFileError: It is not that block.
+        """
+        descriptor = os.open(_file_name(key), os.O_RDONLY | _FILE_FLAGS, dir_fd=self._folder)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            data = bytearray(self.file_bytes + 1)
+            length = 0
+            while count := file.readinto(memoryview(data)[length:]):
+                length += count
+            payload = decode_block(memoryview(data)[:length], self.kind, key)
+            with contextlib.suppress(OSError):
+                os.utime(descriptor)
+        return payload
+
+    def remove(self, folder: str, name: str) -> None:
+        """Remove a file of ``found``, or one that was written since; nothing happens without it."""
+        with contextlib.suppress(OSError):
+            if folder == self.name:
+                os.unlink(name, dir_fd=self._folder)
+                return
+            other = os.open(folder, _FOLDER_FLAGS, dir_fd=self._root)
+            try:
+                os.unlink(name, dir_fd=other)
+            finally:
+                os.close(other)
+
+    def close(self) -> None:
+        """Give the folder up."""
+        for descriptor in (self._folder, self._root, self._lock):
+            os.close(descriptor)
+
+    # ---- what lies there at the start ------------------------------------------------------------
+
+    def _scan(self, path: Path) -> list[tuple[tuple[str, str], int]]:
+        entries = []
+        num_other = num_broken = 0
+        with os.scandir(self._root) as folders:
+            names = sorted(entry.name for entry in folders)
+        for folder in names:
+            if not _KIND_NAME.fullmatch(folder):
+                continue
+            for name, status in self._files_of(folder):
+                if name.endswith(_TEMPORARY):
+                    self.remove(folder, name)  # nobody writes it: the lock is ours
+                elif not (stat.S_ISREG(status.st_mode) and _BLOCK_NAME.fullmatch(name)):
+                    continue
+                elif folder == self.name and status.st_size != self.file_bytes:
+                    self.remove(folder, name)
+                    num_broken += 1
+                else:
+                    num_other += folder != self.name
+                    entries.append((status.st_mtime_ns, (folder, name), status.st_size))
+        if num_other or num_broken:
+            logger.warning(
+                "%s: %d blocks of other models are ignored, %d broken ones removed",
+                path,
+                num_other,
+                num_broken,
+            )
+        return [(place, size) for _, place, size in sorted(entries)]
+
+    def _files_of(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
+        try:
+            descriptor = os.open(folder, _FOLDER_FLAGS, dir_fd=self._root)
+        except OSError:
+            return
+        try:
+            with os.scandir(descriptor) as files:
+                for file in files:
+                    with contextlib.suppress(OSError):
+                        yield file.name, file.stat(follow_symlinks=False)
+        finally:
+            os.close(descriptor)
+
+
+def _file_name(key: bytes) -> str:
+    return f"{key.hex()}.kv"
+
+
+def key_of_file(name: str) -> bytes:
+    """The inverse of the name that a block's file has."""
+    return bytes.fromhex(name.removesuffix(".kv"))
+
+
+def explain(error: Exception) -> str:
+    """What a log says of a file that could not be used."""
+    return str(error) if isinstance(error, BlockFileError) else reason(error)
