@@ -66,7 +66,8 @@ class StepDriver:
         for request_id, count in counts.items():
             request, blocks = self.requests[request_id], self.blocks[request_id]
             num_sent_blocks, start = len(blocks), request.num_computed_tokens
-            needed = -(-(start + count) // self.executor.info.block_size)
+            info = self.executor.info
+            needed = -(-(start + count) // info.block_size) * info.kv_groups.count
             blocks += [self._free.pop() for _ in range(needed - num_sent_blocks)]
             if request_id not in self._sent:
                 num_sent_blocks = 0

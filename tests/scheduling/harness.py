@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tests.fakes import FakeExecutor, next_token
+from tests.fakes import FakeExecutor, OpenTiers, next_token
 from twostroke.core import wire
 from twostroke.core.config import SchedulerConfig
+from twostroke.core.kv_groups import ONE_GROUP, KVGroups
+from twostroke.core.kv_tier_config import PreemptionName
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import Reason, StepPlan
-from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.kv_cache.windowed_manager import make_manager
 from twostroke.scheduling.policies.base import SchedulingPolicy
 from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.scheduler import Scheduler
@@ -51,15 +53,28 @@ class Harness:
     caching: bool = True
     num_drafts: int = 0
     policy: SchedulingPolicy | None = None
+    open_tiers: OpenTiers | None = None
+    preemption: PreemptionName = "recompute"
+    groups: KVGroups = ONE_GROUP
     plans: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.executor = FakeExecutor(self.num_blocks, BLOCK, num_drafts=self.num_drafts)
-        self.kv = KVCacheManager(self.num_blocks, BLOCK, enable_prefix_caching=self.caching)
+        self.executor = FakeExecutor(
+            self.num_blocks,
+            BLOCK,
+            num_drafts=self.num_drafts,
+            open_tiers=self.open_tiers,
+            groups=self.groups,
+        )
+        self.kv = make_manager(
+            self.num_blocks, BLOCK, self.groups, enable_prefix_caching=self.caching
+        )
         self.scheduler = Scheduler(
             self.config,
             self.kv,
             choose_policy(self.config) if self.policy is None else self.policy,
+            self.preemption,
+            tiers=self.executor.info.tiers,
         )
         self.now = 0.0
         self.last: StepPlan = StepPlan(0, 0.0)
@@ -68,7 +83,8 @@ class Harness:
         self.last = self.scheduler.schedule(self.now)
         assert self.last.num_tokens <= self.config.max_num_batched_tokens
         assert len(self.scheduler.running) <= self.config.max_num_seqs
-        assert self.last.scheduled, "work waits but nothing was scheduled"
+        moves = self.kv.num_loads or self.last.block_saves or self.last.block_drops
+        assert self.last.scheduled or moves, "work waits but nothing was scheduled"
         self.plans.append(wire.encode(self.last))
         result = self.executor.execute(self.last)
         assert set(self.executor.tables) <= set(self.scheduler.running), (

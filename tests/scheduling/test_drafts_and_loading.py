@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.fakes import VOCAB
@@ -9,6 +11,7 @@ from tests.scheduling.harness import BLOCK, Harness, expected_output, make_reque
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.request import FinishReason, RequestStatus
 from twostroke.core.step import Reason, StepResult
+from twostroke.scheduling.speculation import FixedDepth
 
 
 def test_accepted_drafts_save_steps_and_never_show() -> None:
@@ -109,6 +112,63 @@ def test_a_stop_token_among_accepted_drafts_ends_the_request(seed: int) -> None:
             harness.run()
             outputs.append([request.token_ids for request in requests])
         assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize("num_blocks", [6, 64])
+def test_drafting_gets_slots_where_there_are_some(num_blocks: int) -> None:
+    """Drafting may write keys and values behind the known tokens; it takes no block from others,
+    and nothing is drafted that could not become part of the answer."""
+    harness = Harness(num_blocks=num_blocks)
+    harness.scheduler.depth = FixedDepth(3, needs_slots=True)
+    requests = [make_request(name, [ord(name), 2, 3], 2 * BLOCK) for name in "ab"]
+    for request in requests:
+        harness.scheduler.add(request)
+    granted = 0
+    while harness.scheduler.has_work():
+        harness.step()
+        for share in harness.last.scheduled.values():
+            request = harness.scheduler.requests.get(share.request_id, requests[0])
+            end = share.start + share.num_tokens
+            if share.max_new_drafts:
+                table = harness.executor.tables[share.request_id]
+                assert len(table) * BLOCK >= end + share.max_new_drafts
+                assert end + 1 + share.max_new_drafts < request.max_total_tokens
+                granted += 1
+    assert granted
+    assert harness.scheduler.num_preemptions == 0
+    for request in requests:
+        assert request.output_token_ids == expected_output(request, request.token_ids[:3])
+
+
+def test_a_request_may_ask_for_fewer_drafts_or_none() -> None:
+    harness = Harness()
+    harness.scheduler.depth = FixedDepth(3)
+    for name, asked in (("a", None), ("b", 0), ("c", 2), ("d", 9)):
+        request = make_request(name, [ord(name), 2, 3], 20)
+        request.params = replace(request.params, speculation=asked)
+        harness.scheduler.add(request)
+    harness.step()
+    depths = {name: share.max_new_drafts for name, share in harness.last.scheduled.items()}
+    assert depths == {"a": 3, "b": 0, "c": 2, "d": 3}
+
+
+def test_a_share_that_is_repeated_counts_for_nothing() -> None:
+    """Its numbers went wrong with drafts: the next step computes it again, without them."""
+    harness = Harness(num_drafts=4)
+    request = make_request("a", [1, 2, 3], 20)
+    harness.scheduler.add(request)
+    harness.step()
+    plan = harness.scheduler.schedule(harness.now)
+    assert plan.scheduled["a"].draft_token_ids
+    harness.executor.execute(plan)
+    computed, tokens = request.num_computed_tokens, list(request.token_ids)
+    assert harness.scheduler.update(plan, StepResult(repeated=["a"]), harness.now) == []
+    assert (request.num_computed_tokens, request.token_ids) == (computed, tokens)
+    plan = harness.scheduler.schedule(harness.now)
+    assert not plan.scheduled["a"].draft_token_ids
+    harness.scheduler.update(plan, harness.executor.execute(plan), harness.now)
+    harness.run()
+    assert request.output_token_ids == expected_output(request, [1, 2, 3])
 
 
 def test_a_sample_that_resumes_still_waits_for_its_leaders_prompt() -> None:

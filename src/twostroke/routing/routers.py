@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
+from twostroke.observability.routes import RouteReason
+
 RouterName = Literal["round-robin", "least-loaded", "prefix-affinity"]
 # How a caller names its replicas: an index, a URL.
 ReplicaId = TypeVar("ReplicaId", bound=Hashable)
@@ -29,6 +31,15 @@ class RoutedRequest(NamedTuple):
     segments: tuple[tuple[Hashable, int], ...] = ()
 
 
+class Route(NamedTuple, Generic[ReplicaId]):
+    """A choice. ``prefix_tokens`` are those that a replica got before, this one or, if it is
+    ``OVERLOADED``, another."""
+
+    replica: ReplicaId
+    reason: RouteReason
+    prefix_tokens: int = 0
+
+
 class Router(Protocol[ReplicaId]):
     """The seam. ``route`` may change the router's own state and nothing else.
 
@@ -36,7 +47,7 @@ class Router(Protocol[ReplicaId]):
     order decides between equals. Same calls in the same order, same choices.
     """
 
-    def route(self, request: RoutedRequest, loads: Mapping[ReplicaId, int]) -> ReplicaId: ...
+    def route(self, request: RoutedRequest, loads: Mapping[ReplicaId, int]) -> Route[ReplicaId]: ...
 
 
 class RoundRobin(Generic[ReplicaId]):
@@ -45,18 +56,18 @@ class RoundRobin(Generic[ReplicaId]):
     def __init__(self) -> None:
         self._turn = 0
 
-    def route(self, request: RoutedRequest, loads: Mapping[ReplicaId, int]) -> ReplicaId:
+    def route(self, request: RoutedRequest, loads: Mapping[ReplicaId, int]) -> Route[ReplicaId]:
         replicas = list(loads)
         replica = replicas[self._turn % len(replicas)]
         self._turn = (self._turn + 1) % len(replicas)
-        return replica
+        return Route(replica, RouteReason.TURN)
 
 
 class LeastLoaded(Generic[ReplicaId]):
     """The replica with the fewest unfinished requests, the first of several."""
 
-    def route(self, request: RoutedRequest, loads: Mapping[ReplicaId, int]) -> ReplicaId:
-        return min(loads, key=loads.__getitem__)
+    def route(self, request: RoutedRequest, loads: Mapping[ReplicaId, int]) -> Route[ReplicaId]:
+        return Route(min(loads, key=loads.__getitem__), RouteReason.LEAST_LOADED)
 
 
 class PrefixAffinity(Generic[ReplicaId]):
@@ -70,28 +81,30 @@ class PrefixAffinity(Generic[ReplicaId]):
     def __init__(self) -> None:
         self._replica_of: dict[Hashable, ReplicaId] = {}
 
-    def route(self, request: RoutedRequest, loads: Mapping[ReplicaId, int]) -> ReplicaId:
+    def route(self, request: RoutedRequest, loads: Mapping[ReplicaId, int]) -> Route[ReplicaId]:
         least_loaded = min(loads, key=loads.__getitem__)
-        home = self._find_home(request, loads)
-        if home is not None and loads[home] <= 2 * loads[least_loaded] + MAX_IMBALANCE:
-            replica = home
-        else:
-            replica = least_loaded
+        route = self._find_home(request, loads)
+        if route is None:
+            route = Route(least_loaded, RouteReason.NO_PREFIX)
+        elif loads[route.replica] > 2 * loads[least_loaded] + MAX_IMBALANCE:
+            route = Route(least_loaded, RouteReason.OVERLOADED, route.prefix_tokens)
         for identity, _ in request.segments:
-            self._replica_of[identity] = replica
-        return replica
+            self._replica_of[identity] = route.replica
+        return route
 
     def _find_home(
         self, request: RoutedRequest, loads: Mapping[ReplicaId, int]
-    ) -> ReplicaId | None:
-        """The replica of the longest known prefix; ``None`` if that is short or there is none."""
+    ) -> Route[ReplicaId] | None:
+        """To the replica of the longest known prefix; ``None`` if it is short or there is none."""
         prefix_tokens = sum(tokens for _, tokens in request.segments)
         for identity, tokens in reversed(request.segments):
             if prefix_tokens < MIN_PREFIX_SHARE * request.prompt_tokens:
                 return None
             replica = self._replica_of.get(identity)
             if replica is not None and replica in loads:
-                return replica
+                # The last segment may reach past the prompt.
+                prefix_tokens = min(prefix_tokens, request.prompt_tokens)
+                return Route(replica, RouteReason.PREFIX, prefix_tokens)
             prefix_tokens -= tokens
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from twostroke.core.output import RequestOutput, make_output
-from twostroke.core.request import Request
+from twostroke.core.request import FinishReason, Request
 from twostroke.core.step import ScheduledRequest, StepResult
 from twostroke.scheduling.stopping import append_until_stop
 
@@ -20,6 +20,8 @@ def take_result(
     ``finish_reason`` is its last.
     """
     request_id = request.request_id
+    if request_id in result.repeated:
+        return None
     num_rejected = 0
     if share.draft_token_ids:
         num_accepted = result.num_accepted_drafts.get(request_id, 0)
@@ -31,12 +33,20 @@ def take_result(
         if request.first_token_time is None:
             request.first_token_time = now
         output = make_output(request, tokens)
+        if share.draft_token_ids:
+            output.draft_token_ids = share.draft_token_ids
+            num_accepted = len(share.draft_token_ids) - num_rejected
+            output.num_accepted_drafts = min(num_accepted, len(tokens))
         if logprobs := result.logprobs.get(request_id):
             output.logprobs = logprobs[: len(tokens)]
+        output.distribution = result.distributions.get(request_id)
         if stop:
             output.finish_reason, output.stop_reason = stop.reason, stop.token_id
             # Accepted drafts behind the token that ends it are cut off.
             request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens)
+    if vector := result.vectors.get(request_id):
+        output = make_output(request, [], FinishReason.STOP)
+        output.vector = vector
     if request_id in result.prompt_logprobs:
         output = output or make_output(request, [])
         scores = result.prompt_logprobs[request_id]

@@ -12,7 +12,10 @@ Sarathi-Serve, OSDI 2024.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from twostroke.core.config import SchedulerConfig
+from twostroke.core.kv_tier_config import PreemptionName
 from twostroke.core.output import RequestOutput, make_output
 from twostroke.core.request import FinishReason, Request, RequestStatus
 from twostroke.core.step import (
@@ -23,10 +26,14 @@ from twostroke.core.step import (
     StepPlan,
     StepResult,
 )
+from twostroke.kv_cache.connector import TierInfo
 from twostroke.kv_cache.manager import KVCacheManager, Prefix
 from twostroke.scheduling.policies.base import SchedulingPolicy
-from twostroke.scheduling.preemption import Preemption, Recompute
+from twostroke.scheduling.preemption import choose_preemption
 from twostroke.scheduling.progress import Advance, keep_drafts, take_result
+from twostroke.scheduling.speculation import DraftDepth, FixedDepth, room_for_drafts
+from twostroke.scheduling.step_budget import FixedBudget, StepBudget
+from twostroke.scheduling.tiered_blocks import TieredBlocks
 from twostroke.scheduling.waiting import WaitingRequests
 
 # Most tokens of a request in one step while its prompt's log-probabilities are computed: each takes
@@ -42,6 +49,9 @@ class Scheduler:
         kv: The block tables; nothing else changes them.
         policy: Order of the waiting queue, and which running request yields.
         preemption: How a running request is made to wait.
+        depth: How many tokens are guessed ahead; by default none.
+        budget: Most tokens of each step; by default always the configured ones.
+        tiers: Where blocks may go that the KV cache has no room for, the fastest first.
     """
 
     def __init__(
@@ -49,22 +59,30 @@ class Scheduler:
         config: SchedulerConfig,
         kv: KVCacheManager,
         policy: SchedulingPolicy,
-        preemption: Preemption | None = None,
+        preemption: PreemptionName = "recompute",
+        depth: DraftDepth | None = None,
+        budget: StepBudget | None = None,
+        tiers: Sequence[TierInfo] = (),
     ) -> None:
-        self.config = config
+        # What starts an engine has chosen the device's defaults; those left are the CPU's.
+        self.config = config = config.for_device(gpu=False)
         self.kv = kv
         self.policy = policy
         self.requests: dict[str, Request] = {}
         self.running: dict[str, Request] = {}
         self.num_preemptions = 0
         self._waiting = WaitingRequests(policy)
-        self._preemption = preemption or Recompute()
+        swaps = preemption == "swap"
+        self.tiers = TieredBlocks(kv, tiers, self.requests, always_load_swapped=swaps)
+        self._preemption = choose_preemption(preemption, self.tiers)
+        self.depth = depth or FixedDepth()
         self._released: list[str] = []
         self._num_arrived = 0
         self._step = 0
         self._order: list[Request] | None = None  # the running requests by rank; None: sort anew
-        self._budget = config.max_num_batched_tokens
-        self._chunk = min(config.max_prefill_chunk or self._budget, self._budget)
+        most = config.max_num_batched_tokens
+        self.budget = budget or FixedBudget(most)
+        self._chunk = min(config.max_prefill_chunk or most, most)
 
     # ---- arrivals and departures -----------------------------------------------------------------
 
@@ -103,10 +121,14 @@ class Scheduler:
     def set_aside(self, request_id: str, status: RequestStatus) -> None:
         """Let a waiting request wait outside the queue: ``LOADING`` or ``HELD`` for a transfer.
 
-        It holds no blocks meanwhile, and ``resume`` queues it again. No live code calls this yet:
-        it is for the tiers and transfers that move blocks.
+        It holds no blocks meanwhile, and ``resume`` queues it again.
         """
         self._waiting.set_aside(self.requests[request_id], status)
+
+    @property
+    def num_set_aside(self) -> int:
+        """Requests that wait outside the queue."""
+        return self._waiting.num_aside
 
     def resume(self, request_id: str) -> None:
         """Put a request that was set aside back into the queue; harmless if it has ended."""
@@ -114,24 +136,26 @@ class Scheduler:
             self._waiting.resume(request, self.requests)
 
     def has_work(self) -> bool:
-        return bool(self.requests)
+        """Whether a step is needed: for requests, or for blocks on their way to or from a tier."""
+        return bool(self.requests) or self.tiers.has_work()
 
     # ---- one step --------------------------------------------------------------------------------
 
     def schedule(self, now: float) -> StepPlan:
         """Plan the next step at time ``now`` (seconds on the caller's clock)."""
-        plan = StepPlan(step=self._step, time=now, released=self._released)
+        plan = StepPlan(self._step, now, released=self._released, token_budget=self.budget.tokens)
         self._step += 1
         self._released = []
         self._admit_boosted(plan)
         self._continue_running(plan)
         self._admit_waiting(plan)
+        self.tiers.complete(plan)
         plan.decisions += self._waiting.decisions()
         return plan
 
     def update(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestOutput]:
         """Take in what the step produced: grow the requests, end those that are done."""
-        outputs = []
+        outputs, no_longer_loading = [], self.tiers.update(plan, result)
         for request_id, share in plan.scheduled.items():
             request = self.requests.get(request_id)
             if request is None:
@@ -152,7 +176,9 @@ class Scheduler:
         for request_id, drafts in result.draft_token_ids.items():
             if request_id in self.running:
                 keep_drafts(self.running[request_id], drafts)
-        for request_id in (*result.loaded, *result.failed_loads):
+        self.depth.observe(plan, result)
+        self.budget.observe(plan, result, self.running.values(), now)
+        for request_id in no_longer_loading:
             self.resume(request_id)
         return outputs
 
@@ -193,15 +219,20 @@ class Scheduler:
         """Give a running request as many of the tokens that it lacks as chunk and budget allow."""
         num_missing, drafts = request.num_missing_tokens, request.draft_token_ids
         left = self._tokens_left(request, plan)
-        chunk = self._chunk if request.reads_prefix_cache else min(self._chunk, SCORED_CHUNK)
-        num_tokens = min(num_missing + len(drafts), chunk, left)
+        num_tokens = self._share_size(request, left)
         if num_tokens < num_missing:
-            reason = self._why_no_tokens(left, plan) if num_tokens == left else Reason.PREFILL_CHUNK
+            is_chunk = 0 < num_tokens < left
+            reason = Reason.PREFILL_CHUNK if is_chunk else self._why_no_tokens(left, plan)
             plan.decisions.append(Decision(request.request_id, reason))
         if num_tokens == 0:
             return
-        while (change := self.kv.allocate_slots(request, num_tokens)) is None:
-            if num_tokens > num_missing:  # drafts are worth no preemption
+        depth = self._draft_depth(request, num_tokens, plan)
+        ahead = depth if self.depth.needs_slots else 0
+        while (change := self.kv.allocate_slots(request, num_tokens + ahead)) is None:
+            if ahead:  # drafts are worth no preemption, neither those to come nor these
+                depth = ahead = 0
+                continue
+            if num_tokens > num_missing:
                 num_tokens = num_missing
                 continue
             victim = max(self.running.values(), key=self.policy.rank)
@@ -223,24 +254,42 @@ class Scheduler:
                 request.request_id,
                 start,
                 num_tokens,
-                num_tokens >= num_missing,
+                num_tokens >= num_missing and request.pooling is None,
                 self.kv.blocks_for(start + num_tokens),
                 change.first_new_block,
                 change.new_block_ids,
                 request.token_ids[num_sent:],
                 drafts,
+                depth,
             )
         )
 
+    def _share_size(self, request: Request, left: int) -> int:
+        """How many of a step's ``left`` tokens a running request gets, drafts included."""
+        wanted = request.num_missing_tokens + len(request.draft_token_ids)
+        if request.pooling is not None and request.pooling.whole_prompts:
+            return wanted if wanted <= left else 0
+        scored = request.pooling is None and not request.reads_prefix_cache
+        return min(wanted, left, self._chunk, SCORED_CHUNK if scored else self._chunk)
+
+    def _draft_depth(self, request: Request, num_tokens: int, plan: StepPlan) -> int:
+        """How many drafts a request may get after it has computed ``num_tokens`` more."""
+        if num_tokens < request.num_missing_tokens:
+            return 0
+        depth = self.depth.choose(request, plan.depth_changes)
+        return min(depth, room_for_drafts(request, num_tokens)) if depth else 0
+
     def _tokens_left(self, request: Request, plan: StepPlan) -> int:
         """Tokens that the step still has for a request."""
-        left = self.policy.boost.token_limit(request, plan, self._budget) - plan.num_tokens
+        left = self.policy.boost.token_limit(request, plan, plan.token_budget) - plan.num_tokens
         return left if left > 0 else 0
 
     def _why_no_tokens(self, left: int, plan: StepPlan) -> Reason:
         """The budget is spent, or the policy keeps the rest of it for boosted requests."""
-        kept_by_policy = plan.num_tokens + left < self._budget
-        return Reason.POLICY if kept_by_policy else Reason.TOKEN_BUDGET
+        if plan.num_tokens + left < plan.token_budget:
+            return Reason.POLICY
+        is_whole = plan.token_budget >= self.config.max_num_batched_tokens
+        return Reason.TOKEN_BUDGET if is_whole else Reason.TPOT_TARGET
 
     def _preempt(self, victim: Request, plan: StepPlan, *, by: Request) -> None:
         """Make a running request wait again, and take it out of the plan."""
@@ -269,6 +318,8 @@ class Scheduler:
                 behind = len(self.policy) - 1
                 plan.decisions.append(Decision(request.request_id, prefix, behind=behind))
                 return
+            if self._load(request, prefix, plan):
+                continue
             self._admit(self.policy.pop(), prefix, plan)
             promised += self.kv.num_blocks_missing(request)
         if len(self.policy):
@@ -300,6 +351,8 @@ class Scheduler:
             if not self._tokens_left(request, plan):
                 return
             prefix = self.kv.find_prefix(request)
+            if self._has_room_for(request, prefix) and self._load(request, prefix, plan):
+                continue
             while not self._has_room_for(request, prefix):
                 victim = boost.pick_displaced(request)
                 if victim is None:
@@ -312,6 +365,13 @@ class Scheduler:
             return False
         promised = sum(map(self.kv.num_blocks_missing, self.running.values()))
         return self.kv.has_room(request, prefix, promised)
+
+    def _load(self, request: Request, prefix: Prefix, plan: StepPlan) -> bool:
+        """Load more of its prefix, if a tier has more; then it waits outside the queue."""
+        if not self.tiers.begin_load(request, prefix, plan):
+            return False
+        self._waiting.set_aside(request, RequestStatus.LOADING)
+        return True
 
     def _admit(self, request: Request, prefix: Prefix, plan: StepPlan) -> None:
         """Let a waiting request run from this step on. There is room for all its known tokens."""

@@ -15,9 +15,15 @@ class Stop(NamedTuple):
 
 
 def check_stop(request: Request) -> Stop | None:
-    """Judge a request by its last token. A stop token counts only from ``min_tokens`` on."""
-    token = request.token_ids[-1]
-    if token in request.stop_token_ids and request.num_output_tokens >= request.params.min_tokens:
+    """Judge a request by its last token. A stop token counts only from ``min_tokens`` on.
+
+    The model's end always counts where the answer has a form: before ``min_tokens`` it is drawn
+    only if nothing else may follow.
+    """
+    token, params = request.token_ids[-1], request.params
+    has_form = params.structured_outputs is not None
+    min_tokens = 0 if has_form and token in request.eos_token_ids else params.min_tokens
+    if token in request.stop_token_ids and request.num_answer_tokens >= min_tokens:
         return Stop(FinishReason.STOP, token if token in request.params.stop_token_ids else None)
     if request.num_tokens >= request.max_total_tokens:
         return Stop(FinishReason.LENGTH)

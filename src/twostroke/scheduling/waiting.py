@@ -51,6 +51,10 @@ class WaitingRequests:
         request.status = status
         self._aside[request.request_id] = request
 
+    @property
+    def num_aside(self) -> int:
+        return len(self._aside)
+
     def resume(self, request: Request, requests: Mapping[str, Request]) -> None:
         """Let it wait as if it had just come; ``requests`` as in ``add``."""
         if self._aside.pop(request.request_id, None) is not None:

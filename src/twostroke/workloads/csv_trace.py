@@ -6,10 +6,19 @@ import csv
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from twostroke.core.errors import ConfigError
+from twostroke.core.files import bounded_lines, open_at_once, reason
 
 TRACE_COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
+# Of one prompt or answer: beyond every context, and small enough to add up and to draw.
+MAX_TOKENS = 10**9
+
+
+def open_trace(path: Path) -> TextIO:
+    """The file as the ``csv`` module wants it. Raises OSError."""
+    return open(path, newline="", encoding="utf-8-sig", opener=open_at_once)
 
 
 def read_trace(path: Path) -> Iterator[tuple[float, int, int]]:
@@ -19,8 +28,8 @@ def read_trace(path: Path) -> Iterator[tuple[float, int, int]]:
         ConfigError: The file cannot be read, lacks a column, or holds what is no number.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.reader(file)
+        with open_trace(path) as file:
+            reader = csv.reader(bounded_lines(file))
             header = next(reader, [])
             if missing := [name for name in TRACE_COLUMNS if name not in header]:
                 raise ConfigError(
@@ -37,7 +46,7 @@ def read_trace(path: Path) -> Iterator[tuple[float, int, int]]:
                     )
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(
-            f"cannot read the trace {path}: {error}", hint="give another --trace-path"
+            f"cannot read the trace {path}: {reason(error)}", hint="give another --trace-path"
         ) from error
 
 
@@ -45,10 +54,10 @@ def _trace_row(path: Path, line: int, row: list[str]) -> tuple[float, int, int]:
     arrived_at, prefill, decode = row
     try:
         arrival, lengths = float(arrived_at), (int(prefill), int(decode))
-        if not math.isfinite(arrival) or min(lengths) < 1:
-            raise ValueError("times are finite, lengths at least 1")
+        if not math.isfinite(arrival) or min(lengths) < 1 or max(lengths) > MAX_TOKENS:
+            raise ValueError(f"times are finite, lengths from 1 to {MAX_TOKENS:,}")
     except ValueError as error:
         raise ConfigError(
-            f"{path}, line {line}: {error}", hint="mend or remove the line"
+            f"{path}, line {line}: {reason(error)}", hint="mend or remove the line"
         ) from error
     return arrival, *lengths

@@ -16,7 +16,8 @@ class FairPolicy:
     counter is lifted to the smallest of those that wait, or else to that of the tenant whose last
     request left the queue last. So of two tenants that always have requests waiting, neither gets
     ahead of the other by more than what can run at once is worth. Within a tenant the order is
-    that of arrival. A tenant that has nothing running is boosted (``tenant_boost.py``).
+    that of arrival. A tenant that runs less than its share need not wait for those that run more
+    (``tenant_boost.py``).
 
     Unlike the paper, a prompt is charged as it runs, and what the prefix cache held is not charged.
 
@@ -46,6 +47,7 @@ class FairPolicy:
         queue = self._queues.get(request.tenant)
         if queue is None:
             self._lift(request.tenant)
+            self.boost.first_to_wait(request)
             queue = self._queues[request.tenant] = RankedPolicy(arrival_rank)
         queue.push(request)
 
@@ -57,7 +59,7 @@ class FairPolicy:
         request = self.peek()
         if request is None:
             raise IndexError("pop from an empty queue")
-        self.boost.enter(request, boosted=self.boost.deserves(request))
+        self.boost.enter(request)
         self._queues[request.tenant].pop()
         self._last_admission[request.tenant] = self._num_admitted
         self._num_admitted += 1

@@ -1,0 +1,371 @@
+"""The depth of speculation that gives the most tokens per second, 0 included.
+
+Drafting ``k`` tokens pays while the expected tokens of a pass, over its time, rise:
+``E(a, k) / (t(rows) + d(k))``. Acceptance ``a`` is estimated by position, for each request. The
+time ``t`` of a pass of so many rows, and the time ``d`` of drafting, are those of earlier steps.
+(docs/decisions/0064-depth-from-measured-steps.md)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from twostroke.core.request import Request
+from twostroke.core.step import DepthChange, DepthReason, StepPlan, StepResult
+from twostroke.scheduling.pass_times import PassTimes
+from twostroke.scheduling.speculation import ToldDepths
+from twostroke.scheduling.trial_budget import SHARE, TrialBudget
+
+# Acceptance that is expected of a position before anything is known: high, so that it is tried.
+FIRST_GUESS = 0.8
+# What is expected of a request, from all of them, counts as so many of its own drafts.
+PRIOR_DRAFTS = 6.0
+# What remains of a request's, and of all requests', earlier drafts after each new one.
+KEPT_OF_REQUEST, KEPT_OF_ALL = 0.9, 0.98
+# Steps for which a decision holds, and for which a request pauses where drafting does not pay: the
+# longer the more often it did not, up to where trying again costs its share of the time.
+HOLDS_FOR, FIRST_PAUSE, LONGEST_PAUSE = 4, 8, 512
+# Steps after the first one in which every new measurement counts at once.
+LEARNS_FOR = 64
+# Steps for which a request looks for something to quote before that is decided anew.
+LOOKS_FOR = 8
+# A depth must promise so much more than none before it is taken up: less may be noise.
+LEAST_GAIN = 1.03
+# Looking for something to quote, and finding nothing, may go on for this share of a step.
+COST_OF_LOOKING = 0.004
+# Where it promises less than this, a step without drafts is taken now and then, to measure one.
+CLEAR_GAIN, REMEASURED_AFTER = 1.5, 128
+# Drafting is charged so many times what it mostly takes: what took longer was held up by chance.
+MOST_CHARGED = 2.0
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """How often drafts were accepted, by position in the draft, the latest counting most."""
+
+    kept: float
+    tried: list[float] = field(default_factory=list)
+    accepted: list[float] = field(default_factory=list)
+
+    def add(self, num_drafts: int, num_accepted: int) -> None:
+        """Positions behind the first rejected one were not tried."""
+        while len(self.tried) < num_drafts:
+            self.tried.append(0.0)
+            self.accepted.append(0.0)
+        for position in range(min(num_drafts, num_accepted + 1)):
+            self.tried[position] = self.tried[position] * self.kept + 1.0
+            self.accepted[position] *= self.kept
+            if position < num_accepted:
+                self.accepted[position] += 1.0
+
+    def rates(self, prior: list[float], weight: float) -> list[float]:
+        """An estimate for each position of ``prior``, which counts as ``weight`` tries."""
+        rates = []
+        for position, expected in enumerate(prior):
+            tried = accepted = 0.0
+            if position < len(self.tried):
+                tried, accepted = self.tried[position], self.accepted[position]
+            rates.append((accepted + weight * expected) / (tried + weight))
+        return rates
+
+    def estimates(self, count: int, first_guess: float, weight: float) -> list[float]:
+        """An estimate for each of ``count`` positions; the one before it is expected of each."""
+        rates, expected = list[float](), first_guess
+        for position in range(count):
+            if position < len(self.tried):
+                weighted = self.accepted[position] + weight * expected
+                expected = weighted / (self.tried[position] + weight)
+            rates.append(expected)
+        return rates
+
+
+class _Mode(Enum):
+    """What a request does: it drafts; it drafts once, to see; what that gave is awaited; it does
+    without for a while."""
+
+    DRAFTING = 0
+    TRYING = 1
+    WAITING = 2
+    PAUSING = 3
+
+
+@dataclass(slots=True)
+class _RequestDepth:
+    """What is known of one request, and what was decided for it.
+
+    Attributes:
+        making: How often there were drafts when some were asked for; ``made``: whether there were
+            at the latest time.
+        has_drafted: Whether drafts were asked for before, and so its prompt read for them.
+        tried: The depth of the latest try; ``came_true``: whether all its drafts were accepted.
+        reason: Why the latest decision was made; ``gain``: the best depth's, as it was estimated.
+    """
+
+    acceptance: Acceptance
+    making: float
+    made: bool = True
+    has_drafted: bool = False
+    mode: _Mode = _Mode.WAITING
+    pause: int = 2 * FIRST_PAUSE
+    depth: int = 0
+    holds_for: int = 0
+    tried: int = 0
+    came_true: bool = False
+    reason: DepthReason = DepthReason.TRIAL
+    gain: float = 0.0
+
+
+@dataclass(slots=True)
+class _Outlook:
+    """What all requests' decisions share, for some steps: it is too much to compute for each.
+
+    Attributes:
+        step: Since which it holds; ``rows``: requests that draw in a step.
+        prior: Acceptance that is expected of each position.
+        plain: Seconds of a pass without drafts; ``seconds``: of drafting so many tokens for each
+            request and of the pass that checks them, from one on. Passes more than twice as large
+            as any before are left out.
+    """
+
+    step: int
+    rows: int
+    prior: list[float]
+    plain: float
+    seconds: list[float]
+
+    def best(self, rates: list[float]) -> tuple[int, float]:
+        """The best depth but 0, and how many times more tokens per second than without drafts."""
+        best, best_speed, expected, reached = 1, 0.0, 1.0, 1.0
+        for depth, (rate, seconds) in enumerate(zip(rates, self.seconds)):
+            reached *= rate
+            expected += reached
+            speed = expected / seconds
+            if speed > best_speed:
+                best, best_speed = depth + 1, speed
+        return best, best_speed * self.plain
+
+
+class AdaptiveDepth:
+    """A ``DraftDepth``; see the module.
+
+    Args:
+        most: The greatest depth.
+        reads_prompts: Whether a request's first drafts cost more, since its prompt is read for it.
+    """
+
+    def __init__(
+        self, most: int, *, needs_slots: bool = False, reads_prompts: bool = False
+    ) -> None:
+        self.needs_slots = needs_slots
+        self._reads_prompts = reads_prompts
+        self._most = most
+        self._requests: dict[str, _RequestDepth] = {}
+        self._all = Acceptance(KEPT_OF_ALL)
+        self._making = 1.0
+        self._times = PassTimes()
+        self._budget = TrialBudget()
+        self._outlook: _Outlook | None = None
+        self._has_asked = False  # for drafts, in the step that is planned
+        self._drafted_at = 0  # the latest step that made drafts
+        # Whether a prompt was read for drafts in the latest step: it says nothing of later ones.
+        self._reads_now = False
+        self._num_drawing = 1
+        self._step = 0
+        # Since one without drafts; whether what they gain is in doubt.
+        self._steps_with_drafts, self._in_doubt = 0, False
+        self._told = ToldDepths()
+
+    def choose(self, request: Request, changes: list[DepthChange] | None = None) -> int:
+        depth, reason = self._choose(request)
+        request_id = request.request_id
+        if changes is not None and self._told.is_new(request_id, depth, reason):
+            change = DepthChange(request_id, depth, reason)
+            state = self._requests.get(request_id)
+            if state is not None and reason is state.reason:
+                pause = state.holds_for + 1 if state.mode is _Mode.PAUSING else 0
+                change = DepthChange(request_id, depth, reason, round(state.gain, 3), pause)
+            changes.append(change)
+        return depth
+
+    def _choose(self, request: Request) -> tuple[int, DepthReason]:
+        asked = request.params.speculation
+        if asked == 0:
+            return 0, DepthReason.ASKED
+        if self._budget.is_spent:
+            return 0, DepthReason.NO_BUDGET
+        if self._steps_with_drafts >= REMEASURED_AFTER:
+            return 0, DepthReason.REMEASURE
+        state = self._requests.get(request.request_id)
+        if state is None:
+            state = _RequestDepth(Acceptance(KEPT_OF_REQUEST), self._making)
+            self._requests[request.request_id] = state
+        if state.holds_for > 0 and not (state.mode is _Mode.TRYING and state.made):
+            state.holds_for -= 1
+        else:
+            self._decide(state)
+        self._has_asked = self._has_asked or state.depth > 0
+        if asked is not None and asked < state.depth:
+            return asked, DepthReason.ASKED
+        return state.depth, state.reason
+
+    def observe(self, plan: StepPlan, result: StepResult) -> None:
+        for request_id in plan.released:
+            self._requests.pop(request_id, None)
+        self._told.forget(plan.released)
+        self._step += 1
+        num_drafts = num_right = 0
+        for request_id, num_accepted in result.num_accepted_drafts.items():
+            count = len(plan.scheduled[request_id].draft_token_ids)
+            num_drafts += count
+            num_right += num_accepted
+            self._all.add(count, num_accepted)
+            if (state := self._requests.get(request_id)) is not None:
+                state.acceptance.add(count, num_accepted)
+                state.came_true = num_accepted == count
+        if num_drafts:
+            self._steps_with_drafts += self._in_doubt
+        elif self._steps_with_drafts >= REMEASURED_AFTER:
+            self._steps_with_drafts, self._in_doubt = 0, False
+        if num_drawing := len(result.token_ids):
+            self._num_drawing = num_drawing
+            self._measure(plan, result, num_drafts, num_right)
+        self._has_asked = False
+
+    def _measure(self, plan: StepPlan, result: StepResult, num_drafts: int, num_right: int) -> None:
+        """Note how long drafting took, and the pass if it did nothing but decode."""
+        rows, times = self._num_drawing, self._times
+        drafting = result.timings.get("draft", 0.0)
+        if plan.num_tokens == rows + num_drafts:
+            times.add_pass(rows + num_drafts, result.duration - drafting)
+        plain, loss, reading = times.of_pass(rows), 0.0, 0.0
+        if self._has_asked and (asked := self._count_made(plan, result)):
+            if not self._reads_now:
+                times.add_drafting(asked, drafting)
+            self._drafted_at = self._step
+            if times.num_draftings != 1:  # what the first time set up costs nothing again
+                loss = min(drafting, MOST_CHARGED * times.of_drafting(asked))
+            reading = drafting - loss if self._reads_prompts else 0.0
+        if num_drafts:
+            loss += times.of_pass(rows + num_drafts) - plain * (1 + num_right / rows)
+        if times.has_passes:
+            self._budget.add_step(loss, reading, plain)
+
+    def _count_made(self, plan: StepPlan, result: StepResult) -> int:
+        """Note which requests got drafts, of those that were to. Returns the greatest depth."""
+        asked, self._reads_now = 0, False
+        for request_id, share in plan.scheduled.items():
+            if not share.max_new_drafts or request_id not in result.token_ids:
+                continue
+            asked = max(asked, share.max_new_drafts)
+            made = request_id in result.draft_token_ids
+            self._making += (made - self._making) * (1 - KEPT_OF_ALL)
+            if (state := self._requests.get(request_id)) is not None:
+                self._reads_now = self._reads_now or not state.has_drafted
+                state.made, state.has_drafted = made, True
+                state.making += (made - state.making) * (1 - KEPT_OF_REQUEST)
+        self._reads_now = self._reads_now and self._reads_prompts
+        return asked
+
+    def _decide(self, state: _RequestDepth) -> None:
+        """Choose a request's depth for the next steps."""
+        if state.mode is _Mode.TRYING and state.made:  # the step that is planned now verifies them
+            state.mode, state.depth, state.holds_for = _Mode.WAITING, 0, 0
+            state.reason = DepthReason.AWAITED
+            return
+        outlook = self._look_out()
+        depth, gain = outlook.best(state.acceptance.rates(outlook.prior, PRIOR_DRAFTS))
+        state.gain = gain
+        enough = 1.0 if state.mode is _Mode.DRAFTING else LEAST_GAIN
+        if not self._all.tried:
+            self._try(state, 1)
+        elif gain >= enough and self._looking_pays(state, gain, depth) and self._may_begin(state):
+            state.mode, state.depth, state.holds_for = _Mode.DRAFTING, depth, HOLDS_FOR - 1
+            state.reason = DepthReason.PAYS
+            state.pause = FIRST_PAUSE
+            self._in_doubt = self._in_doubt or gain < CLEAR_GAIN
+        elif state.came_true and state.tried:  # once more, twice as deep: others say little of it
+            self._try(state, min(2 * state.tried, self._most))
+        elif state.mode is _Mode.PAUSING or not (state.has_drafted and state.made):
+            self._try(state, 1)  # its pause is over, it found nothing yet, or it is new
+        else:
+            # To the next multiple: requests try in the same steps, which drafting delays once.
+            pause = state.pause - self._step % state.pause
+            self._pause(state, pause, DepthReason.DOES_NOT_PAY)
+            state.pause = min(2 * state.pause, self._longest_pause())
+            state.tried = 0
+
+    def _looking_pays(self, state: _RequestDepth, gain: float, depth: int) -> bool:
+        """Whether there are drafts often enough for the time that making them takes."""
+        looking = self._times.of_drafting(depth) / self._times.of_pass(self._num_drawing)
+        gained = state.making * (gain - 1.0)
+        return gained - (1.0 - state.making) * looking >= -COST_OF_LOOKING
+
+    def _may_begin(self, state: _RequestDepth) -> bool:
+        """Whether it has drafted before, or the budget covers that its drafts may be wrong."""
+        return bool(state.acceptance.tried) or self._budget.reserve(self._cost_of_trying(1))
+
+    def _cost_of_trying(self, depth: int) -> float:
+        rows, times = self._num_drawing, self._times
+        return times.of_pass(rows + depth) - times.of_pass(rows) + times.of_drafting(depth)
+
+    def _try(self, state: _RequestDepth, wanted: int) -> None:
+        """One step with drafts, if they could pay and the budget covers that they do not.
+
+        Where none were made, as of n-grams, it is not over yet.
+        """
+        _, gain = self._look_out().best([1.0] * self._most)
+        if gain < LEAST_GAIN and not self._may_look_again():
+            pause = LONGEST_PAUSE - self._step % LONGEST_PAUSE
+            self._pause(state, pause, DepthReason.CANNOT_PAY)
+        elif self._budget.reserve(self._cost_of_trying(wanted)):
+            state.mode, state.depth, state.tried = _Mode.TRYING, wanted, wanted
+            state.came_true = state.made = False
+            state.reason = DepthReason.TRIAL
+            state.holds_for = LOOKS_FOR - 1
+        else:
+            self._pause(state, FIRST_PAUSE - self._step % FIRST_PAUSE, DepthReason.NO_BUDGET)
+
+    def _may_look_again(self) -> bool:
+        """Whether the time of drafts is to be measured anew: a single measurement includes what is
+        set up the first time, and any may have been held up by chance.
+
+        From the second on it is to cost a small share of the time since drafts were made.
+        """
+        if self._times.num_draftings == 1:
+            return True
+        steps = self._step - self._drafted_at
+        return self._cost_of_trying(1) <= SHARE * steps * self._times.of_pass(self._num_drawing)
+
+    def _pause(self, state: _RequestDepth, steps: int, reason: DepthReason) -> None:
+        state.mode, state.depth, state.holds_for = _Mode.PAUSING, 0, steps - 1
+        state.reason = reason
+
+    def _longest_pause(self) -> int:
+        """So many steps between two tries cost little enough: a power of two."""
+        rows, times = self._num_drawing, self._times
+        extra = times.of_pass(2 * rows) + times.of_drafting(1) - times.of_pass(rows)
+        steps = extra / (SHARE * times.of_pass(rows))
+        pause = 2 * FIRST_PAUSE
+        while pause < min(steps, LONGEST_PAUSE):
+            pause *= 2
+        return pause
+
+    def _look_out(self) -> _Outlook:
+        """The outlook, as of the last few steps."""
+        rows, outlook = self._num_drawing, self._outlook
+        age = 1 if self._step < LEARNS_FOR else HOLDS_FOR
+        if outlook is None or outlook.rows != rows or self._step - outlook.step >= age:
+            times = self._times
+            deepest = min(self._most, max(1, 2 * times.largest_pass // rows - 1))
+            self._outlook = outlook = _Outlook(
+                self._step,
+                rows,
+                self._all.estimates(self._most, FIRST_GUESS, PRIOR_DRAFTS),
+                times.of_pass(rows),
+                [
+                    times.of_pass(rows * (1 + depth)) + times.of_drafting(depth)
+                    for depth in range(1, deepest + 1)
+                ],
+            )
+        return outlook

@@ -1,0 +1,52 @@
+"""A scheduler and its parts, as configured; live and simulated engines are made of the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from twostroke.core.config import SchedulerConfig
+from twostroke.core.kv_tier_config import PreemptionName
+from twostroke.core.request import Request
+from twostroke.core.speculation_config import Speculation
+from twostroke.kv_cache.connector import TierInfo
+from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.scheduling.choose_depth import choose_depth
+from twostroke.scheduling.policies.choose import choose_policy
+from twostroke.scheduling.scheduler import Scheduler
+from twostroke.scheduling.step_budget import choose_budget
+from twostroke.scheduling.step_times import StepTimes
+
+
+@dataclass(frozen=True, slots=True)
+class MadeScheduler:
+    """A scheduler, and what it knows of its steps' times (nothing, unless something asks)."""
+
+    scheduler: Scheduler
+    times: StepTimes
+
+
+def make_scheduler(
+    config: SchedulerConfig,
+    kv: KVCacheManager,
+    speculation: Speculation | None,
+    preemption: PreemptionName = "recompute",
+    tiers: Sequence[TierInfo] = (),
+) -> MadeScheduler:
+    """Policy, depth of speculation, budget and tiers as configured, on these block tables."""
+    config = config.for_device(gpu=False)  # what starts an engine has chosen a GPU's before
+    times = StepTimes()
+
+    def num_cached(request: Request) -> int:
+        return kv.find_prefix(request).num_tokens
+
+    scheduler = Scheduler(
+        config,
+        kv,
+        choose_policy(config, times, num_cached),
+        preemption,
+        choose_depth(speculation),
+        choose_budget(config, times),
+        tiers,
+    )
+    return MadeScheduler(scheduler, times)

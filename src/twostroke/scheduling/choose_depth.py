@@ -1,0 +1,18 @@
+"""The depth of speculation that a configuration names."""
+
+from __future__ import annotations
+
+from twostroke.core.speculation_config import Speculation
+from twostroke.scheduling.adaptive_depth import AdaptiveDepth
+from twostroke.scheduling.speculation import DraftDepth, FixedDepth
+
+
+def choose_depth(speculation: Speculation | None) -> DraftDepth:
+    """None without speculation; else fixed, or chosen at each step, as configured."""
+    if speculation is None:
+        return FixedDepth()
+    most, needs_slots = speculation.num_speculative_tokens, speculation.writes_kv
+    if speculation.adaptive:
+        reads_prompts = speculation.method == "draft"
+        return AdaptiveDepth(most, needs_slots=needs_slots, reads_prompts=reads_prompts)
+    return FixedDepth(most, needs_slots=needs_slots)

@@ -1,0 +1,238 @@
+"""What moves between the KV cache and the tiers below it, and when: the scheduler's side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from twostroke.core.request import BlockKey, Request
+from twostroke.core.step import BlockTransfer, StepPlan, StepResult, TierChange
+from twostroke.kv_cache.connector import TierInfo
+from twostroke.kv_cache.manager import KVCacheManager, Prefix
+from twostroke.kv_cache.tier_directory import TierDirectory
+from twostroke.scheduling.transfer_speeds import TransferSpeeds
+
+# A request whose loads keep failing, or whose blocks are lost again before its turn, computes.
+MAX_LOADS = 3
+
+
+@dataclass(slots=True)
+class TierCounts:
+    """What has been moved since the start, in blocks by tier.
+
+    Attributes:
+        seconds_saved: What computing the loaded tokens would have taken longer than loading them.
+    """
+
+    saved: Counter[str] = field(default_factory=Counter)
+    loaded: Counter[str] = field(default_factory=Counter)
+    failed_loads: int = 0
+    swapped_out: int = 0
+    swapped_in: int = 0
+    seconds_saved: float = 0.0
+
+
+class _Load(NamedTuple):
+    """Blocks by tier, and how many tokens need not be computed with them."""
+
+    num_blocks: Counter[str]
+    num_tokens: int
+
+
+class TieredBlocks:
+    """Plans saves, loads and drops, and remembers what is where. Without tiers it plans nothing.
+
+    A load fills blocks of its own; then the prefix cache finds them, and the request that waited
+    for them is admitted with a cached prefix like any other. So nothing waits for a load but the
+    request that it is for, and blocks that were loaded may be evicted before its turn.
+
+    Args:
+        tiers: In the order in which they are asked.
+        requests: All that have not ended, by id; the scheduler's own mapping.
+        always_load_swapped: Load what was swapped even if computing it were faster.
+    """
+
+    def __init__(
+        self,
+        kv: KVCacheManager,
+        tiers: Sequence[TierInfo] = (),
+        requests: Mapping[str, Request] | None = None,
+        *,
+        always_load_swapped: bool = False,
+    ) -> None:
+        self.speeds = TransferSpeeds()
+        self.counts = TierCounts()
+        self.directory = TierDirectory(tiers)
+        self._kv = kv
+        self._always_load_swapped = always_load_swapped
+        self._requests: Mapping[str, Request] = {} if requests is None else requests
+        self._saves: dict[str, dict[BlockKey, int]] = {tier.name: {} for tier in tiers}
+        self._drops: dict[str, list[BlockKey]] = {}
+        self._swapped: dict[str, list[BlockKey]] = {}  # by request
+        self._num_swapped = 0  # blocks
+        self._num_loads: dict[str, int] = {}  # begun for each request that waits
+        self._loads_of: dict[str, _Load] = {}  # those under way
+        self.swap_tier = next((tier for tier in tiers if tier.for_swap), None)
+        self._kept = [tier for tier in tiers if not tier.for_swap]
+        if tiers:
+            kv.watch(self)
+
+    def has_work(self) -> bool:
+        """Whether a plan is needed although no request may be left: blocks are on their way."""
+        return bool(self._kv.num_loads or self._drops or any(self._saves.values()))
+
+    # ---- what the prefix cache gets and loses (CacheWatcher) -------------------------------------
+
+    def on_stored(self, request: Request, first: int, blocks: list[int]) -> None:
+        for tier in self._kept:
+            if tier.saves_filled:
+                for key, block in zip(request.block_hashes[first:], blocks):
+                    self._save(tier.name, key, block)
+
+    def on_removed(self, block: int, key: BlockKey, *, is_wrong: bool = False) -> None:
+        if is_wrong:
+            for saves in self._saves.values():
+                saves.pop(key, None)
+            self._drop({tier: [key] for tier in self.directory.homes(key)})
+            return
+        for tier in self._kept:
+            self._save(tier.name, key, block)
+
+    def on_found(self, request: Request, num_blocks: int) -> None:
+        """Nothing moves."""
+
+    def on_cleared(self) -> None:
+        for tier, saves in self._saves.items():
+            saves.clear()
+            self._drop({tier: self.directory.keys(tier)})
+
+    def _save(self, tier: str, key: BlockKey, block: int) -> None:
+        if not self.directory.has(tier, key):
+            self._saves[tier].setdefault(key, block)
+
+    def _drop(self, keys: Mapping[str, list[BlockKey]]) -> None:
+        for tier, dropped in keys.items():
+            if dropped:
+                self.directory.forget(tier, dropped)
+                self._drops.setdefault(tier, []).extend(dropped)
+
+    # ---- loads -----------------------------------------------------------------------------------
+
+    def begin_load(self, request: Request, prefix: Prefix, plan: StepPlan) -> bool:
+        """Begin to load what tiers have of a waiting request's tokens, if that is faster.
+
+        There is room for all its known tokens. Afterwards it waits, without blocks of its own,
+        until ``update`` names it.
+        """
+        request_id = request.request_id
+        if not (prefix.looked_up and self.directory.tiers) or self._kv.is_loading(request_id):
+            return False
+        keys, kept_blocks, num_tokens = self._kv.find_loadable(
+            request, prefix, lambda key: self.directory.find(key) is not None
+        )
+        if not keys or self._num_loads.get(request_id, 0) >= MAX_LOADS:
+            return False
+        tiers = [self.directory.find(key) or "" for key in keys]
+        num_blocks = Counter(tiers)
+        must_load = self._always_load_swapped and request_id in self._swapped
+        if not (must_load or self.speeds.load_pays(num_blocks, num_tokens)):
+            return False
+        block_ids = self._kv.begin_load(request, keys, kept_blocks)
+        for tier in num_blocks:
+            places = [index for index, name in enumerate(tiers) if name == tier]
+            plan.block_loads.append(
+                BlockTransfer(
+                    request_id,
+                    [block_ids[index] for index in places],
+                    [keys[index] for index in places],
+                    tier,
+                )
+            )
+        self._num_loads[request_id] = self._num_loads.get(request_id, 0) + 1
+        self._loads_of[request_id] = _Load(num_blocks, num_tokens)
+        return True
+
+    # ---- swap ------------------------------------------------------------------------------------
+
+    def swap_out(self, request: Request, plan: StepPlan) -> bool:
+        """Save a running request's full blocks, as far as no tier has them; whether there is room.
+
+        The last block, if it is not full, is computed again.
+        """
+        missing = self.missing_blocks(request)
+        if self.swap_tier is None or missing is None:
+            return False
+        if self._num_swapped + len(missing) > self.swap_tier.num_blocks:
+            return False
+        if missing:
+            keys = [key for key, _ in missing]
+            blocks = [block for _, block in missing]
+            plan.block_saves.append(BlockTransfer("", blocks, keys, self.swap_tier.name))
+            self._swapped.setdefault(request.request_id, []).extend(keys)
+            self._num_swapped += len(keys)
+        self.counts.swapped_out += 1
+        return True
+
+    def missing_blocks(self, request: Request) -> list[tuple[BlockKey, int]] | None:
+        """A running request's full blocks that no tier has; ``None`` if they could not be found."""
+        if not (self._kv.caches_prefixes and request.reads_prefix_cache):
+            return None
+        blocks, keys = self._kv.full_blocks(request)
+        return [(k, b) for k, b in zip(keys, blocks) if self.directory.find(k) is None]
+
+    def _release_swapped(self, plan: StepPlan) -> None:
+        """Let swap space forget requests that run again or have ended."""
+        for request_id in list(self._swapped):
+            if request_id in plan.new_requests or request_id not in self._requests:
+                keys = self._swapped.pop(request_id)
+                self._num_swapped -= len(keys)
+                assert self.swap_tier is not None
+                self._drop({self.swap_tier.name: keys})
+                self.counts.swapped_in += request_id in plan.new_requests
+
+    # ---- the step --------------------------------------------------------------------------------
+
+    def complete(self, plan: StepPlan) -> None:
+        """At the end of ``schedule``: put saves and drops into the plan."""
+        if self._swapped:
+            self._release_swapped(plan)
+        for tier, saves in self._saves.items():
+            if saves:
+                plan.block_saves.append(BlockTransfer("", list(saves.values()), list(saves), tier))
+                self._saves[tier] = {}
+        for tier, keys in self._drops.items():
+            plan.block_drops.append(TierChange(tier, removed=keys))
+        self._drops = {}
+
+    def update(self, plan: StepPlan, result: StepResult) -> list[str]:
+        """Take in what became of transfers. Returns the requests that wait for none any more."""
+        self.speeds.observe_pass(plan, result)
+        self.directory.take_in(result.tier_changes)
+        for save in plan.block_saves:
+            self.counts.saved[save.tier] += len(save.keys)
+        for change in result.tier_changes:
+            self.counts.saved[change.tier] -= len(change.refused)
+        for request_id in plan.new_requests:
+            self._num_loads.pop(request_id, None)
+        for request_id in result.loaded:
+            self._end_load(request_id, loaded=True)
+        for request_id in result.failed_loads:
+            self._end_load(request_id, loaded=False)
+        if self._num_loads:
+            self._num_loads = {r: n for r, n in self._num_loads.items() if r in self._requests}
+        return [*result.loaded, *result.failed_loads]
+
+    def _end_load(self, request_id: str, *, loaded: bool) -> None:
+        load = self._loads_of.pop(request_id, None)
+        if load is None:
+            return
+        self._kv.end_load(request_id, loaded=loaded)
+        if not loaded:
+            self.counts.failed_loads += 1
+            return
+        self.counts.loaded += load.num_blocks
+        if (computing := self.speeds.computing(load.num_tokens)) is not None:
+            saved = computing - self.speeds.loading(load.num_blocks)
+            self.counts.seconds_saved += max(0.0, saved)

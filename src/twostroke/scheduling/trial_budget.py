@@ -1,0 +1,59 @@
+"""What trying to draft may cost: a small share of the time, whatever else is estimated wrongly."""
+
+from __future__ import annotations
+
+# Share of the time that drafts may lose, net of what others of them gain.
+SHARE = 0.008
+# In plain steps: what drafts may lose or gain beforehand; what new requests may owe, what the share
+# saves up for them, and what gains do.
+MOST_STEPS, MOST_OWED, MOST_SAVED, MOST_GAINED = 2.0, 8.0, 0.5, 32.0
+
+
+class TrialBudget:
+    """Seconds that drafts of doubtful use may still lose. Pure: time comes in results.
+
+    Every step adds its share. Drafts take what they cost more than the tokens that they brought
+    are worth, and bring what they gained. So where nothing comes true, drafting costs no more than
+    that share of the time, however many requests come and go. And where the estimates say that
+    drafts pay, but they do not, they end.
+
+    Attributes:
+        is_spent: As much is lost as may be; until it is paid back, nothing may be drafted.
+    """
+
+    def __init__(self) -> None:
+        self.is_spent = False
+        self._balance = 0.0
+        # The same, less what reading prompts cost a draft model: only requests that are new to
+        # drafting are held back by that, for where the others gain, they will pay it back.
+        self._credit = 0.0
+        # Of trials in the step that is planned, and in the one before: both are not charged yet.
+        self._reserved, self._reserved_before = 0.0, 0.0
+
+    def reserve(self, seconds: float) -> bool:
+        """Whether one more trial is covered, which may cost so much. One is where nothing is owed.
+
+        Args:
+            seconds: Estimate of what it loses if its drafts are wrong.
+        """
+        if self._credit < self._reserved + self._reserved_before:
+            return False
+        self._reserved += seconds
+        return True
+
+    def add_step(self, loss: float, reading: float, plain: float) -> None:
+        """Take in a step.
+
+        Args:
+            loss: Seconds that its drafts cost more than they gained; below 0 they gained.
+            reading: Seconds that making drafts took longer than it mostly does.
+            plain: Seconds of a step without drafts, of which it gives a share.
+        """
+        share, most = SHARE * plain, MOST_STEPS * plain
+        self._balance = max(-most, min(most, self._balance + share - loss))
+        credit = self._credit - loss - reading
+        if credit < MOST_SAVED * plain:
+            credit = min(credit + share, MOST_SAVED * plain)
+        self._credit = max(-MOST_OWED * plain, min(MOST_GAINED * plain, credit))
+        self.is_spent = self._balance <= (0.0 if self.is_spent else -most)
+        self._reserved, self._reserved_before = 0.0, self._reserved
