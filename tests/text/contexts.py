@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, get_args
 
 from tests.text.tiny_tokenizers import byte_level
+from twostroke.text.chat_encoder import ChatEncoder
 from twostroke.text.chat_template import ChatTemplate
 from twostroke.text.context import Assembly, assemble
 from twostroke.text.context_material import ContextOptions
@@ -53,8 +54,7 @@ def put_together(
     source = template(options.pop("template", "chatml"))
     soft_limit = options.pop("soft_limit", None)
     return assemble(
-        source,
-        tokenizer(),
+        ChatEncoder(source, tokenizer()),
         messages,
         documents or [],
         ContextOptions(**options),

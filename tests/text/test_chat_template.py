@@ -121,6 +121,23 @@ def test_failures_in_a_template_are_invalid_requests(source: str) -> None:
         render(source)
 
 
+def test_which_templates_are_slow() -> None:
+    """A server renders those on a thread: each chat stalled its event loop for seconds."""
+    assert ChatTemplate("{% for i in range(1000000) %}{% endfor %}").is_slow
+    ordinary = [CHATML, None, "{{ raise_exception('no') }}"]
+    assert not any(ChatTemplate(source).is_slow for source in ordinary)
+
+
+def test_memory_that_runs_out_is_not_the_messages_fault() -> None:
+    """It was a 400, where the server ends with a message."""
+
+    def fail() -> str:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        ChatTemplate("{{ fail() }}").render(USER, fail=fail)
+
+
 @pytest.mark.parametrize("source", ["{% if %}", "{% unknown %}", "{{ x | nofilter }}", "{{"])
 def test_broken_templates_fail_at_load(source: str) -> None:
     with pytest.raises(ModelLoadError):

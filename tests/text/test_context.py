@@ -19,6 +19,7 @@ from tests.text.contexts import (
 )
 from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
 from twostroke.model_spec.model_files import resolve_model
+from twostroke.text.chat_encoder import ChatEncoder
 from twostroke.text.chat_template import ChatTemplate
 from twostroke.text.context import assemble
 from twostroke.text.context_report import Strategy
@@ -198,7 +199,7 @@ def test_a_chat_that_the_template_refuses() -> None:
     with pytest.raises(InvalidRequestError, match="does not accept"):
         put_together(chat(1), hard_limit=1000, template="no_system")
     with pytest.raises(InvalidRequestError, match="no chat template"):
-        assemble(ChatTemplate(None), tokenizer(), chat(1), docs("x"), hard_limit=1000)
+        assemble(ChatEncoder(ChatTemplate(None), tokenizer()), chat(1), docs("x"), hard_limit=1000)
 
 
 def test_texts_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +241,10 @@ def test_with_the_embedded_model() -> None:
     ]
     whole = pilot_tokenizer.encode(source.render(messages), add_special_tokens=False)
     assembly = assemble(
-        source, pilot_tokenizer, messages, docs("Decode writes tokens."), hard_limit=len(whole) // 2
+        ChatEncoder(source, pilot_tokenizer),
+        messages,
+        docs("Decode writes tokens."),
+        hard_limit=len(whole) // 2,
     )
     report = assembly.report
     one_turn = len(

@@ -43,7 +43,10 @@ def test_a_document_is_cut_into_what_turns_have_left() -> None:
     messages = chat(2)
     messages[1]["content"] += " long" * 200
     assembly = put_together(
-        messages, docs("fox " * 300), hard_limit=size(chat(2)) + 50, strategy="truncate_documents"
+        messages,
+        docs("fox " * 300, scores=(1.0,)),
+        hard_limit=size(chat(2)) + 50,
+        strategy="truncate_documents",
     )
     assert assembly.report.kept_turns == 1
     assert assembly.report.kept_document_tokens > 16 and assembly.report.cut_document_tokens > 0
@@ -64,7 +67,7 @@ def test_no_document_is_left_out_that_would_fit(
         messages += [{"role": "assistant", "content": f"answer{i}"}]
     messages.append(chat(0)[-1])
     documents = docs(
-        *("dog " * length for length in texts), scores=tuple(map(float, range(len(texts))))
+        *("dog " * length for length in texts), scores=tuple(map(float, range(1, len(texts) + 1)))
     )
     hard_limit = size(chat(0)) + extra
     report = put_together(messages, documents, hard_limit=hard_limit).report

@@ -15,6 +15,7 @@ from tests.text.contexts import (
     tokenizer,
 )
 from twostroke.core.errors import RequestTooLargeError
+from twostroke.text.chat_encoder import ChatEncoder
 from twostroke.text.context_report import Strategy
 from twostroke.text.documents import Document
 
@@ -58,7 +59,7 @@ def test_properties(
     options: dict[str, Any] = {"template": name, "strategy": strategy, "document_order": order}
     last = max((i for i, m in enumerate(chatted) if m["role"] == "user"), default=len(chatted) - 1)
     fixed = [m for i, m in enumerate(chatted) if m["role"] == "system" or i >= last]
-    least = tokenizer().encode(template(name).render(fixed), add_special_tokens=False)
+    least = ChatEncoder(template(name), tokenizer()).encode(fixed)
     try:
         assembly = put_together(chatted, given_documents, hard_limit=hard_limit, **options)
     except RequestTooLargeError as error:
@@ -114,11 +115,8 @@ def test_no_turn_goes_needlessly(texts: list[str], name: str, hard_limit: int) -
         for text in texts
     ]
     prompts = [
-        tokenizer().encode(
-            template(name).render(
-                [*(m for turn in turns[k:] for m in turn), {"role": "user", "content": "x"}]
-            ),
-            add_special_tokens=False,
+        ChatEncoder(template(name), tokenizer()).encode(
+            [*(m for turn in turns[k:] for m in turn), {"role": "user", "content": "x"}]
         )
         for k in range(len(turns) + 1)
     ]

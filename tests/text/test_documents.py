@@ -18,9 +18,10 @@ from tests.text.contexts import (
     tokenizer,
 )
 from tests.text.tiny_tokenizers import id_of
+from twostroke.text.chat_encoder import ChatEncoder
 from twostroke.text.chat_template import ChatTemplate
 from twostroke.text.context import assemble
-from twostroke.text.documents import Document, bm25_scores
+from twostroke.text.documents import Document, bm25_scores, content_words
 
 
 def test_bm25_knows_words_of_all_scripts() -> None:
@@ -32,10 +33,19 @@ def test_bm25_knows_words_of_all_scripts() -> None:
     assert vietnamese[1] > vietnamese[0] == 0
 
 
-LETTERS = st.lists(st.sampled_from("abcde"), max_size=8)
+def test_stop_words_do_not_score() -> None:
+    """Nor do those of the question's own language; other languages' words count."""
+    assert bm25_scores("What is chunked prefill?", ["Bread is baked.", "Prefill in chunks"])[0] == 0
+    assert content_words("What is chunked prefill?") == {"chunked", "prefill"}
+    assert content_words("Was ist die Kapazität von KV-Blöcken?") == {"kapazität", "kv", "blöcken"}
+    assert content_words("When did they die?") == {"die"}
+    assert content_words("Why is that?") == content_words("") == set()
 
 
-@given(question=LETTERS, texts=st.lists(LETTERS, min_size=1, max_size=6))
+WORDS = st.lists(st.sampled_from(["fox", "lamp", "tree", "stone", "river"]), max_size=8)
+
+
+@given(question=WORDS, texts=st.lists(WORDS, min_size=1, max_size=6))
 @settings(deadline=None)
 def test_bm25_is_the_formula(question: list[str], texts: list[list[str]]) -> None:
     mean = sum(map(len, texts)) / len(texts)
@@ -65,9 +75,11 @@ def test_where_documents_go() -> None:
 
 def test_a_template_for_documents_is_taken_where_there_are_any() -> None:
     both = ChatTemplate({"default": PLAIN, "rag": OWN_DOCUMENTS})
-    assembly = assemble(both, tokenizer(), chat(0), docs("a fox"), hard_limit=1000)
+    assembly = assemble(ChatEncoder(both, tokenizer()), chat(0), docs("a fox"), hard_limit=1000)
     assert text_of(assembly).startswith("<d0=:a fox><|start|>system")
-    assert text_of(assemble(both, tokenizer(), chat(0), hard_limit=1000)).startswith("system: ")
+    assert text_of(assemble(ChatEncoder(both, tokenizer()), chat(0), hard_limit=1000)).startswith(
+        "system: "
+    )
 
 
 def test_a_document_cannot_end_its_turn() -> None:

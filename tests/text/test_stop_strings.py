@@ -7,7 +7,7 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twostroke.text.stop_strings import StopChecker
+from twostroke.text.stop_strings import StopChecker, StopStrings
 
 
 def first_stop(text: str, stops: list[str]) -> tuple[int, str] | None:
@@ -40,7 +40,7 @@ def test_stream_equals_text_cut_at_first_stop(
     text: str, stops: list[str], sizes: list[int], keep: bool
 ) -> None:
     expected = first_stop(text, stops)
-    checker, shown = StopChecker(stops, keep), ""
+    checker, shown = StopChecker(StopStrings(stops, keep)), ""
     for piece in cut(text, sizes):
         emit, matched = checker.push(piece)
         shown += emit
@@ -57,10 +57,28 @@ def test_stream_equals_text_cut_at_first_stop(
         assert checker.flush() == ""
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    texts=st.lists(st.text(alphabet="ab", max_size=12), min_size=2, max_size=4),
+    stops=st.lists(words, min_size=1, max_size=3),
+    armed=st.booleans(),
+)
+def test_samples_that_share_their_strings_do_not_notice(
+    texts: list[str], stops: list[str], armed: bool
+) -> None:
+    """Character by character in turn, so that each finds tables that another has grown."""
+    shared = StopStrings(stops)
+    checkers = [StopChecker(shared) for _ in texts]
+    alone = [StopChecker(StopStrings(stops)) for _ in texts]
+    for i in range(max(map(len, texts))):
+        for checker, single, text in zip(checkers, alone, texts, strict=True):
+            assert checker.push(text[i : i + 1], armed) == single.push(text[i : i + 1], armed)
+
+
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(alphabet="ab", max_size=20), stops=st.lists(words, min_size=1, max_size=3))
 def test_as_little_as_possible_is_held_back(text: str, stops: list[str]) -> None:
-    checker = StopChecker(stops)
+    checker = StopChecker(StopStrings(stops))
     shown, matched = checker.push(text)
     if matched is None:
         starts = {s[:n] for s in stops for n in range(len(s))}
@@ -69,34 +87,34 @@ def test_as_little_as_possible_is_held_back(text: str, stops: list[str]) -> None
 
 
 def test_examples() -> None:
-    checker = StopChecker(["</s>", "\n\n"])
+    checker = StopChecker(StopStrings(["</s>", "\n\n"]))
     assert checker.push("one\n") == ("one", None)
     assert checker.push("two <") == ("\ntwo ", None)
     assert checker.push("/s>three") == ("", "</s>")
     assert checker.push("more") == ("", "</s>")
-    kept = StopChecker(["END"], include_stop=True)
+    kept = StopChecker(StopStrings(["END"], include_stop=True))
     assert kept.push("aEN") == ("aEN", None)
     assert kept.push("Dxyz") == ("D", "END")
 
 
 def test_of_stops_that_end_together_the_longest_wins() -> None:
-    assert StopChecker(["b", "ab"]).push("xab") == ("x", "ab")
+    assert StopChecker(StopStrings(["b", "ab"])).push("xab") == ("x", "ab")
 
 
 def test_disarmed_text_passes_but_may_begin_a_stop() -> None:
-    checker = StopChecker(["ab"])
+    checker = StopChecker(StopStrings(["ab"]))
     assert checker.push("abab a", armed=False) == ("abab ", None)
     assert checker.push("b!") == ("", "ab")
 
 
 def test_no_stops_pass_everything() -> None:
-    checker = StopChecker([])
+    checker = StopChecker(StopStrings([]))
     assert checker.push("text") == ("text", None)
     assert checker.flush() == ""
 
 
 def test_hostile_stops_cost_linear_time() -> None:
-    checker = StopChecker(["a" * 1000 + chr(0x100 + i) for i in range(16)])
+    checker = StopChecker(StopStrings(["a" * 1000 + chr(0x100 + i) for i in range(16)]))
     started = time.process_time()
     shown = "".join(checker.push("aaaa")[0] for _ in range(2000))
     assert len(shown) == 8000 - 1000

@@ -1,31 +1,39 @@
 """Chat messages to one prompt text: the checkpoint's Jinja template, rendered in a sandbox.
 
-The result is that of `transformers`. The sandbox stops templates from reaching Python's internals;
-`_SandboxedEnvironment` further bounds loops and repeated text. That keeps a careless template from
-harm. It does not make an untrusted one safe (text can still be doubled in a loop), so templates
+The result is that of `transformers`. The sandbox stops templates from reaching Python's internals,
+and every rendering has a budget of steps, characters and seconds (`template_budget.py`). Templates
 come from the checkpoint or the operator, never from a request.
 """
 
 from __future__ import annotations
 
-import json
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from jinja2 import Template, TemplateError, TemplateSyntaxError, meta, nodes
+from jinja2 import Template, TemplateError, TemplateSyntaxError, meta
 from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from twostroke.core.errors import InvalidRequestError, ModelLoadError, RequestTooLargeError
+from twostroke.core.errors import (
+    InvalidRequestError,
+    ModelLoadError,
+    RequestTooLargeError,
+    TwostrokeError,
+)
 from twostroke.text.chat_messages import append_to_text, check_messages
+from twostroke.text.json_values import json_pieces
+from twostroke.text.template_budget import RenderBudget
+from twostroke.text.template_sandbox import BUDGET, BoundedSandbox
 from twostroke.text.tokenizer import Tokenizer
 
-MAX_LOOP_STEPS = 1_000_000  # of all `range` calls in one rendering together
 MAX_PROMPT_CHARS = 16_000_000
+MAX_TEMPLATE_CHARS = 500_000  # the longest that are in use have some 30,000
+MAX_MESSAGE_CHARS = 1000  # of an error that a template raises
+SLOW_SECONDS = 0.01
+_BROKEN = "the checkpoint's template is broken; give another one"
 _MARK = "CONTINUE_FINAL_MESSAGE_TAG "  # the space shows whether the template trims
 
 
@@ -101,12 +109,32 @@ class ChatTemplate:
             "tools": [dict(tool) for tool in tools] if tools else None,
             "documents": variables.get("documents"),
             "add_generation_prompt": add_generation_prompt,
-            "range": _BoundedRange(),
+            BUDGET: RenderBudget(_num_chars(chat, tools, variables)),
         }
         text = _render(
             self._templates[self._choose(bool(tools), bool(context["documents"]))], context
         )
         return _cut_at_mark(text, final_text) if continue_final_message else text
+
+    @cached_property
+    def is_slow(self) -> bool:
+        """Whether a short conversation takes more than ``SLOW_SECONDS`` of processor time.
+
+        Measured twice at most: the first rendering may have to wait for caches.
+        """
+        return all(self._short_seconds() > SLOW_SECONDS for _ in range(2))
+
+    def _short_seconds(self) -> float:
+        began = time.thread_time()
+        with suppress(TwostrokeError):
+            self.render([{"role": "user", "content": "x"}])
+        return time.thread_time() - began
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """Names that the templates read and do not set."""
+        parsed = map(self._environment.parse, self._sources.values())
+        return frozenset().union(*map(meta.find_undeclared_variables, parsed))
 
     @cached_property
     def writes_documents(self) -> bool:
@@ -135,62 +163,59 @@ class ChatTemplate:
         return name
 
     def _compile(self, name: str, source: str) -> Template:
+        if len(source) > MAX_TEMPLATE_CHARS:
+            raise ModelLoadError(
+                f"chat template {name!r} has {len(source)} characters, at most"
+                f" {MAX_TEMPLATE_CHARS} are compiled",
+                hint=_BROKEN,
+            )
         try:
             return self._environment.from_string(source)
         except TemplateSyntaxError as error:
             raise ModelLoadError(
-                f"chat template {name!r}, line {error.lineno}: {error.message}",
-                hint="the checkpoint's template is broken; give another one",
+                f"chat template {name!r}, line {error.lineno}: {error.message}", hint=_BROKEN
             ) from error
-        except (TemplateError, RecursionError, MemoryError, OverflowError) as error:
-            raise ModelLoadError(f"chat template {name!r} cannot be compiled: {error}") from error
+        except Exception as error:  # Python compiles it in the end, and may fail with nearly any
+            raise ModelLoadError(
+                f"chat template {name!r} cannot be compiled: {error}", hint=_BROKEN
+            ) from error
 
 
-class _SandboxedEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, in which `*` and `**` cannot make huge values either."""
-
-    intercepted_binops = frozenset(["*", "**"])
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" and (abs(left) > 2**32 or abs(right) > 64):
-            raise SecurityError("a power in the template is too large")
-        if operator == "*":
-            for items, times in ((left, right), (right, left)):
-                if isinstance(items, (str, list, tuple)) and len(items) * times > MAX_PROMPT_CHARS:
-                    raise SecurityError("a repetition in the template is too long")
-        return super().call_binop(context, operator, left, right)
-
-
-class _Generation(Extension):
-    """`{% generation %}` marks the assistant's text for training; here it changes nothing."""
-
-    tags = {"generation"}  # noqa: RUF012 - as Jinja's base class declares it
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+def _num_chars(
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+    variables: Mapping[str, Any],
+) -> int:
+    """Characters of what a template is given; it raises ``RequestTooLargeError`` of too many."""
+    count = sum(len(message["content"]) for message in messages)
+    if count > MAX_PROMPT_CHARS:
+        raise _too_long(count)
+    rest = [message for message in messages if len(message) > 2]  # role and content
+    if rest or tools or variables:
+        values = [rest, tools, variables]
+        count += sum(map(len, json_pieces(values, default=str, skipkeys=True)))
+    return count
 
 
-class _BoundedRange:
-    """`range` for templates; all calls of one rendering share one bound, nested loops, too."""
-
-    def __init__(self) -> None:
-        self._left = MAX_LOOP_STEPS
-
-    def __call__(self, *args: int) -> range:
-        steps = range(*args)
-        # `len` cannot count beyond the machine's word.
-        if steps and abs((steps[-1] - steps[0]) // steps.step) + 1 > self._left:
-            raise SecurityError(f"the template loops over more than {MAX_LOOP_STEPS} numbers")
-        self._left -= len(steps)
-        return steps
+def _too_long(num_chars: int) -> RequestTooLargeError:
+    # Long messages do this to any template, so it is not the template's error.
+    return RequestTooLargeError(
+        f"the chat template writes more than {MAX_PROMPT_CHARS} characters for these messages",
+        needed=num_chars,
+        available=MAX_PROMPT_CHARS,
+        param="messages",
+        hint="send fewer or shorter ones",
+    )
 
 
-def _environment(now: Callable[[], datetime]) -> _SandboxedEnvironment:
-    """Settings, filters and globals as in `transformers.utils.chat_template_utils`."""
+def _environment(now: Callable[[], datetime]) -> BoundedSandbox:
+    """Filters and globals as in `transformers.utils.chat_template_utils`."""
 
     def raise_exception(message: str) -> None:
-        raise TemplateError(message)
+        raise TemplateError(str(message)[:MAX_MESSAGE_CHARS])
+
+    def strftime_now(layout: str) -> str:
+        return now().strftime(layout[:MAX_MESSAGE_CHARS])
 
     def to_json(
         value: Any,
@@ -199,21 +224,19 @@ def _environment(now: Callable[[], datetime]) -> _SandboxedEnvironment:
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        return json.dumps(
+        pieces = json_pieces(
             value,
             ensure_ascii=ensure_ascii,
             indent=indent,
             separators=separators,
             sort_keys=sort_keys,
         )
+        return "".join(pieces)
 
-    environment = _SandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = to_json
+    environment = BoundedSandbox()
+    environment.add_filter("tojson", to_json)
     environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda layout: now().strftime(layout)
-    del environment.globals["lipsum"]  # makes arbitrarily long texts
+    environment.globals["strftime_now"] = strftime_now
     return environment
 
 
@@ -223,29 +246,18 @@ def _render(template: Template, context: dict[str, Any]) -> str:
         for piece in template.generate(context):
             length += len(piece)
             if length > MAX_PROMPT_CHARS:
-                # Long messages do this to any template, so it is not the template's error.
-                message = (
-                    f"the chat template writes more than {MAX_PROMPT_CHARS} characters for these"
-                    " messages"
-                )
-                raise RequestTooLargeError(
-                    message,
-                    needed=length,
-                    available=MAX_PROMPT_CHARS,
-                    param="messages",
-                    hint="send fewer or shorter ones",
-                )
+                raise _too_long(length)
             pieces.append(piece)
     except SecurityError as error:
         raise ModelLoadError(
             f"the chat template did something forbidden: {error}",
             hint="the checkpoint's template is unsafe or broken; give another one",
         ) from error
-    except RequestTooLargeError:
+    except (RequestTooLargeError, MemoryError):
         raise
     except Exception as error:  # templates can fail with any, from `raise_exception` to TypeError
         raise InvalidRequestError(
-            f"the chat template does not accept these messages: {error}",
+            f"the chat template does not accept these messages: {str(error)[:MAX_MESSAGE_CHARS]}",
             param="messages",
             hint="check the order of roles and which fields this model's template supports",
         ) from error

@@ -1,9 +1,10 @@
 """Puts a chat's prompt together within a number of tokens, and reports what was left out.
 
 In order: system prompt, documents, history, and the last user message with all that follows it. The
-first and the last of these always stay. Of the others as many as necessary are removed, in the
-order of the strategy; then those that still fit are restored, the last removed first. Whether a
-prompt fits is decided by its own tokens, never by an estimate.
+first and the last of these always stay. Documents without relevance are removed first. Of the
+others as many as necessary are removed, in the order of the strategy; then those that still fit are
+restored, the last removed first. Only if none of these is missing do documents without relevance
+return. Whether a prompt fits is decided by its own tokens, never by an estimate.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from twostroke.core.errors import RequestTooLargeError
+from twostroke.text.chat_encoder import ChatEncoder
 from twostroke.text.chat_messages import check_messages
-from twostroke.text.chat_template import ChatTemplate
 from twostroke.text.context_material import (
+    BM25,
     ContextChoice,
     ContextMaterial,
     ContextOptions,
     ContextPiece,
+    RankingTask,
 )
 from twostroke.text.context_report import ContextReport
 from twostroke.text.documents import Document
-from twostroke.text.tokenizer import Tokenizer
 
 # Tokens; a shorter beginning of a document is useless, so the document is removed altogether.
 MIN_CUT_TOKENS = 16
@@ -39,8 +41,7 @@ class Assembly(NamedTuple):
 
 
 def assemble(
-    template: ChatTemplate,
-    tokenizer: Tokenizer,
+    encoder: ChatEncoder,
     messages: Sequence[Mapping[str, Any]],
     documents: Sequence[Document] = (),
     options: ContextOptions | None = None,
@@ -49,15 +50,34 @@ def assemble(
     soft_limit: int | None = None,
     **rendering: Any,
 ) -> Assembly:
-    """The prompt of a conversation and its documents.
+    """The prompt of a conversation and its documents, ranked by BM25 if they are to be ranked.
 
-    Every text's tokens are counted once by themselves, and the resulting prompt about twice.
+    For arguments and errors see ``OpenAssembly``.
+    """
+    assembly = OpenAssembly(
+        encoder,
+        messages,
+        documents,
+        options or ContextOptions(),
+        hard_limit=hard_limit,
+        soft_limit=soft_limit,
+        **rendering,
+    )
+    return assembly.finish()
+
+
+class OpenAssembly:
+    """A prompt whose parts are counted, and of which nothing has been left out yet.
+
+    Whoever ranks documents by more than their words does so in between: ``to_rank`` says whether
+    anything is to be ranked, and ``finish`` takes the scores. Every text's tokens are counted once
+    by themselves, and the resulting prompt about twice.
 
     Args:
         messages: As in the OpenAI API. Those of the roles system and developer are the system
             prompt, wherever they are. A turn is a user message with all that follows it up to the
             next.
-        documents: Either all of them have a score, or BM25 ranks them by the last user message
+        documents: Either all of them have a score, or they are ranked by the last user message
             where a ranking is needed.
         hard_limit: The most tokens that the prompt may have.
         soft_limit: The most that it should have. Only what has to stay may exceed it; the strategy
@@ -66,52 +86,109 @@ def assemble(
 
     Raises:
         RequestTooLargeError: What has to stay does not fit into ``hard_limit``; or, with the
-            strategy ``error``, the whole does not.
+            strategy ``error`` and from ``finish``, the whole does not.
         InvalidRequestError: A message is malformed, or the template refuses the conversation.
     """
-    options = options or ContextOptions()
-    material = ContextMaterial(
-        template, tokenizer, check_messages(messages), documents, options, rendering
-    )
-    minimal = material.prompt(ContextChoice((), ()))
-    if len(minimal) > hard_limit:
-        raise RequestTooLargeError(
-            f"the system prompt and the last message need {len(minimal)} tokens, "
-            f"but {max(hard_limit, 0)} are available for the prompt",
-            needed=len(minimal),
-            available=max(hard_limit, 0),
-            param="messages",
-            hint="shorten them, lower max_tokens, or raise context.max_tokens",
-        )
-    budget = hard_limit
-    if options.strategy != "error" and soft_limit is not None:
-        budget = min(hard_limit, max(soft_limit, len(minimal)))
-    choice, prompt = _fit(material, minimal, budget)
-    return Assembly(prompt, material.report(choice, len(prompt), budget))
+
+    def __init__(
+        self,
+        encoder: ChatEncoder,
+        messages: Sequence[Mapping[str, Any]],
+        documents: Sequence[Document],
+        options: ContextOptions,
+        *,
+        hard_limit: int,
+        soft_limit: int | None = None,
+        **rendering: Any,
+    ) -> None:
+        chat = check_messages(messages)
+        self._material = ContextMaterial(encoder, chat, documents, options, rendering)
+        self._minimal = self._material.prompt(ContextChoice((), ()))
+        if len(self._minimal) > hard_limit:
+            raise RequestTooLargeError(
+                f"the system prompt and the last message need {len(self._minimal)} tokens, "
+                f"but {max(hard_limit, 0)} are available for the prompt",
+                needed=len(self._minimal),
+                available=max(hard_limit, 0),
+                param="messages",
+                hint="shorten them, lower max_tokens, or raise context.max_tokens",
+            )
+        self._budget = hard_limit
+        if options.strategy != "error" and soft_limit is not None:
+            self._budget = min(hard_limit, max(soft_limit, len(self._minimal)))
+        self._by_score = options.document_order == "score"
+        # Found before the ranking, which is needed only if it is missing.
+        self._whole = None if self._by_score else self._find_whole()
+
+    def to_rank(self) -> RankingTask | None:
+        """What is to be ranked for ``finish``; ``None`` if no ranking is needed."""
+        needed = self._whole is None and not self._material.is_scored
+        return self._material.ranking_task() if needed else None
+
+    def finish(self, scores: Sequence[float] | None = None, ranker: str = BM25) -> Assembly:
+        """The prompt, with as much in it as fits.
+
+        Args:
+            scores: One for each text of ``to_rank``; by default BM25's.
+            ranker: What the report says of where they come from.
+        """
+        if scores is not None:
+            self._material.take_scores(scores, ranker)
+        if self._by_score:
+            self._material.rank()
+            self._whole = self._find_whole()
+        if self._whole is not None:
+            choice, prompt = self._material.everything(), self._whole
+        else:
+            choice, prompt = _fit(self._material, self._minimal, self._budget)
+        return Assembly(prompt, self._material.report(choice, len(prompt), self._budget))
+
+    def _find_whole(self) -> list[int] | None:
+        """The prompt with everything in it; ``None`` if it does not fit.
+
+        Raises:
+            RequestTooLargeError: That, with the strategy ``error``.
+        """
+        material, budget = self._material, self._budget
+        everything = material.everything()
+        pieces = [
+            *map(material.turn, everything.turns),
+            *(material.document(i) for i, _ in everything.documents),
+        ]
+        num_wanted = len(self._minimal) + sum(piece.tokens for piece in pieces)
+        if material.options.strategy == "error":
+            return _whole_prompt(material, everything, num_wanted, budget)
+        if num_wanted <= budget and len(prompt := material.prompt(everything)) <= budget:
+            return prompt
+        return None
 
 
 def _fit(
     material: ContextMaterial, minimal: list[int], budget: int
 ) -> tuple[ContextChoice, list[int]]:
-    """What stays, and the prompt.
+    """What stays, and the prompt, where not everything does.
 
     Args:
         minimal: The prompt of what has to stay.
         budget: The most tokens that the prompt may have.
     """
-    everything = material.everything()
-    pieces = [
-        *map(material.turn, everything.turns),
-        *(material.document(i) for i, _ in everything.documents),
-    ]
-    num_wanted = len(minimal) + sum(piece.tokens for piece in pieces)
-    if material.options.strategy == "error":
-        return everything, _whole_prompt(material, everything, num_wanted, budget)
-    if num_wanted <= budget and len(prompt := material.prompt(everything)) <= budget:
-        return everything, prompt
-    order = material.removal_order()
+    relevant = material.without_irrelevant_documents()
+    choice, prompt = _fit_by_order(relevant, relevant.removal_order(), minimal, budget)
+    if (irrelevant := material.irrelevant_documents()) and choice == relevant.everything():
+        return _fit_by_order(material, irrelevant[::-1], prompt, budget)
+    return choice, prompt
+
+
+def _fit_by_order(
+    material: ContextMaterial, order: Sequence[ContextPiece], minimal: list[int], budget: int
+) -> tuple[ContextChoice, list[int]]:
+    """What stays, and the prompt, if the pieces in ``order`` may be removed, the first one first.
+
+    Args:
+        minimal: The prompt without all of them.
+    """
     num_removed, prompt = _remove_fewest(material, order, minimal, budget)
-    removed = order[:num_removed][::-1]  # the last removed first
+    removed = list(order[:num_removed][::-1])  # the last removed first
     cuts = material.options.strategy == "truncate_documents"
     if cuts and removed and removed[0].kind == "document":
         shortened = _with_shortened(material, removed[1:], removed[0], prompt, budget)

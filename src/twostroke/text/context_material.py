@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from twostroke.text.chat_template import ChatTemplate
+from twostroke.text.chat_encoder import ChatEncoder
 from twostroke.text.context_report import ContextReport, DocumentUse, Strategy
 from twostroke.text.documents import (
     Document,
     bm25_scores,
-    render_with_documents,
+    content_words,
     without_special_tokens,
 )
-from twostroke.text.tokenizer import Tokenizer
 
 DocumentOrder = Literal["given", "score"]
+# Where scores come from, as reports say it.
+GIVEN, BM25 = "given", "bm25"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +32,19 @@ class ContextOptions:
             ``truncate_documents``: the same, but the last document to be removed is shortened if
             that suffices. ``error``: nothing; what does not fit is refused.
         document_order: Documents come as they were given, or best first.
+        min_score: Documents with a lower score have no relevance; by default those with 0.
     """
 
     strategy: Strategy = "drop_oldest"
     document_order: DocumentOrder = "given"
+    min_score: float | None = None
+
+
+class RankingTask(NamedTuple):
+    """What is to be ranked: texts by how well they fit a question."""
+
+    question: str
+    texts: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +68,20 @@ class ContextMaterial:
 
     def __init__(
         self,
-        template: ChatTemplate,
-        tokenizer: Tokenizer,
+        encoder: ChatEncoder,
         chat: list[dict[str, Any]],
         documents: Sequence[Document],
         options: ContextOptions,
         rendering: Mapping[str, Any],
     ) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer = tokenizer = encoder.tokenizer
         self.options = options
-        self.documents = without_special_tokens(documents, tokenizer.special_texts)
-        self._template = template
+        texts = [text for d in documents for text in (d.title, d.text, d.id) if text]
+        halves = encoder.special_texts.halves(texts)
+        self.documents = without_special_tokens(
+            documents, lambda text: encoder.broken_text(text, " ", halves)
+        )
+        self._encoder = encoder
         self._rendering = rendering
         self._chat = chat
         roles = [message["role"] for message in chat]
@@ -78,8 +92,8 @@ class ContextMaterial:
         self._counts = tokenizer.count([message["content"] for message in chat])
         self._document_counts = tokenizer.count([document.written() for document in self.documents])
         self._scores = [document.score for document in documents]
-        if options.document_order == "score":
-            self.rank()
+        self._ranker = GIVEN if documents and self.is_scored else None
+        self._offered: Sequence[int] = range(len(documents))
 
     def turn(self, index: int) -> ContextPiece:
         return ContextPiece("turn", index, sum(self._counts[i] for i in self._turns[index]))
@@ -94,7 +108,7 @@ class ContextMaterial:
         """All but ``pieces``, in the order in which they come in the prompt."""
         removed = {(piece.kind, piece.index) for piece in pieces}
         turns = tuple(i for i in range(len(self._turns)) if ("turn", i) not in removed)
-        documents = [i for i in range(len(self.documents)) if ("document", i) not in removed]
+        documents = [i for i in self._offered if ("document", i) not in removed]
         if self.options.document_order == "score":
             documents.sort(key=self._from_best)
         return ContextChoice(turns, tuple((i, self.documents[i]) for i in documents))
@@ -104,8 +118,7 @@ class ContextMaterial:
         kept = {i for turn in choice.turns for i in self._turns[turn]} | set(self._system)
         chat = [m for i, m in enumerate(self._chat) if i in kept or i >= self._last]
         documents = [document for _, document in choice.documents]
-        text = render_with_documents(self._template, chat, documents, **self._rendering)
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        return self._encoder.encode(chat, documents, **self._rendering)
 
     def estimate_frame(self, num_minimal: int) -> float:
         """Tokens that the template adds per message of the latest turn; 0 without history.
@@ -122,18 +135,62 @@ class ContextMaterial:
     def messages_in(self, turn: int) -> int:
         return len(self._turns[turn])
 
+    @property
+    def is_scored(self) -> bool:
+        """Whether each document has a score."""
+        return all(score is not None for score in self._scores)
+
+    def ranking_task(self) -> RankingTask:
+        """The last message's text, and those of the documents."""
+        texts = [f"{document.title or ''}\n{document.text}" for document in self.documents]
+        return RankingTask(self._chat[self._last]["content"], texts)
+
+    def take_scores(self, scores: Sequence[float | None], ranker: str) -> None:
+        """Go by these from here on."""
+        assert len(scores) == len(self.documents)
+        self._scores, self._ranker = list(scores), ranker
+
     def rank(self) -> None:
-        """Score the documents by BM25 unless all of them have a score."""
-        if any(score is None for score in self._scores):
-            texts = [f"{document.title or ''}\n{document.text}" for document in self.documents]
-            self._scores = list(bm25_scores(self._chat[self._last]["content"], texts))
+        """Score the documents by BM25 unless all of them have a score.
+
+        A question of stop words alone ("Why is that?") ranks nothing: there is no score then.
+        """
+        if self.is_scored:
+            return
+        question, texts = self.ranking_task()
+        if content_words(question):
+            self.take_scores(bm25_scores(question, texts), BM25)
+        else:
+            self._scores = [None] * len(texts)
+
+    def irrelevant_documents(self) -> list[ContextPiece]:
+        """Those below ``min_score``, or that have a score of 0: they are removed before anything.
+
+        On a scale that goes below 0, a score of 0 says no such thing.
+        """
+        self.rank()
+        scores = {i: score for i, score in enumerate(self._scores) if score is not None}
+        lowest = self.options.min_score
+        if lowest is not None:
+            irrelevant = {i for i, score in scores.items() if score < lowest}
+        elif min(scores.values(), default=0) < 0:
+            irrelevant = set()
+        else:
+            irrelevant = {i for i, score in scores.items() if score == 0}
+        return [self.document(i) for i in self._offered if i in irrelevant]
+
+    def without_irrelevant_documents(self) -> ContextMaterial:
+        """The same material as if those documents had not come with the chat."""
+        relevant = copy.copy(self)
+        irrelevant = {piece.index for piece in self.irrelevant_documents()}
+        relevant._offered = [i for i in self._offered if i not in irrelevant]
+        return relevant
 
     def removal_order(self) -> list[ContextPiece]:
         """Every turn and document; the first one is the first to be removed."""
         self.rank()
         documents = [
-            self.document(i)
-            for i in sorted(range(len(self.documents)), key=self._from_best, reverse=True)
+            self.document(i) for i in sorted(self._offered, key=self._from_best, reverse=True)
         ]
         turns = [self.turn(i) for i in range(len(self._turns))]
         if self.options.strategy == "drop_middle":
@@ -159,6 +216,7 @@ class ContextMaterial:
             dropped_history_tokens=sum(turns) - kept_turns,
             kept_turns=len(choice.turns),
             dropped_turns=len(turns) - len(choice.turns),
+            ranker=self._ranker,
             documents=[
                 DocumentUse(i, d.id, self._scores[i], self._document_counts[i], counts.get(i, 0))
                 for i, d in enumerate(self.documents)

@@ -29,6 +29,8 @@ class ContextReport:
     Attributes:
         max_tokens: How many the prompt might have had.
         template_tokens: What the chat template adds to the texts, less what it leaves out of them.
+        ranker: Where the documents' scores come from (``given``, ``bm25``, or the name of a model);
+            ``None`` where nothing was ranked.
         documents: One entry per document, in the order given.
     """
 
@@ -41,6 +43,7 @@ class ContextReport:
     dropped_history_tokens: int
     kept_turns: int
     dropped_turns: int
+    ranker: str | None = None
     documents: list[DocumentUse] = field(default_factory=list)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,23 +46,16 @@ class Document:
 
 
 def without_special_tokens(
-    documents: Iterable[Document], special_texts: Iterable[str]
+    documents: Iterable[Document], plain: Callable[[str], str]
 ) -> list[Document]:
     """The documents with a space inside each special token, which thereby is plain text.
 
     Retrieved text is not trusted: a page that spells out ``<|im_end|>`` must not end the turn that
     it is in.
+
+    Args:
+        plain: Puts the spaces into a text.
     """
-    special = "|".join(
-        re.escape(text) for text in sorted(special_texts, key=len, reverse=True) if len(text) > 1
-    )
-    if not special:
-        return list(documents)
-    pattern = re.compile(special)
-
-    def plain(text: str) -> str:
-        return pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
-
     return [
         replace(d, text=plain(d.text), id=plain(d.id), title=d.title and plain(d.title))
         for d in documents
@@ -111,25 +104,58 @@ def _with_block(
     return chat
 
 
+def content_words(question: str) -> set[str]:
+    """The words of a question that say what it is about: all but its language's stop words.
+
+    The language is that of whose stop words the question has most, else English. Stop words of
+    several languages at once would take words of the question: German "die" is an English verb.
+    """
+    words = set(_words(question))
+    if not words:
+        return words
+    stopwords = _bm25s().stopwords
+    other_languages = (
+        stopwords.STOPWORDS_DANISH,
+        stopwords.STOPWORDS_DUTCH,
+        stopwords.STOPWORDS_FRENCH,
+        stopwords.STOPWORDS_GERMAN,
+        stopwords.STOPWORDS_ITALIAN,
+        stopwords.STOPWORDS_NORWEGIAN,
+        stopwords.STOPWORDS_PORTUGUESE,
+        stopwords.STOPWORDS_RUSSIAN,
+        stopwords.STOPWORDS_SPANISH,
+        stopwords.STOPWORDS_SWEDISH,
+        stopwords.STOPWORDS_TURKISH,
+    )
+    languages = (stopwords.STOPWORDS_EN_PLUS, *other_languages)  # of equals, max takes the first
+    return words - max((words & set(language) for language in languages), key=len)
+
+
 def bm25_scores(question: str, texts: Sequence[str]) -> list[float]:
-    """How well each text fits the question, by BM25 (k1 1.5, b 0.75); 0 if no word is shared.
+    """How well each text fits the question, by BM25 (k1 1.5, b 0.75).
+
+    A text that shares no content word with the question scores 0.
 
     Source: Robertson et al., Okapi at TREC-3 (1994), in Lucene's variant, as computed by the
     library ``bm25s``.
     """
-    question_words = set(_words(question))
+    question_words = content_words(question)
     # All other words count for a text's length alone, so "" stands for each of them.
     words = [[word if word in question_words else "" for word in _words(text)] for text in texts]
     shared = sorted(question_words & set().union(*words))
     if not shared:
         return [0.0] * len(texts)
+    index = _bm25s().BM25()
+    index.index(words, show_progress=False)
+    return [float(score) for score in index.get_scores(shared)]
+
+
+def _bm25s() -> Any:
     import bm25s  # here, since it costs 0.1 s
 
     # The library sets its logger to DEBUG when it is imported.
     logging.getLogger("bm25s").setLevel(logging.WARNING)
-    index = bm25s.BM25()
-    index.index(words, show_progress=False)
-    return [float(score) for score in index.get_scores(shared)]
+    return bm25s
 
 
 def _words(text: str) -> list[str]:

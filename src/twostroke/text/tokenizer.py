@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,15 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
-from twostroke.core.errors import InvalidRequestError, ModelLoadError
+from twostroke.core.errors import (
+    InvalidRequestError,
+    ModelLoadError,
+    TokenizerError,
+    is_panic,
+    panic_text,
+)
+from twostroke.model_spec.config_fields import short
+from twostroke.model_spec.json_files import read_object
 from twostroke.text.byte_tokens import byte_level_bytes, decoder_steps, fallback_byte, space_symbol
 
 # Longer texts are encoded as a batch: only for batches does the library release the GIL.
@@ -71,6 +79,11 @@ class Tokenizer:
         self.eos_token_id: int | None = self._special_id("eos_token")
         self.decoder_steps: list[dict[str, Any]] = decoder_steps(backend)
         self._added = {i: token.content for i, token in added.items()}
+        self.added_texts: frozenset[str] = frozenset(self._added.values())
+        # Added tokens are looked for in the text as it is, or as the normalizer changes it.
+        self.matches_normalised = backend.normalizer is not None and any(
+            token.normalized for token in added.values()
+        )
         self._space = space_symbol(self.decoder_steps)
         self._step_types = {str(step["type"]) for step in self.decoder_steps}
         self._bytes: dict[int, bytes] = {}
@@ -92,36 +105,37 @@ class Tokenizer:
             raise ModelLoadError(f"no tokenizer.json in {folder}", hint=_missing_hint(folder))
         try:
             backend = Backend.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception
+        except BaseException as error:  # the library raises bare Exception, or panics
+            if not (isinstance(error, Exception) or is_panic(error)):
+                raise
             hint = "download the file again, or upgrade the `tokenizers` package"
-            raise ModelLoadError(f"cannot read {path}: {error}", hint=hint) from error
-        config = {
-            **_read_json(folder / "special_tokens_map.json"),
-            **_read_json(folder / "tokenizer_config.json"),
-        }
-        specials = {
-            name: text
-            for name in SPECIAL_TOKEN_NAMES
-            if (text := _token_text(config.get(name))) is not None
-        }
-        _add_declared_tokens(backend, config, specials.values(), folder)
-        _set_bos_and_eos(backend, config, specials)
-        return cls(
-            backend, special_tokens=specials, chat_templates=_read_chat_templates(folder, config)
-        )
+            raise ModelLoadError(f"cannot read {path}: {panic_text(error)}", hint=hint) from error
+        with _misread(folder):
+            config = {
+                **_read_json(folder / "special_tokens_map.json"),
+                **_read_json(folder / "tokenizer_config.json"),
+            }
+            specials = {
+                name: text
+                for name in SPECIAL_TOKEN_NAMES
+                if (text := _token_text(config.get(name))) is not None
+            }
+            _add_declared_tokens(backend, config, specials.values(), folder)
+            _set_bos_and_eos(backend, config, specials)
+            templates = _read_chat_templates(folder, config)
+            return cls(backend, special_tokens=specials, chat_templates=templates)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`; special tokens written out in it are recognized.
 
-        As in `transformers`, a chat message that contains `<|im_end|>` ends the message early: the
-        tokenizer cannot tell the template's markers from the user's. A rendered chat template
-        brings its own BOS: encode it with `add_special_tokens=False`.
+        A rendered chat template brings its own BOS: encode it with `add_special_tokens=False`.
 
         Raises:
             InvalidRequestError: If the text cannot be written as UTF-8 (a lone surrogate, as from
                 JSON "\\ud800").
+            TokenizerError: If the library fails on the text.
         """
-        try:
+        with _failures(text):
             if len(text) > LONG_TEXT:
                 encoding = self.backend.encode_batch_fast(
                     [text], add_special_tokens=add_special_tokens
@@ -129,9 +143,30 @@ class Tokenizer:
             else:
                 encoding = self.backend.encode(text, add_special_tokens=add_special_tokens)
             ids: list[int] = encoding.ids
-        except (TypeError, UnicodeEncodeError) as error:
-            raise _not_unicode(text) from error
         return ids
+
+    def encode_pieces(self, pieces: Sequence[str], add_special_tokens: bool = False) -> list[int]:
+        """Token ids of pieces of one text; a special token that is cut in two is none.
+
+        Where the model's BOS and EOS are added, pieces are joined by spaces.
+        """
+        if add_special_tokens:
+            return self.encode(" ".join(pieces))
+        ids = self.encode(pieces[0], add_special_tokens=False)
+        for piece in pieces[1:]:
+            ids += self.encode(piece, add_special_tokens=False)
+        return ids
+
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], int | None]:
+        """Token ids of two texts as the model joins them.
+
+        Returns:
+            The tokens, and where the second text begins, if the model marks the two apart.
+        """
+        with _failures(first, second):
+            encoding = self.backend.encode(first, second)
+        types: list[int] = encoding.type_ids
+        return encoding.ids, types.index(1) if 1 in types else None
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text has by itself, see ``encode_all``."""
@@ -139,7 +174,8 @@ class Tokenizer:
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text by itself, without the model's BOS; on all cores, GIL released."""
-        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        with _failures(*texts):
+            encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def prefix(self, text: str, num_tokens: int) -> str:
@@ -148,7 +184,8 @@ class Tokenizer:
             return ""
         if self.max_chars_per_token is not None:
             text = text[: num_tokens * self.max_chars_per_token]  # the rest need not be encoded
-        encoding = self.backend.encode_batch([text], add_special_tokens=False)[0]
+        with _failures(text):
+            encoding = self.backend.encode_batch([text], add_special_tokens=False)[0]
         offsets = encoding.offsets  # [tokens] of (start, end)
         return text if num_tokens >= len(offsets) else text[: offsets[num_tokens - 1][1]]
 
@@ -206,6 +243,26 @@ class Tokenizer:
         return None if text is None else self.backend.token_to_id(text)
 
 
+@contextmanager
+def _failures(*texts: object) -> Iterator[None]:
+    """What the library raises while it encodes ``texts``, as errors of the request."""
+    try:
+        yield
+    except (TypeError, UnicodeEncodeError) as error:
+        raise _not_unicode(next(filter(_is_no_unicode, texts), texts[0])) from error
+    except BaseException as error:
+        if not (isinstance(error, Exception) or is_panic(error)):
+            raise
+        raise TokenizerError(
+            f"the tokenizer failed on this text: {panic_text(error)}",
+            hint="its tokenizer.json may be broken; send another text, or load it again",
+        ) from error
+
+
+def _is_no_unicode(text: object) -> bool:
+    return not isinstance(text, str) or any("\ud800" <= c <= "\udfff" for c in text)
+
+
 def _not_unicode(text: object) -> InvalidRequestError:
     if not isinstance(text, str):
         return InvalidRequestError(f"text must be a string, got {type(text).__name__}")
@@ -229,17 +286,20 @@ def _missing_hint(folder: Path) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if there is no such file."""
-    if not path.is_file():
-        return {}
+    return read_object(path, "download the file again") if path.is_file() else {}
+
+
+@contextmanager
+def _misread(folder: Path) -> Iterator[None]:
+    """A value of an unexpected type, in files that have dozens of fields, as an error."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        yield
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
         raise ModelLoadError(
-            f"cannot read {path}: {error}", hint="download the file again"
+            f"{folder / 'tokenizer_config.json'} or a file beside it holds a value that is not as"
+            f" it should be: {panic_text(error)}",
+            hint="download the file again",
         ) from error
-    if not isinstance(value, dict):
-        raise ModelLoadError(f"{path} holds no JSON object", hint="download the file again")
-    return value
 
 
 def _token_text(value: object) -> str | None:
@@ -268,7 +328,7 @@ def _add_declared_tokens(
             (backend.add_special_tokens if entry.get("special") else backend.add_tokens)([token])
             if (actual := backend.token_to_id(entry["content"])) != int(token_id):
                 message = (
-                    f"tokenizer_config.json gives {entry['content']!r} the id {token_id},"
+                    f"tokenizer_config.json gives {short(entry['content'])} the id {token_id},"
                     f" tokenizer.json {actual}"
                 )
                 raise ModelLoadError(
@@ -308,7 +368,10 @@ def _read_chat_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]
     if isinstance(configured, str):
         templates["default"] = configured
     elif isinstance(configured, list):  # named ones
-        templates.update({entry["name"]: entry["template"] for entry in configured})
+        for entry in configured:
+            if not (isinstance(entry["name"], str) and isinstance(entry["template"], str)):
+                raise TypeError("a chat template or its name is no text")
+            templates[entry["name"]] = entry["template"]
     try:
         if (path := folder / "chat_template.jinja").is_file():
             templates["default"] = path.read_text(encoding="utf-8")

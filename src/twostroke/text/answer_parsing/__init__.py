@@ -1,0 +1,1 @@
+"""What a model writes, as parts of an answer: reasoning, content and tool calls, as they come."""

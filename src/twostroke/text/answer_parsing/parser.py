@@ -1,0 +1,73 @@
+"""Feeds the text of one answer to its reader and gives out the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twostroke.text.answer_parsing.parts import AnswerPart, CallStarted, Content
+from twostroke.text.answer_parsing.source import AnswerSource, MalformedCallError, Reading
+
+Reader = Callable[[AnswerSource], Reading[None]]
+
+
+class AnswerParser:
+    """Parses one answer as it streams.
+
+    Whatever the model writes, no text is lost and no error is raised: what is not of the family's
+    form is content. A call that turns out to be malformed after it has begun stays as it is.
+
+    Args:
+        read: How the model's family writes answers.
+
+    Attributes:
+        num_calls: Tool calls so far.
+    """
+
+    def __init__(self, read: Reader) -> None:
+        self._source = AnswerSource()
+        self._reading: Reading[None] | None = read(self._source)
+        self.num_calls = 0
+
+    def feed(self, text: str) -> list[AnswerPart]:
+        """The parts that are certain once ``text`` has come; texts of the same kind are joined."""
+        if self._reading is None:
+            return [Content(text)] if text else []
+        self._source.append(text)
+        return self._advance()
+
+    def finish(self) -> list[AnswerPart]:
+        """What was held back, at the end of the answer."""
+        self._source.ended = True
+        return [] if self._reading is None else self._advance()
+
+    def _advance(self) -> list[AnswerPart]:
+        assert self._reading is not None
+        parts: list[AnswerPart] = []
+        try:
+            for part in self._reading:
+                if part is None:
+                    return _joined(parts)
+                if isinstance(part, CallStarted):
+                    self.num_calls += 1
+                    self._source.forget()
+                parts.append(part)
+            rest = ""
+        except MalformedCallError:
+            rest = self._source.take_since_mark()
+        self._reading = None
+        if rest:
+            parts.append(Content(rest))
+        return _joined(parts)
+
+
+def _joined(parts: list[AnswerPart]) -> list[AnswerPart]:
+    joined: list[AnswerPart] = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        if isinstance(part, CallStarted) or last is None or last[:-1] != part[:-1]:
+            joined.append(part)
+        elif type(last) is type(part):
+            joined[-1] = part._replace(text=last[-1] + part.text)
+        else:
+            joined.append(part)
+    return joined
