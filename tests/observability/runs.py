@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from twostroke.core.errors import ErrorMessage, TwostrokeError
 from twostroke.core.request import FinishReason, Request
@@ -84,20 +84,25 @@ def make_step(
     return observe(step, time, shares, decisions=decisions, error=error, stats=stats).event
 
 
-def make_steps() -> list[ObservedStep]:
-    """Two requests: `a` is prefilled in two chunks and decodes; `b` waits, runs, is preempted, and
+def take_steps() -> Iterator[ObservedStep]:
+    """Each as it happens: what a step does to its requests, the earlier ones do not show.
+
+    Two requests: `a` is prefilled in two chunks and decodes; `b` waits, runs, is preempted, and
     comes back.
     """
     a, b = make_request("a", 6, 0.5), make_request("b", 2, 0.6)
     preempted = Decision("b", Reason.PREEMPTED, by="a")
     waits = Decision("b", Reason.TOKEN_BUDGET, behind=0)
-    return [
-        observe(0, 1.0, [(a, 0, 4, 0)], decisions=[waits]),
-        observe(1, 1.1, [(a, 4, 2, 1), (b, 0, 2, 1)]),
-        observe(2, 1.2, [(a, 6, 1, 1)], decisions=[preempted]),
-        observe(3, 1.3, [(a, 7, 1, 1), (b, 0, 3, 1)], finished=[(a, FinishReason.STOP)]),
-        observe(4, 1.4, [(b, 3, 1, 1)], finished=[(b, FinishReason.LENGTH)]),
-    ]
+    yield observe(0, 1.0, [(a, 0, 4, 0)], decisions=[waits])
+    yield observe(1, 1.1, [(a, 4, 2, 1), (b, 0, 2, 1)])
+    yield observe(2, 1.2, [(a, 6, 1, 1)], decisions=[preempted])
+    yield observe(3, 1.3, [(a, 7, 1, 1), (b, 0, 3, 1)], finished=[(a, FinishReason.STOP)])
+    yield observe(4, 1.4, [(b, 3, 1, 1)], finished=[(b, FinishReason.LENGTH)])
+
+
+def make_steps() -> list[ObservedStep]:
+    """All steps, whose requests are as they are in the end."""
+    return list(take_steps())
 
 
 def make_run() -> list[StepEvent]:

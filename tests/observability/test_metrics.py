@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.observability.runs import make_request, make_steps, observe
+from tests.observability.runs import make_request, observe, take_steps
+from twostroke.core.config import CacheConfig
 from twostroke.core.request import FinishReason, Request
 from twostroke.observability.events import SchedulerStats
 from twostroke.observability.metrics import EngineMetrics
@@ -20,8 +21,10 @@ vllm:request_prefill_time_seconds_bucket vllm:request_decode_time_seconds_bucket
 vllm:request_success_total vllm:iteration_tokens_total_bucket vllm:request_prompt_tokens_bucket
 vllm:request_generation_tokens_bucket vllm:request_params_max_tokens_bucket
 vllm:request_max_num_generation_tokens_bucket vllm:request_params_n_bucket
+vllm:request_num_preemptions_bucket vllm:num_requests_waiting_by_reason
 vllm:request_inference_time_seconds_bucket twostroke:kv_cache_waste_ratio
-twostroke:step_duration_seconds_bucket
+twostroke:step_duration_seconds_bucket vllm:spec_decode_num_drafts_total
+vllm:spec_decode_num_draft_tokens_total vllm:spec_decode_num_accepted_tokens_total
 """
 
 
@@ -58,10 +61,11 @@ def test_names_and_labels() -> None:
 
 def test_steps() -> None:
     metrics = EngineMetrics("pilot")
-    for step in make_steps():
+    for step in take_steps():
         metrics.on_step(step)
     assert value(metrics, "vllm:num_preemptions_total") == 1
-    assert mean(metrics, "vllm:iteration_tokens_total") == (5, 14)
+    # As in vLLM, the first output token of each request counts beside what was computed.
+    assert mean(metrics, "vllm:iteration_tokens_total") == (5, 14 + 2)
     assert value(metrics, "vllm:iteration_tokens_total_bucket", le="1.0") == 2
     count, total = mean(metrics, "twostroke:step_duration_seconds")
     assert count == 5
@@ -73,6 +77,7 @@ def test_state_of_the_cache() -> None:
     stats = SchedulerStats(
         num_running=2,
         num_waiting=3,
+        num_deferred=1,
         total_blocks=10,
         free_blocks=6,
         allocated_slots=10,
@@ -82,6 +87,9 @@ def test_state_of_the_cache() -> None:
     assert metrics.stats == stats
     assert value(metrics, "vllm:num_requests_running") == 2
     assert value(metrics, "vllm:num_requests_waiting") == 3
+    by_reason = "vllm:num_requests_waiting_by_reason"
+    assert value(metrics, by_reason, reason="capacity") == 2
+    assert value(metrics, by_reason, reason="deferred") == 1
     assert value(metrics, "vllm:kv_cache_usage_perc") == pytest.approx(0.4)
     assert value(metrics, "twostroke:kv_cache_waste_ratio") == pytest.approx(0.1)
     assert value(metrics, "vllm:prefix_cache_queries_total") == 20
@@ -155,8 +163,19 @@ def test_the_samples_of_a_request() -> None:
 def test_the_size_of_the_cache() -> None:
     """What routers of Kubernetes' Gateway API read to know how much a server can hold."""
     metrics = EngineMetrics("pilot")
-    metrics.describe_cache(320, 16, prefix_caching=True)
-    facts = {"num_gpu_blocks": "320", "block_size": "16", "enable_prefix_caching": "True"}
+    metrics.describe_cache(320, 16, CacheConfig(kv_cache_memory=2**20))
+    facts = {
+        "block_size": "16",
+        "cache_dtype": "auto",
+        "enable_prefix_caching": "True",
+        "gpu_memory_utilization": "0.9",
+        "kv_cache_memory_bytes": "1048576",
+        "kv_cache_size_tokens": "5120",
+        "num_cpu_blocks": "None",
+        "num_gpu_blocks": "320",
+        "num_gpu_blocks_override": "None",
+        "sliding_window": "None",
+    }
     assert value(metrics, "vllm:cache_config_info", **facts) == 1
 
 

@@ -97,9 +97,11 @@ def test_readers_beside_a_writer() -> None:
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
-    for step in range(3000):
-        recorder.add(event(step))
-    stop.set()
+    try:
+        for step in range(3000):
+            recorder.add(event(step))
+    finally:
+        stop.set()
     for reader in readers:
         reader.join()
     assert failures == []

@@ -9,16 +9,44 @@ from typing import Any
 import msgspec
 
 from twostroke.core.request import FinishReason
-from twostroke.core.step import Reason
+from twostroke.core.step import DepthChange, Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierStats:
+    """The tiers at one moment; all but the first two count since the engine started.
+
+    Attributes:
+        blocks: Blocks that each tier holds.
+        block_bytes: Bytes of one.
+        saved_blocks: Blocks that were sent to each tier.
+        loaded_blocks: Blocks that came back from it.
+        block_size: Tokens per block.
+        seconds_saved: Time of computing what was loaded, less the time of loading it.
+        swapped_out: Preempted requests whose blocks were saved.
+        swapped_in: Those of them that ran again.
+        failed_loads: Loads that failed.
+    """
+
+    blocks: Mapping[str, int]
+    block_bytes: int
+    block_size: int
+    saved_blocks: Mapping[str, int]
+    loaded_blocks: Mapping[str, int]
+    seconds_saved: float = 0.0
+    swapped_out: int = 0
+    swapped_in: int = 0
+    failed_loads: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStats:
-    """The scheduler's state at one moment; the last three count since the engine started.
+    """The scheduler's state at one moment; the prefix and preemption counts are since the start.
 
     Attributes:
         num_running: Requests that hold blocks.
         num_waiting: Requests that wait for their first or (after preemption) next admission.
+        num_deferred: Those of them that wait for a transfer, not for room.
         total_blocks: KV blocks that there are.
         free_blocks: Blocks that no request holds; they may still cache a prefix, which then can be
             evicted.
@@ -28,10 +56,12 @@ class SchedulerStats:
         prefix_queries: Tokens looked up in the prefix cache.
         prefix_hits: Tokens found there.
         num_preemptions: Preemptions.
+        tiers: What is in the tiers and what was moved, if there are any.
     """
 
     num_running: int = 0
     num_waiting: int = 0
+    num_deferred: int = 0
     total_blocks: int = 0
     free_blocks: int = 0
     cached_blocks: int = 0
@@ -40,6 +70,7 @@ class SchedulerStats:
     prefix_queries: int = 0
     prefix_hits: int = 0
     num_preemptions: int = 0
+    tiers: TierStats | None = None
 
 
 class ScheduledTokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +83,8 @@ class ScheduledTokens(msgspec.Struct, frozen=True, kw_only=True):
         sampled: Whether the step gave it a new token.
         num_new_tokens: How many it gave.
         num_blocks: Length of its block table.
+        num_drafts: How many of ``num_tokens`` are drafts that the step verified.
+        num_accepted_drafts: How many of these it accepted.
         queued_since: When it joined the queue, in the step that runs it for the first time.
     """
 
@@ -62,6 +95,8 @@ class ScheduledTokens(msgspec.Struct, frozen=True, kw_only=True):
     sampled: bool
     num_new_tokens: int
     num_blocks: int
+    num_drafts: int = 0
+    num_accepted_drafts: int = 0
     queued_since: float | None = None
 
 
@@ -92,6 +127,28 @@ class FinishedRequest(msgspec.Struct, frozen=True, kw_only=True):
     reason: FinishReason
 
 
+class MovedBlocks(msgspec.Struct, frozen=True, kw_only=True):
+    """Blocks that began their way to or from a tier.
+
+    ``request_id`` waits for them; it is empty for blocks that are saved.
+    """
+
+    tier: str
+    block_ids: list[int]
+    request_id: str = ""
+
+
+class ChangedTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A request's block table as far as a step changed it: from place ``first`` on, ``blocks``.
+
+    Nothing tells of a table that goes: a request that ends or is preempted gives all blocks back.
+    """
+
+    request_id: str
+    first: int
+    blocks: list[int]
+
+
 class LabelledRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What its client calls a request that runs for the first time.
 
@@ -100,6 +157,42 @@ class LabelledRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     request_id: str
     labels: dict[str, str]
+
+
+class RefusedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that was refused early: its first token would have come too late.
+
+    Attributes:
+        tenant: Whose call it was.
+        predicted_ttft: Seconds until its first token, as predicted.
+        ttft_target: Its target in seconds; ``factor``: how many times that it might have taken.
+        ahead: Requests that would have gone before it.
+    """
+
+    request_id: str
+    tenant: str
+    predicted_ttft: float
+    ttft_target: float
+    factor: float
+    ahead: int
+
+
+class StartedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that runs for the first time: what stays the same for all of its steps.
+
+    Attributes:
+        arrival_time: When it joined the queue.
+        max_total_tokens: Prompt and output may not exceed this together.
+        num_cached_tokens: Prompt tokens that the prefix cache held.
+    """
+
+    request_id: str
+    arrival_time: float
+    num_prompt_tokens: int
+    max_total_tokens: int
+    num_cached_tokens: int = 0
+    tenant: str = ""
+    priority: int = 0
 
 
 class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,12 +205,20 @@ class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
         time: Start of the step.
         duration: Seconds, scheduling included.
         num_tokens: Tokens that went through the model.
-        token_budget: Most tokens that could have.
+        token_budget: Most tokens that could have; ``--tpot-target`` chooses it.
         num_running: After the step, as are ``num_waiting`` and the block counts (see
             ``SchedulerStats``).
         kv_waste: Share of the allocated slots that hold no token, in [0, 1].
         prefix_queries: Tokens looked up in the prefix cache in this step.
         prefix_hits: Tokens found there in this step.
+        refused: Calls refused since the step before, by ``--admission predicted``.
+        block_loads: Blocks that requests began to wait for.
+        block_saves: Blocks that were saved to tiers.
+        loaded: Requests whose blocks have arrived.
+        failed_loads: Requests whose blocks will not arrive, and which compute instead.
+        started: Requests that run for the first time.
+        depths: How far ahead requests are guessed from this step on, and why, where that changes.
+        block_tables: What the requests of ``scheduled`` got, in its order.
         timings: Seconds by component ("input", "forward", "sample", ...).
         error: Why the whole pass failed.
     """
@@ -130,6 +231,7 @@ class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
     token_budget: int = 0
     num_running: int = 0
     num_waiting: int = 0
+    num_deferred: int = 0
     total_blocks: int = 0
     free_blocks: int = 0
     cached_blocks: int = 0
@@ -142,6 +244,14 @@ class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
     held_back: list[HeldBackRequest] = []
     finished: list[FinishedRequest] = []
     labelled: list[LabelledRequest] = []
+    refused: list[RefusedRequest] = []
+    block_loads: list[MovedBlocks] = []
+    block_saves: list[MovedBlocks] = []
+    loaded: list[str] = []
+    failed_loads: list[str] = []
+    started: list[StartedRequest] = []
+    depths: list[DepthChange] = []
+    block_tables: list[ChangedTable] = []
     timings: dict[str, float] = {}
     error: str | None = None
 

@@ -12,12 +12,18 @@ from itertools import pairwise
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from twostroke.core.config import CacheConfig
+from twostroke.core.kv_groups import ONE_GROUP, KVGroups
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.step import Reason
 from twostroke.observability.events import SchedulerStats
 from twostroke.observability.histogram import BulkHistogram
 from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.observability.speculation_metrics import SpeculationMetrics
+from twostroke.observability.targets.exposition import TargetSeries
+from twostroke.observability.targets.observer import TargetObserver
+from twostroke.observability.tier_metrics import TierMetrics
 
 # The library's own constant names a newer version of the format in its later releases.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -37,6 +43,7 @@ REQUEST_BUCKETS = (
 # vLLM ends this row at the model's length.
 REQUEST_TOKENS_BUCKETS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
 SAMPLES_BUCKETS = (1, 2, 5, 10, 20)
+PREEMPTIONS_BUCKETS = (1, 2, 3, 4, 5, 10, 20)
 STEP_TOKENS_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 STEP_SECONDS_BUCKETS = (
     0.001,
@@ -79,6 +86,9 @@ class EngineMetrics:
         self._samples: dict[str, list[Request]] = {}  # by the client's id, until the last has ended
         self._make_step_metrics()
         self._make_request_metrics()
+        labels = dict(zip(LABELS, (model_name, ENGINE)))
+        self._speculation = SpeculationMetrics(labels, self.registry)
+        self._tiers = TierMetrics(labels, self.registry)
         self._startup = Gauge(
             "twostroke:startup_seconds",
             "Seconds of start-up, by phase; process and ready count from the start of the process.",
@@ -96,17 +106,36 @@ class EngineMetrics:
         for phase, value in seconds.items():
             self._startup.labels(self._model_name, ENGINE, phase).set(value)
 
-    def describe_cache(self, num_blocks: int, block_size: int, *, prefix_caching: bool) -> None:
+    def describe_cache(
+        self, num_blocks: int, block_size: int, config: CacheConfig, groups: KVGroups = ONE_GROUP
+    ) -> None:
         """Show the cache's size: vLLM's info metric, whose facts are labels of a constant 1."""
         facts = {
             "block_size": block_size,
+            "cache_dtype": "auto",
+            "enable_prefix_caching": config.enable_prefix_caching,
+            "gpu_memory_utilization": config.gpu_memory_utilization,
+            "kv_cache_memory_bytes": config.kv_cache_memory,
+            "kv_cache_size_tokens": num_blocks // groups.count * block_size,
+            "num_cpu_blocks": None,
             "num_gpu_blocks": num_blocks,
-            "enable_prefix_caching": prefix_caching,
+            "num_gpu_blocks_override": None,
+            "sliding_window": groups.windows[0] if groups.count == 1 else None,
         }
         info = Gauge(
             "vllm:cache_config_info", "The KV cache.", [*LABELS, *facts], registry=self.registry
         )
         info.labels(self._model_name, ENGINE, *map(str, facts.values())).set(1)
+
+    def show_targets(self, targets: TargetObserver) -> None:
+        """Show those for all requests; those of keys are for these keys alone."""
+        self.registry.register(
+            TargetSeries(
+                "twostroke:target",
+                lambda: [report for report in targets.report() if not report.key],
+                {"model_name": self._model_name, "engine": ENGINE},
+            )
+        )
 
     # ---- what the engine reports -----------------------------------------------------------------
 
@@ -118,20 +147,25 @@ class EngineMetrics:
         """Count one step and what it gave each request.
 
         As in vLLM, tokens that one step gave together (speculation) make one gap, and the prompt
-        counts as processed with the first output token, cached tokens included.
+        counts as processed with the first output token, cached tokens included. That token counts
+        among the step's, beside those that went through the model.
         """
-        self.observe_tokens(_new_tokens(step), step.finished)
+        num_first = self.observe_tokens(_new_tokens(step), step.finished)
         for request in step.ended:
             self.observe_finished(request, step.finished)
         self.observe_stats(step.stats)
         if step.prefix_queries:
             self._prefix_queries.inc(step.prefix_queries)
             self._prefix_hits.inc(step.prefix_hits)
+        if step.refused:
+            self._refused.inc(len(step.refused))
         if step.plan.decisions:
             preempted = sum(d.reason is Reason.PREEMPTED for d in step.plan.decisions)
             self._preemptions.inc(preempted)
+        if step.result.num_accepted_drafts:
+            self._speculation.observe(step.plan, step.result)
         if step.plan.num_tokens:
-            self._step_tokens.observe(step.plan.num_tokens)
+            self._step_tokens.observe(step.plan.num_tokens + num_first)
             self._step_seconds.observe(step.finished - step.plan.time)
 
     def on_run(self, run: ObservedRun) -> None:
@@ -162,21 +196,29 @@ class EngineMetrics:
     def observe_stats(self, stats: SchedulerStats) -> None:
         """Set the gauges."""
         self.stats = stats
+        self._tiers.stats = stats.tiers
         self._running.set(stats.num_running)
         self._waiting.set(stats.num_waiting)
+        self._waiting_for_room.set(stats.num_waiting - stats.num_deferred)
+        self._waiting_deferred.set(stats.num_deferred)
         self._kv_usage.set(1 - stats.free_blocks / max(1, stats.total_blocks))
         self._kv_waste.set(
             1 - stats.used_slots / max(1, stats.allocated_slots) if stats.allocated_slots else 0.0
         )
 
-    def observe_tokens(self, samples: Iterable[tuple[Request, int]], now: float) -> None:
-        """Count the output tokens of each sample that became known together at ``now``."""
-        num_generated = num_prompt = 0
+    def observe_tokens(self, samples: Iterable[tuple[Request, int]], now: float) -> int:
+        """Count the output tokens of each sample that became known together at ``now``.
+
+        Returns:
+            For how many samples these were the first.
+        """
+        num_generated = num_prompt = num_first = 0
         for request, num_new in samples:
             last = self._last_token_time.get(request.request_id)
             if last is None:
+                num_first += 1
                 num_prompt += request.num_prompt_tokens
-                self._ttft.observe(now - request.arrival_time)
+                self._ttft.observe(now - request.received_time)
             else:
                 self._itl.observe(now - last)
             self._last_token_time[request.request_id] = now
@@ -184,6 +226,7 @@ class EngineMetrics:
         self._generation_tokens.inc(num_generated)
         if num_prompt:
             self._prompt_tokens.inc(num_prompt)
+        return num_first
 
     def observe_finished(self, request: Request, now: float) -> None:
         """Count a sample that has ended, once. Only complete answers are timed."""
@@ -193,9 +236,10 @@ class EngineMetrics:
         self._forget(request)
         if reason not in (FinishReason.STOP, FinishReason.LENGTH):
             return
-        self._e2e.observe(now - request.arrival_time)
+        self._e2e.observe(now - request.received_time)
         self._request_prompt_tokens.observe(request.num_prompt_tokens)
         self._request_generation_tokens.observe(request.num_output_tokens)
+        self._request_preemptions.observe(request.num_preemptions)
         self._request_max_tokens.observe(request.max_total_tokens - request.num_prompt_tokens)
         if request.first_scheduled_time is None:
             return
@@ -233,6 +277,14 @@ class EngineMetrics:
         self._waiting = self._gauge(
             "vllm:num_requests_waiting", "Requests waiting to be processed."
         )
+        by_reason = Gauge(
+            "vllm:num_requests_waiting_by_reason",
+            "Requests waiting, for room (capacity) or for a transfer (deferred).",
+            [*LABELS, "reason"],
+            registry=self.registry,
+        )
+        self._waiting_for_room = by_reason.labels(self._model_name, ENGINE, "capacity")
+        self._waiting_deferred = by_reason.labels(self._model_name, ENGINE, "deferred")
         self._kv_usage = self._gauge(
             "vllm:kv_cache_usage_perc", "KV cache usage; 1 means 100 percent."
         )
@@ -244,6 +296,9 @@ class EngineMetrics:
         )
         self._prefix_hits = self._counter(
             "vllm:prefix_cache_hits", "Tokens found in the prefix cache."
+        )
+        self._refused = self._counter(
+            "twostroke:requests_refused", "Calls refused early, since they would come too late."
         )
         self._preemptions = self._counter("vllm:num_preemptions", "Preemptions.")
         self._step_tokens = self._histogram(
@@ -292,6 +347,9 @@ class EngineMetrics:
         )
         self._request_max_tokens = tokens(
             "vllm:request_params_max_tokens", "Most tokens that a request could get."
+        )
+        self._request_preemptions = self._histogram(
+            "vllm:request_num_preemptions", "Preemptions of a request.", PREEMPTIONS_BUCKETS
         )
         self._longest_sample = tokens(
             "vllm:request_max_num_generation_tokens", "Tokens of a request's longest sample."

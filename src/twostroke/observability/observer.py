@@ -15,14 +15,26 @@ from typing import Protocol
 
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
-from twostroke.core.step import Decision, Reason, ScheduledRequest, StepPlan, StepResult
+from twostroke.core.step import (
+    BlockTransfer,
+    Decision,
+    Reason,
+    ScheduledRequest,
+    StepPlan,
+    StepResult,
+    TierChange,
+)
 from twostroke.observability.events import (
+    ChangedTable,
     FinishedRequest,
     HeldBackRequest,
     LabelledRequest,
+    MovedBlocks,
     PreemptedRequest,
+    RefusedRequest,
     ScheduledTokens,
     SchedulerStats,
+    StartedRequest,
     StepEvent,
 )
 
@@ -54,10 +66,13 @@ class ObservedStep:
         requests: Those of ``plan.scheduled``, in its order, as the step left them.
         outputs: What they got.
         clock: Seconds on the engine's clock; see ``finished``.
-        token_budget: ``max_num_batched_tokens``.
+        token_budget: Most tokens that it might have carried.
         prefix_queries: Tokens looked up in the prefix cache in this step.
         prefix_hits: Tokens found there in this step.
         ended_before: Requests that ended after the step before this one, and not by a step.
+        refused: Calls that were refused after it.
+        tells_tables: Whether what block tables got is all that happens to them: blocks that leave a
+            window are given back without a word.
         read_stats: Counts the scheduler's state; see ``stats``.
     """
 
@@ -71,6 +86,8 @@ class ObservedStep:
     prefix_queries: int = 0
     prefix_hits: int = 0
     ended_before: Sequence[Request] = ()
+    refused: Sequence[RefusedRequest] = ()
+    tells_tables: bool = True
     _finished: float | None = None
     _stats: SchedulerStats | None = None
     _event: StepEvent | None = None
@@ -107,6 +124,7 @@ class ObservedStep:
     def _make_event(self) -> StepEvent:
         plan, result = self.plan, self.result
         pairs = list(zip(plan.scheduled.values(), self.requests, strict=True))
+        started = [r for r in self.requests if r.first_scheduled_time == plan.time]
         return make_event(
             self.stats,
             plan.decisions,
@@ -121,8 +139,24 @@ class ObservedStep:
             finished=_finished([*self.ended_before, *self.ended]),
             labelled=[
                 LabelledRequest(request_id=request.request_id, labels=dict(request.labels))
-                for request in self.requests
-                if request.labels and request.first_scheduled_time == plan.time
+                for request in started
+                if request.labels
+            ],
+            refused=list(self.refused),
+            block_loads=_moved(plan.block_loads),
+            block_saves=_moved(plan.block_saves, result.tier_changes),
+            loaded=result.loaded,
+            failed_loads=result.failed_loads,
+            started=[_started(request) for request in started],
+            depths=plan.depth_changes,
+            block_tables=[
+                ChangedTable(
+                    request_id=share.request_id,
+                    first=share.first_new_block,
+                    blocks=share.new_block_ids,
+                )
+                for share in plan.scheduled.values()
+                if share.new_block_ids and self.tells_tables
             ],
             timings=result.timings,
             error=result.failure,
@@ -142,10 +176,12 @@ class ObservedRun:
         num_waiting: Requests that wait.
         blocks: Free and cached blocks after each step, before the last one frees any.
         ended_before: Requests that ended after the step before these, and not by a step; the engine
-            fills this in.
+            fills this in, as ``refused``: calls that were refused after it.
         stats: The scheduler's state after the last step.
         block_size: Tokens per block.
+        tables: Their block tables after the last step, before it frees any.
         token_budget: ``max_num_batched_tokens``.
+        num_groups: Blocks that a request has for each position.
     """
 
     first_step: int
@@ -157,8 +193,11 @@ class ObservedRun:
     blocks: Sequence[tuple[int, int]]
     read_stats: Callable[[], SchedulerStats]
     block_size: int
+    tables: Sequence[Sequence[int]] = ()
     token_budget: int = 0
+    num_groups: int = 1
     ended_before: Sequence[Request] = field(default=())
+    refused: Sequence[RefusedRequest] = field(default=())
 
     @property
     def num_steps(self) -> int:
@@ -205,15 +244,30 @@ class ObservedRun:
                         *(self.ended if number == last else ()),
                     ]
                 ),
+                refused=list(self.refused) if number == 0 else [],
+                block_tables=self._tables_in(number, first_starts),
                 timings={"forward": self.durations[number], "schedule": 0.0},
             )
+
+    def _tables_in(self, number: int, first_starts: list[int]) -> list[ChangedTable]:
+        """The blocks that requests begin in a step."""
+        size = self.block_size
+        return [
+            ChangedTable(
+                request_id=request.request_id,
+                first=(start + number) // size,
+                blocks=[table[(start + number) // size]],
+            )
+            for request, start, table in zip(self.requests, first_starts, self.tables)
+            if (start + number) % size == 0
+        ]
 
     def _stats_after(self, number: int, first_starts: list[int]) -> SchedulerStats:
         """After a step before the last: no request has ended, each has one token more."""
         free, cached = self.blocks[number]
         total, size = self.stats.total_blocks, self.block_size
         used = [start + number + 1 for start in first_starts]
-        unused = sum(-(-tokens // size) * size - tokens for tokens in used)
+        unused = self.num_groups * sum(-(-tokens // size) * size - tokens for tokens in used)
         allocated = (total - free) * size
         return SchedulerStats(
             num_running=len(self.requests),
@@ -260,6 +314,18 @@ def _finished(requests: Sequence[Request]) -> list[FinishedRequest]:
     ]
 
 
+def _started(request: Request) -> StartedRequest:
+    return StartedRequest(
+        request_id=request.request_id,
+        arrival_time=request.arrival_time,
+        num_prompt_tokens=request.num_prompt_tokens,
+        max_total_tokens=request.max_total_tokens,
+        num_cached_tokens=request.num_cached_tokens,
+        tenant=request.tenant,
+        priority=request.priority,
+    )
+
+
 def _scheduled_tokens(
     share: ScheduledRequest, request: Request, plan: StepPlan, result: StepResult
 ) -> ScheduledTokens:
@@ -277,5 +343,26 @@ def _scheduled_tokens(
         sampled=num_new_tokens > 0,
         num_new_tokens=num_new_tokens,
         num_blocks=share.num_blocks,
+        num_drafts=len(share.draft_token_ids),
+        num_accepted_drafts=result.num_accepted_drafts.get(share.request_id, 0),
         queued_since=request.arrival_time if is_first else None,
     )
+
+
+def _moved(
+    transfers: Sequence[BlockTransfer], changes: Sequence[TierChange] = ()
+) -> list[MovedBlocks]:
+    """Blocks that moved, without what tiers refused."""
+    refused = {(change.tier, key) for change in changes for key in change.refused}
+    if not refused:
+        return [
+            MovedBlocks(tier=move.tier, block_ids=move.block_ids, request_id=move.request_id)
+            for move in transfers
+        ]
+    moved = []
+    for move in transfers:
+        pairs = zip(move.block_ids, move.keys, strict=True)
+        ids = [block for block, key in pairs if (move.tier, key) not in refused]
+        if ids:
+            moved.append(MovedBlocks(tier=move.tier, block_ids=ids, request_id=move.request_id))
+    return moved

@@ -5,21 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
 import msgspec
 
 from twostroke.core.errors import ConfigError
+from twostroke.core.files import bounded_lines, open_at_once, reason
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
 from twostroke.observability.events import StepEvent
 from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.observability.tracing.stations import CallLine, CallStations
 
 logger = logging.getLogger(__name__)
 
 _LINE_START = b'{"step":'
+CALL_START = b'{"call":'  # the line of a call over HTTP, between those of steps
 
 
 class Recorder:
@@ -31,12 +34,20 @@ class Recorder:
     Args:
         capacity: Events held in memory, at least 1.
         path: File to append to; written line by line, so that a crash costs one line at most.
+        take_calls: Gives the calls over HTTP that have ended since it was called last; each gets a
+            line before the next step's.
 
     Raises:
         ConfigError: If the file cannot be opened.
     """
 
-    def __init__(self, capacity: int, path: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        path: str | Path | None = None,
+        take_calls: Callable[[], Sequence[CallStations]] | None = None,
+    ) -> None:
+        self._take_calls = take_calls
         self._events: deque[StepEvent] = deque(maxlen=capacity)
         self._lock = threading.Lock()
         self._path = None if path is None else Path(path)
@@ -60,6 +71,7 @@ class Recorder:
             self._events.append(event)
         if self._file is not None:
             try:
+                self._write_calls(self._file)
                 self._file.write(event.to_json().decode() + "\n")
             except (OSError, ValueError) as error:  # ValueError: closed by another thread
                 logger.warning("recording of step events to %s stopped: %s", self._path, error)
@@ -81,26 +93,33 @@ class Recorder:
         file, self._file = self._file, None
         if file is not None:
             try:
+                self._write_calls(file)
                 file.close()
             except OSError as error:
                 logger.warning("step events at the end of %s may be lost: %s", self._path, error)
+
+    def _write_calls(self, file: TextIOWrapper) -> None:
+        for call in () if self._take_calls is None else self._take_calls():
+            file.write(msgspec.json.encode(CallLine(call)).decode() + "\n")
 
 
 def read_jsonl(path: str | Path) -> Iterator[StepEvent]:
     """The events of a recorded file, one by one.
 
-    Unfinished lines (the writer was killed) are left out.
+    Lines of calls are passed over; unfinished lines (the writer was killed) are left out.
 
     Raises:
         ConfigError: If the file cannot be read, or a line is no step event.
     """
     decoder = msgspec.json.Decoder(StepEvent)
     try:
-        with Path(path).open("rb") as file:
-            for number, line in enumerate(file, 1):
+        with open(path, "rb", opener=open_at_once) as file:
+            for number, line in enumerate(bounded_lines(file), 1):
                 try:
                     event = decoder.decode(line)
-                except msgspec.DecodeError as error:
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                    if line.startswith(CALL_START):
+                        continue
                     if line.startswith(_LINE_START) and not isinstance(
                         error, msgspec.ValidationError
                     ):
@@ -111,7 +130,7 @@ def read_jsonl(path: str | Path) -> Iterator[StepEvent]:
                     ) from error
                 yield event
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", hint="check the path") from error
+        raise ConfigError(f"cannot read {path}: {reason(error)}", hint="check the path") from error
 
 
 def _open(path: Path) -> TextIOWrapper:
