@@ -1,0 +1,1 @@
+"""Static beside continuous: what was served, replayed in the simulator under other settings."""

@@ -1,0 +1,1 @@
+"""Several replicas on one page."""

@@ -1,0 +1,1 @@
+"""Small simulations that the page asks for."""

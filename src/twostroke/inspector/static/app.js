@@ -1,0 +1,224 @@
+// The frame around all pages: navigation, drawer, time bar. A page is a file in pages/.
+
+import { html, render, view } from "./lib/html.js";
+import { extra, filter, keepAddress, page, readAddress, select, selected } from "./lib/address.js";
+import { isDark, toggleTheme } from "./lib/canvas.js";
+import { Told } from "./lib/copy.js";
+import { Drawer } from "./lib/drawer.js";
+import { foreign } from "./lib/format.js";
+import { COMMON, helpShown, listen } from "./lib/keyboard.js";
+import { connection, description, playing, start, trouble, useKey } from "./lib/source.js";
+import { Share, openShare } from "./lib/share/share.js";
+import { TimeBar } from "./lib/timebar.js";
+import { Live } from "./pages/live.js";
+import { Timeline } from "./pages/timeline.js";
+import { RequestPage } from "./pages/request.js";
+import { KvPage } from "./pages/kv.js";
+import { PlaygroundPage } from "./pages/playground.js";
+import { FleetPage } from "./pages/fleet.js";
+import { SpeculationPage } from "./pages/speculation.js";
+import { ModelPage } from "./pages/model.js";
+import { Learn } from "./pages/learn.js";
+
+/** In the order of the navigation; `g` and `key` lead to a page. */
+const PAGES = [
+  { name: "live", title: "Live", key: "l", content: Live },
+  { name: "timeline", title: "Timeline", key: "t", content: Timeline },
+  { name: "request", title: "Request", key: "r", content: RequestPage },
+  { name: "kv", title: "KV", key: "k", content: KvPage },
+  { name: "model", title: "Model", key: "m", content: ModelPage },
+  { name: "playground", title: "Playground", key: "p", content: PlaygroundPage },
+  { name: "speculation", title: "Speculation", key: "s", content: SpeculationPage },
+  { name: "fleet", title: "Fleet", key: "f", content: FleetPage },
+  { name: "learn", title: "Learn", key: "e", content: Learn },
+];
+const NAMES = PAGES.map((item) => item.name);
+const KINDS = { live: "live", recording: "recording", simulation: "simulation" };
+
+const Source = view(() => {
+  const found = description.value;
+  const lost = connection.value === "lost";
+  const word = lost ? "no connection" : found ? KINDS[found.kind] : "opening";
+  const on = found?.kind === "live" && !lost ? "on" : lost ? "off" : "";
+  return html`<span class="state"
+    ><i class=${`dot ${on}`}></i><span class="word">${word}</span></span
+  >`;
+});
+
+const Header = view(() => {
+  const found = description.value;
+  const device = found?.configuration?.device;
+  return html`<header>
+    <div class="brand">
+      <svg width="16" height="16" viewBox="0 0 16 16" aria-hidden="true">
+        <rect x="1" y="2" width="9" height="5" rx="1" fill="var(--prefill)" />
+        <path d="M2 10v4M5 10v4M8 10v4M11 10v4M14 10v4" stroke="var(--decode)" stroke-width="1.6" />
+      </svg>
+      <h1>
+        twostroke
+        <span class="model"
+          >${found ? foreign(found.name, 40) : ""}${device ? ` on ${device}` : ""}</span
+        >
+      </h1>
+    </div>
+    <nav aria-label="Pages">
+      ${PAGES.map(
+        (item) =>
+          html`<a
+            key=${item.name}
+            href=${`#/${item.name}`}
+            aria-current=${page.value === item.name ? "page" : null}
+            ref=${page.value === item.name ? intoView : null}
+            onClick=${(event) => {
+              event.preventDefault();
+              page.value = item.name;
+            }}
+            >${item.title}</a
+          >`,
+      )}
+    </nav>
+    <${Source} />
+    <label class="hidden" for="find">Find a request</label>
+    <input
+      id="find"
+      class="find"
+      type="search"
+      placeholder="Find a request  /"
+      value=${filter.value}
+      onInput=${(event) => {
+        filter.value = event.target.value;
+      }}
+    />
+    <button class="quiet wide" onClick=${openShare}>Copy</button>
+    <button
+      class="quiet wide"
+      onClick=${() => {
+        helpShown.value = true;
+      }}
+    >
+      Keys
+    </button>
+    <button class="quiet" onClick=${toggleTheme}>${isDark() ? "Light" : "Dark"}</button>
+  </header>`;
+});
+
+const KeyForm = view(
+  () =>
+    html`<form
+      class="panel"
+      onSubmit=${(event) => {
+        event.preventDefault();
+        useKey(new FormData(event.target).get("key"));
+      }}
+    >
+      <h2>This server asks for an API key</h2>
+      <p class="empty">
+        ${trouble.value}. An admin key shows all requests, any other key its own. It is kept until
+        this tab is closed.
+      </p>
+      <p class="tools">
+        <label for="key">Key</label>
+        <input id="key" name="key" class="find" type="password" autocomplete="off" required />
+        <button>Open</button>
+      </p>
+    </form>`,
+);
+
+const Lost = view(
+  () =>
+    connection.value === "lost" &&
+    html`<p class="banner" role="alert">
+      No connection to the server: ${trouble.value}. Trying again; what is shown is the last that
+      came.
+    </p>`,
+);
+
+const Help = view(
+  () =>
+    helpShown.value &&
+    html`<dialog
+      aria-label="Keys"
+      ref=${(element) => {
+        if (element && !element.open) element.showModal();
+      }}
+      onClose=${() => {
+        helpShown.value = false;
+      }}
+    >
+      <h2>Keys</h2>
+      <table>
+        <tbody>
+          ${COMMON.map(
+            ([key, what]) =>
+              html`<tr key=${key}>
+                <td><kbd>${key}</kbd></td>
+                <td>${what}</td>
+              </tr>`,
+          )}
+          ${PAGES.map(
+            (item) =>
+              html`<tr key=${item.name}>
+                <td><kbd>g</kbd> <kbd>${item.key}</kbd></td>
+                <td>${item.title}</td>
+              </tr>`,
+          )}
+        </tbody>
+      </table>
+      <button
+        onClick=${() => {
+          helpShown.value = false;
+        }}
+      >
+        Close
+      </button>
+    </dialog>`,
+);
+
+const Page = view(() => {
+  if (connection.value === "key") return html`<${KeyForm} />`;
+  const { content } = PAGES.find((item) => item.name === page.value) ?? PAGES[0];
+  return html`<${content} key=${page.value} />`;
+});
+
+/** The page of a request says itself all that its drawer would. */
+const hasDrawer = () =>
+  selected.value && !(page.value === "request" && selected.value.kind === "request");
+
+/** Scroll the pages' names so far that this page's is among those shown. */
+function intoView(link) {
+  if (!link) return;
+  const nav = link.parentElement;
+  nav.scrollLeft = link.offsetLeft - nav.offsetLeft - (nav.clientWidth - link.offsetWidth) / 2;
+}
+
+const App = view(
+  () =>
+    html`<div class="frame">
+      <${Header} />
+      <main><${Lost} /><${Page} /></main>
+      ${hasDrawer() ? html`<${Drawer} />` : null}
+      <${TimeBar} />
+      <${Help} /><${Share} /><${Told} />
+    </div>`,
+);
+
+const step = readAddress(NAMES);
+keepAddress(NAMES);
+listen(
+  PAGES,
+  () => {
+    select(null);
+    filter.value = "";
+    const { compare, from, to } = extra.value; // it is closed by its own button
+    extra.value = compare ? { compare, from, to } : {};
+  },
+  openShare,
+);
+document.getElementById("app").replaceChildren();
+render(html`<${App} />`, document.getElementById("app"));
+open(step);
+
+function open(at) {
+  if (at !== null) playing.value = false;
+  start(at);
+}

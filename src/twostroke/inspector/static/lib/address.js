@@ -1,0 +1,89 @@
+// The address bar holds page, moment, selection and filter, so that any view can be sent on.
+
+import { effect, signal } from "./html.js";
+import { description, playing, seek } from "./source.js";
+import { store } from "./store.js";
+
+export const page = signal("live");
+/** `{kind, id}` of a `request` or `gap`, `{kind, step}` or `{kind, block}`; null is nothing. */
+export const selected = signal(null);
+export const filter = signal("");
+/** What a page adds, such as the part of time that is in view. */
+export const extra = signal({});
+
+let reading = false;
+
+export function select(item) {
+  selected.value = item;
+}
+
+export function selectRequest(id) {
+  selected.value = { kind: "request", id };
+}
+
+export function go(name) {
+  page.value = name;
+}
+
+/** What the address says; the moment is shown once the source is open. */
+export function readAddress(pages) {
+  reading = true;
+  const [name, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const values = new URLSearchParams(query ?? "");
+  page.value = pages.includes(name) ? name : pages[0];
+  filter.value = values.get("filter") ?? "";
+  selected.value = readSelection(values);
+  const {
+    request: _,
+    at,
+    filter: __,
+    step: ___,
+    block: ____,
+    gap: _____,
+    ...rest
+  } = Object.fromEntries(values);
+  extra.value = rest;
+  reading = false;
+  const step = at === undefined ? NaN : Number(at);
+  return Number.isFinite(step) ? step : null;
+}
+
+function readSelection(values) {
+  if (values.has("request")) return { kind: "request", id: values.get("request") };
+  if (values.has("gap")) return { kind: "gap", id: values.get("gap") };
+  if (values.has("step")) return { kind: "step", step: Number(values.get("step")) };
+  if (values.has("block")) return { kind: "block", block: Number(values.get("block")) };
+  return null;
+}
+
+export function currentAddress() {
+  const values = new URLSearchParams(extra.value);
+  const chosen = selected.value;
+  if (chosen?.kind === "request") values.set("request", chosen.id);
+  if (chosen?.kind === "gap") values.set("gap", chosen.id);
+  if (chosen?.kind === "step") values.set("step", chosen.step);
+  if (chosen?.kind === "block") values.set("block", chosen.block);
+  if (filter.value) values.set("filter", filter.value);
+  if (!playing.value && store.lastStep >= 0) values.set("at", store.lastStep);
+  const query = values.toString();
+  return `#/${page.value}${query ? `?${query}` : ""}`;
+}
+
+/** Keep the address up to date, and follow it where somebody changes it. */
+export function keepAddress(pages) {
+  // Written or read here. Another one is a link whose event is still to come: not written over.
+  let known = location.hash;
+  effect(() => {
+    if (!playing.value) store.tick.value;
+    const address = currentAddress();
+    if (!description.value || reading || location.hash !== known || known === address) return;
+    history.replaceState(null, "", address);
+    known = location.hash;
+  });
+  addEventListener("hashchange", () => {
+    known = location.hash;
+    const step = readAddress(pages);
+    // Without a moment in it, a link leads to another view of the one that is shown.
+    if (step !== null && step !== store.lastStep) seek(step);
+  });
+}

@@ -1,0 +1,153 @@
+// Reasons and figures in sentences.
+
+import { count, shortId, time } from "./format.js";
+import { seesAll } from "./source.js";
+import { store } from "./store.js";
+
+const REASONS = {
+  token_budget: (by, about) =>
+    `the step's token budget is used up${about.budget ? ` (${count(about.budget)} tokens)` : ""}`,
+  prefill_chunk: () => "its prompt runs in chunks, and this chunk is as large as it may be",
+  no_free_block: (by, about) =>
+    `too few KV blocks are free${seesAll() ? ` (${count(about.free)} are)` : ""}`,
+  max_num_seqs: (by, about) =>
+    `as many requests run as may at once${seesAll() ? ` (${count(about.running)})` : ""}`,
+  policy: () => "the scheduling policy puts others first",
+  batch_running: () => "the running batch has to end first (static batching)",
+  shares_prompt: (by) => `it shares the prompt that ${by ?? "another sample"} is computing`,
+  loading: () => "its blocks are being loaded from another tier",
+  held_for_transfer: () => "its blocks are being transferred",
+  preempted: (by) => `its blocks were given to ${by ?? "others"}`,
+};
+
+const WORDS = {
+  token_budget: "token budget",
+  prefill_chunk: "chunk",
+  no_free_block: "no free block",
+  max_num_seqs: "all places taken",
+  policy: "policy",
+  batch_running: "batch runs",
+  shares_prompt: "shares a prompt",
+  loading: "loading",
+  held_for_transfer: "transfer",
+  preempted: "preempted",
+};
+
+export const reasonWord = (reason) => WORDS[reason] ?? reason;
+
+export function whyHeld(held, row = store.lastRow) {
+  const about = {
+    budget: row >= 0 ? store.steps.get("budget", row) : 0,
+    free: row >= 0 ? store.steps.get("free", row) : 0,
+    running: row >= 0 ? store.steps.get("running", row) : 0,
+  };
+  const by = held.by ? shortId(held.by.id) : null;
+  const why = REASONS[held.reason]?.(by, about) ?? held.reason;
+  const behind = held.behind ? ` ${count(held.behind)} more wait behind it.` : "";
+  return `${why}.${behind}`;
+}
+
+/** How many requests wait after the latest step; of those of this key, where it shows no others. */
+export function numWaiting() {
+  if (seesAll()) return store.length ? store.steps.get("waiting", store.lastRow) : 0;
+  return ["waiting", "preempted", "loading", "held"].reduce(
+    (sum, status) => sum + store.having(status).length,
+    0,
+  );
+}
+
+/** What the latest step held a request back for, if it did. */
+export const heldBack = (record) => store.held.find((held) => held.record === record);
+
+const ENDS = {
+  stop: "it ended by itself",
+  length: "it reached its greatest length",
+  abort: "its client left or ended it",
+  error: "it failed",
+};
+
+/** A request's life so far, in sentences. */
+export function aboutRequest(record) {
+  const lines = [];
+  if (record.status === "waiting" && record.started === null) {
+    const held = heldBack(record);
+    lines.push(`Waits for its first step since ${time(store.now - record.arrival)}.`);
+    if (held) lines.push(`The reason: ${whyHeld(held)}`);
+    else if (store.held.length) {
+      const first = store.held[0];
+      lines.push(
+        `It is behind ${first.record ? shortId(first.record.id) : "others"}, which waits:` +
+          ` ${whyHeld(first)}`,
+      );
+    }
+    return lines;
+  }
+  if (record.arrival !== null && record.started !== null) {
+    const queued = record.started - record.arrival;
+    lines.push(
+      queued < 0.001
+        ? "It ran at once when it came."
+        : `It waited ${time(queued)} in the queue before its first step.`,
+    );
+  }
+  if (record.cached) {
+    const share = Math.round((100 * record.cached) / Math.max(1, record.prompt));
+    lines.push(
+      `${count(record.cached)} of its ${count(record.prompt)} prompt tokens (${share} %)` +
+        " were in the prefix cache and did not have to be computed.",
+    );
+  }
+  if (record.firstToken !== null && record.arrival !== null) {
+    const ttft = time(record.firstToken - record.arrival);
+    lines.push(`Its first token came ${ttft} after the engine had the request.`);
+  } else if (record.status === "running" && record.computed < record.prompt) {
+    lines.push(`${count(record.computed)} of ${count(record.prompt)} prompt tokens are computed.`);
+  }
+  if (record.preemptions) {
+    lines.push(
+      `It was preempted ${record.preemptions === 1 ? "once" : `${record.preemptions} times`}:` +
+        " others needed its blocks, and it computed its tokens again.",
+    );
+  }
+  const held = record.status === "running" && heldBack(record);
+  if (held) lines.push(`The latest step gave it less than it lacks: ${whyHeld(held)}`);
+  if (record.status === "preempted") lines.push("It waits for blocks, to go on.");
+  if (record.status === "finished") {
+    lines.push(
+      `It is over: ${ENDS[record.reason] ?? record.reason}, after` +
+        ` ${count(record.output)} output tokens.`,
+    );
+  }
+  return lines;
+}
+
+export { aboutGap, linksOfGap, usualGap, worstGap } from "./stutter.js";
+
+export function aboutStep(row) {
+  const { steps } = store;
+  const tokens = steps.get("tokens", row);
+  const prompt = steps.get("prompt", row);
+  const [first, end] = store.sharesOf(row);
+  const lines = [
+    `${count(tokens)} tokens of ${end - first} request${end - first === 1 ? "" : "s"} went` +
+      ` through the model in ${time(steps.get("duration", row))}:` +
+      ` ${count(prompt)} of prompts (prefill), ${count(tokens - prompt)} of answers (decode).`,
+  ];
+  const budget = steps.get("budget", row);
+  if (budget)
+    lines.push(
+      `The budget is ${count(budget)} tokens a step; ${count(budget - tokens)} were free.`,
+    );
+  const note = store.notes.get(row);
+  for (const [record, by] of note?.preempted ?? []) {
+    lines.push(`${shortId(record.id)} was preempted${by ? ` for ${shortId(by.id)}` : ""}.`);
+  }
+  for (const held of note?.held ?? []) {
+    lines.push(
+      `${held.record ? shortId(held.record.id) : "The queue"} was held back:` +
+        ` ${whyHeld(held, row)}`,
+    );
+  }
+  if (note?.error) lines.push(`It failed: ${note.error}`);
+  return lines;
+}

@@ -1,0 +1,138 @@
+// Request: its way from the first byte of the call to the last one of the answer.
+
+import { Component, html, view } from "../lib/html.js";
+import { go, selected, selectRequest } from "../lib/address.js";
+import { OfGap } from "../lib/drawer.js";
+import { aboutGap, aboutRequest, worstGap } from "../lib/explain.js";
+import { count, foreign, shortId } from "../lib/format.js";
+import { store } from "../lib/store.js";
+import { Blocks } from "./request_blocks.js";
+import { watchDetails } from "./request_details.js";
+import { Gaps } from "./request_gaps.js";
+import { ContextBudget, Stations } from "./request_stations.js";
+import { Tokens, watchTokens } from "./request_tokens.js";
+
+let lastShown = null; // stays while a step or a block of it is looked at
+
+/** The request to show: the selected one, else the one that runs longest, else the latest. */
+function chosen() {
+  const id = selected.value?.id;
+  if (id) lastShown = id;
+  if (id) return store.requests.get(id) ?? null;
+  if (selected.value && store.requests.has(lastShown)) return store.requests.get(lastShown);
+  const running = store.having("running");
+  const pool = running.length ? running : store.having("finished");
+  return (
+    pool.sort(
+      (one, other) => (running.length ? 1 : -1) * ((one.arrival ?? 0) - (other.arrival ?? 0)),
+    )[0] ?? null
+  );
+}
+
+const Budget = ({ record }) => {
+  const whole = Math.max(1, record.max || record.prompt + record.output);
+  const output = Math.max(0, record.output);
+  const part = (tokens) => `${(100 * tokens) / whole}%`;
+  return html`<section class="panel">
+    <h2>
+      Its room
+      <span class="muted num">${count(record.prompt + output)} of ${count(whole)} tokens</span>
+    </h2>
+    <span class="bar" aria-hidden="true">
+      <i
+        class="prefill"
+        style=${{ left: 0, width: part(Math.min(record.prompt, Math.max(record.computed, 0))) }}
+      ></i>
+      <i class="cached" style=${{ left: 0, width: part(record.cached) }}></i>
+      <i class="decode" style=${{ left: part(record.prompt), width: part(output) }}></i
+    ></span>
+    <p class="legend">
+      <span><i class="cached"></i>cached ${count(record.cached)}</span>
+      <span
+        ><i class="prefill"></i>computed prompt${" "}
+        ${count(Math.max(0, Math.min(record.computed, record.prompt) - record.cached))}</span
+      >
+      <span><i class="decode"></i>output ${count(output)}</span
+      ><span><i class="unused"></i>room left ${count(whole - record.prompt - output)}</span>
+    </p>
+  </section>`;
+};
+
+const aboutOption = (record) =>
+  `${shortId(record.id)}  ${count(record.prompt)} + ${count(record.output)} tokens,` +
+  ` ${record.status}`;
+
+const Others = view(() => {
+  store.beat.value;
+  const records = [...store.having("running"), ...store.having("finished")]
+    .filter((record) => record.arrival !== null)
+    .sort((one, other) => other.arrival - one.arrival)
+    .slice(0, 200);
+  const id = chosen()?.id;
+  return html`<p class="tools">
+    <label for="which">Request</label>
+    <select
+      id="which"
+      class="mono"
+      value=${id}
+      onChange=${(event) => selectRequest(event.target.value)}
+    >
+      ${records.map(
+        (record) =>
+          html`<option key=${record.number} value=${record.id}>${aboutOption(record)}</option>`,
+      )}
+      ${id && !records.some((record) => record.id === id)
+        ? html`<option value=${id}>${shortId(id)}</option>`
+        : null}
+    </select>
+    <button onClick=${() => go("timeline")}>On the timeline</button>
+  </p>`;
+});
+
+const Shown = view(() => {
+  store.beat.value;
+  const record = chosen();
+  if (!record) {
+    return html`<section class="panel empty">
+      <p>
+        ${
+          selected.value?.id
+            ? `No request ${foreign(selected.value.id)} is known at this moment.`
+            : "No request yet. Send one, and it is shown here from its arrival to its last token."
+        }
+      </p>
+    </section>`;
+  }
+  const worst = record.worstGap > 0 ? worstGap(record) : null;
+  return html`<${Others} />
+    <p class="lead">${aboutRequest(record).join(" ")}</p>
+    <${Stations} record=${record} />
+    <${ContextBudget} record=${record} />
+    <${Tokens} record=${record} />
+    ${
+      worst
+        ? html`<section class="panel">
+            <h2>Who stuttered it</h2>
+            <p>${aboutGap(record, worst).join(" ")}</p>
+            <${OfGap} record=${record} gap=${worst} />
+          </section>`
+        : null
+    }
+    <${Gaps} record=${record} />
+    <div class="columns"><${Blocks} record=${record} /><${Budget} record=${record} /></div>`;
+});
+
+export class RequestPage extends Component {
+  componentDidMount() {
+    const current = () => chosen()?.id;
+    this.stops = [watchDetails(current), watchTokens(current)];
+  }
+
+  componentWillUnmount() {
+    for (const stop of this.stops) stop();
+  }
+
+  render() {
+    return html`<${Shown} />`;
+  }
+}

@@ -1,0 +1,49 @@
+// What no step says of a request: its stations over HTTP, its blocks, its tokens.
+
+import { signal } from "../lib/html.js";
+import { moment } from "../lib/blocks.js";
+import { api, description } from "../lib/source.js";
+import { store } from "../lib/store.js";
+
+/** `{id, call, blocks}` of `/v1/inspect/request`; of another request than the shown one: old. */
+export const details = signal(null);
+const EVERY_MS = 400;
+
+/**
+ * Ask about the request that `current` names, as long as it changes; until the function that this
+ * returns is called.
+ */
+export function watchDetails(current) {
+  let busy = false;
+  let shown = null;
+  const ask = async () => {
+    const found = description.value;
+    const id = current();
+    if (busy || document.hidden || !found || !id) return;
+    const record = store.requests.get(id);
+    const call = details.value?.id === id ? details.value.call : null;
+    const isOver = record?.status === "finished" && (call === null || call.ended !== null);
+    const about = `${found.engine_id} ${id} ${moment()} ${found.ready} ${isOver}`;
+    if (about === shown && (found.kind !== "live" || isOver)) return;
+    busy = true;
+    try {
+      const path = `/request?id=${encodeURIComponent(id)}&blocks=true${moment()}`;
+      details.value = { id, ...(await (await api(path)).json()) };
+      shown = about;
+    } catch {
+      // The feed notices a lost connection; what is shown stays as it was.
+    } finally {
+      busy = false;
+    }
+  };
+  ask();
+  const timer = setInterval(ask, EVERY_MS);
+  return () => clearInterval(timer);
+}
+
+/** The call of a request; null if there is none, undefined until it is known. */
+export const callOf = (record) =>
+  details.value?.id === record.id ? details.value.call : undefined;
+
+export const blocksOf = (record) =>
+  details.value?.id === record.id ? details.value.blocks : undefined;

@@ -1,0 +1,118 @@
+// A comparison in words and figures.
+
+import { count, time } from "../../lib/format.js";
+
+const UNSTEADY = 0.35; // median error of the step times
+
+export function nameOf({ batching, max_num_batched_tokens: budget, max_prefill_chunk: chunk }) {
+  const kind = batching === "static" ? "static batching" : "continuous batching";
+  const chunks = chunk ? `, chunks of ${count(chunk)}` : "";
+  return `${kind}, ${count(budget)} tokens a step${chunks}`;
+}
+
+export const mean = (values) =>
+  values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
+
+/** Seconds by request on both sides and as recorded, of those that ended wherever they can have. */
+export function timesOf(answer) {
+  const { requests } = answer;
+  const sums = { requests: [], recorded: [], simulated: [], other: [], firsts: [[], []] };
+  requests.forEach((request, index) => {
+    const one = answer.recorded.finish[index];
+    const other = answer.other.finish[index];
+    if (one === null || other === null) return;
+    sums.requests.push(request);
+    if (request.finish !== null) {
+      sums.recorded.push([request.finish - request.arrival, one - request.arrival]);
+    }
+    sums.simulated.push(one - request.arrival);
+    sums.other.push(other - request.arrival);
+    sums.firsts[0].push(answer.recorded.first_token[index] - request.arrival);
+    sums.firsts[1].push(answer.other.first_token[index] - request.arrival);
+  });
+  return sums;
+}
+
+export const last = (finishes) => Math.max(...finishes.filter((finish) => finish !== null));
+
+export function verdict(answer) {
+  const { simulated, other } = timesOf(answer);
+  const [ours, theirs] = [mean(simulated), mean(other)];
+  const saved = theirs - ours;
+  const ends = last(answer.other.finish) - last(answer.recorded.finish);
+  const share = Math.round((100 * Math.abs(saved)) / Math.max(theirs, ours, 1e-9));
+  const number = `${count(simulated.length)} request${simulated.length === 1 ? "" : "s"}`;
+  if (answer.question.against === "static") {
+    const much = share
+      ? `saves ${time(Math.abs(saved))} a request (${share}\u00a0%)`
+      : "makes no difference here";
+    const verb = saved >= 0 ? much : `costs ${time(-saved)} a request (${share}\u00a0%)`;
+    return (
+      `Continuous batching ${verb}: these ${number} take ${time(ours)} on average, in static` +
+      ` batches ${time(theirs)}. ${aboutEnds(ends)}`
+    );
+  }
+  const gaps = [answer.recorded.longest_gap, answer.other.longest_gap];
+  return (
+    `${SUBJECT[answer.question.against](answer.question.tokens)}, these ${number} take` +
+    ` ${time(theirs)} on average instead of ${time(ours)}; the longest gap between two tokens` +
+    ` is ${time(gaps[1])} instead of ${time(gaps[0])}. ${aboutEnds(ends)}`
+  );
+}
+
+const SUBJECT = {
+  whole: () => "With whole prompts",
+  chunk: (tokens) => `With chunks of ${count(tokens)} tokens`,
+  budget: (tokens) => `With steps of at most ${count(tokens)} tokens`,
+};
+
+function aboutEnds(ends) {
+  if (Math.abs(ends) < 0.0005) return "The last answer ends at the same time.";
+  return `The last answer ends ${time(Math.abs(ends))} ${ends > 0 ? "later" : "earlier"} there.`;
+}
+
+/** How far the simulation can be trusted: against what was recorded. */
+export function honesty(answer) {
+  const { recorded } = timesOf(answer);
+  const lines = [
+    "Both sides are simulated with the same step times, fitted to" +
+      ` ${count(answer.fit.num_steps)} recorded steps (median error` +
+      ` ${(100 * answer.fit.median_error).toFixed(1)}\u00a0%),` +
+      " on a machine as fast at each moment as it was.",
+  ];
+  if (answer.fit.median_error > UNSTEADY) {
+    lines.unshift("The machine was unsteady in this time: do not rely on the seconds.");
+  }
+  if (recorded.length) {
+    const [real, ours] = [0, 1].map((at) => mean(recorded.map((pair) => pair[at])));
+    const off = 100 * (ours / Math.max(real, 1e-9) - 1);
+    const known = answer.requests.map((request, index) => [
+      request.finish,
+      answer.recorded.finish[index],
+    ]);
+    const ended = known.filter(([finish, simulated]) => finish !== null && simulated !== null);
+    const ends = last(ended.map((pair) => pair[1])) - last(ended.map((pair) => pair[0]));
+    lines.push(
+      `As it was set, the simulation is ${Math.abs(off).toFixed(1)}\u00a0%` +
+        ` ${off < 0 ? "faster" : "slower"} than the recording in the mean of the` +
+        ` ${count(recorded.length)} that ended, and ends ${time(Math.abs(ends))}` +
+        ` ${ends < 0 ? "earlier" : "later"}.`,
+    );
+  }
+  if (answer.question.against === "static") {
+    lines.push("In a static batch a request counts as ended with its own last token.");
+  }
+  if (answer.beside) {
+    lines.push(`${count(answer.beside)} more ran beside them; they are replayed, but not shown.`);
+  }
+  if (answer.unfinished) {
+    lines.push(`${count(answer.unfinished)} still ran: they count as far as they had got.`);
+  }
+  if (answer.left_out) {
+    lines.push(`${count(answer.left_out)} began before what is known, and are left out.`);
+  }
+  return [...lines, ...answer.notes].join(" ");
+}
+
+export const signed = (seconds) =>
+  Math.abs(seconds) < 0.0005 ? "0" : `${seconds > 0 ? "+" : "\u2212"}${time(Math.abs(seconds))}`;

@@ -1,0 +1,109 @@
+"""``/inspect/``: the page, from files of this package alone."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+FOLDER = Path(__file__).parent / "static"
+INDEX = "index.html"
+# No script stands inline, and nothing comes from another host.
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data: blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    # Asked for again each time, and answered with a 304: a new version is seen at once.
+    "cache-control": "no-cache",
+    "vary": "accept-encoding",
+}
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+
+
+@dataclass
+class StaticFile:
+    """One file of the page, read when it is first asked for."""
+
+    path: Path
+
+    @cached_property
+    def content(self) -> bytes:
+        return self.path.read_bytes()
+
+    @cached_property
+    def compressed(self) -> bytes:
+        return gzip.compress(self.content, compresslevel=9, mtime=0)
+
+    @cached_property
+    def etag(self) -> str:
+        return f'"{hashlib.sha256(self.content).hexdigest()[:20]}"'
+
+    def response(self, request: Request) -> Response:
+        headers = {**HEADERS, "etag": self.etag}
+        if self.etag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        body = self.content
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            body, headers["content-encoding"] = self.compressed, "gzip"
+        return Response(body, headers=headers, media_type=MEDIA_TYPES[self.path.suffix])
+
+
+def known_files() -> dict[str, StaticFile]:
+    """The files that are served, by their path below ``/inspect/``."""
+    return {
+        path.relative_to(FOLDER).as_posix(): StaticFile(path)
+        for path in sorted(FOLDER.rglob("*"))
+        if path.is_file() and path.suffix in MEDIA_TYPES
+    }
+
+
+def page_paths() -> frozenset[str]:
+    """The paths of the page itself. They hold no data, so they need no key."""
+    return frozenset({"/inspect", "/inspect/", *(f"/inspect/{name}" for name in known_files())})
+
+
+def page_router() -> APIRouter:
+    """``GET /inspect/`` and what it loads."""
+    router = APIRouter(include_in_schema=False)
+    files = known_files()
+
+    @router.get("/inspect", response_class=Response)
+    def without_slash() -> Response:
+        """To the page, whose files are named relative to it."""
+        return RedirectResponse("inspect/", status_code=307)
+
+    def answer(path: str, name: str) -> None:
+        @router.get(path, response_class=Response)
+        def static_file(request: Request) -> Response:
+            return files[name].response(request)
+
+    answer("/inspect/", INDEX)
+    for name in files:
+        answer(f"/inspect/{name}", name)
+    return router

@@ -1,0 +1,167 @@
+"""Protects: the page of a fleet: replicas as rows, routes with their reasons, a page for each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests.inspector.browser import needs_browser, opened, running_browser, violations
+from tests.inspector.fleets import REPLICAS, fleet_page, fleet_recording
+from tests.inspector.test_browser import showing, step_shown, wait_for_step
+from tests.server.running import running_server
+from tests.server.tiny import tiny_engine
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = needs_browser
+HOSTILE = "<img src=x onerror=document.title='hacked'>\u202eabc"
+STEP = 150
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[str]:
+    with fleet_page(fleet_recording()) as address:
+        yield address
+
+
+def wait_for_rows(page: Page, number: int) -> None:
+    page.wait_for_selector(f".fleet-rows li:nth-child({number})")
+    assert page.locator(".fleet-rows li").count() == number
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_replicas_are_rows_with_the_figures_of_the_moment(
+    browser: Browser, fleet: str, theme: str
+) -> None:
+    api = fleet.replace("/inspect/", "/v1/inspect")
+    strips = httpx.get(f"{api}/fleet/occupancy?columns=480").json()
+    facts = httpx.get(f"{api}/fleet").json()
+    end = httpx.get(f"{api}/steps?from={STEP}&to={STEP}").json()["steps"]
+    moment = end["time"][0] + end["duration"][0]
+    column = int((moment - strips["begin"]) / (strips["end"] - strips["begin"]) * 480)
+    with opened(browser, f"{fleet}#/fleet?at={STEP}", color_scheme=theme) as page:
+        wait_for_rows(page, REPLICAS)
+        wait_for_step(page, STEP)
+        loads = []
+        for number, replica in enumerate(strips["replicas"]):
+            shown = page.locator(".fleet-rows li b").nth(number).inner_text()
+            assert int(shown) == int(replica["running"][column] + 0.5)
+            loads.append(replica["running"][column] + replica["waiting"][column])
+        busiest = loads.index(max(loads))
+        page.wait_for_selector(f".lead >> text=the busiest, replica {busiest}, has")
+        page.wait_for_selector(f".value >> text={facts['imbalance']:.2f}")
+        assert violations(page) == []
+
+
+def test_routes_have_their_reason_and_lead_to_their_request(browser: Browser, fleet: str) -> None:
+    with opened(browser, f"{fleet}#/fleet?at={STEP}") as page:
+        page.wait_for_selector(".fleet-routes >> text=of the prompt's tokens before")
+        page.select_option("#fleet-replica", "2")
+        page.wait_for_function(
+            "() => [...document.querySelectorAll('.fleet-routes tbody td:nth-child(3)')]"
+            ".every(cell => cell.innerText === '2')"
+        )
+        name = page.locator(".fleet-routes a").first.inner_text()
+        page.locator(".fleet-routes a").first.click()
+        page.wait_for_selector("ol.stations li")
+        assert f"request={name}" in page.url
+        assert "/replicas/2/inspect/" in page.url
+
+
+def test_a_row_leads_to_its_timeline_and_back(browser: Browser, fleet: str) -> None:
+    with opened(browser, f"{fleet}#/fleet?at={STEP}") as page:
+        wait_for_rows(page, REPLICAS)
+        page.wait_for_selector(".fleet-rows a")
+        box = page.locator(".fleet-rows canvas").nth(1).bounding_box()
+        assert box is not None
+        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        page.wait_for_selector("text=Who stuttered?")
+        assert "/replicas/1/inspect/" in page.url
+        page.wait_for_selector("header >> text=replica 1")
+        page.keyboard.press("g")
+        page.keyboard.press("f")
+        wait_for_rows(page, REPLICAS)
+        page.wait_for_selector(".fleet-rows li:nth-child(2) >> text=shown")
+        assert step_shown(page) > 0
+
+
+def test_keys_reach_every_replica(browser: Browser, fleet: str) -> None:
+    with opened(browser, f"{fleet}#/live?at={STEP}") as page:
+        page.wait_for_selector("text=Running")
+        page.keyboard.press("g")
+        page.keyboard.press("f")
+        wait_for_rows(page, REPLICAS)
+        page.locator(".fleet-rows a").last.focus()
+        page.keyboard.press("Enter")
+        page.wait_for_selector("text=Who stuttered?")
+        assert f"/replicas/{REPLICAS - 1}/inspect/" in page.url
+
+
+def test_a_narrow_page_does_not_scroll_sideways(browser: Browser, fleet: str) -> None:
+    with opened(browser, f"{fleet}#/fleet?at={STEP}", width=390, height=844) as page:
+        wait_for_rows(page, REPLICAS)
+        page.wait_for_selector(".fleet-routes a")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert violations(page) == []
+
+
+def test_playing_moves_the_figures(browser: Browser, fleet: str) -> None:
+    with opened(browser, f"{fleet}#/fleet") as page:
+        wait_for_rows(page, REPLICAS)
+        before = page.locator(".lead").inner_text()
+        page.select_option("#speed", "10")
+        deadline = time.monotonic() + 20
+        while page.locator(".lead").inner_text() == before:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_hostile_names_are_text(browser: Browser, tmp_path: Path) -> None:
+    for file in fleet_recording().parent.iterdir():
+        shutil.copy(file, tmp_path / file.name)
+    path = tmp_path / fleet_recording().name
+    head, *lines = path.read_text().splitlines()
+    changed = [json.dumps(json.loads(head) | {"router": HOSTILE})]
+    for line in lines:
+        route = json.loads(line)
+        changed.append(json.dumps(route | {"request_id": route["request_id"] + HOSTILE}))
+    path.write_text("\n".join(changed) + "\n")
+    with (
+        fleet_page(path) as address,
+        opened(browser, f"{address}#/fleet?at={STEP}") as page,
+    ):
+        wait_for_rows(page, REPLICAS)
+        page.wait_for_selector(".fleet-routes >> text=<img")
+        assert page.title() == "twostroke inspector"
+        assert page.locator("main img").count() == 0
+        assert "\u202e" not in page.locator("main").inner_text()
+
+
+def test_one_engine_is_one_row_and_says_so(browser: Browser) -> None:
+    with showing("recording") as address, opened(browser, f"{address}#/fleet?at=90") as page:
+        page.wait_for_selector(".lead >> text=One replica: this run had no router")
+        wait_for_rows(page, 1)
+        assert violations(page) == []
+    with tiny_engine() as engine, running_server(engine) as url:
+        body = {"prompt": "the dog", "max_tokens": 9, "ignore_eos": True}
+        assert httpx.post(f"{url}/v1/completions", json=body).status_code == 200
+        with opened(browser, f"{url}/inspect/#/fleet") as page:
+            page.wait_for_selector(".lead >> text=One replica: this server answers")
+            wait_for_rows(page, 1)
+            assert violations(page) == []
+            page.locator(".fleet-rows button").first.click()
+            page.wait_for_selector("text=Who stuttered?")
