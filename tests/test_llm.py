@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import torch
 
-from twostroke import LLM, SamplingParams
-from twostroke.core.errors import EngineDeadError, EngineError, InvalidRequestError
+from twostroke import LLM, EngineConfig, SamplingParams, StructuredOutputsParams
+from twostroke.core.errors import ConfigError, EngineDeadError, EngineError, InvalidRequestError
 from twostroke.core.request import FinishReason
 from twostroke.llm import Prompt
+from twostroke.runtime.torch_executor import TorchExecutor
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
@@ -39,7 +41,7 @@ def test_each_prompt_may_have_its_own_parameters_and_samples(llm: LLM) -> None:
     several = SamplingParams(
         n=3, seed=5, max_tokens=4, logprobs=2, prompt_logprobs=1, ignore_eos=True
     )
-    one, many = llm.generate(["Hello", "Prefill is"], [GREEDY, several], progress=True)
+    one, many = llm.generate(["Hello", "Prefill is"], [GREEDY, several], use_tqdm=True)
     assert [len(sample.token_ids) for sample in many.outputs] == [4, 4, 4]
     assert len({tuple(sample.token_ids) for sample in many.outputs}) > 1
     assert all(
@@ -56,6 +58,22 @@ def test_chat_takes_one_conversation_or_several(llm: LLM) -> None:
     assert [result.text for result in two] == [one[0].text] * 2
     with pytest.raises(InvalidRequestError):
         llm.chat([])
+
+
+def test_answers_have_the_form_that_is_asked_for(llm: LLM) -> None:
+    """Written as for vLLM; a dict of the fields will do."""
+    form = StructuredOutputsParams(choice=["prefill", "decode"])
+    wanted = SamplingParams(temperature=1, max_tokens=40, structured_outputs=form)
+    fields: Any = {"choice": ["x"]}
+    same = SamplingParams(max_tokens=40, structured_outputs=fields)
+    one, two, free = llm.generate(["Hello"] * 3, [wanted, same, GREEDY])
+    assert one.text in ("prefill", "decode") and two.text == "x" and len(free.text) > 1
+    with pytest.raises(InvalidRequestError, match="'not' is not supported"):
+        llm.generate(
+            "Hello", SamplingParams(structured_outputs=StructuredOutputsParams(json={"not": {}}))
+        )
+    with pytest.raises(InvalidRequestError, match="structured_outputs must be"):
+        SamplingParams(structured_outputs=cast(Any, {"schema": {}}))
 
 
 def test_stream_gives_the_same_text_in_pieces_and_leaves_nothing_behind(llm: LLM) -> None:
@@ -91,7 +109,7 @@ MISTAKES: list[tuple[Any, Any]] = [
 def test_mistakes_are_named(llm: LLM, prompts: Any, params: Any) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         llm.generate(prompts, params)
-    assert caught.value.param in ("prompts", "params")
+    assert caught.value.param in ("prompts", "sampling_params")
     assert not llm.engine.has_work()
 
 
@@ -106,3 +124,61 @@ def test_a_closed_llm_says_so() -> None:
     llm.close()
     with pytest.raises(EngineDeadError, match="closed"):
         llm.generate("Hello", GREEDY)
+
+
+def test_a_script_that_was_written_for_vllm() -> None:
+    """Only its import is changed."""
+    with LLM(
+        model="pilot",
+        dtype="float",
+        device="cpu",
+        max_model_len=128,
+        tensor_parallel_size=1,
+        enforce_eager=True,
+        trust_remote_code=False,
+        kv_cache_memory="8MiB",
+    ) as llm:
+        tokens = llm.tokenizer.encode("Prefill is")
+        prompts: list[Prompt] = [
+            {"prompt": "Prefill is"},
+            {"prompt_token_ids": tokens},
+            {"prompt": "Prefill is", "prompt_token_ids": tokens},
+        ]
+        outputs = llm.generate(prompts, sampling_params=GREEDY, use_tqdm=False)
+        assert [output.prompt for output in outputs] == ["Prefill is", None, None]
+        assert len({output.outputs[0].text for output in outputs}) == 1
+        (one,) = llm.generate({"prompt_token_ids": tokens}, GREEDY)
+        assert one.prompt_token_ids == tokens
+        assert one.outputs[0].finish_reason == "length"
+        messages = [{"role": "user", "content": "hi"}]
+        assert llm.chat(messages, sampling_params=GREEDY, use_tqdm=False)[0].text
+        assert "".join(o.text for o in llm.stream({"prompt": "Prefill is"}, GREEDY)) == (
+            outputs[0].outputs[0].text
+        )
+        for prompt in ({}, {"prompt_embeds": 1}, {"prompt": None}, {"prompt_token_ids": ["a"]}):
+            with pytest.raises(InvalidRequestError):
+                llm.generate([prompt], GREEDY)
+    with pytest.raises(ConfigError, match="no code of a checkpoint"):
+        LLM("pilot", trust_remote_code=True)
+    with pytest.raises(ConfigError, match="--tensor-parallel-size must be 1"):
+        LLM("pilot", tensor_parallel_size=2)
+
+
+@pytest.mark.parametrize(("device", "defaults"), [("cpu", (64, 2048)), ("cuda", (256, 8192))])
+def test_the_defaults_of_a_live_engine_are_its_devices(
+    device: str, defaults: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs: list[EngineConfig] = []
+
+    def load(config: EngineConfig, *_: object, **__: object) -> None:
+        configs.append(config)
+        raise EngineError("enough")
+
+    monkeypatch.setattr(TorchExecutor, "load", load)
+    monkeypatch.setattr("twostroke.runtime.device.resolve_device", lambda _: torch.device(device))
+    for given in ({}, {"max_num_seqs": 64}):
+        with pytest.raises(EngineError, match="enough"):
+            LLM("pilot", **given)
+    first, second = [config.scheduler for config in configs]
+    assert (first.max_num_seqs, first.max_num_batched_tokens) == defaults
+    assert (second.max_num_seqs, second.max_num_batched_tokens) == (64, defaults[1])

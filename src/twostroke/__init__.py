@@ -5,7 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from twostroke.core.pooling import PoolingParams
 from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.structured_outputs import StructuredOutputsParams
 
 if TYPE_CHECKING:
     from twostroke.core.config import EngineConfig
@@ -17,7 +19,9 @@ __all__ = [
     "LLM",
     "EngineConfig",
     "GenerationRequest",
+    "PoolingParams",
     "SamplingParams",
+    "StructuredOutputsParams",
     "load_engine",
     "start_async_engine",
 ]

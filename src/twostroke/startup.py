@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from twostroke.core.config import EngineConfig
+from twostroke.constraints.compiler import GrammarCompiler
+from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
+from twostroke.core.errors import ModelLoadError, is_panic, panic_text
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.model_spec.json_files import read_object
 from twostroke.model_spec.model_files import resolve_model
+from twostroke.model_spec.reader import read_model
+from twostroke.model_spec.vectors.encoder_spec import is_encoder
+from twostroke.observability.observer import Observer
 from twostroke.observability.process import age_of_process
 from twostroke.observability.profile import NO_PROFILE, Profiler
+from twostroke.observability.tracing.stations import CallStations
 from twostroke.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from twostroke.runtime.speed_probe import SpeedProbe
+
+# Of a decoder that ranks documents: most tokens of a pair, and how many such pairs its cache holds.
+RANKED_TOKENS, RANKED_AT_ONCE = 8192, 2
+CallsTaker = Callable[[], Sequence[CallStations]]
 
 
 def load_engine(
@@ -25,29 +38,55 @@ def load_engine(
     *,
     served_model_name: str | None = None,
     profiler: Profiler = NO_PROFILE,
+    observers: Sequence[Observer] = (),
+    take_calls: CallsTaker | None = None,
 ) -> LLMEngine:
     """Load model and tokenizer side by side.
 
     Args:
         served_model_name: The model's name in metrics; by default as in ``config``.
         profiler: Measures the parts of each step.
+        observers, take_calls: See ``LLMEngine``.
 
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: With a hint that says what to change.
     """
+    try:
+        return _load(config, served_model_name, profiler, observers, take_calls)
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise ModelLoadError(
+            f"a library failed while it read the checkpoint: {panic_text(error)}",
+            hint="the checkpoint is broken; download it again",
+        ) from error
+
+
+def _load(
+    config: EngineConfig,
+    served_model_name: str | None,
+    profiler: Profiler,
+    observers: Sequence[Observer],
+    take_calls: CallsTaker | None,
+) -> LLMEngine:
     _let_idle_threads_sleep()
     seconds = {"process": age_of_process()}
+    config.observability.targets()  # what is wrong with the file is said before the model loads
     folder = resolve_model(config.model.model, config.model.revision)
     with ThreadPoolExecutor(max_workers=1) as pool:
         tokenizer = pool.submit(_load_tokenizer, folder, seconds)
         began = time.perf_counter()
-        from twostroke.runtime.torch_executor import TorchExecutor
+        from twostroke.runtime.choose_executor import load_executor
+        from twostroke.runtime.device import resolve_device
 
         seconds["import"] = time.perf_counter() - began
         loaded_tokenizer = (
             tokenizer.result()
         )  # before the weights: what is wrong with it should be said in seconds
-        executor = TorchExecutor.load(config, folder, profiler=profiler)
+        device = resolve_device(config.model.device)
+        config = replace(config, scheduler=config.scheduler.for_device(gpu=device.type == "cuda"))
+        grammars = GrammarCompiler(loaded_tokenizer)
+        executor = load_executor(config, folder, profiler=profiler, grammars=grammars)
         seconds["ready"] = age_of_process()
         executor.info.load_seconds.update(seconds)
         return LLMEngine(
@@ -55,7 +94,10 @@ def load_engine(
             loaded_tokenizer,
             config,
             served_model_name=served_model_name,
+            observers=observers,
             profiler=profiler,
+            grammars=grammars,
+            take_calls=take_calls,
         )
 
 
@@ -69,6 +111,15 @@ def make_speed_probe(device: str) -> SpeedProbe:
     from twostroke.runtime.speed_probe import SpeedProbe
 
     return SpeedProbe(resolve_device(device))
+
+
+def name_of_gpu(device: str) -> str:
+    """What a device calls itself; empty for a processor."""
+    if device.startswith("cpu"):
+        return ""
+    from twostroke.runtime.device import name_of_gpu
+
+    return name_of_gpu(device)
 
 
 def _load_tokenizer(folder: Path, seconds: dict[str, float]) -> Tokenizer:
@@ -95,7 +146,43 @@ def start_async_engine(
     max_queued_requests: int | None = None,
     served_model_name: str | None = None,
     stall_seconds: float = STALL_SECONDS,
+    observers: Sequence[Observer] = (),
+    take_calls: CallsTaker | None = None,
 ) -> AsyncEngine:
     """``load_engine`` on the calling thread, then the loop on a thread of its own."""
-    engine = load_engine(config, served_model_name=served_model_name)
+    engine = load_engine(
+        config,
+        served_model_name=served_model_name,
+        observers=observers,
+        take_calls=take_calls,
+    )
     return AsyncEngine(engine, stall_seconds=stall_seconds, max_queued_requests=max_queued_requests)
+
+
+def start_ranker(
+    config: EngineConfig, *, model: str, stall_seconds: float = STALL_SECONDS
+) -> AsyncEngine:
+    """The model that ranks documents of chats, beside that of ``config`` and on its device.
+
+    Its requests are prompts of ``RANKED_TOKENS`` at most, so that its KV cache is small.
+
+    Args:
+        model: A folder or a Hugging Face Hub id.
+
+    Raises:
+        ConfigError, ModelLoadError, InsufficientMemoryError: As ``load_engine``.
+    """
+    folder = resolve_model(model)
+    options = ModelOptions(model=model, device=config.model.device, runner="pooling")
+    cache = config.cache
+    if not is_encoder(read_object(folder / "config.json")):
+        spec = read_model(folder)
+        length = min(spec.context_length, RANKED_TOKENS)
+        options = replace(options, max_model_len=length)
+        num_tokens = RANKED_AT_ONCE * (length + cache.block_size)
+        num_bytes = num_tokens * int(spec.kv_bytes_per_token(spec.dtype or "float32"))
+        cache = CacheConfig(block_size=cache.block_size, kv_cache_memory=num_bytes)
+    # Keys share it as they share the served model.
+    scheduler = SchedulerConfig(policy="fair" if config.scheduler.policy == "fair" else "fcfs")
+    own = EngineConfig(model=options, cache=cache, scheduler=scheduler)
+    return start_async_engine(own, stall_seconds=stall_seconds)

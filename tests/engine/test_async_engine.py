@@ -268,6 +268,19 @@ async def test_a_bug_in_the_engine_reaches_every_client(
     assert "bug" in (engine.unhealthy_reason() or "")
 
 
+async def test_a_state_that_cannot_be_copied_ends_no_request(
+    engine: AsyncEngine, llm_engine: LLMEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**_: Any) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(llm_engine, "snapshot", fail)
+    stream = engine.submit(call("runs", max_tokens=50))
+    with pytest.raises(KeyError):
+        await asyncio.wait_for(engine.snapshot(), 5)
+    assert (await _all(stream))[-1].finish_reason == FinishReason.LENGTH
+
+
 def test_streams_of_a_closed_event_loop_leave() -> None:
     """After a second ``asyncio.run`` their ids are free, and a drain does not wait for them."""
     engine = AsyncEngine(LLMEngine(SlowExecutor()))

@@ -297,8 +297,8 @@ def test_metrics_and_events_tell_what_happened() -> None:
         f"vllm:num_requests_running{label} 0.0",
         f"vllm:request_params_n_sum{label} 2.0",
         f"vllm:request_max_num_generation_tokens_sum{label} 6.0",
-        'vllm:cache_config_info{block_size="4",enable_prefix_caching="True",engine="0",'
-        'model_name="pilot",num_gpu_blocks=',
+        'vllm:cache_config_info{block_size="4",cache_dtype="auto",enable_prefix_caching="True",'
+        'engine="0",',
     ):
         assert line in metrics, line
     events = engine.recorder.events()

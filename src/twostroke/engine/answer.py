@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from twostroke.core.distribution import Distribution
 from twostroke.core.errors import TwostrokeError
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.output import RequestOutput
@@ -19,8 +20,10 @@ class CollectedAnswer:
         logprobs: One entry per token where asked for, else empty.
         prompt_logprobs: For the prompt's tokens but the first, where asked for; the request's first
             sample has them. Else ``None``.
+        distribution: Of its first token, where asked for.
         finish_reason: ``None`` until the sample has ended.
         num_cached_tokens: Prompt tokens that the prefix cache had.
+        vector: Of a request that wanted one, packed.
         error: Why the request failed, if it did; the rest is what there was before.
     """
 
@@ -29,9 +32,11 @@ class CollectedAnswer:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[PositionLogprobs] = field(default_factory=list)
     prompt_logprobs: list[PositionLogprobs] | None = None
+    distribution: Distribution | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     num_cached_tokens: int = 0
+    vector: bytes | None = None
     error: TwostrokeError | None = None
 
     def add(self, output: RequestOutput) -> None:
@@ -41,10 +46,12 @@ class CollectedAnswer:
         self.logprobs += output.logprobs or ()
         if output.prompt_logprobs is not None:
             self.prompt_logprobs = (self.prompt_logprobs or []) + output.prompt_logprobs
+        self.distribution = self.distribution or output.distribution
         self.num_cached_tokens = output.num_cached_tokens
         if output.finish_reason is not None:
             self.finish_reason, self.stop_reason = output.finish_reason, output.stop_reason
             self.error = output_error(output)
+            self.vector = output.vector
 
     @property
     def cumulative_logprob(self) -> float:

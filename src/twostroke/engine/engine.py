@@ -17,6 +17,7 @@ from twostroke.core.output import RequestOutput, make_output
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.executor import Executor
+from twostroke.observability.events import RefusedRequest
 from twostroke.observability.observer import ObservedRun, ObservedStep, Observer
 from twostroke.observability.profile import NO_PROFILE, REST, Profiler
 from twostroke.scheduling.scheduler import Scheduler
@@ -60,6 +61,7 @@ class Engine:
         self._consecutive_failures = 0
         self._live: dict[str, Request] = {}  # until the observers have seen its end
         self._ended_between_steps: list[Request] = []
+        self._refused: list[RefusedRequest] = []
         self._prefix_queries = self._prefix_hits = 0  # up to the last step
 
     def add(self, requests: Sequence[Request]) -> None:
@@ -100,6 +102,10 @@ class Engine:
             observer.on_end(requests, outputs)
         return outputs
 
+    def note_refusal(self, refused: RefusedRequest) -> None:
+        """Tell of a call that was never queued with the next step."""
+        self._refused.append(refused)
+
     def die(self, error: EngineDeadError) -> list[RequestOutput]:
         """Fail for good: end every request with ``error`` and refuse all further ones with it."""
         self.dead = error
@@ -126,6 +132,8 @@ class Engine:
             with self._profiler.measure(REST):
                 result = self.executor.execute(plan)
             self._consecutive_failures = 0
+        except MemoryError:  # the executor's own shortage is an InsufficientMemoryError
+            raise
         except Exception as cause:
             logger.exception("step %d failed with %d requests", plan.step, len(plan.scheduled))
             failure = f"the forward pass failed: {type(cause).__name__}: {cause}"
@@ -150,13 +158,15 @@ class Engine:
             outputs,
             self.clock,
             partial(read_stats, self.scheduler),
-            token_budget=self.scheduler.config.max_num_batched_tokens,
+            token_budget=plan.token_budget,
             prefix_queries=kv.prefix_queries - self._prefix_queries,
             prefix_hits=kv.prefix_hits - self._prefix_hits,
             ended_before=self._ended_between_steps,
+            refused=self._refused,
+            tells_tables=not kv.groups.has_windows,
         )
         self._prefix_queries, self._prefix_hits = kv.prefix_queries, kv.prefix_hits
-        self._ended_between_steps = []
+        self._ended_between_steps, self._refused = [], []
         with self._profiler.measure(REST):
             for observer in self.observers:
                 observer.on_step(step)
@@ -166,6 +176,7 @@ class Engine:
     def observe_run(self, run: ObservedRun) -> None:
         """Show a run of equal decode steps, which a driver took at once, to the observers."""
         run.ended_before, self._ended_between_steps = self._ended_between_steps, []
+        run.refused, self._refused = self._refused, []
         for observer in self.observers:
             observer.on_run(run)
         for request in run.ended:

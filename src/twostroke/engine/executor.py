@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from twostroke.core.kv_groups import ONE_GROUP, KVGroups
+from twostroke.core.pooling import PoolingAbility
 from twostroke.core.step import StepPlan, StepResult
+from twostroke.kv_cache.connector import TierInfo
+
+NO_VECTORS = PoolingAbility(reason=("this model gives no embeddings", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +24,18 @@ class ExecutorInfo:
         max_model_len: Most tokens of one request (prompt and output).
         num_blocks: KV blocks that the executor holds.
         block_size: Tokens per block.
-        kv_bytes_per_token: Bytes of keys and values of one token, over all layers.
+        kv_bytes_per_token: Bytes of keys and values of one token, over all layers, with scales.
+        kv_groups: Which layers share a block.
+        kv_block_bytes: Bytes of a block; 0: those of its tokens, in all layers.
+        kv_cache_dtype: Format of keys and values; empty where nothing is cached.
         weight_bytes: Bytes of the weights.
         eos_token_ids: Tokens by which the model ends an answer.
         sampling_defaults: Fields of ``SamplingParams`` that the model's makers recommend; they hold
             where a client of the API says nothing.
+        generates: Whether it draws tokens at all; encoders do not.
+        pooling: What vectors it gives.
         device: Where it runs, as people write it ("cpu", "cuda:0", "simulated").
+        tiers: Where KV blocks can be saved to and loaded from, the fastest first.
         load_seconds: Start-up time by phase ("import", "weights", "kv_cache", ...).
     """
 
@@ -33,11 +45,49 @@ class ExecutorInfo:
     num_blocks: int
     block_size: int
     kv_bytes_per_token: int = 0
+    kv_groups: KVGroups = ONE_GROUP
+    kv_block_bytes: int = 0
+    kv_cache_dtype: str = ""
     weight_bytes: int = 0
     eos_token_ids: frozenset[int] = frozenset()
     sampling_defaults: dict[str, float] = field(default_factory=dict)
+    generates: bool = True
+    pooling: PoolingAbility = NO_VECTORS
     device: str = "cpu"
+    tiers: Sequence[TierInfo] = ()
     load_seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one KV block."""
+        return self.kv_block_bytes or self.block_size * self.kv_bytes_per_token
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens that all blocks hold together, while no request is longer than a window."""
+        return self.num_blocks // self.kv_groups.count * self.block_size
+
+    @property
+    def full_requests(self) -> int:
+        """How many requests of ``max_model_len`` tokens the KV cache holds at once."""
+        groups = self.kv_groups
+        return groups.num_requests(self.num_blocks, self.max_model_len, self.block_size)
+
+    @property
+    def capacity_text(self) -> str:
+        """What the KV cache holds, for people: tokens, or more than that where windows end."""
+        tokens = max(self.cache_tokens, self.full_requests * self.max_model_len)
+        windows = sorted({window for window in self.kv_groups.windows if window is not None})
+        if not windows:
+            return f"{tokens:,} tokens"
+        listed = " and ".join(f"{window:,}" for window in windows)
+        return f"{tokens:,} tokens of long requests (windows of {listed})"
+
+    @property
+    def longest_request(self) -> int:
+        """Most tokens of one request, prompt and output: of the model, and of its KV cache."""
+        cached = self.kv_groups.longest_request(self.num_blocks, self.block_size)
+        return self.max_model_len if cached is None else min(self.max_model_len, cached)
 
 
 class Executor(Protocol):

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
+from twostroke.constraints.compiler import GrammarCompiler
+from twostroke.core.errors import InvalidRequestError, RequestTooLargeError, context_overflow
+from twostroke.core.pooling import Pooling, resolve_pooling
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import AddRequest, GenerationRequest
 from twostroke.kv_cache.manager import check_fits
 from twostroke.sampling.random import derive_seed
+from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.text.tokenizer import Tokenizer
 
 TokenSequences = tuple[tuple[int, ...], ...]
@@ -37,9 +40,20 @@ class Intake:
         tokenizer: Needed for ``detokenize`` and ``bad_words``.
         seed: Seeds those requests that bring no seed, in order of arrival; ``None`` seeds them from
             the system.
+        grammars: Checks what form answers are to have; without it, none can be asked for.
+        ttft_targets: Those of requests that bring none of their own; by default there are none.
     """
 
-    def __init__(self, info: ExecutorInfo, tokenizer: Tokenizer | None, seed: int | None) -> None:
+    def __init__(
+        self,
+        info: ExecutorInfo,
+        tokenizer: Tokenizer | None,
+        seed: int | None,
+        grammars: GrammarCompiler | None = None,
+        ttft_targets: TTFTTargets | None = None,
+    ) -> None:
+        self._ttft_targets = ttft_targets or TTFTTargets((), "")
+        self._grammars = grammars
         self._info = info
         self._tokenizer = tokenizer
         self._seed = seed
@@ -65,16 +79,9 @@ class Intake:
         """
         params = call.params
         self._check_types(call)
+        pooling = self._resolve_pooling(call)
         max_total_tokens = self._max_total_tokens(call)
-        if not call.prompt_token_ids:
-            raise InvalidRequestError(
-                "the prompt is empty", param="prompt", hint="send at least one token"
-            )
-        vocab = self._info.vocab_size
-        if not 0 <= min(call.prompt_token_ids) <= max(call.prompt_token_ids) < vocab:
-            raise InvalidRequestError(
-                f"the prompt holds token ids outside [0, {vocab})", param="prompt"
-            )
+        self._check_tokens(call)
         if self._tokenizer is None and (params.detokenize or params.bad_words):
             raise InvalidRequestError(
                 "this engine has no tokenizer; set detokenize=False", param="detokenize"
@@ -86,7 +93,9 @@ class Intake:
         checked = self._check(params)
         # Drawn even if the request is then refused: what others draw does not depend on the cache.
         seed = self._next_seed() if params.seed is None else params.seed % 2**64
-        check_fits(max_total_tokens, self._info.num_blocks, self._info.block_size)
+        check_fits(
+            max_total_tokens, self._info.num_blocks, self._info.block_size, self._info.kv_groups
+        )
         return AddRequest(
             request_id=call.request_id,
             prompt_token_ids=list(call.prompt_token_ids),  # the caller may change its own
@@ -102,7 +111,56 @@ class Intake:
             tenant=call.tenant,
             labels=dict(call.labels),
             adapter_id=call.adapter_id,
+            prediction_token_ids=list(call.prediction_token_ids),
+            pooling=pooling,
+            ttft_target=self._ttft_targets.of(call.tenant, call.ttft_target),
+            waited=max(0.0, call.waited),
         )
+
+    def _check_tokens(self, call: GenerationRequest) -> None:
+        if not call.prompt_token_ids:
+            raise InvalidRequestError(
+                "the prompt is empty", param="prompt", hint="send at least one token"
+            )
+        if call.params.answer_tokens_in_prompt >= len(call.prompt_token_ids):
+            raise InvalidRequestError(
+                "all tokens of the prompt are the answer's",
+                param="answer_tokens_in_prompt",
+                hint="send at least one token before the answer",
+            )
+        vocab = self._info.vocab_size
+        lowest, highest = min(call.prompt_token_ids), max(call.prompt_token_ids)
+        if not 0 <= lowest <= highest < vocab:
+            token = lowest if lowest < 0 else highest
+            raise InvalidRequestError(
+                f"the prompt holds token {token}, but the vocabulary has {vocab} tokens",
+                param="prompt",
+            )
+        prediction = call.prediction_token_ids
+        if prediction and not 0 <= min(prediction) <= max(prediction) < vocab:
+            raise InvalidRequestError(
+                f"the prediction holds token ids outside [0, {vocab})", param="prediction"
+            )
+
+    def _resolve_pooling(self, call: GenerationRequest) -> Pooling | None:
+        """What is to be made of the prompt, or ``None`` if tokens are."""
+        if call.pooling is not None:
+            if call.params.n != 1:
+                raise InvalidRequestError("a prompt has one vector: n must be 1", param="n")
+            num_tokens = len(call.prompt_token_ids)
+            ids, vocab = call.pooling.score_token_ids, self._info.vocab_size
+            if ids is not None and not all(type(i) is int and 0 <= i < vocab for i in ids):
+                raise InvalidRequestError(
+                    f"score_token_ids are {ids}, but the vocabulary has {vocab} tokens",
+                    param="score_token_ids",
+                )
+            return resolve_pooling(call.pooling, self._info.pooling, num_tokens)
+        if not self._info.generates:
+            raise InvalidRequestError(
+                "this model gives vectors and scores, it does not generate text",
+                hint="ask /v1/embeddings, /v1/score or /v1/rerank",
+            )
+        return None
 
     @staticmethod
     def _check_types(call: GenerationRequest) -> None:
@@ -116,6 +174,12 @@ class Intake:
             raise InvalidRequestError(
                 f"priority must be an integer, got {call.priority!r}", param="priority"
             )
+        target = call.ttft_target
+        if target is not None and not (type(target) in (int, float) and 0 < target < 1e6):
+            raise InvalidRequestError(
+                f"ttft_target must be above 0 and below 1000000 seconds, got {target!r}",
+                param="deadline_ms",
+            )
         if not isinstance(call.cache_salt, str):
             raise InvalidRequestError(
                 f"cache_salt must be a string, got {call.cache_salt!r}", param="cache_salt"
@@ -124,17 +188,26 @@ class Intake:
             raise InvalidRequestError(
                 f"tenant must be a string, got {call.tenant!r}", param="tenant"
             )
-        if not all(type(token) is int for token in call.prompt_token_ids):
+        if set(map(type, call.prompt_token_ids)) - {int}:
             raise InvalidRequestError("the prompt's token ids must be integers", param="prompt")
+        if not all(type(token) is int for token in call.prediction_token_ids):
+            message = "the prediction's token ids must be integers"
+            raise InvalidRequestError(message, param="prediction")
 
     def _max_total_tokens(self, call: GenerationRequest) -> int:
         num_prompt, context = len(call.prompt_token_ids), self._info.max_model_len
-        max_tokens = call.params.max_tokens
+        if call.pooling is not None and num_prompt <= context:
+            return num_prompt
+        max_tokens = call.params.max_tokens if call.pooling is None else None
         if num_prompt >= context or (max_tokens is not None and num_prompt + max_tokens > context):
-            for_answer = "" if max_tokens is None else f" and {max_tokens} for the answer"
+            however = f"the prompt has {num_prompt} tokens"
+            if max_tokens is not None:
+                however = (
+                    f"you requested {num_prompt + max_tokens} tokens ({num_prompt} in the prompt,"
+                    f" {max_tokens} in the completion)"
+                )
             raise RequestTooLargeError(
-                f"the model's context holds {context} tokens, but the request has {num_prompt} in"
-                f" the prompt{for_answer}",
+                context_overflow(context, however),
                 needed=num_prompt + (max_tokens or 1),
                 available=context,
                 param="prompt" if num_prompt >= context else "max_tokens",
@@ -142,20 +215,40 @@ class Intake:
             )
         if max_tokens is not None:
             return num_prompt + max_tokens
-        cached = self._info.num_blocks * self._info.block_size
-        return min(context, max(cached, num_prompt + 1))
+        return min(context, max(self._info.longest_request, num_prompt + 1))
 
     def _check(self, params: SamplingParams) -> _CheckedParams:
         last = self._checked
         if last is not None and last.params is params:
             return last
         params.check_vocabulary(self._info.vocab_size)
+        self._check_form(params)
         other_params = params
         if params.prompt_logprobs is not None:
             other_params = replace(params, prompt_logprobs=None)
         bad_words = self._encode_bad_words(params.bad_words)
         self._checked = checked = _CheckedParams(params, other_params, bad_words)
         return checked
+
+    def _check_form(self, params: SamplingParams) -> None:
+        """Compile what form the answer is to have; a server has done so on another thread."""
+        wanted = params.structured_outputs
+        if not params.is_constrained:
+            return
+        if self._grammars is None:
+            param = "structured_outputs" if wanted is not None else "thinking_token_budget"
+            raise InvalidRequestError(
+                f"this engine has no tokenizer, which {param} needs", param=param
+            )
+        if wanted is None:
+            return
+        if not self._grammars.end_token_ids(self._eos_token_ids, params.stop_token_ids):
+            raise InvalidRequestError(
+                "this model has no end token, which structured outputs need",
+                param="structured_outputs",
+                hint="give a special token as stop_token_ids",
+            )
+        self._grammars.compile(wanted)
 
     def _encode_bad_words(self, words: Sequence[str]) -> TokenSequences:
         """Each word as all token sequences that spell it: as written, and after a space."""

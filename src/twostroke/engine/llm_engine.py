@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import (
     EngineDeadError,
@@ -15,19 +16,28 @@ from twostroke.core.errors import (
 )
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
+from twostroke.engine.cache_admin import CacheAdmin
 from twostroke.engine.engine import Engine
 from twostroke.engine.executor import Executor, ExecutorInfo
+from twostroke.engine.inspection import EndedRequests, take_snapshot
 from twostroke.engine.intake import Intake
 from twostroke.engine.messages import AddRequest, GenerationRequest, make_requests
 from twostroke.engine.text_writer import TextWriter
-from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.engine.waiting_samples import WaitingSamples
+from twostroke.kv_cache.windowed_manager import make_manager
 from twostroke.observability.events import SchedulerStats
 from twostroke.observability.metrics import EngineMetrics
 from twostroke.observability.observer import Observer
 from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.observability.recorder import Recorder
-from twostroke.scheduling.policies.choose import choose_policy
-from twostroke.scheduling.scheduler import Scheduler
+from twostroke.observability.snapshot import EngineSnapshot
+from twostroke.observability.targets.observer import TargetObserver
+from twostroke.observability.tracing.stations import CallStations
+from twostroke.scheduling.admission.load_meter import LoadMeter
+from twostroke.scheduling.admission.predicted import PredictedAdmission
+from twostroke.scheduling.admission.ttft_targets import TTFTTargets
+from twostroke.scheduling.assemble import MadeScheduler
+from twostroke.scheduling.assemble import make_scheduler as assemble_scheduler
 from twostroke.scheduling.stats import read_stats
 from twostroke.text.tokenizer import Tokenizer
 
@@ -42,6 +52,8 @@ class LLMEngine:
         served_model_name: The model's name in metrics; by default as in the configuration.
         observers: More of them, behind text, metrics and recorder.
         profiler: Divides the time of a step into components; see ``Engine``.
+        grammars: Shared with an executor in this process; made of the tokenizer by default.
+        take_calls: Gives a recording the calls over HTTP; see ``Recorder``.
     """
 
     def __init__(
@@ -54,24 +66,55 @@ class LLMEngine:
         served_model_name: str | None = None,
         observers: Sequence[Observer] = (),
         profiler: Profiler = NO_PROFILE,
+        grammars: GrammarCompiler | None = None,
+        take_calls: Callable[[], Sequence[CallStations]] | None = None,
     ) -> None:
         self.config = config = config or EngineConfig()
         self.tokenizer = tokenizer
         self.clock = clock
         self.executor = executor
-        self.scheduler = make_scheduler(executor.info, config)
-        self.intake = Intake(executor.info, tokenizer, config.model.seed)
-        self.recorder = Recorder(config.observability.step_events, config.observability.record)
-        self.metrics = EngineMetrics(
-            served_model_name or config.model.model, partial(read_stats, self.scheduler)
-        )
+        made = make_scheduler(executor.info, config)
+        self.scheduler = made.scheduler
+        name = served_model_name or config.model.model
+        targets = config.observability.targets()
+        ttft_targets = TTFTTargets(targets, name)
+        if grammars is None and tokenizer is not None:
+            grammars = GrammarCompiler(tokenizer)
+        self.grammars = grammars
+        self.intake = Intake(executor.info, tokenizer, config.model.seed, grammars, ttft_targets)
+        watched = config.observability
+        self.recorder = Recorder(watched.step_events, watched.record, take_calls)
+        self.metrics = EngineMetrics(name, partial(read_stats, self.scheduler))
         self.metrics.observe_startup(executor.info.load_seconds)
         self.metrics.describe_cache(
             executor.info.num_blocks,
             executor.info.block_size,
-            prefix_caching=config.cache.enable_prefix_caching,
+            config.cache,
+            executor.info.kv_groups,
         )
-        watching: list[Observer] = [self.metrics, self.recorder, *observers]
+        publishes = config.tiers.kv_events
+        self.cache = CacheAdmin(self.scheduler, executor.info, clock, publishes=publishes)
+        self.waiting_samples = WaitingSamples()
+        self.ended_requests = EndedRequests(executor.info.block_size, executor.info.kv_groups.count)
+        watching: list[Observer] = [
+            self.waiting_samples,
+            self.metrics,
+            self.recorder,
+            self.ended_requests,
+            *observers,
+        ]
+        if self.cache.events is not None:
+            watching.append(self.cache.events)
+        self.targets: TargetObserver | None = None
+        if targets:
+            self.targets = TargetObserver(targets, name, clock, lambda: self.metrics.stats)
+            self.metrics.show_targets(self.targets)
+            watching.append(self.targets)
+        self.admission: PredictedAdmission | None = None
+        if config.scheduler.admission == "predicted":
+            meter = LoadMeter(self.scheduler, made.times)
+            self.admission = PredictedAdmission(config.scheduler, ttft_targets, meter)
+            watching.append(meter)
         if tokenizer:
             watching.insert(0, TextWriter(tokenizer, self._stop, profiler))
         self.loop = Engine(self.scheduler, executor, watching, clock=clock, profiler=profiler)
@@ -100,6 +143,19 @@ class LLMEngine:
         self.loop.check_alive()
         return self.intake.prepare(call, self.clock())
 
+    def num_cached(self, call: GenerationRequest) -> int:
+        """Tokens of a call's prompt that the prefix cache holds just now; safe on any thread."""
+        request = Request(
+            request_id=call.request_id,
+            token_ids=list(call.prompt_token_ids),
+            params=call.params,
+            num_prompt_tokens=len(call.prompt_token_ids),
+            max_total_tokens=len(call.prompt_token_ids),
+            cache_salt=call.cache_salt,
+            adapter_id=call.adapter_id,
+        )
+        return self.scheduler.kv.find_prefix(request).num_tokens
+
     def add(self, message: AddRequest) -> None:
         """Queue all samples of a validated call, or none of them and raise."""
         if message.request_id in self._samples:
@@ -110,7 +166,14 @@ class LLMEngine:
         self.loop.add(requests)
         self._samples[message.request_id] = requests
 
+    def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
+        """What runs and waits, between two steps; see ``take_snapshot``."""
+        return take_snapshot(
+            self.scheduler, self.ended_requests, self.clock, with_blocks=with_blocks
+        )
+
     def step(self) -> list[RequestOutput]:
+        self.cache.expire_pins()
         return self._forget_ended(self.loop.step())
 
     def has_work(self) -> bool:
@@ -153,12 +216,14 @@ class LLMEngine:
         return outputs
 
 
-def make_scheduler(info: ExecutorInfo, config: EngineConfig) -> Scheduler:
+def make_scheduler(info: ExecutorInfo, config: EngineConfig) -> MadeScheduler:
     """Scheduler and KV manager for an executor, as configured."""
-    kv = KVCacheManager(
+    kv = make_manager(
         info.num_blocks,
         info.block_size,
+        info.kv_groups,
         model_id=info.model_id,
         enable_prefix_caching=config.cache.enable_prefix_caching,
     )
-    return Scheduler(config.scheduler, kv, choose_policy(config.scheduler))
+    speculation, tiers = config.speculation.resolve(), config.tiers
+    return assemble_scheduler(config.scheduler, kv, speculation, tiers.preemption, info.tiers)

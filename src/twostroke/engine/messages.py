@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from twostroke.core.errors import ErrorMessage
+from twostroke.core.pooling import NOTHING_DRAWN, Pooling, PoolingParams
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.cache_orders import CacheOrder
+from twostroke.observability.events import RefusedRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +33,14 @@ class GenerationRequest:
             else does.
         follows: One more prompt of a call whose first has been taken: a full queue refuses calls,
             not parts of them.
+        num_following_samples: Samples of the further prompts of its call, all of which the queue
+            must take with it.
         adapter_id: Which adapter's weights it runs with; empty for the model's own.
+        prediction_token_ids: What the answer is expected to be: drafts come from it, where the
+            engine speculates. A wrong one changes no answer.
+        pooling: The vector that is wanted instead of tokens; see ``pooling_request``.
+        ttft_target: Seconds within which its first token is due; by default its key's target.
+        waited: Seconds since the client's call arrived, which latencies and targets count.
     """
 
     request_id: str
@@ -41,7 +51,24 @@ class GenerationRequest:
     tenant: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     follows: bool = False
+    num_following_samples: int = 0
     adapter_id: str = ""
+    prediction_token_ids: list[int] = field(default_factory=list)
+    pooling: PoolingParams | None = None
+    ttft_target: float | None = None
+    waited: float = 0.0
+
+
+def pooling_request(
+    request_id: str, prompt_token_ids: list[int], pooling: PoolingParams
+) -> GenerationRequest:
+    """A call that wants a vector of its prompt, and no tokens."""
+    return GenerationRequest(
+        request_id=request_id,
+        prompt_token_ids=prompt_token_ids,
+        params=NOTHING_DRAWN,
+        pooling=pooling,
+    )
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag=True):
@@ -52,7 +79,9 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
             prompt's log-probabilities.
         seeds: One for each sample.
         max_total_tokens: Prompt and output may not exceed this together.
-        arrival_time: Seconds on the engine's clock.
+        arrival_time: When it is sent, in seconds on the engine's clock.
+        waited: Seconds since the client's call arrived.
+        ttft_target: Seconds after that call by which the first token is due, if there is a target.
     """
 
     request_id: str
@@ -69,6 +98,10 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
     tenant: str = ""
     labels: dict[str, str] = {}
     adapter_id: str = ""
+    prediction_token_ids: list[int] = []
+    pooling: Pooling | None = None
+    ttft_target: float | None = None
+    waited: float = 0.0
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag=True):
@@ -84,11 +117,33 @@ class ForgetRequest(msgspec.Struct, frozen=True, tag=True):
     request_id: str
 
 
+class NoteRefusal(msgspec.Struct, frozen=True, tag=True):
+    """A call was refused before it was queued; the next step event tells of it."""
+
+    refused: RefusedRequest
+
+
+class ManageCache(msgspec.Struct, frozen=True, tag=True):
+    """Carry out an order on the prefix cache; the answer bears the number."""
+
+    number: int
+    order: CacheOrder
+
+
+class TakeSnapshot(msgspec.Struct, frozen=True, tag=True):
+    """Say what runs and waits. The answer carries the same ``number``."""
+
+    number: int
+    with_blocks: bool = False
+
+
 class Close(msgspec.Struct, frozen=True, tag=True):
     """End what runs, and the engine."""
 
 
-EngineMessage = AddRequest | AbortRequest | ForgetRequest | Close
+EngineMessage = (
+    AddRequest | AbortRequest | ForgetRequest | NoteRefusal | ManageCache | TakeSnapshot | Close
+)
 
 
 def make_requests(message: AddRequest) -> list[Request]:
@@ -113,7 +168,11 @@ def make_requests(message: AddRequest) -> list[Request]:
             tenant=message.tenant,
             labels=message.labels,
             adapter_id=message.adapter_id,
+            prediction_token_ids=message.prediction_token_ids,
+            pooling=message.pooling,
             leader=requests[0] if requests else None,
+            ttft_target=message.ttft_target,
+            waited=message.waited,
         )
         requests.append(request)
     return requests

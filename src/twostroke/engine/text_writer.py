@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
+from twostroke.core.sampling_params import SamplingParams
 from twostroke.observability.observer import ObservedRun, ObservedStep
 from twostroke.observability.profile import DETOKENISE, NO_PROFILE, Profiler
 from twostroke.text.detokenizer import IncrementalDetokenizer
-from twostroke.text.stop_strings import StopChecker
+from twostroke.text.stop_strings import StopChecker, StopStrings
 from twostroke.text.tokenizer import Tokenizer
 
 
@@ -39,6 +41,9 @@ class TextWriter:
         self._tokenizer = tokenizer
         self._stop_request = stop_request
         self._samples: dict[tuple[str, int], _SampleText] = {}
+        # Shared by all samples of all prompts of a call, for as long as one of them runs.
+        self._stops: WeakValueDictionary[tuple[tuple[str, ...], bool], StopStrings]
+        self._stops = WeakValueDictionary()
 
     def on_add(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -49,7 +54,7 @@ class TextWriter:
                     IncrementalDetokenizer(
                         self._tokenizer, params.skip_special_tokens, context_ids=request.token_ids
                     ),
-                    StopChecker(params.stop, params.include_stop_str_in_output),
+                    StopChecker(self._stop_strings(params)),
                 )
 
     def on_step(self, step: ObservedStep) -> None:
@@ -72,18 +77,25 @@ class TextWriter:
                 if sample is not None:
                     self._write(sample, output)
 
+    def _stop_strings(self, params: SamplingParams) -> StopStrings:
+        key = tuple(params.stop), params.include_stop_str_in_output
+        stops = self._stops.get(key)
+        if stops is None:
+            stops = self._stops[key] = StopStrings(*key)
+        return stops
+
     def _write(self, sample: _SampleText, output: RequestOutput) -> None:
         """Token by token: a step may give several, and the first that completes a stop string ends
         the request."""
         ended = output.finish_reason is not None
         failed = output.finish_reason in (FinishReason.ABORT, FinishReason.ERROR)
         pieces = self._visible_tokens(sample, output)
-        num_output = sample.request.num_output_tokens - len(output.token_ids)
+        num_before = sample.request.num_answer_tokens - len(output.token_ids)
         for count, piece in enumerate(pieces, 1):
             text = sample.detokenizer.push(piece)
             if ended and count == len(pieces):
                 text += sample.detokenizer.finish()
-            may_stop = num_output + count >= sample.request.params.min_tokens and not failed
+            may_stop = num_before + count >= sample.request.params.min_tokens and not failed
             visible, stop = sample.stops.push(text, may_stop)
             output.text += visible
             if stop is not None:
@@ -98,6 +110,7 @@ class TextWriter:
         output.finish_reason, output.stop_reason = FinishReason.STOP, stop
         num_dropped = max(0, len(output.token_ids) - count)
         output.token_ids = output.token_ids[:count]
+        output.num_accepted_drafts = min(output.num_accepted_drafts, count)
         if output.logprobs is not None:
             output.logprobs = output.logprobs[:count]
         self._forget(output)

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple, Protocol
 
+from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.output import RequestOutput
+from twostroke.core.speculation_config import Speculation
+from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.events import SchedulerStats, StepEvent
+from twostroke.observability.kv_events import KVEventBatch
+from twostroke.observability.snapshot import EngineSnapshot
+from twostroke.observability.targets.watch import TargetsInForce
 from twostroke.text.tokenizer import Tokenizer
 
 
@@ -66,14 +72,24 @@ class EngineClient(Protocol):
     def scheduler_config(self) -> SchedulerConfig: ...
 
     @property
+    def speculation(self) -> Speculation | None:
+        """How tokens are guessed ahead, if they are."""
+        ...
+
+    @property
     def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def grammars(self) -> GrammarCompiler:
+        """What compiles the forms of answers. A request's is compiled before it is submitted;
+        in this process the engine finds it there, another process compiles it once more."""
 
     def submit(self, request: GenerationRequest) -> OutputStream:
         """Queue a request; call on the event loop's thread.
 
         Raises:
             InvalidRequestError: A field is out of range, or the request can never fit.
-            QueueFullError: Too many requests wait.
+            QueueFullError: Too many requests wait, and the tenant has more than its share of them.
             ShuttingDownError: The engine is draining.
             EngineDeadError: The engine has failed for good.
         """
@@ -83,11 +99,38 @@ class EngineClient(Protocol):
     def events(self, since: int = -1) -> list[StepEvent]:
         """Recorded step events with ``step > since``."""
 
+    def kv_events(self, since: int = -1) -> list[KVEventBatch]:
+        """What the KV cache has stored and removed, in the batches behind number ``since``.
+
+        Raises:
+            InvalidRequestError: That is not published (``--kv-events``).
+        """
+
+    async def manage_cache(self, order: CacheOrder) -> CacheReport:
+        """Look at the prefix cache, pin in it or empty it; call on the event loop's thread.
+
+        Raises:
+            InvalidRequestError: It cannot be done.
+            EngineDeadError: The engine has failed for good, or does not answer.
+        """
+        ...
+
+    async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
+        """What runs and waits between two steps, and with blocks what the KV cache holds.
+
+        Raises:
+            EngineDeadError: The engine does not answer.
+        """
+        ...
+
     def unhealthy_reason(self) -> str | None:
         """``None`` while the engine makes progress; else one sentence that says what is wrong."""
 
     def render_metrics(self) -> tuple[bytes, str]:
         """Prometheus exposition text and its content type."""
+
+    def targets(self) -> TargetsInForce:
+        """What is watched, and how it stands."""
 
     async def drain(self, timeout: float) -> None:
         """Take no new work, and end what runs.

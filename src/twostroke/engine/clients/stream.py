@@ -106,7 +106,7 @@ class AsyncStream:
             return
         try:
             self._on_output(output)
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit, MemoryError):
             raise
         except BaseException:  # a panic of the tokenizer's Rust is no Exception
             logger.exception("request %s: its listener failed", self._call.request_id)

@@ -7,21 +7,27 @@ import contextlib
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.errors import (
     EngineDeadError,
     ErrorMessage,
     InvalidRequestError,
-    QueueFullError,
     ShuttingDownError,
     TwostrokeError,
 )
 from twostroke.core.output import RequestOutput, make_output
 from twostroke.core.request import FinishReason
+from twostroke.core.speculation_config import Speculation
+from twostroke.engine.cache_admin import SurveyedCache
+from twostroke.engine.cache_orders import CacheOrder, CacheReport, ShowCache
+from twostroke.engine.clients.answers import Answers
+from twostroke.engine.clients.queue_limit import QueueLimit, TargetLimit
 from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.llm_engine import LLMEngine
@@ -32,14 +38,22 @@ from twostroke.engine.messages import (
     EngineMessage,
     ForgetRequest,
     GenerationRequest,
+    ManageCache,
+    NoteRefusal,
+    TakeSnapshot,
     make_requests,
 )
-from twostroke.observability.events import SchedulerStats, StepEvent
+from twostroke.kv_cache.prefix_book import OpenSurvey
+from twostroke.observability.events import RefusedRequest, SchedulerStats, StepEvent
+from twostroke.observability.kv_events import KVEventBatch
+from twostroke.observability.snapshot import EngineSnapshot
+from twostroke.observability.targets.watch import TargetsInForce
 from twostroke.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
 STALL_SECONDS = 60.0
+SNAPSHOT_SECONDS = 10.0  # a step that takes longer leaves a reader without an answer
 T = TypeVar("T")
 
 
@@ -52,9 +66,8 @@ class AsyncEngine:
     Args:
         engine: Not to be used by anyone else from here on.
         stall_seconds: A step that takes longer than this makes the engine unhealthy until it ends.
-        max_queued_requests: While that many requests wait, further ones are refused; ``None`` takes
-            them all. What comes during a step waits until the next, however much room there is, so
-            a burst can exceed a small limit.
+        max_queued_requests: How many samples may wait for their first step; see ``QueueLimit``.
+            What comes during a step waits until the next, however much room there is.
     """
 
     def __init__(
@@ -65,12 +78,16 @@ class AsyncEngine:
         max_queued_requests: int | None = None,
     ) -> None:
         self._engine = engine
-        self._max_queued = max_queued_requests
-        # Samples put into the inbox, and taken out of it: each is written by one thread only.
-        self._num_submitted = self._num_taken = 0
+        self._queue_limit = QueueLimit(max_queued_requests, engine.waiting_samples)
+        self._target_limit = TargetLimit(
+            engine.admission, engine.clock, engine.num_cached, self._note_refusal
+        )
         self._stall_seconds = stall_seconds
         self._inbox: queue.SimpleQueue[EngineMessage] = queue.SimpleQueue()
         self._streams: dict[str, AsyncStream] = {}
+        self._answers: Answers[CacheReport | SurveyedCache] = Answers()
+        self._surveys: deque[tuple[int, OpenSurvey]] = deque()  # the engine's thread's own
+        self._snapshots: Answers[EngineSnapshot] = Answers(SNAPSHOT_SECONDS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = self._closed = False
         self._busy_since: float | None = None
@@ -86,10 +103,20 @@ class AsyncEngine:
         return self._engine.config.scheduler
 
     @property
+    def speculation(self) -> Speculation | None:
+        return self._engine.config.speculation.resolve()
+
+    @property
     def tokenizer(self) -> Tokenizer:
         if self._engine.tokenizer is None:
             raise InvalidRequestError("this engine has no tokenizer")
         return self._engine.tokenizer
+
+    @property
+    def grammars(self) -> GrammarCompiler:
+        if self._engine.grammars is None:
+            raise InvalidRequestError("this engine has no tokenizer")
+        return self._engine.grammars
 
     def submit(self, request: GenerationRequest) -> AsyncStream:
         self._use_loop(asyncio.get_running_loop())
@@ -100,10 +127,13 @@ class AsyncEngine:
             raise InvalidRequestError(
                 f"request id {request.request_id!r} is in use", param="request_id"
             )
+        if not request.follows:  # before the work: a refusal must cost little
+            num_samples = request.params.n + request.num_following_samples
+            self._queue_limit.check(request.tenant, num_samples)
+            self._target_limit.check(request)
         message = self._engine.prepare(request)
-        if not request.follows:
-            self._check_queue()
-        self._num_submitted += len(message.seeds)
+        self._queue_limit.add(request.tenant, request.params.n)
+        self._target_limit.add(request)
         abort = AbortRequest(request.request_id)
         stream = AsyncStream(request, partial(self._inbox.put, abort))
         self._streams[request.request_id] = stream
@@ -115,6 +145,25 @@ class AsyncEngine:
 
     def events(self, since: int = -1) -> list[StepEvent]:
         return self._engine.recorder.events(since)
+
+    def kv_events(self, since: int = -1) -> list[KVEventBatch]:
+        events = self._engine.cache.events
+        if events is None:
+            raise InvalidRequestError(
+                "this server publishes no KV events", hint="start it with --kv-events"
+            )
+        return events.since(since)
+
+    async def manage_cache(self, order: CacheOrder) -> CacheReport:
+        self._use_loop(asyncio.get_running_loop())
+        self._engine.loop.check_alive()
+        answer = await self._answers.ask(lambda n: self._inbox.put(ManageCache(n, order)))
+        # A large tree takes long to make, and the event loop has others to serve.
+        return answer if isinstance(answer, CacheReport) else await asyncio.to_thread(answer.report)
+
+    async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
+        self._use_loop(asyncio.get_running_loop())
+        return await self._snapshots.ask(lambda n: self._inbox.put(TakeSnapshot(n, with_blocks)))
 
     def unhealthy_reason(self) -> str | None:
         if self._engine.dead:
@@ -128,6 +177,10 @@ class AsyncEngine:
 
     def render_metrics(self) -> tuple[bytes, str]:
         return self._engine.metrics.render()
+
+    def targets(self) -> TargetsInForce:
+        observer = self._engine.targets
+        return TargetsInForce([], []) if observer is None else observer.in_force()
 
     async def drain(self, timeout: float) -> None:
         self._draining = True
@@ -160,15 +213,6 @@ class AsyncEngine:
                 stream.abandon()
                 self._inbox.put(ForgetRequest(request_id))
 
-    def _check_queue(self) -> None:
-        """Refuse a call behind too many waiting requests. One taken may exceed the limit."""
-        waiting = self._num_submitted - self._num_taken + self._engine.last_stats.num_waiting
-        if self._max_queued is not None and waiting >= self._max_queued:
-            message = f"{waiting} requests wait already, and at most {self._max_queued} may"
-            raise QueueFullError(
-                message, hint="try again later; the server's limit is --max-queued-requests"
-            )
-
     def _deliver(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:
             # The id stays taken until the engine's last output: a step in flight still uses it.
@@ -180,18 +224,30 @@ class AsyncEngine:
         for stream in failed.values():
             stream.fail(error)
 
+        self._answers.fail_all(error.to_exception())
+        self._snapshots.fail_all(error.to_exception())
+
+    def _note_refusal(self, refused: RefusedRequest) -> None:
+        self._inbox.put(NoteRefusal(refused))
+
     def _drop_stream(self, request_id: str) -> None:
         self._streams.pop(request_id, None)
 
     # ---- the engine's side -----------------------------------------------------------------------
 
     def _run(self) -> None:
-        """The thread: whatever goes wrong in it, no stream is left waiting."""
+        """The thread: whatever goes wrong in it, no stream is left waiting.
+
+        A ``MemoryError`` ends it for ``threading.excepthook``: a server then ends its process.
+        """
         error = EngineDeadError("the engine has been closed")
         try:
             while self._turn():
                 pass
             self._send(self._engine.close())
+        except MemoryError:
+            self._engine.loop.dead = error = EngineDeadError("the engine ran out of memory")
+            raise
         except BaseException as cause:  # a panic of the tokenizer's Rust is no Exception
             logger.exception("the engine's thread failed")
             error = EngineDeadError(f"the engine failed: {type(cause).__name__}: {cause}")
@@ -208,6 +264,8 @@ class AsyncEngine:
                 self._busy_since = self._engine.clock()
                 outputs += self._engine.step()
                 self._busy_since = None
+        except MemoryError:
+            raise
         except Exception as cause:  # a bug in the engine itself: end all requests rather than hang
             logger.exception("the engine failed")
             error = EngineDeadError(f"the engine failed: {type(cause).__name__}: {cause}")
@@ -225,7 +283,8 @@ class AsyncEngine:
 
         Returns ``False`` after ``Close``.
         """
-        wait = not self._engine.has_work()
+        self._survey()
+        wait = not (self._engine.has_work() or self._surveys)
         while wait or not self._inbox.empty():
             message = self._inbox.get()
             wait = False
@@ -238,6 +297,12 @@ class AsyncEngine:
                     # The stream's last outputs may have been lost with its event loop.
                     self._send(self._engine.abort(message.request_id))
                     self._post(self._drop_stream, message.request_id)
+                case NoteRefusal():
+                    self._engine.loop.note_refusal(message.refused)
+                case ManageCache():
+                    self._manage(message.number, message.order)
+                case TakeSnapshot():
+                    self._post(self._snapshots.put, (message.number, self._snapshot(message)))
                 case Close():
                     return False
         return True
@@ -247,13 +312,42 @@ class AsyncEngine:
         try:
             self._engine.add(message)
         except TwostrokeError as error:
+            self._engine.waiting_samples.leave(message.tenant, len(message.seeds))
+            self._target_limit.leave(message.request_id, len(message.seeds))
             requests = make_requests(message)
             reason, sent = FinishReason.ERROR, ErrorMessage.of(error)
             return [make_output(request, [], reason, sent) for request in requests]
-        finally:
-            # After they are queued: for a moment they count twice, but never not at all.
-            self._num_taken += len(message.seeds)
         return []
+
+    def _manage(self, number: int, order: CacheOrder) -> None:
+        """Carry an order out and answer it; what takes long is only begun here."""
+        try:
+            if isinstance(order, ShowCache):
+                self._surveys.append((number, self._engine.cache.begin_survey(order)))
+                return
+            answer: CacheReport | Exception = self._engine.cache.carry_out(order)
+        except TwostrokeError as error:
+            answer = error
+        self._post(self._answers.put, (number, answer))
+
+    def _survey(self) -> None:
+        """Copy a piece more for who asked first; a step comes before the next one."""
+        if not self._surveys:
+            return
+        number, survey = self._surveys[0]
+        if (surveyed := self._engine.cache.advance(survey)) is not None:
+            self._surveys.popleft()
+            self._post(self._answers.put, (number, surveyed))
+
+    def _snapshot(self, message: TakeSnapshot) -> EngineSnapshot | Exception:
+        """Whoever looks does not end the engine, whatever goes wrong."""
+        try:
+            return self._engine.snapshot(with_blocks=message.with_blocks)
+        except MemoryError:
+            raise
+        except Exception as cause:
+            logger.exception("the engine's state cannot be copied")
+            return cause
 
     def _send(self, outputs: list[RequestOutput]) -> None:
         if outputs:

@@ -7,19 +7,22 @@ reference.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.checkpoints import LLAMA3_ROPE, tiny_config, write_checkpoint
+from tests.checkpoints import LLAMA3_ROPE, TINY, tiny_config, write_checkpoint
 from tests.instruction_sets import INSTRUCTION_SETS, selected
+from tests.proposers import GUESSING, Guessing, ScriptedProposer
+from tests.spec_decode.heads import head_tensors, write_heads
 from twostroke.core.config import EngineConfig
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
@@ -28,6 +31,10 @@ from twostroke.engine.messages import GenerationRequest
 from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.sampling.random import derive_seed
+from twostroke.scheduling.speculation import FixedDepth
+from twostroke.spec_decode.base import Proposer
+from twostroke.spec_decode.ngram import NgramProposer
+from twostroke.spec_decode.suffix import SuffixOptions, SuffixProposer
 
 VOCAB = 96
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -44,6 +51,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def checkpoint(family: str) -> Path:
     raw = tiny_config(family, **FAMILIES[family])
     return write_checkpoint(Path(mkdtemp()) / family, raw)
+
+
+@cache
+def heads() -> Path:
+    """Half of them guess the latest token again, which is right now and then."""
+    tensors = head_tensors(TINY["hidden_size"], num_heads=4)
+    zeros = {n: t.zero_() if n[0] in "02" else t for n, t in tensors.items()}
+    return write_heads(Path(mkdtemp()) / "heads", zeros)
 
 
 @dataclass
@@ -77,6 +92,7 @@ def params(draw: st.DrawFn) -> SamplingParams:
         stop_token_ids=tuple(draw(st.sets(st.integers(0, VOCAB - 1), max_size=3))),
         ignore_eos=draw(st.booleans()),
         detokenize=False,
+        speculation=draw(st.sampled_from([None, None, None, 0, 2])),
     )
 
 
@@ -143,6 +159,11 @@ def run(
     policy=st.sampled_from(["fcfs", "priority", "fair"]),
     batching=st.sampled_from(["continuous", "continuous", "static"]),
     instruction_set=st.sampled_from(INSTRUCTION_SETS),
+    guessing=st.sampled_from(
+        [None, "n-gram", "suffix", "draft", "early-exit", "medusa", *GUESSING]
+    ),
+    depth=st.integers(1, 7),
+    needs_slots=st.booleans(),
 )
 def test_every_output_equals_the_reference_without_a_cache(
     family: str,
@@ -155,9 +176,12 @@ def test_every_output_equals_the_reference_without_a_cache(
     policy: str,
     batching: str,
     instruction_set: str,
+    guessing: str | None,
+    depth: int,
+    needs_slots: bool,
 ) -> None:
     """Random mixes of prompts, parameters, budgets, chunks, policies, prefixes, samples, scarce
-    blocks, aborts.
+    blocks, aborts, and of drafts: right, wrong, or both.
     """
     block_size = 8
     config = EngineConfig.from_flat(
@@ -175,34 +199,72 @@ def test_every_output_equals_the_reference_without_a_cache(
             * 2
             * 2
             * FAMILIES[family].get("head_dim", 8)
-            * 4,
+            * 4
+            * (2 if guessing == "draft" else 1),
             "enable_prefix_caching": caching,
             "policy": policy,
             "batching": batching,
+            "speculative_config": speculative_config(family, guessing, depth),
         }
     )
     with selected(instruction_set) as there:
         assume(there)
         executor = TorchExecutor.load(config)
         assert executor.info.num_blocks == num_blocks
-        outputs = run(LLMEngine(executor, config=config), calls)
-    for call in calls:
-        request = call.request
+        answers = {
+            (call.request.request_id, index): naive_answer(executor, call.request, index)
+            for call in calls
+            for index in range(call.request.params.n)
+        }
+        engine = LLMEngine(executor, config=config)
+        if guessing is not None and executor.proposer is None:
+            engine.scheduler.depth = FixedDepth(depth, needs_slots=needs_slots)
+            executor.proposer = make_proposer(guessing, calls, answers)
+        outputs = run(engine, calls)
+    for key, (expected, expected_reason) in answers.items():
+        tokens, reason = outputs.get(key, ([], FinishReason.ABORT))
+        if reason is FinishReason.ABORT:
+            expected, expected_reason = expected[: len(tokens)], FinishReason.ABORT
+        assert (tokens, reason) == (expected, expected_reason), f"{family}, request {key}"
+
+
+def speculative_config(family: str, guessing: str | None, depth: int) -> dict[str, Any] | None:
+    """Where a model drafts: heads, the first of its two layers, or the model as its own draft."""
+    settings: dict[str, Any] = {"num_speculative_tokens": depth, "adaptive": False}
+    if guessing == "draft":
+        return settings | {"method": "draft", "model": str(checkpoint(family))}
+    if guessing == "medusa":
+        return settings | {"method": "medusa", "model": str(heads())}
+    return settings | {"method": "early-exit"} if guessing == "early-exit" else None
+
+
+def make_proposer(
+    guessing: str, calls: list[Call], answers: Mapping[tuple[str, int], tuple[list[int], object]]
+) -> Proposer:
+    if guessing == "n-gram":
+        return NgramProposer(min_match=1)
+    if guessing == "suffix":
+        return SuffixProposer(SuffixOptions(max_factor=4.0))
+    known = {}
+    for request in (call.request for call in calls):
         for index in range(request.params.n):
-            tokens, reason = outputs.get((request.request_id, index), ([], FinishReason.ABORT))
-            expected, expected_reason = generate_naive(
-                executor.model,
-                request.prompt_token_ids,
-                request.params,
-                seed=derive_seed(request.params.seed or 0, index),
-                eos_token_ids=executor.info.eos_token_ids,
-                max_total_tokens=len(request.prompt_token_ids) + (request.params.max_tokens or 0),
-            )
-            if reason is FinishReason.ABORT:
-                expected, expected_reason = expected[: len(tokens)], FinishReason.ABORT
-            assert (tokens, reason) == (expected, expected_reason), (
-                f"{family}, request {request.request_id}#{index}"
-            )
+            name = request.request_id if request.params.n == 1 else f"{request.request_id}#{index}"
+            known[name], _ = answers[request.request_id, index]
+    return ScriptedProposer(known, cast(Guessing, guessing), VOCAB)
+
+
+def naive_answer(
+    executor: TorchExecutor, request: GenerationRequest, index: int
+) -> tuple[list[int], FinishReason]:
+    """What the reference without a cache answers."""
+    return generate_naive(
+        executor.model,
+        request.prompt_token_ids,
+        request.params,
+        seed=derive_seed(request.params.seed or 0, index),
+        eos_token_ids=executor.info.eos_token_ids,
+        max_total_tokens=len(request.prompt_token_ids) + (request.params.max_tokens or 0),
+    )
 
 
 @pytest.mark.parametrize("model", ["pilot"])

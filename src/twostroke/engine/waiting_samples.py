@@ -1,0 +1,51 @@
+"""Which samples wait for their first tokens, and on whose behalf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from twostroke.core.output import RequestOutput
+from twostroke.core.request import Request
+from twostroke.observability.observer import ObservedRun, ObservedStep
+
+
+class WaitingSamples:
+    """An observer that counts the samples that have stopped waiting: they ran, or ended before.
+
+    A preempted sample has run, so it does not wait once more. Another thread may read the counts:
+    they only grow, and the engine's thread alone writes them.
+
+    Attributes:
+        num_left: By tenant, since the engine started.
+    """
+
+    def __init__(self) -> None:
+        self.num_left: dict[str, int] = {}
+        self._waiting: set[str] = set()
+
+    def on_add(self, requests: Sequence[Request]) -> None:
+        self._waiting.update(request.request_id for request in requests)
+
+    def on_step(self, step: ObservedStep) -> None:
+        self._stop_waiting(step.requests)
+
+    def on_run(self, run: ObservedRun) -> None:
+        self._stop_waiting(run.requests)
+
+    def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
+        self._stop_waiting(requests)
+
+    def close(self) -> None:
+        """The counts stay readable."""
+
+    def leave(self, tenant: str, num_samples: int) -> None:
+        """Count samples that were submitted, but could not be added."""
+        self.num_left[tenant] = self.num_left.get(tenant, 0) + num_samples
+
+    def _stop_waiting(self, requests: Iterable[Request]) -> None:
+        if not self._waiting:
+            return
+        for request in requests:
+            if request.request_id in self._waiting:
+                self._waiting.remove(request.request_id)
+                self.leave(request.tenant, 1)
