@@ -17,6 +17,9 @@ import uvicorn
 
 from twostroke.engine.clients.base import EngineClient
 from twostroke.gateway.gateway import Gateway
+from twostroke.inspector.content import ContentBook
+from twostroke.inspector.model.facts import DescribeModel
+from twostroke.observability.tracing.tracer import Tracer
 from twostroke.server.application import create_app
 from twostroke.server.http.lifecycle import uvicorn_config
 from twostroke.server.options import ServerOptions
@@ -27,14 +30,28 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def running_server(
-    client: EngineClient, *, gateway: Gateway | None = None, **options: object
+    client: EngineClient,
+    *,
+    gateway: Gateway | None = None,
+    tracer: Tracer | None = None,
+    ranker: EngineClient | None = None,
+    content: ContentBook | None = None,
+    describe_model: DescribeModel | None = None,
+    **options: object,
 ) -> Iterator[str]:
     """The base URL of a server for ``client``."""
-    fields: dict[str, Any] = {"port": 0, "served_model_name": ("scripted",), **options}
+    # Requests that tests write by hand call the server x.
+    fields: dict[str, Any] = {
+        "port": 0,
+        "served_model_name": ("scripted",),
+        "allowed_hosts": ("x",),
+    }
+    fields |= options
     settings = ServerOptions(**fields)
     listener = listen(settings)
     port = listener.getsockname()[1]
-    config = uvicorn_config(create_app(client, settings, gateway), settings)
+    app = create_app(client, settings, gateway, tracer, ranker, content, describe_model)
+    config = uvicorn_config(app, settings)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
@@ -46,7 +63,7 @@ def running_server(
         thread.join(timeout=10)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Poll a callable until it is true."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from tests.text.tiny_tokenizers import byte_level
+from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.errors import (
     ErrorMessage,
@@ -17,10 +19,15 @@ from twostroke.core.errors import (
 from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
+from twostroke.core.speculation_config import Speculation
+from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.clients.base import ChargedTokens
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.events import SchedulerStats, StepEvent
+from twostroke.observability.kv_events import KVEventBatch
+from twostroke.observability.snapshot import EngineSnapshot
+from twostroke.observability.targets.watch import TargetsInForce
 from twostroke.text.tokenizer import Tokenizer
 
 TEMPLATE = """\
@@ -41,6 +48,7 @@ class Script:
     error_at: int = 0
     endless: bool = False
     refuse: TwostrokeError | None = None
+    max_model_len: int = 100
 
 
 @dataclass
@@ -49,25 +57,36 @@ class ScriptedEngine:
 
     script: Script = field(default_factory=Script)
     scheduler_config: SchedulerConfig = field(default_factory=SchedulerConfig)
+    speculation: Speculation | None = None
     unhealthy: str | None = None
     submitted: list[GenerationRequest] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
     drained_with: float | None = None
     closed: bool = False
+    template: str = TEMPLATE
 
     def __post_init__(self) -> None:
-        self._tokenizer = Tokenizer(byte_level(), chat_templates={"default": TEMPLATE})
+        self._tokenizer = Tokenizer(byte_level(), chat_templates={"default": self.template})
+        self._grammars = GrammarCompiler(self._tokenizer)
 
     @property
     def info(self) -> ExecutorInfo:
         return ExecutorInfo(
-            model_id="scripted", vocab_size=340, max_model_len=100, num_blocks=40, block_size=4
+            model_id="scripted",
+            vocab_size=340,
+            max_model_len=self.script.max_model_len,
+            num_blocks=max(40, self.script.max_model_len // 4),
+            block_size=4,
         )
 
     @property
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer
+
+    @property
+    def grammars(self) -> GrammarCompiler:
+        return self._grammars
 
     def submit(self, request: GenerationRequest) -> ScriptedStream:
         if self.script.refuse is not None:
@@ -78,7 +97,11 @@ class ScriptedEngine:
         needed = len(request.prompt_token_ids) + (request.params.max_tokens or 1)
         if needed > self.info.max_model_len:
             raise RequestTooLargeError(
-                "too long", needed=needed, available=100, param="prompt", hint="shorten it"
+                "too long",
+                needed=needed,
+                available=self.info.max_model_len,
+                param="prompt",
+                hint="shorten it",
             )
         self.submitted.append(request)
         return ScriptedStream(self, request)
@@ -91,11 +114,24 @@ class ScriptedEngine:
     def events(self, since: int = -1) -> list[StepEvent]:
         return []
 
+    def kv_events(self, since: int = -1) -> list[KVEventBatch]:
+        raise InvalidRequestError("it publishes no KV events")
+
+    async def manage_cache(self, order: CacheOrder) -> CacheReport:
+        return CacheReport(block_size=4, tiers=[])
+
+    async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
+        now = time.monotonic()
+        return EngineSnapshot(time=now, unix_time=time.time(), running=[], waiting=[], ended=[])
+
     def unhealthy_reason(self) -> str | None:
         return self.unhealthy
 
     def render_metrics(self) -> tuple[bytes, str]:
         return b"vllm:num_requests_running 0\n", "text/plain; version=0.0.4"
+
+    def targets(self) -> TargetsInForce:
+        return TargetsInForce([], [])
 
     async def drain(self, timeout: float) -> None:
         self.drained_with = timeout

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 
-from tests.server.scripted import Script, ScriptedEngine
+from tests.server.scripted import TEMPLATE, Script, ScriptedEngine
 from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.errors import ModelLoadError
 from twostroke.gateway.options import GatewayOptions
@@ -17,6 +17,7 @@ from twostroke.server.process import run_server
 def main() -> None:
     options = json.loads(sys.argv[1])
     script = Script(**options.pop("script", {}))
+    template = options.pop("template", TEMPLATE)
     gateway = GatewayOptions(**options.pop("gateway", {}))
     load_seconds, fail = options.pop("load_seconds", 0), options.pop("fail", False)
 
@@ -24,7 +25,7 @@ def main() -> None:
         time.sleep(load_seconds)
         if fail:
             raise ModelLoadError("no weights", hint="bring some")
-        return ScriptedEngine(script)
+        return ScriptedEngine(script, template=template)
 
     run_server(
         EngineConfig(model=ModelOptions(model="scripted")), ServerOptions(**options), load, gateway

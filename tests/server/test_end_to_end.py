@@ -157,8 +157,8 @@ def test_a_long_chat_with_documents_is_put_together(api: openai.OpenAI) -> None:
         for role in ("user", "assistant")
     ]
     documents = [
-        "Decode writes one token per pass.",
-        "A fox jumps over a dog. " * 200,
+        "Decode reads the KV cache once per pass.",
+        "A fox jumps over a cache. " * 200,
         "The KV cache holds keys and values.",
     ]
     fields: dict[str, Any] = {

@@ -7,12 +7,14 @@ tests/server/test_schemathesis.py``. Last: 300 for each operation, good and bad 
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -32,10 +34,36 @@ SECONDS = 30  # after which a request hangs, also on a busy machine
 WITH_BODY = [
     "POST /v1/chat/completions",
     "POST /v1/completions",
+    "POST /v1/embeddings",
+    "POST /v1/score",
+    "POST /v1/rerank",
     "POST /tokenize",
     "POST /detokenize",
+    "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
+    "POST /v1/responses",
+    "POST /v1/cache/prefixes",
 ]
-WITHOUT = ["GET /v1/models", "GET /v1/models/{name}", "GET /health", "GET /metrics", "GET /version"]
+STORED = [
+    "GET /v1/responses/{response_id}",
+    "DELETE /v1/responses/{response_id}",
+    "GET /v1/responses/{response_id}/input_items",
+    "POST /v1/responses/{response_id}/cancel",
+]
+WITHOUT = [
+    "GET /tokenizer_info",
+    "GET /v1/models",
+    "GET /v1/models/{name}",
+    "GET /health",
+    "GET /metrics",
+    "GET /load",
+    "GET /v1/targets",
+    "GET /v1/cache",
+    "DELETE /v1/cache",
+    "GET /v1/cache/events",
+    "GET /version",
+    *STORED,
+]
 # A request may fit the schema and not the model (too long), or contradict itself (top_logprobs
 # without logprobs).
 EXCLUDED: list[CheckFunction] = [positive_data_acceptance]
@@ -44,8 +72,22 @@ EXCLUDED: list[CheckFunction] = [positive_data_acceptance]
 TAME: dict[str, Any] = {
     "model": "tiny",
     "prompt": "the dog",
+    "input": "the dog",
+    "dimensions": 8,
+    "text_1": "the dog",
+    "text_2": ["a fox", "the dog"],
+    "query": "the dog",
+    "documents": ["a fox", "the dog"],
     "tokens": [5, 6, 7],
     "messages": [{"role": "user", "content": "x"}],
+    "previous_response_id": None,
+}
+GOOD = {
+    "POST /detokenize": ("tokens",),
+    "POST /v1/cache/prefixes": ("tokens",),
+    "POST /v1/embeddings": ("input", "dimensions"),
+    "POST /v1/score": ("text_1", "text_2"),
+    "POST /v1/rerank": ("query", "documents"),
 }
 CONTEXT = 48
 
@@ -68,9 +110,9 @@ def document(url: str) -> BaseSchema:
 
 
 def test_every_operation_is_tried(document: BaseSchema) -> None:
-    assert [
-        found.ok().label for found in document.get_all_operations() if isinstance(found, Ok)
-    ] == WITH_BODY + WITHOUT
+    operations = document.get_all_operations()
+    labels = [found.ok().label for found in operations if isinstance(found, Ok)]
+    assert sorted(labels) == sorted(WITH_BODY + WITHOUT)
 
 
 @pytest.mark.parametrize("label", WITH_BODY)
@@ -81,15 +123,34 @@ def test_a_good_request_is_answered_as_documented(
     """Random bodies may all be too long or contradict themselves; these do not."""
     operation = document.find_operation_by_label(label)
     assert operation is not None
-    fields = {"/v1/chat/completions": ("messages", "model"), "/v1/completions": ("prompt", "model")}
-    body = {
-        name: TAME[name]
-        for name in fields.get(operation.path, ("tokens" if "detokenize" in label else "prompt",))
+    fields = {
+        "/v1/chat/completions": ("messages", "model"),
+        "/v1/completions": ("prompt", "model"),
+        "/v1/messages": ("messages", "model"),
+        "/v1/messages/count_tokens": ("messages", "model"),
+        "/v1/responses": ("input", "model"),
     }
-    if operation.path in fields:
+    body = {name: TAME[name] for name in fields.get(operation.path, GOOD.get(label, ("prompt",)))}
+    if "responses" in label:
+        body |= {"stream": streamed, "max_output_tokens": 3, "top_logprobs": 2}
+    elif "completions" in label:
         body |= {"stream": streamed, "n": 2, "max_tokens": 3, "return_token_ids": True}
         body["logprobs"] = True if "chat" in label else 2
+    elif label == "POST /v1/messages":
+        body |= {"stream": streamed, "max_tokens": 3, "system": "be brief"}
     case = operation.Case(body=body, media_type="application/json")
+    assert case.call_and_validate(timeout=SECONDS).status_code == 200
+
+
+@pytest.mark.parametrize("label", STORED)
+def test_what_is_stored_is_shown_as_documented(document: BaseSchema, url: str, label: str) -> None:
+    """Random ids are of nothing that is stored; this one is."""
+    operation = document.find_operation_by_label(label)
+    assert operation is not None
+    body = {"input": "x", "max_output_tokens": 3, "background": True, "stream": True}
+    events = httpx.post(f"{url}/v1/responses", json=body).text
+    response_id = json.loads(events.splitlines()[1].removeprefix("data: "))["response"]["id"]
+    case = operation.Case(path_parameters={"response_id": response_id})
     assert case.call_and_validate(timeout=SECONDS).status_code == 200
 
 

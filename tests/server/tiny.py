@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -12,10 +12,21 @@ from typing import Any
 from tests.checkpoints import tiny_config, write_checkpoint
 from tests.server.scripted import TEMPLATE
 from tests.text.tiny_tokenizers import byte_level
-from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
+from twostroke.constraints.compiler import GrammarCompiler
+from twostroke.core.config import (
+    CacheConfig,
+    EngineConfig,
+    ModelOptions,
+    ObservabilityConfig,
+    SchedulerConfig,
+)
+from twostroke.core.kv_tier_config import KVTierConfig
+from twostroke.core.speculation_config import SpeculationConfig
 from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.observability.observer import Observer
 from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.startup import CallsTaker
 from twostroke.text.tokenizer import Tokenizer
 
 VOCAB = 331  # of the byte-level tokenizer; token 0 is its end token
@@ -28,22 +39,68 @@ def checkpoint() -> Path:
     return write_checkpoint(Path(mkdtemp()) / "tiny", raw)
 
 
-def make_engine(max_model_len: int = CONTEXT, **scheduler: Any) -> LLMEngine:
+def make_engine(
+    max_model_len: int = CONTEXT,
+    speculation: SpeculationConfig | None = None,
+    observability: ObservabilityConfig | None = None,
+    observers: Sequence[Observer] = (),
+    kv_cache_memory: int = 2**20,
+    template: str = TEMPLATE,
+    tiers: KVTierConfig | None = None,
+    take_calls: CallsTaker | None = None,
+    **scheduler: Any,
+) -> LLMEngine:
     """In float32, so that an answer does not depend on what shares its steps."""
     config = EngineConfig(
-        model=ModelOptions(model="tiny", dtype="float32", max_model_len=max_model_len),
-        cache=CacheConfig(block_size=4, kv_cache_memory=2**20),
+        model=ModelOptions(
+            model="tiny", dtype="float32", max_model_len=max_model_len, convert="embed"
+        ),
+        cache=CacheConfig(block_size=4, kv_cache_memory=kv_cache_memory),
         scheduler=SchedulerConfig(**{"max_num_seqs": 8, **scheduler}),
+        speculation=speculation or SpeculationConfig(),
+        observability=observability or ObservabilityConfig(),
+        tiers=tiers or KVTierConfig(),
     )
-    tokenizer = Tokenizer(byte_level(), chat_templates={"default": TEMPLATE})
+    tokenizer = Tokenizer(byte_level(), chat_templates={"default": template})
     assert tokenizer.vocab_size <= VOCAB
-    return LLMEngine(TorchExecutor.load(config, checkpoint()), tokenizer, config)
+    grammars = GrammarCompiler(tokenizer)
+    executor = TorchExecutor.load(config, checkpoint(), grammars=grammars)
+    return LLMEngine(
+        executor, tokenizer, config, grammars=grammars, observers=observers, take_calls=take_calls
+    )
 
 
 @contextmanager
-def tiny_engine(max_model_len: int = CONTEXT, **scheduler: Any) -> Iterator[AsyncEngine]:
-    """The engine on its thread; every block must be free again at the end."""
-    engine = make_engine(max_model_len, **scheduler)
+def tiny_engine(
+    max_model_len: int = CONTEXT,
+    speculation: SpeculationConfig | None = None,
+    observability: ObservabilityConfig | None = None,
+    observers: Sequence[Observer] = (),
+    kv_cache_memory: int = 2**20,
+    template: str = TEMPLATE,
+    tiers: KVTierConfig | None = None,
+    take_calls: CallsTaker | None = None,
+    **scheduler: Any,
+) -> Iterator[AsyncEngine]:
+    """See ``make_engine`` and ``running_engine``."""
+    engine = make_engine(
+        max_model_len,
+        speculation,
+        observability,
+        observers,
+        kv_cache_memory,
+        template,
+        tiers,
+        take_calls,
+        **scheduler,
+    )
+    with running_engine(engine) as running:
+        yield running
+
+
+@contextmanager
+def running_engine(engine: LLMEngine) -> Iterator[AsyncEngine]:
+    """An engine on its thread; every block must be free again at the end."""
     running = AsyncEngine(engine)
     try:
         yield running

@@ -8,41 +8,100 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from msgspec import Struct
 from starlette.middleware.cors import CORSMiddleware
 
 from twostroke.engine.clients.base import EngineClient
 from twostroke.gateway.gateway import Gateway, GatewayMiddleware
+from twostroke.inspector.compare.routes import compare_router
+from twostroke.inspector.content import ContentBook
+from twostroke.inspector.live import LiveSource
+from twostroke.inspector.model.facts import DescribeModel, find_once
+from twostroke.inspector.model.routes import model_router
+from twostroke.inspector.overview_routes import overview_router
+from twostroke.inspector.request_routes import request_router
+from twostroke.inspector.routes import inspect_router
+from twostroke.inspector.simulations.routes import simulate_router
+from twostroke.inspector.static_files import page_paths, page_router
+from twostroke.observability.tracing.tracer import Tracer
+from twostroke.server.anthropic.documented import ANTHROPIC_ANSWERS, document_models
+from twostroke.server.anthropic.messages import messages_router
+from twostroke.server.anthropic.models import anthropic_models_router
+from twostroke.server.anthropic.request_ids import AnthropicRequestIds
+from twostroke.server.anthropic_shape import REQUEST_ID
+from twostroke.server.cache.answers import CacheObject, ClearedCache, PinnedPrefix
+from twostroke.server.cache.routes import cache_router
+from twostroke.server.distribution.routes import distribution_router
+from twostroke.server.http.access_log import AccessLog
 from twostroke.server.http.api_document import LIMIT_HEADERS, document_api
+from twostroke.server.http.body_json import max_values
 from twostroke.server.http.body_size import BodySizeLimit
+from twostroke.server.http.docs_page.routes import docs_router
 from twostroke.server.http.errors import error_response, install_error_handlers
-from twostroke.server.http.health import Health, Version, health_router
+from twostroke.server.http.health import Health, Load, TargetList, Version, health_router
+from twostroke.server.http.ignored_header import IGNORED_FIELDS
 from twostroke.server.http.request_id import RequestIds
+from twostroke.server.http.root_path import RootPath
 from twostroke.server.openai.chat import chat_router
 from twostroke.server.openai.chat_answer import ChatChunk, ChatCompletion
-from twostroke.server.openai.completion_answer import Completion
-from twostroke.server.openai.completions import completions_router
+from twostroke.server.openai.embeddings.answer import EmbeddingList
+from twostroke.server.openai.embeddings.routes import embeddings_router
 from twostroke.server.openai.models import ModelCard, ModelList, models_router
-from twostroke.server.openai.tokenization import Detokenized, Tokenized, tokenization_router
+from twostroke.server.openai.ranking.answer import Ranking, ScoreList
+from twostroke.server.openai.ranking.routes import ranking_router
+from twostroke.server.openai.text_completions.answer import Completion
+from twostroke.server.openai.text_completions.routes import completions_router
+from twostroke.server.openai.tokenization import (
+    Detokenized,
+    Tokenized,
+    TokenizerInfo,
+    tokenization_router,
+)
 from twostroke.server.options import ServerOptions
+from twostroke.server.responses.events import EVENTS
+from twostroke.server.responses.objects import DeletedResponse, InputItemList, ResponseObject
+from twostroke.server.responses.routes import responses_router
+from twostroke.server.responses.store import ResponseStore
+from twostroke.server.responses.stored_routes import stored_responses_router
+from twostroke.server.responses.workroom import Workroom
 from twostroke.server.state.server_state import OwnedEngine, ServerState
+from twostroke.server.tracing import TRACE_RESPONSE, TraceRequests
 from twostroke.server.version import package_version
 
-ANSWERS = (
+ANSWERS: tuple[type[Struct], ...] = (
     ChatCompletion,
     ChatChunk,
     Completion,
+    EmbeddingList,
+    ScoreList,
+    Ranking,
     ModelList,
     ModelCard,
     Tokenized,
     Detokenized,
+    ResponseObject,
+    InputItemList,
+    DeletedResponse,
+    *EVENTS,
+    TokenizerInfo,
+    Load,
+    TargetList,
+    CacheObject,
+    PinnedPrefix,
+    ClearedCache,
     Health,
     Version,
+    *ANTHROPIC_ANSWERS,
 )
 # What scripts of web pages may read of an answer's head.
-EXPOSED_HEADERS = ("x-request-id", "retry-after", *LIMIT_HEADERS)
+EXPOSED_HEADERS = (
+    *("x-request-id", REQUEST_ID, TRACE_RESPONSE, IGNORED_FIELDS, "retry-after"),
+    *LIMIT_HEADERS,
+)
 DESCRIPTION = (
-    "OpenAI's API over the twostroke engine. Every accepted field works; any other is refused by"
-    " name."
+    "OpenAI's and Anthropic's APIs over the twostroke engine. A field works, or is refused by name"
+    " if it would change the answer; what changes no guarantee is ignored, and the header"
+    " x-ignored-fields names it."
 )
 
 
@@ -50,6 +109,10 @@ def create_app(
     source: EngineClient | Future[OwnedEngine],
     options: ServerOptions | None = None,
     gateway: Gateway | None = None,
+    tracer: Tracer | None = None,
+    ranker: EngineClient | None = None,
+    content: ContentBook | None = None,
+    describe_model: DescribeModel | None = None,
 ) -> FastAPI:
     """An application that serves one engine.
 
@@ -58,21 +121,46 @@ def create_app(
             answers 503.
         options: Names of the model, limits and time-outs.
         gateway: Keys and limits; by default there are none.
+        tracer: Traces its calls. By default only the inspector reads what is noted; an exporting
+            one's observer must watch the engine.
+        ranker: The engine of the model of ``--context-ranker``, unless that is the served one.
+        content: Keeps prompts and answers for the inspector; it must watch the engine, too.
+        describe_model: Tells the inspector of the loaded model; by default it knows no layers.
     """
     options = options or ServerOptions()
-    return create_app_for(ServerState(source, options), options, gateway)
+    state = ServerState(source, options, ranker)
+    return create_app_for(
+        state,
+        options,
+        gateway,
+        tracer=tracer,
+        content=content,
+        describe_model=describe_model,
+    )
 
 
 def create_app_for(
-    state: ServerState, options: ServerOptions, gateway: Gateway | None = None
+    state: ServerState,
+    options: ServerOptions,
+    gateway: Gateway | None = None,
+    store: ResponseStore | None = None,
+    tracer: Tracer | None = None,
+    content: ContentBook | None = None,
+    describe_model: DescribeModel | None = None,
 ) -> FastAPI:
-    """The same, for a caller that watches and drains ``state`` itself."""
+    """The same, for a caller that watches and drains ``state`` itself.
+
+    Args:
+        store: Of responses; by default the one that ``options`` ask for.
+    """
+    store = store or ResponseStore(options.responses_store, options.responses_store_size)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         loading = asyncio.ensure_future(state.load())
         yield
         loading.cancel()
+        await store.close()
         if gateway is not None:
             await gateway.close()
 
@@ -81,10 +169,36 @@ def create_app_for(
         version=package_version(),
         description=DESCRIPTION,
         lifespan=lifespan,
+        docs_url=None,  # FastAPI's pages load their scripts from other hosts
+        redoc_url=None,
         redirect_slashes=False,  # a path that is not in the document is a 404
     )
     install_error_handlers(app)
-    app.add_middleware(BodySizeLimit, limit=options.max_body_size)
+    if tracer is None and options.inspector:
+        tracer = Tracer()
+    if gateway is not None and options.inspector:
+        gateway.open(page_paths())
+    _add_middleware(app, state, options, gateway, tracer)
+    _add_routes(app, state, options, store)
+    if tracer is not None and options.inspector:
+        _add_inspector(app, state, tracer, content, describe_model)
+    document_api(app, ANSWERS, gateway, amend=document_models)
+    return app
+
+
+def _add_middleware(
+    app: FastAPI,
+    state: ServerState,
+    options: ServerOptions,
+    gateway: Gateway | None,
+    tracer: Tracer | None,
+) -> None:
+    """What each request passes before its route; what is added last comes first."""
+    app.add_middleware(
+        BodySizeLimit,
+        limit=options.max_body_size,
+        max_values=lambda: max_values(state.max_model_len()),
+    )
     if gateway is not None and gateway.needed:
         # Added after it, so it comes before: without a valid key no body is read.
         app.add_middleware(GatewayMiddleware, gateway=gateway, refuse=error_response)
@@ -93,18 +207,64 @@ def create_app_for(
         app.add_middleware(
             CORSMiddleware,
             allow_origins=options.allowed_origins,
-            allow_methods=("GET", "HEAD", "POST"),
+            allow_methods=("DELETE", "GET", "HEAD", "POST"),
             allow_headers=("*",),
             expose_headers=EXPOSED_HEADERS,
         )
     app.add_middleware(RequestIds)
+    app.add_middleware(AnthropicRequestIds)
+    if tracer is not None:
+        app.add_middleware(TraceRequests, tracer=tracer)
+    if options.access_log:
+        app.add_middleware(AccessLog, is_loading=state.is_loading)
+    if options.root_path:
+        app.add_middleware(RootPath, prefix=options.root_path)
+
+
+def _add_routes(
+    app: FastAPI, state: ServerState, options: ServerOptions, store: ResponseStore
+) -> None:
     for router in (
         chat_router,
         completions_router,
+        embeddings_router,
+        ranking_router,
         tokenization_router,
+        messages_router,
+        anthropic_models_router,
         models_router,
         health_router,
+        cache_router,
     ):
         app.include_router(router(state))
-    document_api(app, ANSWERS, gateway)
-    return app
+    workroom = Workroom(store)
+    app.include_router(responses_router(state, workroom))
+    app.include_router(stored_responses_router(workroom))
+    app.include_router(docs_router())
+
+
+def _add_inspector(
+    app: FastAPI,
+    state: ServerState,
+    tracer: Tracer,
+    content: ContentBook | None,
+    describe_model: DescribeModel | None,
+) -> None:
+    def client() -> EngineClient:
+        return state.model().client
+
+    source = LiveSource(
+        client,
+        lambda: state.model().name,
+        lambda: state.status()[0] == "draining",
+        tracer.calls,
+        content,
+    )
+    app.include_router(inspect_router(lambda: source))
+    app.include_router(request_router(lambda: source))
+    app.include_router(overview_router(lambda: source))
+    app.include_router(compare_router(lambda: source))
+    app.include_router(simulate_router())
+    app.include_router(model_router(lambda: source, find_once(describe_model, client), client))
+    app.include_router(distribution_router(state))
+    app.include_router(page_router())

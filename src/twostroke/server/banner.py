@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
+from pathlib import PurePath
 
 from twostroke.core.byte_sizes import format_bytes
+from twostroke.core.config import PolicyName
+from twostroke.core.speculation_config import Speculation
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.process import age_of_process
 from twostroke.server.state.served_model import ServedModel
 from twostroke.server.version import package_version
 
 
-def ready_banner(model: ServedModel, url: str, *, asks_for_keys: bool = False) -> str:
+def ready_banner(
+    model: ServedModel,
+    url: str,
+    *,
+    asks_for_keys: bool = False,
+    traces_endpoint: str | None = None,
+    slow_ttft: float | None = None,
+    has_inspector: bool = False,
+) -> str:
     """Several lines, the last of which is a command that works when pasted.
 
     Args:
         asks_for_keys: The command sends ``$OPENAI_API_KEY``.
+        traces_endpoint, slow_ttft: Where traces go, and which; see ``ServerOptions``.
+        has_inspector: The address of its page is given.
     """
     info = model.client.info
     return "\n".join(
@@ -26,8 +40,17 @@ def ready_banner(model: ServedModel, url: str, *, asks_for_keys: bool = False) -
                 f" {age_of_process():.1f} s"
             ),
             *memory_summary(info),
+            *tier_summary(info),
             *sampling_summary(info),
-            f"  {'API':<10} {url}/v1 (OpenAI), documented at {url}/docs",
+            *ranker_summary(model),
+            *policy_summary(model.client.scheduler_config.policy),
+            *speculation_summary(model.client.speculation),
+            *targets_summary(model.client.targets().watched),
+            *traces_summary(traces_endpoint, slow_ttft),
+            f"  {'API':<10} {url}/v1 (OpenAI), documented at {url}/docs"
+            if not url.startswith("unix:")
+            else f"  {'API':<10} /v1 (OpenAI) and /docs on the socket {url.removeprefix('unix:')}",
+            *([f"  {'inspector':<10} {url}/inspect"] if has_inspector and "://" in url else []),
             "",
             curl_line(model, url, asks_for_keys=asks_for_keys),
             "",
@@ -37,19 +60,30 @@ def ready_banner(model: ServedModel, url: str, *, asks_for_keys: bool = False) -
 
 def memory_summary(info: ExecutorInfo) -> list[str]:
     """Weights, KV blocks, the tokens they hold, and how many requests of maximum length that is."""
-    tokens = info.num_blocks * info.block_size
-    kv_cache = format_bytes(tokens * info.kv_bytes_per_token)
+    kv_cache = format_bytes(info.num_blocks * info.block_bytes)
+    kind = f" in {info.kv_cache_dtype}" if info.kv_cache_dtype else ""
     # Floor: what is left over serves shorter requests only. A cache may hold less than one of
     # maximum length.
-    fits = info.num_blocks // -(-info.max_model_len // info.block_size)
+    fits = info.full_requests
     share = f"{fits} requests" if fits != 1 else "1 request"
     return [
         f"  {'weights':<10} {format_bytes(info.weight_bytes)}",
         (
-            f"  {'KV cache':<10} {kv_cache}: {info.num_blocks:,} blocks of {info.block_size},"
-            f" {tokens:,} tokens, {share} of maximum length ({info.max_model_len:,})"
+            f"  {'KV cache':<10} {kv_cache}{kind}: {info.num_blocks:,} blocks of {info.block_size},"
+            f" {info.capacity_text}, {share} of maximum length ({info.max_model_len:,})"
         ),
     ]
+
+
+def tier_summary(info: ExecutorInfo) -> list[str]:
+    """What KV blocks can spill to, and what is there already."""
+    lines = []
+    for tier in info.tiers:
+        tokens = tier.num_blocks // info.kv_groups.count * info.block_size
+        holds = f", {len(tier.keys):,} blocks from before" if tier.keys else ""
+        size = format_bytes(tier.num_blocks * tier.block_bytes)
+        lines.append(f"  {'KV ' + tier.name:<10} {size}: room for {tokens:,} tokens{holds}")
+    return lines
 
 
 def sampling_summary(info: ExecutorInfo) -> list[str]:
@@ -62,6 +96,49 @@ def sampling_summary(info: ExecutorInfo) -> list[str]:
     ]
 
 
+def ranker_summary(model: ServedModel) -> list[str]:
+    """What ranks the documents of chats, if a model does."""
+    if model.ranker is None:
+        return []
+    return [f"  {'ranking':<10} documents of chats by {model.ranker.model.name}"]
+
+
+def policy_summary(policy: PolicyName) -> list[str]:
+    """Which key goes first, where that is not simply the order of arrival."""
+    if policy != "fair":
+        return []
+    return [f"  {'policy':<10} fair: the key served least goes first (--policy fcfs: in order)"]
+
+
+def speculation_summary(speculation: Speculation | None) -> list[str]:
+    """What guesses tokens ahead, and how many, if anything does."""
+    if speculation is None:
+        return []
+    source, most = str(speculation.method), speculation.num_speculative_tokens
+    if speculation.model is not None:
+        source += f" ({PurePath(speculation.model).name})"
+    if not speculation.adaptive:
+        depth = f"always {most} tokens ahead"
+    else:
+        depth = f"up to {most} tokens ahead, as many as pay (automatic)"
+    return [f"  {'guessing':<10} {source}: {depth}"]
+
+
+def targets_summary(targets: Sequence[str]) -> list[str]:
+    """What is watched, if anything is."""
+    if not targets:
+        return []
+    return [f"  {'targets':<10} {', '.join(targets)}, shown at /v1/targets"]
+
+
+def traces_summary(endpoint: str | None, slow_ttft: float | None) -> list[str]:
+    """Where traces go, if they are made."""
+    if endpoint is None:
+        return []
+    which = "" if slow_ttft is None else f", of failures and TTFT from {slow_ttft:g} s on"
+    return [f"  {'traces':<10} to {endpoint}{which}"]
+
+
 def curl_line(model: ServedModel, url: str, *, asks_for_keys: bool = False) -> str:
     """A streaming request, quoted for a POSIX shell."""
     body: dict[str, object] = {"model": model.name, "stream": True}
@@ -72,6 +149,11 @@ def curl_line(model: ServedModel, url: str, *, asks_for_keys: bool = False) -> s
         path = "completions"
         body.update(prompt="The two strokes of inference are", max_tokens=64)
     data = shlex.quote(json.dumps(body))
+    if url.startswith("unix:"):
+        path = shlex.quote(url.removeprefix("unix:"))
+        return curl_line(model, "http://localhost", asks_for_keys=asks_for_keys).replace(
+            "curl -N", f"curl -N --unix-socket {path}", 1
+        )
     key = ' -H "Authorization: Bearer $OPENAI_API_KEY"' if asks_for_keys else ""
     return (
         f"curl -N {shlex.quote(f'{url}/v1/{path}')}{key} -H 'Content-Type: application/json' -d"

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Literal, get_args
+from urllib.parse import urlsplit
 
 from twostroke.core.flag_values import require
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
+# The value of --context-ranker that stands for the served model.
+SERVED = "served"
+LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+ToolCallParser = Literal[
+    "auto",
+    "none",
+    "hermes",
+    "qwen3_coder",
+    "llama3_json",
+    "pythonic",
+    "mistral",
+    "deepseek_v3",
+    "openai",
+]
+ReasoningParser = Literal["auto", "none", "think_tags", "openai"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,35 +39,112 @@ class ServerOptions:
     """Address to listen on; 0.0.0.0 is every interface."""
     port: int = 8000
     """Port to listen on; 0 takes a free one."""
+    uds: str | None = None
+    """Path of a Unix domain socket to listen on, instead of host and port."""
+    root_path: str = ""
+    """Path below which a proxy shows the server, such as /llm."""
     served_model_name: tuple[str, ...] = ()
-    """Name of the model in the API (repeat the flag for more); by default MODEL as given."""
+    """Names of the model in the API, behind MODEL; by default MODEL as given."""
     allowed_origins: tuple[str, ...] = ()
     """Origin of web pages that may call the server (repeat the flag for more; * is any); by default
     none.
     """
+    allowed_hosts: tuple[str, ...] = ()
+    """Name under which clients may address the server (repeat the flag for more; * is any); by
+    default, where it listens on loopback, localhost and addresses, elsewhere any.
+    """
+    forwarded_allow_ips: tuple[str, ...] = ()
+    """Address or network of a proxy whose X-Forwarded-For names the client in logs (repeat the flag
+    for more; * is any); by default none.
+    """
     shutdown_timeout: float = 30.0
-    """Seconds that running requests may go on after SIGTERM before they are aborted."""
-    max_body_size: int = 32 * 2**20
-    """Largest accepted request body in bytes (accepts 512KiB, 32MiB)."""
+    """Seconds that running requests may go on after SIGTERM or SIGHUP before they are aborted."""
+    max_body_size: int = 4 * 2**20
+    """Largest accepted request body in bytes (accepts 512KiB, 32MiB). Large bodies that are being
+    read may take sixteen times as much together; beyond that a client gets a 503.
+    """
+    client_timeout: float = 30.0
+    """Seconds that a client may take for a request's head, for its body, and to take what is ready
+    of its answer, beside what --min-client-rate gives it.
+    """
+    min_client_rate: int = 8 * 2**10
+    """Bytes per second that a client must send or take: for each so many it has a second more
+    (accepts 8KiB).
+    """
     max_queued_requests: int = 1024
-    """Most requests that wait to be run; while that many do, further ones get a 429."""
+    """Most answers that wait to be begun; beyond, keys with more than their share get a 429."""
+    max_logprobs_memory: int | None = None
+    """Bytes that the log-probabilities of unfinished answers may take (accepts 512MiB, 2GiB);
+    beyond, calls that ask for some get a 429. By default 1 GiB, or what two of the longest answers
+    can have.
+    """
     stall_timeout: float = 60.0
     """Seconds after which a step that has not ended makes /health answer 503."""
+    tool_call_parser: ToolCallParser = "auto"
+    """Form in which the model writes tool calls: auto reads it off the chat template."""
+    reasoning_parser: ReasoningParser = "auto"
+    """Form in which the model writes its thoughts, which become reasoning_content; none leaves them
+    in the text.
+    """
+    context_ranker: str | None = None
+    """Model that ranks the documents of chats where not all fit: a ranking or embedding model, as a
+    folder or Hub id, that is loaded beside MODEL; `served` is MODEL itself. By default BM25 ranks.
+    """
+    context_ranker_timeout: float = 10.0
+    """Seconds that it may take for a chat's documents; then BM25 ranks them."""
+    special_tokens_in_messages: bool = False
+    """Recognise special tokens that chat messages spell out, as transformers does; by default they
+    are plain text, so that no message can end its turn.
+    """
+    responses_store: str | None = None
+    """SQLite file for the responses of /v1/responses; by default they are kept in memory."""
+    responses_store_size: int = 64 * 2**20
+    """Most bytes of stored responses (accepts 64MiB, 1GiB); beyond it the oldest go first."""
+    inspector: bool = True
+    """Serve /inspect, the page that shows what the engine does, and the feed behind it."""
+    inspect_content: bool = False
+    """Keep the latest prompts and answers (32 MiB) and show them in the inspector: a key its own,
+    an admin key all, without keys anybody who reaches the port. By default only counts are shown.
+    """
+    inspect_efficiencies: Path | None = None
+    """A file of twostroke calibrate: the roof and the estimates on the inspector's page Model."""
     log_level: LogLevel = "info"
     """Least severe messages that are logged (to stderr)."""
+    log_format: LogFormat = "text"
+    """`json` writes each message as one line of JSON, the ready message included."""
     access_log: bool = False
-    """Log one line per HTTP request."""
+    """Log one line per HTTP request: status, seconds, id."""
+    otlp_traces_endpoint: str | None = None
+    """Export a trace of each call to this collector, OTLP over HTTP, such as http://localhost:4318
+    (needs the extra `otel`).
+    """
+    otlp_traces_slow_ttft: float | None = None
+    """Export only traces whose first token took at least so many seconds, and those of calls that
+    failed; by default all.
+    """
     enable_log_requests: bool = False
     """Log one line per generation: who asked (user, prompt_cache_key ...), tokens, seconds, and how
     it ended.
     """
 
     def __post_init__(self) -> None:
-        require(bool(self.host), "--host", self.host, "an address")
-        require(0 <= self.port <= 65535, "--port", self.port, "from 0 to 65535")
+        self._check_addresses()
+        self._check_traces()
+        self._check_times()
+        self._check_sizes()
+        formats = get_args(LogFormat)
+        require(self.log_format in formats, "--log-format", self.log_format, "one of text, json")
         require(
             all(self.served_model_name), "--served-model-name", self.served_model_name, "not empty"
         )
+        require(self.context_ranker != "", "--context-ranker", "", "a model")
+        require(self.responses_store != "", "--responses-store", "", "a file")
+
+    def _check_addresses(self) -> None:
+        require(bool(self.host), "--host", self.host, "an address")
+        require(0 <= self.port <= 65535, "--port", self.port, "from 0 to 65535")
+        ok = not self.root_path or (self.root_path[0] == "/" and self.root_path[-1] != "/")
+        require(ok, "--root-path", self.root_path, "a path such as /llm")
         ok = all(origin == "*" or _ORIGIN.fullmatch(origin) for origin in self.allowed_origins)
         require(
             ok,
@@ -56,6 +152,35 @@ class ServerOptions:
             self.allowed_origins,
             "such as https://chat.example.org, without a path, or *",
         )
+        require(
+            all(name == "*" or _HOST_NAME.fullmatch(name) for name in self.allowed_hosts),
+            "--allowed-hosts",
+            self.allowed_hosts,
+            "a name such as llm.example.org, without a port, or *",
+        )
+        require(
+            all(map(_is_proxy, self.forwarded_allow_ips)),
+            "--forwarded-allow-ips",
+            self.forwarded_allow_ips,
+            "an address such as 10.0.0.7, a network such as 10.0.0.0/8, or *",
+        )
+
+    def _check_traces(self) -> None:
+        require(
+            self.otlp_traces_endpoint is None or _is_http_url(self.otlp_traces_endpoint),
+            "--otlp-traces-endpoint",
+            self.otlp_traces_endpoint,
+            "an address such as http://localhost:4318; OTLP over gRPC (port 4317) is not spoken",
+        )
+        ok = self.inspector or not self.inspect_content
+        require(ok, "--inspect-content", self.inspect_content, "given without --no-inspector")
+        slow = self.otlp_traces_slow_ttft
+        ok = slow is None or 0 <= slow < 1e6
+        require(ok, "--otlp-traces-slow-ttft", slow, "0 or more seconds")
+        ok = slow is None or self.otlp_traces_endpoint is not None
+        require(ok, "--otlp-traces-slow-ttft", slow, "together with --otlp-traces-endpoint")
+
+    def _check_times(self) -> None:
         require(
             0 <= self.shutdown_timeout < 1e6,
             "--shutdown-timeout",
@@ -68,10 +193,51 @@ class ServerOptions:
             self.stall_timeout,
             "more than 0 seconds",
         )
+        require(
+            0 < self.client_timeout < 1e6,
+            "--client-timeout",
+            self.client_timeout,
+            "more than 0 seconds",
+        )
+        require(
+            0 < self.context_ranker_timeout < 1e6,
+            "--context-ranker-timeout",
+            self.context_ranker_timeout,
+            "more than 0 seconds",
+        )
+
+    def _check_sizes(self) -> None:
+        require(self.min_client_rate >= 1, "--min-client-rate", self.min_client_rate, "at least 1")
         require(self.max_body_size >= 1024, "--max-body-size", self.max_body_size, "at least 1KiB")
+        ok = self.max_logprobs_memory is None or self.max_logprobs_memory >= 2**20
+        require(ok, "--max-logprobs-memory", self.max_logprobs_memory, "at least 1MiB")
+        require(
+            self.responses_store_size >= 2**20,
+            "--responses-store-size",
+            self.responses_store_size,
+            "at least 1MiB",
+        )
         require(
             self.max_queued_requests >= 1,
             "--max-queued-requests",
             self.max_queued_requests,
             "at least 1",
         )
+
+
+def _is_http_url(value: str) -> bool:
+    try:
+        parts = urlsplit(value)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 4317
+    except ValueError:  # a port that is none
+        return False
+
+
+def _is_proxy(value: str) -> bool:
+    if value == "*":
+        return True
+    try:
+        ipaddress.ip_network(value)
+    except ValueError:
+        return False
+    return True

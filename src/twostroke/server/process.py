@@ -11,17 +11,27 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from twostroke.core.config import EngineConfig
-from twostroke.core.errors import ConfigError
+from twostroke.core.errors import ConfigError, ModelLoadError, panic_text
 from twostroke.gateway.options import GatewayOptions
+from twostroke.observability.json_log import JsonFormatter
 from twostroke.server.generation.request_log import LOGGER as REQUEST_LOGGER
+from twostroke.server.http.out_of_memory import EndAtMemoryError, end_at_uncaught_memory_error
 from twostroke.server.options import ServerOptions
 
 if TYPE_CHECKING:
+    from twostroke.inspector.content import ContentBook
+    from twostroke.inspector.model.facts import DescribeModel
+    from twostroke.observability.tracing.tracer import Tracer
     from twostroke.server.state.server_state import OwnedEngine
 
+# How long a thread that parses a body may keep the interpreter from the engine's, which asks for it
+# many times a step. Python's own 5 ms would add up to a multiple of a step.
+SWITCH_SECONDS = 0.0005
+CHECK = "the checkpoint may be broken: download it again"
 Loader = Callable[[EngineConfig], "OwnedEngine"]
 
 
@@ -30,26 +40,45 @@ def run_server(
     options: ServerOptions,
     load: Loader,
     gateway_options: GatewayOptions | None = None,
+    tracer: Tracer | None = None,
+    load_ranker: Loader | None = None,
+    content: ContentBook | None = None,
+    describe_model: DescribeModel | None = None,
 ) -> None:
     """Serve until a signal ends it.
 
-    The first SIGTERM or SIGINT drains: new work gets a 503, running requests may finish for
-    ``shutdown_timeout`` seconds. The second ends the process at once.
+    The first SIGTERM, SIGINT or SIGHUP drains: new work gets a 503, running requests may finish for
+    ``shutdown_timeout`` seconds. The second ends the process at once, unless
+    it is a SIGHUP.
 
     Args:
         load: Loads the engine, on a thread of its own.
         gateway_options: Keys and limits; by default there are none.
+        tracer: Traces the calls, if they are to be; ``load`` gives its observer to the engine.
+        load_ranker: Loads the model of ``--context-ranker``, if it is not the served one.
+        content: Keeps prompts and answers for the inspector, if they are to be shown; ``load``
+            gives it to the engine.
+        describe_model: Tells the inspector of the loaded model.
 
     Raises:
-        ConfigError: The address cannot be bound, or the file of keys not be used.
+        ConfigError: The address cannot be bound, or the file of keys or of responses not be used.
         TwostrokeError: The model cannot be loaded.
     """
     from twostroke.gateway.gateway import Gateway
+    from twostroke.server.responses.store import ResponseStore
 
     gateway = Gateway(gateway_options or GatewayOptions())
+    store = ResponseStore(options.responses_store, options.responses_store_size)
+    if gateway.asks_for_keys:
+        config = replace(config, scheduler=config.scheduler.for_keys())
     listener = listen(options)
     configure_logging(options)
     names = options.served_model_name or (config.model.model,)
+    end_at_uncaught_memory_error()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    loading_ranker = None if load_ranker is None else load_on_thread(config, load_ranker)
+    if loading_ranker is not None:
+        load = after(loading_ranker, load)
     loading = load_on_thread(config, load)
     # Imported while the model loads on its thread; half a second in all.
     from twostroke.server.application import create_app_for
@@ -57,14 +86,32 @@ def run_server(
     from twostroke.server.state.server_state import ServerState
 
     options = replace(options, served_model_name=names)
-    state = ServerState(loading, options)
-    app = create_app_for(state, options, gateway)
+    state = ServerState(loading, options, loading_ranker)
+    app = EndAtMemoryError(
+        create_app_for(state, options, gateway, store, tracer, content, describe_model)
+    )
     run_until_signalled(app, state, options, listener, asks_for_keys=gateway.asks_for_keys)
+    if options.uds is not None:
+        Path(options.uds).unlink(missing_ok=True)
     if not loading.done():
         # The interpreter cannot be torn down under a thread that is importing torch.
         sys.stderr.flush()
         os._exit(0)
     loading.result().close()
+    if loading_ranker is not None:
+        loading_ranker.result().close()
+    if tracer is not None:
+        tracer.close()
+
+
+def after(other: Future[OwnedEngine], load: Loader) -> Loader:
+    """``load``, once the other engine is there: its cache takes what memory is left."""
+
+    def load_then(config: EngineConfig) -> OwnedEngine:
+        other.result()
+        return load(config)
+
+    return load_then
 
 
 def listen(options: ServerOptions) -> socket.socket:
@@ -73,6 +120,8 @@ def listen(options: ServerOptions) -> socket.socket:
     Raises:
         ConfigError: The address is taken, forbidden or unknown.
     """
+    if options.uds is not None:
+        return _listen_on_path(options.uds)
     address = f"{options.host}:{options.port}"
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
@@ -85,6 +134,22 @@ def listen(options: ServerOptions) -> socket.socket:
                 f" {options.port % 65535 + 1}"
             )
         raise ConfigError(f"cannot listen on {address}: {_reason(error)}", hint=hint) from error
+
+
+def _listen_on_path(path: str) -> socket.socket:
+    """A Unix domain socket; one that a server has left behind is replaced."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # A file that is no socket stays, and the next line fails on it.
+        if Path(path).is_socket() and listener.connect_ex(path) == errno.ECONNREFUSED:
+            Path(path).unlink()
+        listener.bind(path)
+    except OSError as error:
+        listener.close()
+        hint = "give another path as --uds, or stop the process that listens there"
+        raise ConfigError(f"cannot listen on {path}: {_reason(error)}", hint=hint) from error
+    listener.listen(2048)
+    return listener
 
 
 def _reason(error: OSError) -> str:
@@ -102,8 +167,14 @@ def load_on_thread(config: EngineConfig, load: Loader) -> Future[OwnedEngine]:
     def run() -> None:
         try:
             future.set_result(load(config))
-        except BaseException as error:
+        except MemoryError:
+            raise
+        except Exception as error:
             future.set_exception(error)
+        except BaseException as error:  # nothing would catch it, and the server wait for ever
+            failure = ModelLoadError(f"loading the model failed: {panic_text(error)}", hint=CHECK)
+            failure.__cause__ = error
+            future.set_exception(failure)
 
     threading.Thread(target=run, name="twostroke-load", daemon=True).start()
     return future
@@ -115,6 +186,8 @@ def configure_logging(options: ServerOptions) -> None:
     logging.basicConfig(
         stream=sys.stderr, level=options.log_level.upper(), format=layout, force=True
     )
+    if options.log_format == "json":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter())
     logging.getLogger("uvicorn").setLevel("INFO" if options.log_level == "debug" else "WARNING")
-    logging.getLogger("uvicorn.access").setLevel("INFO" if options.access_log else "WARNING")
     logging.getLogger(REQUEST_LOGGER).setLevel("INFO" if options.enable_log_requests else "WARNING")

@@ -23,7 +23,7 @@ from twostroke.engine.llm_engine import LLMEngine
 from twostroke.server.application import create_app
 from twostroke.server.generation.generation import Generation
 from twostroke.server.http.sse import EventStream
-from twostroke.server.openai.completion_answer import CompletionResponseFormat
+from twostroke.server.openai.text_completions.answer import CompletionResponseFormat
 from twostroke.text.tokenizer import Tokenizer
 
 BODY = {
@@ -77,13 +77,14 @@ async def test_a_bug_amid_a_stream(
     monkeypatch.setattr(CompletionResponseFormat, "chunk", fail)
     names = iter(("before", "bad", "behind"))
     monkeypatch.setattr(
-        "twostroke.server.openai.completions.name_request", lambda scope, prefix: next(names)
+        "twostroke.server.openai.text_completions.routes.name_request",
+        lambda scope, prefix: next(names),
     )
     posted = [client.post("/v1/completions", json=BODY) for _ in range(3)]
     before, bad, behind = await asyncio.wait_for(asyncio.gather(*posted), 10)
     for other in (before, behind):
         *chunks, done, _ = other.text.split("\n\n")
-        assert (len(chunks), done) == (20, "data: [DONE]")
+        assert (len(chunks), done) == (21, "data: [DONE]")
     if at == 0:
         assert (bad.status_code, bad.json()["error"]["type"]) == (500, "server_error")
     else:
@@ -119,7 +120,7 @@ async def test_nothing_of_a_request_is_left_for_the_garbage_collector(
             super().__init__(*args, **kwargs)
             made.append(weakref.ref(self))
 
-    monkeypatch.setattr("twostroke.server.openai.completions.Generation", Watched)
+    monkeypatch.setattr("twostroke.server.openai.text_completions.routes.Generation", Watched)
     gc.disable()
     try:
         for _ in range(3):

@@ -86,7 +86,7 @@ def test_the_option_reaches_the_engine(monkeypatch: Any) -> None:
     monkeypatch.setattr(
         twostroke.server.process,
         "run_server",
-        lambda config, options, load, gateway: loads.append(load),
+        lambda config, options, load, *_: loads.append(load),
     )
     assert twostroke.cli.main.run(["serve", "--max-queued-requests", "7"]) == 0
     assert loads[0].keywords["max_queued_requests"] == 7

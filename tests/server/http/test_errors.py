@@ -29,20 +29,20 @@ TEXT = {"prompt": "the dog"}
         ("chat/completions", {"messages": []}, "messages"),
         ("chat/completions", {"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
         ("chat/completions", {"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
-        ("chat/completions", {"messages": [{**USER[0], "name": "joe"}]}, "messages[0].name"),
+        ("chat/completions", {"messages": [{**USER[0], "name": "<joe>"}]}, "messages[0].name"),
         (
             "chat/completions",
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
             "messages[0].content[0].type",
         ),
-        ("chat/completions", {**CHAT, "tools": [{"type": "function"}]}, "tools"),
+        ("chat/completions", {**CHAT, "tools": [{"type": "function"}]}, "tools[0].function"),
         (
             "chat/completions",
-            {**CHAT, "response_format": {"type": "json_object"}},
-            "response_format",
+            {**CHAT, "response_format": {"type": "json_schema"}},
+            "response_format.json_schema",
         ),
-        ("chat/completions", {**CHAT, "store": True}, "store"),
-        ("chat/completions", {**CHAT, "store": 0}, "store"),
+        ("chat/completions", {**CHAT, "echo": True}, "echo"),
+        ("chat/completions", {**CHAT, "echo": 0}, "echo"),
         ("chat/completions", {**CHAT, "audio": {}}, "audio"),
         ("chat/completions", {**CHAT, "top_logprobs": 2}, "top_logprobs"),
         ("chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
@@ -71,7 +71,7 @@ TEXT = {"prompt": "the dog"}
         ("chat/completions", {**CHAT, "foo[": 1}, "foo["),
         ("chat/completions", {**CHAT, "str": 1}, "str"),
         ("chat/completions", {**CHAT, ".x": 1}, ".x"),
-        ("chat/completions", {"messages": [{**USER[0], "str": 1}]}, "messages[0].str"),
+        ("chat/completions", {**CHAT, "documents": [{"text": "x", "str": 1}]}, "documents[0].str"),
         ("chat/completions", {**CHAT, "priority": 1}, "priority"),
         ("chat/completions", {**CHAT, "stop": "\ud800"}, "stop"),
         ("chat/completions", {**CHAT, "bad_words": ["\ud800"]}, "bad_words"),
@@ -85,7 +85,7 @@ TEXT = {"prompt": "the dog"}
         ("completions", {"prompt": ["a"] * 250, "n": 5}, "n"),
         ("completions", {**TEXT, "suffix": "x"}, "suffix"),
         ("completions", {**TEXT, "best_of": 2}, "best_of"),
-        ("completions", {**TEXT, "max_tokens": 0}, "max_tokens"),
+        ("completions", {**TEXT, "max_tokens": -1}, "max_tokens"),
         ("completions", {"prompt": []}, "prompt"),
         ("completions", {"prompt": ""}, "prompt"),
         ("completions", {"prompt": [["x"]]}, "prompt[0][0]"),
@@ -123,11 +123,6 @@ async def test_neutral_values_of_unsupported_fields_pass() -> None:
     ("path", "body", "message"),
     [
         ("chat/completions", '{"messages": []}', "messages is empty. Hint: send at least one"),
-        (
-            "chat/completions",
-            '{"messages": [{"role": "tool", "content": "x"}]}',
-            "this server takes text only",
-        ),
         (
             "chat/completions",
             '{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}',
@@ -362,3 +357,36 @@ async def test_a_key_that_is_there_twice_is_refused(path: str, body: str, param:
     response = await post(ScriptedEngine(), path, body)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "culprit"),
+    [
+        ("completions", {"logit_bias": {"1": 1, "abc": 2}}, "the key 'abc'"),
+        ("completions", {"logit_bias": {"1": 1, "7": 200}}, "got {7: 200"),
+        ("completions", {"logit_bias": {"999": 1}}, "token 999"),
+        ("completions", {"prompt": [1, 999, 2]}, "token 999"),
+        ("completions", {"prompt": [1, -4]}, "token -4"),
+        ("completions", {"stop": ""}, "got ''"),
+        ("completions", {"stop": ["x", ""]}, "got ''"),
+        ("chat/completions", {"messages": [{"role": "assistent", "content": "x"}]}, "'assistent'"),
+        (
+            "chat/completions",
+            {"messages": [*USER, {"role": "user", "content": None}]},
+            "messages[1].content is null",
+        ),
+        ("chat/completions", {"messages": [{"role": "user"}]}, "messages[0].content is missing"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": None}]}]},
+            "messages[0].content[0].text is null",
+        ),
+    ],
+)
+async def test_the_culprit_is_in_the_message(
+    path: str, fields: dict[str, Any], culprit: str
+) -> None:
+    body = {**(TEXT if path == "completions" else CHAT), **fields}
+    message = (await post(ScriptedEngine(), path, body)).json()["error"]["message"]
+    assert culprit in message
+    assert "text only" not in message and "(''" not in message

@@ -157,8 +157,9 @@ def bodies(data: bytes) -> list[bytes]:
 
 
 def texts(body: bytes) -> list[str]:
-    *events, done, end = body.decode().split("\n\n")
+    *events, reason, done, end = body.decode().split("\n\n")
     assert (done, end) == ("data: [DONE]", "")
+    assert '"finish_reason":null' not in reason
     return [json.loads(event.removeprefix("data: "))["choices"][0]["text"] for event in events]
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
+import pytest
+
 from tests.server.http_calls import USER, chat, post, stream
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.request import FinishReason
+from twostroke.text.chat_encoder import ChatEncoder
 
 TEXT = "the quick brown fox"
 
@@ -36,8 +42,9 @@ async def test_stream_says_the_role_first_and_the_reason_last() -> None:
     events = await stream(ScriptedEngine(), "chat/completions", {"messages": USER})
     deltas = [event["choices"][0]["delta"] for event in events]
     assert deltas[0] == {"role": "assistant", "content": ""}
-    assert "".join(delta["content"] for delta in deltas) == TEXT
-    assert [event["choices"][0]["finish_reason"] for event in events] == [None] * 4 + ["stop"]
+    assert "".join(delta["content"] for delta in deltas[:-1]) == TEXT
+    assert deltas[-1] == {}  # llama.cpp's clients expect no text beside the reason
+    assert [event["choices"][0]["finish_reason"] for event in events] == [None] * 5 + ["stop"]
     assert {event["object"] for event in events} == {"chat.completion.chunk"}
     assert len({event["id"] for event in events}) == 1
     assert all("usage" not in event for event in events)
@@ -54,7 +61,12 @@ async def test_stream_usage_comes_in_a_chunk_of_its_own() -> None:
 async def test_text_that_is_held_back_makes_no_event() -> None:
     engine = ScriptedEngine(Script(pieces=("the ", "", "fox")))
     events = await stream(engine, "chat/completions", {"messages": USER})
-    assert [event["choices"][0]["delta"].get("content") for event in events] == ["", "the ", "fox"]
+    assert [event["choices"][0]["delta"].get("content") for event in events] == [
+        "",
+        "the ",
+        "fox",
+        None,
+    ]
 
 
 async def test_samples_have_their_index() -> None:
@@ -65,7 +77,7 @@ async def test_samples_have_their_index() -> None:
     for index in (0, 1):
         choices = [event["choices"][0] for event in events if event["choices"][0]["index"] == index]
         assert choices[0]["delta"]["role"] == "assistant"
-        assert "".join(choice["delta"]["content"] for choice in choices) == TEXT
+        assert "".join(choice["delta"].get("content", "") for choice in choices) == TEXT
 
 
 async def test_logprobs() -> None:
@@ -159,3 +171,22 @@ async def test_an_aborted_answer_is_none() -> None:
     """``abort`` is no finish_reason of OpenAI's: half an answer with a 200 would look whole."""
     engine = ScriptedEngine(Script(finish_reason=FinishReason.ABORT))
     assert (await post(engine, "chat/completions", {"messages": USER})).status_code == 500
+
+
+@pytest.mark.parametrize("slow", [True, False])
+async def test_slow_templates_are_rendered_on_a_thread(
+    slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each short chat stalled the event loop for seconds; ordinary templates need no thread."""
+    pieces, threads = ChatEncoder.pieces, list[threading.Thread]()
+
+    def noted(self: ChatEncoder, *args: Any, **options: Any) -> list[str]:
+        threads.append(threading.current_thread())
+        return pieces(self, *args, **options)
+
+    monkeypatch.setattr(ChatEncoder, "pieces", noted)
+    loop = "{% for i in range(1000000) %}{% endfor %}" if slow else ""
+    engine = ScriptedEngine(template=loop + "{{ messages[0].content }}")
+    chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+    assert (await post(engine, "chat/completions", chat)).status_code == 200
+    assert [thread is threading.main_thread() for thread in threads] == [not slow]

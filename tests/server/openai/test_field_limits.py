@@ -17,13 +17,13 @@ from twostroke.core.sampling_params import (
     MAX_STOP_STRINGS,
 )
 from twostroke.server.openai.chat_request import ChatCompletionRequest
-from twostroke.server.openai.completion_request import CompletionRequest
 from twostroke.server.openai.field_limits import (
     LIMITS,
     MAX_CHOICES,
     MAX_PROMPTS,
     MAX_STOP_TOKENS,
 )
+from twostroke.server.openai.text_completions.request import CompletionRequest
 
 LONG = "x" * 200
 
@@ -61,7 +61,8 @@ FIELDS: list[tuple[str, Any, Any]] = [
     ("seed", -(2**63), -(2**63) - 1),
     ("allowed_token_ids", [0], []),
     ("stop_token_ids", [0], [-1]),
-    ("max_tokens", 1, 0),
+    ("max_tokens", 0, -1),
+    ("thinking_token_budget", -1, -2),
     ("truncate_prompt_tokens", -1, -2),
 ]
 

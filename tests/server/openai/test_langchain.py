@@ -87,5 +87,16 @@ def test_what_is_not_supported_is_said(server: dict[str, Any]) -> None:
     tools = ChatOpenAI(**server).bind_tools(
         [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     )
-    with pytest.raises(openai.BadRequestError, match="tools is not supported by this server"):
+    with pytest.raises(openai.BadRequestError, match="no form for tool calls"):
         tools.invoke(MESSAGES)
+
+
+def test_the_answer_goes_back_on_turn_two(engine: ScriptedEngine, server: dict[str, Any]) -> None:
+    """With all that LangChain keeps of it, names and parameters that only some models know."""
+    chat = ChatOpenAI(**server, reasoning_effort="low", metadata={"a": "b"}, verbosity="low")
+    messages: list[Any] = [HumanMessage("the dog", name="alice")]
+    for _ in range(2):
+        answer = chat.invoke(messages)
+        messages += [answer, HumanMessage("go on", id="x", additional_kwargs={"k": 1})]
+    prompt = engine.tokenizer.decode(engine.submitted[1].prompt_token_ids)
+    assert prompt == f"user: the dog\nassistant: {TEXT}\nuser: go on\nassistant: "

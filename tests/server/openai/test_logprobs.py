@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import httpx
 import pytest
 
-from tests.server.http_calls import complete, stream
+from tests.server.http_calls import USER, chat, complete, stream
+from tests.server.running import running_server
 from tests.server.scripted import Script, ScriptedEngine
+from tests.server.tiny import tiny_engine
 from tests.text.tiny_tokenizers import byte_fallback, byte_level
 from twostroke.server.openai.logprobs import TextOffsets
 from twostroke.text.tokenizer import Tokenizer
@@ -84,3 +89,42 @@ async def test_an_echo_of_tokens_shows_special_ones_where_asked_to(skip: bool) -
         engine, prompt=prompt, echo=True, skip_special_tokens=skip, max_tokens=1
     )
     assert answer["choices"][0]["text"].startswith("the dog" if skip else "the<|end|> dog")
+
+
+async def test_tokens_named_by_their_ids() -> None:
+    """As vLLM writes them: several tokens may have one text."""
+    engine = ScriptedEngine()
+    fields = {"return_tokens_as_token_ids": True, "return_token_ids": True}
+    text = (await complete(engine, logprobs=1, echo=True, **fields))["choices"][0]
+    ids = [*text["prompt_token_ids"], *text["token_ids"]]
+    assert text["logprobs"]["tokens"] == [f"token_id:{i}" for i in ids]
+    assert text["logprobs"]["text_offset"][:2] == [0, 3]
+    assert list(text["logprobs"]["top_logprobs"][-1]) == [f"token_id:{ids[-1]}"]
+    answer = (await chat(engine, logprobs=True, top_logprobs=1, **fields))["choices"][0]
+    entry = answer["logprobs"]["content"][0]
+    name = f"token_id:{answer['token_ids'][0]}"
+    assert (entry["token"], entry["top_logprobs"][0]["token"]) == (name, name)
+    assert bytes(entry["bytes"]) == b"the"
+
+
+def test_listed_tokens() -> None:
+    """In both routes, as many as are listed; they need log-probabilities."""
+    listed = [5, 9, 5]
+    fields: dict[str, Any] = {"logprob_token_ids": listed, "max_tokens": 2, "temperature": 0}
+    fields |= {"return_tokens_as_token_ids": True}
+    names = [f"token_id:{token}" for token in listed]
+    with tiny_engine() as engine, running_server(engine) as url:
+
+        def post(path: str, **more: Any) -> dict[str, Any]:
+            body = {"prompt": "x"} if path == "completions" else {"messages": USER}
+            response = httpx.post(f"{url}/v1/{path}", json={**body, **fields, **more}, timeout=60)
+            answer: dict[str, Any] = response.json()
+            return answer
+
+        content = post("chat/completions", logprobs=True)["choices"][0]["logprobs"]["content"]
+        assert all([top["token"] for top in each["top_logprobs"]] == names for each in content)
+        answer = post("completions", logprobs=1)["choices"][0]["logprobs"]
+        expected = [{*names, token} for token in answer["tokens"]]
+        assert [set(top) for top in answer["top_logprobs"]] == expected
+        for more in ({}, {"logprobs": True, "logprob_token_ids": [10**6]}):
+            assert post("chat/completions", **more)["error"]["param"] == "logprob_token_ids"

@@ -120,5 +120,5 @@ def test_each_step_is_one_write() -> None:
             while data := connection.recv(65536):
                 received.append(data)
     text = b"".join(received)
-    assert text.count(b"data: ") == 5
+    assert text.count(b"data: ") == 6  # four texts, the reason, the end
     assert len([piece for piece in received if b"data: {" in piece]) == 4

@@ -149,15 +149,72 @@ def test_cached_tokens(api: openai.OpenAI) -> None:
 
 
 def test_usage_with_every_chunk(api: openai.OpenAI) -> None:
-    options: Any = {"include_usage": True, "continuous_usage_stats": True}
-    stream: Any = api.chat.completions.create(
-        **CHAT, extra_body=ON, stream=True, stream_options=options
-    )
-    counts = [chunk.usage.completion_tokens for chunk in stream]
-    assert counts == sorted(counts) and counts[-1] == 8 and counts[0] <= 1
-    with pytest.raises(openai.BadRequestError, match="needs include_usage"):
-        options = {"continuous_usage_stats": True}
-        api.chat.completions.create(**CHAT, stream=True, stream_options=options)
+    """Without ``include_usage`` as well, which is then true, as in vLLM."""
+    options: Any = {"continuous_usage_stats": True}
+    for given in ({"include_usage": True}, {}, {"include_usage": False}):
+        stream: Any = api.chat.completions.create(
+            **CHAT, extra_body=ON, stream=True, stream_options=options | given
+        )
+        chunks = list(stream)
+        counts = [chunk.usage.completion_tokens for chunk in chunks]
+        assert counts == sorted(counts) and (counts[0], counts[-1]) == (0, 8)
+        assert bool(chunks[-1].choices) is (given == {"include_usage": False})
+
+
+@pytest.mark.parametrize("max_tokens", [0, 3])
+@pytest.mark.parametrize("samples", [1, 2])
+def test_an_echo_with_logprobs_in_pieces(api: openai.OpenAI, max_tokens: int, samples: int) -> None:
+    """LM Evaluation Harness and others score texts so; a long prompt is computed in chunks."""
+    fields: dict[str, Any] = {
+        **TEXT,
+        "prompt": ["the dog " * 50, "a"],
+        "max_tokens": max_tokens,
+        "n": samples,
+        "logprobs": 1,
+        "echo": True,
+    }
+    whole = api.completions.create(**fields, extra_body=ON)
+    stream: Any = api.completions.create(**fields, extra_body=ON, stream=True)
+    texts = [""] * 2 * samples
+    logprobs: list[dict[str, list[Any]]] = [{} for _ in texts]
+    for chunk in stream:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+            if choice.logprobs is not None:
+                for name, values in choice.logprobs.model_dump().items():
+                    logprobs[choice.index].setdefault(name, []).extend(values)
+    for choice in whole.choices:
+        assert choice.logprobs is not None and choice.logprobs.tokens
+        assert texts[choice.index] == choice.text
+        pieces = logprobs[choice.index]
+        assert pieces["tokens"] == choice.logprobs.tokens
+        assert pieces["text_offset"] == choice.logprobs.text_offset
+        assert pieces["token_logprobs"] == pytest.approx(choice.logprobs.token_logprobs, abs=1e-4)
+        assert len(pieces["top_logprobs"]) == len(choice.logprobs.top_logprobs or ())
+
+
+def test_no_answer_is_wanted(api: openai.OpenAI) -> None:
+    """``max_tokens=0`` warms the cache; without ``echo`` too, and for a chat."""
+    text = api.completions.create(**{**TEXT, "max_tokens": 0})
+    chat = api.chat.completions.create(**{**CHAT, "max_tokens": 0})
+    assert (text.choices[0].text, text.choices[0].finish_reason) == ("", "length")
+    assert (chat.choices[0].message.content, chat.choices[0].finish_reason) == ("", "length")
+    for usage in (text.usage, chat.usage):
+        assert usage is not None and usage.completion_tokens == 0 < usage.prompt_tokens
+    stream: Any = api.chat.completions.create(**{**CHAT, "max_tokens": 0}, stream=True)
+    assert [chunk.choices[0].finish_reason for chunk in stream] == [None, "length"]
+
+
+def test_fields_that_are_there_as_null(url: str) -> None:
+    """Clients with strict types look for them."""
+    with httpx.Client(base_url=url + "/v1") as client:
+        chat = client.post("/chat/completions", json=CHAT).json()
+        text = client.post("/completions", json=TEXT).json()
+        events = client.post("/chat/completions", json={**CHAT, "stream": True}).text
+    for answer in (chat, text["choices"][0]):
+        assert (answer["prompt_logprobs"], answer["prompt_token_ids"]) == (None, None)
+    assert (chat["system_fingerprint"], text["system_fingerprint"]) == (None, None)
+    assert '"system_fingerprint":null' in events
 
 
 def test_errors(api: openai.OpenAI) -> None:

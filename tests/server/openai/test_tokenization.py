@@ -12,7 +12,7 @@ import pytest
 
 from tests.server.http_calls import USER, client_for
 from tests.server.scripted import ScriptedEngine
-from twostroke.server.generation.encoding import MAX_CONTEXT_CHARS, VERY_LONG_TEXT
+from twostroke.server.generation.encoding import MAX_TEXT_BYTES, VERY_LONG_TEXT
 
 
 async def ask(
@@ -92,21 +92,26 @@ async def test_bad_bodies_name_their_field(path: str, body: dict[str, Any], para
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
-        ("/tokenize", {"prompt": "x" * (MAX_CONTEXT_CHARS + 1)}, "prompt"),
+        ("/tokenize", {"prompt": "x" * (MAX_TEXT_BYTES + 1)}, "prompt"),
         (
             "/tokenize",
-            {"messages": [{"role": "user", "content": "x" * (MAX_CONTEXT_CHARS + 1)}]},
+            {"messages": [{"role": "user", "content": "x" * (MAX_TEXT_BYTES + 1)}]},
             "messages",
         ),
         (
             "/v1/completions",
-            {"prompt": "x" * (MAX_CONTEXT_CHARS + 1), "truncate_prompt_tokens": 5},
+            {"prompt": "x" * (MAX_TEXT_BYTES + 1), "truncate_prompt_tokens": 5},
+            "prompt",
+        ),
+        (
+            "/v1/completions",
+            {"prompt": "\u4e00" * (MAX_TEXT_BYTES // 3 + 1), "truncate_prompt_tokens": 5},
             "prompt",
         ),
         (
             "/v1/chat/completions",
             {
-                "messages": [{"role": "user", "content": "x" * (MAX_CONTEXT_CHARS + 1)}],
+                "messages": [{"role": "user", "content": "x" * (MAX_TEXT_BYTES + 1)}],
                 "truncate_prompt_tokens": 5,
             },
             "messages",
@@ -116,14 +121,15 @@ async def test_bad_bodies_name_their_field(path: str, body: dict[str, Any], para
 async def test_no_text_is_encoded_that_is_too_long_for_memory(
     path: str, body: dict[str, Any], param: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tokenizer takes 250 bytes per character, even where most tokens are cut off later."""
+    """A tokenizer takes 250 bytes per character, even where most tokens are cut off later, and a
+    list of four million tokens stalls the server."""
     engine = ScriptedEngine()
     monkeypatch.setattr(engine.tokenizer, "encode", lambda *_, **__: 1 / 0)
     response = await ask(path, body, engine)
     assert response.status_code == 400, response.text
     error = response.json()["error"]
     assert (error["param"], error["code"]) == (param, "context_length_exceeded")
-    assert str(MAX_CONTEXT_CHARS) in error["message"]
+    assert str(MAX_TEXT_BYTES) in error["message"]
 
 
 async def test_two_very_long_texts_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,3 +156,15 @@ async def test_two_very_long_texts_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
 async def test_other_models_are_not_here() -> None:
     assert (await ask("/tokenize", {"model": "gpt", "prompt": "a"})).status_code == 404
     assert (await ask("/detokenize", {"model": "gpt", "tokens": [1]})).status_code == 404
+
+
+async def test_what_a_client_that_renders_needs() -> None:
+    """LM Evaluation Harness reads these to count and to render by itself."""
+    engine = ScriptedEngine()
+    async with client_for(engine) as client:
+        info = (await client.get("/tokenizer_info")).json()
+        load = (await client.get("/load")).json()
+    assert info["chat_template"] == engine.tokenizer.chat_templates["default"]
+    assert (info["model_max_length"], info["vocab_size"]) == (100, engine.tokenizer.vocab_size)
+    assert {"bos_token", "eos_token", "pad_token", "tokenizer_class"} <= info.keys()
+    assert load == {"server_load": 0}

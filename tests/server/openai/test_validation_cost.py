@@ -14,8 +14,8 @@ from pydantic import BaseModel, ValidationError
 from tests.server.http_calls import USER, post
 from tests.server.scripted import ScriptedEngine
 from twostroke.server.openai.chat_request import ChatCompletionRequest
-from twostroke.server.openai.completion_request import CompletionRequest
 from twostroke.server.openai.field_limits import MAX_MESSAGE_PARTS, MAX_MESSAGES
+from twostroke.server.openai.text_completions.request import CompletionRequest
 from twostroke.server.openai.tokenization import DetokenizeRequest, TokenizeRequest
 
 MANY = 20_000
@@ -66,7 +66,8 @@ def test_few_complaints_about_many_mistakes(model: type[BaseModel], body: dict[s
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
-        ("chat/completions", {"messages": [0] * 500_000}, "messages[0]"),
+        ("chat/completions", {"messages": [0] * 250_000}, "messages[0]"),
+        ("chat/completions", {"messages": [0] * 500_000}, None),
         ("chat/completions", {"messages": USER * (MAX_MESSAGES + 1)}, "messages"),
         (
             "chat/completions",
@@ -75,9 +76,10 @@ def test_few_complaints_about_many_mistakes(model: type[BaseModel], body: dict[s
         ),
         (
             "chat/completions",
-            {**CHAT, "logit_bias": {str(i): "x" for i in range(100_000)}},
+            {**CHAT, "logit_bias": {str(i): "x" for i in range(60_000)}},
             "logit_bias",
         ),
+        ("chat/completions", {**CHAT, "logit_bias": {str(i): 0 for i in range(100_000)}}, None),
         ("completions", {**TEXT, **{f"field {i}": 0 for i in range(50_000)}}, "field 0"),
         ("completions", {"prompt": ["x"] * 200_000}, "prompt"),
         ("completions", {"prompt": [[]] * 1_000_000}, None),

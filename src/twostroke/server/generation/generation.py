@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import islice
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,29 +14,47 @@ from twostroke.core.errors import EngineError, InvalidRequestError
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.engine.answer import output_error
-from twostroke.engine.clients.base import EngineClient, OutputStream
+from twostroke.engine.clients.base import OutputStream
 from twostroke.engine.messages import GenerationRequest
 from twostroke.gateway.caller import Caller
-from twostroke.server.generation.delivery import Delivery, StreamedDelivery, WholeDelivery
+from twostroke.server.generation.delivery import (
+    Delivery,
+    PromptRoom,
+    StreamedDelivery,
+    WholeDelivery,
+)
 from twostroke.server.generation.memory_limits import (
     MANY_ENTRIES,
     check_copies,
     check_entries,
     num_answer_entries,
+    num_promised_entries,
+    num_prompt_entries,
 )
 from twostroke.server.generation.request_log import RequestLog
 from twostroke.server.generation.response_format import CallTokens, ResponseFormat
-from twostroke.server.http.json_response import encode_json
+from twostroke.server.http.ignored_header import ignored_header
+from twostroke.server.http.json_response import WholeResponse, encode_json
 from twostroke.server.http.sse import EventStream, run_while_connected
+from twostroke.server.state.logprobs_budget import LOGPROB_BYTES
+from twostroke.server.state.served_model import ServedModel
+
+# Each takes some 0.1 ms.
+PROMPTS_AT_ONCE = 16
 
 
 class Generation:
     """The engine's requests of one call. Its maker must see to it that ``abort`` is called.
 
     Args:
+        model: Its engine runs them.
         caller: On whose behalf they run.
         request_id: What the client sees as ``id``.
         requests: One for each prompt, with the same parameters.
+        ignored: Fields of the body that were ignored; header and log name them.
+        prompt_only: The answers are empty, whatever was drawn.
+        streamed: Whether answers leave as they come.
+        gradual: There are many prompts: ``submit_rest`` submits them, a few at a time.
 
     Raises:
         TwostrokeError: The engine refuses one of them; none is left running.
@@ -43,11 +62,17 @@ class Generation:
 
     def __init__(
         self,
-        client: EngineClient,
+        model: ServedModel,
         caller: Caller,
         request_id: str,
         requests: Sequence[GenerationRequest],
+        *,
+        streamed: bool,
+        ignored: Sequence[str] = (),
+        prompt_only: bool = False,
+        gradual: bool = False,
     ) -> None:
+        client = model.client
         params, priority = requests[0].params, requests[0].priority
         if priority and client.scheduler_config.policy != "priority":
             raise InvalidRequestError(
@@ -56,22 +81,67 @@ class Generation:
                 param="priority",
                 hint="leave it out, or start the server with --policy priority",
             )
+        config = client.scheduler_config
+        counts = config.policy == "deadline" or config.admission == "predicted"
+        if requests[0].ttft_target is not None and not counts:
+            raise InvalidRequestError(
+                "deadline_ms has no effect on this server, which goes by no deadlines",
+                param="deadline_ms",
+                hint="leave it out, or start the server with --policy deadline or --admission"
+                " predicted",
+            )
         prompts = [request.prompt_token_ids for request in requests]
         check_copies(client.info, prompts, params)
         check_entries(client.info, prompts, params)
+        # A stream keeps what it echoes until every sample of the prompt has begun.
+        self._echoed = num_prompt_entries(prompts, params) if streamed else ()
+        num_entries = (
+            sum(self._echoed) if streamed else num_promised_entries(client.info, prompts, params)
+        )
+        field = "prompt_logprobs" if params.logprobs is None else "logprobs"
+        self._held = model.logprobs.reserve(caller.tenant, num_entries * LOGPROB_BYTES, field)
+        self._streamed = streamed
         self.request_id = request_id
         self.num_choices = len(prompts) * params.n
         self._n = params.n
+        self._prompt_only = prompt_only
         self._num_running = self.num_choices
         self._tokens = CallTokens(sum(map(len, prompts)), 0, [0] * len(prompts))
-        self._log = RequestLog(request_id, requests[0].labels)
+        self._headers = ignored_header(ignored)
+        labels = requests[0].labels
+        self._log = RequestLog(
+            request_id,
+            {**labels, "ignored": ", ".join(ignored)} if ignored else labels,
+            caller.trace,
+        )
         self._streams: list[OutputStream] = []
+        self._submissions = caller.submit(client, requests)
+        if not gradual:
+            self._submit(len(requests) + 1)  # to its end: suspended, it would hold the streams
+
+    async def submit_rest(self) -> None:
+        """Submit all prompts; other calls get their turn in between.
+
+        Raises:
+            TwostrokeError: The engine refuses one of them; none is left running.
+        """
+        while self._submit(PROMPTS_AT_ONCE):
+            try:
+                await asyncio.sleep(0)
+            except BaseException:
+                self.end()
+                raise
+
+    def _submit(self, count: int) -> int:
+        """Submit the next prompts, at most so many; returns how many there were."""
+        num_before = len(self._streams)
         try:
-            for stream in caller.submit(client, requests):
+            for stream in islice(self._submissions, count):
                 self._streams.append(stream)
         except BaseException:
-            self.abort()
+            self.end()
             raise
+        return len(self._streams) - num_before
 
     def abort(self) -> None:
         """End everything now; harmless after the end."""
@@ -79,29 +149,37 @@ class Generation:
         # They hold this object, which listens: kept, each request would leave a circle with its
         # prompt and answer.
         streams, self._streams = self._streams, []
+        self._submissions = iter(())
         if streams:
             tokens = self._tokens
             self._log.end(tokens.prompt, tokens.completion, sum(tokens.cached))
         for stream in streams:
             stream.abort()
 
-    async def respond(
-        self, response_format: ResponseFormat, request: Request, *, stream: bool
-    ) -> Response:
+    async def respond(self, response_format: ResponseFormat, request: Request) -> Response:
         """The response, streamed or whole, that ends the generation when its client leaves."""
-        headers = {"x-request-id": self.request_id}
-        if stream:
-            events = EventStream(self.abort, headers)
-            self._deliver_to(
-                StreamedDelivery(self.request_id, response_format, events, self._tokens)
+        if self._streamed:
+            events = EventStream(self.end, self._headers)
+            held = PromptRoom(self._held, self._echoed, self._n)
+            self.deliver_to(
+                StreamedDelivery(self.request_id, response_format, events, self._tokens, held)
             )
             return events
-        whole = WholeDelivery(self.num_choices)
-        self._deliver_to(whole)
-        work = self._complete(response_format, whole)
-        body = await run_while_connected(work, request.receive, self.abort)
+        try:
+            whole = WholeDelivery(self.num_choices, self._held)
+            self.deliver_to(whole)
+            work = self._complete(response_format, whole)
+            body = await run_while_connected(work, request.receive, self.abort)
+        except BaseException:
+            self._held.release()
+            raise
         # Without a body the client has left; 499 is what nginx calls it in logs.
-        return Response(body, 200 if body else 499, headers, "application/json")
+        return WholeResponse(body, 200 if body else 499, self._headers, on_sent=self._held.release)
+
+    def end(self) -> None:
+        """Abort, and give back the room that was held for log-probabilities."""
+        self.abort()
+        self._held.release()
 
     async def _complete(self, response_format: ResponseFormat, whole: WholeDelivery) -> bytes:
         answers = await whole.answers
@@ -113,7 +191,22 @@ class Generation:
             return await asyncio.to_thread(encode)
         return encode()
 
-    def _deliver_to(self, delivery: Delivery) -> None:
+    @property
+    def tokens(self) -> CallTokens:
+        """Its count so far; read it during a delivery."""
+        return self._tokens
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What the response's head says of it."""
+        return self._headers
+
+    def hold_logprobs(self, num_entries: int) -> None:
+        """See that there is room for so many log-probabilities, until the end."""
+        self._held.hold_at_least(num_entries * LOGPROB_BYTES)
+
+    def deliver_to(self, delivery: Delivery) -> None:
+        """Have all outputs delivered. The caller sees to ``end``, also where its client leaves."""
         for prompt, stream in enumerate(self._streams):
             stream.listen(partial(self._on_output, delivery, prompt))
 
@@ -122,6 +215,8 @@ class Generation:
         if not self._num_running:
             return
         try:
+            if self._prompt_only:
+                _empty(output)
             reason = output.finish_reason
             if reason is not None:
                 self._log.reasons.append(reason.value)
@@ -133,10 +228,15 @@ class Generation:
                     )
                 self._num_running -= 1
             self._tokens.completion += len(output.token_ids)
+            if output.draft_token_ids:
+                self._tokens.accepted += output.num_accepted_drafts
+                self._tokens.rejected += len(output.draft_token_ids) - output.num_accepted_drafts
             if output.index == 0:
                 self._tokens.cached[prompt] = output.num_cached_tokens
             choice = prompt * self._n + output.index
             delivery.deliver(choice, output, last=not self._num_running)
+        except MemoryError:
+            raise
         except BaseException as error:
             # At once: the client may take its time with what it has, while the engine would go on.
             self.abort()
@@ -144,3 +244,10 @@ class Generation:
                 delivery.fail(EngineError(f"the request failed: {type(error).__name__}"))
                 raise
             delivery.fail(error)
+
+
+def _empty(output: RequestOutput) -> None:
+    """Take from an output what was drawn."""
+    output.text, output.token_ids, output.logprobs = "", [], None
+    if output.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+        output.finish_reason, output.stop_reason = FinishReason.LENGTH, None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from twostroke.core.errors import InvalidRequestError
+from twostroke.core.output import RequestOutput
 from twostroke.core.sampling_params import MAX_LOGPROBS, MAX_SAMPLES, SamplingParams
 from twostroke.engine.answer import CollectedAnswer
 from twostroke.engine.executor import ExecutorInfo
@@ -15,6 +17,8 @@ MAX_LOGPROB_ENTRIES = 2**21
 # Tokens of prompts, of 8 bytes each: every sample holds a copy. One prompt of the context's length
 # may have all its samples.
 MAX_PROMPT_COPIES = 2**24
+# Tokens of an answer without ``max_tokens`` whose log-probabilities have room from the start.
+OPEN_ENDED_TOKENS = 1024
 # Above so many entries the answer is put together on a thread: some 10 ms of work.
 MANY_ENTRIES = 2_000
 
@@ -27,15 +31,43 @@ def num_possible_entries(
     for prompt in prompts:
         room = max(1, info.max_model_len - len(prompt))
         length = room if params.max_tokens is None else min(room, params.max_tokens)
-        total += length * (1 if params.logprobs is None else params.logprobs + 1)
+        total += length * (params.num_logprobs + 1)
         total += 0 if params.prompt_logprobs is None else len(prompt) * (params.prompt_logprobs + 1)
     return total * params.n
 
 
+def num_promised_entries(
+    info: ExecutorInfo, prompts: Sequence[Sequence[int]], params: SamplingParams
+) -> int:
+    """The log-probabilities that a call finds room for: all that it can have, given ``max_tokens``.
+
+    Without it answers of ``OPEN_ENDED_TOKENS`` have their room, and longer ones must find more.
+    """
+    if params.logprobs is None and params.prompt_logprobs is None:
+        return 0
+    if params.max_tokens is None:
+        params = replace(params, max_tokens=OPEN_ENDED_TOKENS)
+    return num_possible_entries(info, prompts, params)
+
+
+def num_prompt_entries(prompts: Sequence[Sequence[int]], params: SamplingParams) -> Sequence[int]:
+    """The log-probabilities of each prompt's own tokens, which all its samples share."""
+    if params.prompt_logprobs is None:
+        return [0] * len(prompts)
+    return [len(prompt) * (params.prompt_logprobs + 1) for prompt in prompts]
+
+
+def num_output_entries(output: RequestOutput) -> int:
+    """Log-probabilities that a step added to an answer."""
+    positions = (*(output.logprobs or ()), *(output.prompt_logprobs or ()))
+    return sum(len(position.top) + 1 for position in positions)
+
+
 def num_answer_entries(answer: CollectedAnswer) -> int:
-    """Tokens and log-probabilities that an answer has: what it takes to write it out."""
+    """Tokens, log-probabilities and elements that an answer has: what it takes to write it out."""
     positions = (*answer.logprobs, *(answer.prompt_logprobs or ()))
-    return len(answer.token_ids) + sum(len(position.top) for position in positions)
+    num_elements = len(answer.vector or b"") // 4
+    return len(answer.token_ids) + num_elements + sum(len(p.top) for p in positions)
 
 
 def check_entries(

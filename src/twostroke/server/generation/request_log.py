@@ -6,6 +6,9 @@ import logging
 import time
 from collections.abc import Mapping
 
+from twostroke.observability.json_log import FIELDS, REQUEST_ID, SPAN_ID, TRACE_ID
+from twostroke.observability.tracing.trace import NOT_TRACED, Trace
+
 LOGGER = "twostroke.requests"
 
 
@@ -14,12 +17,16 @@ class RequestLog:
 
     Args:
         labels: What the client calls its end user and the like.
+        trace: Of its HTTP request.
 
     Attributes:
         reasons: Why its answers ended, as far as they have.
     """
 
-    def __init__(self, request_id: str, labels: Mapping[str, str]) -> None:
+    def __init__(
+        self, request_id: str, labels: Mapping[str, str], trace: Trace = NOT_TRACED
+    ) -> None:
+        self._trace = trace
         self.reasons: list[str] = []
         self._began = time.monotonic()
         self._request_id = request_id
@@ -37,6 +44,21 @@ class RequestLog:
         ended = ",".join(dict.fromkeys(self.reasons)) or "left"
         tokens = f"prompt={prompt_tokens} cached={cached_tokens} output={completion_tokens}"
         seconds = time.monotonic() - self._began
+        fields = {
+            "ended": ended,
+            "prompt_tokens": prompt_tokens,
+            "cached_tokens": cached_tokens,
+            "output_tokens": completion_tokens,
+            "seconds": round(seconds, 6),
+            "labels": dict(self._labels),
+        }
         logger.info(
-            "%s ended=%s %s seconds=%.3f%s", self._request_id, ended, tokens, seconds, labels
+            "%s ended=%s %s seconds=%.3f%s",
+            *(self._request_id, ended, tokens, seconds, labels),
+            extra={
+                REQUEST_ID: self._request_id,
+                TRACE_ID: self._trace.trace_id,
+                SPAN_ID: self._trace.span_id,
+                FIELDS: fields,
+            },
         )

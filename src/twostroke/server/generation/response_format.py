@@ -17,11 +17,15 @@ class CallTokens:
     Attributes:
         prompt: A prompt counts once, however many samples it has.
         cached: Those of them that the prefix cache had, by prompt.
+        accepted: Tokens of the answers that were drafted before they were drawn.
+        rejected: Drafts that were verified and wrong.
     """
 
     prompt: int
     completion: int
     cached: list[int]
+    accepted: int = 0
+    rejected: int = 0
 
 
 class ResponseFormat(Protocol):

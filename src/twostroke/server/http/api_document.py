@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 
 from twostroke.gateway.gateway import Gateway
 from twostroke.server.http.errors import ErrorEnvelope
+from twostroke.server.http.ignored_header import IGNORED_FIELDS
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -19,6 +20,13 @@ _RETRY_AFTER = {
     "Retry-After": {
         "description": "Seconds after which to try again.",
         "schema": {"type": "integer"},
+    }
+}
+
+_IGNORED = {
+    IGNORED_FIELDS: {
+        "description": "Fields of the body that were accepted and ignored, if there were any.",
+        "schema": {"type": "string"},
     }
 }
 
@@ -38,13 +46,22 @@ def _reference(schema: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def answer_responses(
-    answer: type[msgspec.Struct], description: str, *, stream: type[msgspec.Struct] | None = None
+    answer: type[msgspec.Struct],
+    description: str,
+    *,
+    stream: type[msgspec.Struct] | None = None,
+    has_body: bool = False,
 ) -> Responses:
-    """The 200 of a route whose body is ``answer``, or server-sent events of type ``stream``."""
+    """The 200 of a route whose body is ``answer``, or server-sent events of type ``stream``.
+
+    Args:
+        has_body: The request has a body, fields of which may be ignored.
+    """
     content: dict[str, Any] = {"application/json": {"schema": _reference(answer)}}
     if stream is not None:
         content["text/event-stream"] = {"schema": _event_schema(stream)}
-    return {200: {"description": description, "content": content}}
+    headers = {"headers": _IGNORED} if has_body else {}
+    return {200: {"description": description, "content": content, **headers}}
 
 
 def _event_schema(chunk: type[msgspec.Struct]) -> dict[str, Any]:
@@ -74,40 +91,55 @@ def _error_response(description: str, *, retry: bool = False) -> dict[str, Any]:
 # What a route that generates may answer instead of an answer.
 ERROR_RESPONSES: Responses = {
     400: _error_response(
-        "A field is malformed, out of range or not supported; or the request does not fit."
+        "A field is malformed, out of range or not supported; the body is not UTF-8, or holds too"
+        " many values; or the request does not fit."
     ),
     401: _error_response("The API key is missing or unknown."),
-    403: _error_response("The API key has been revoked."),
+    403: _error_response(
+        "The API key has been revoked or is no admin's, or the Host or Origin is refused."
+    ),
     404: _error_response("There is no such model."),
     413: _error_response("The body is larger than --max-body-size."),
     429: _error_response("Too many requests wait, or the key's limit is used up.", retry=True),
     500: _error_response("The request failed inside the engine."),
     503: _error_response(
-        "The model is loading, the server is shutting down, or the engine has failed.", retry=True
+        "The model is loading, the server is shutting down, the engine has failed, or too many"
+        " large bodies arrive at once.",
+        retry=True,
     ),
 }
 
 
 def document_api(
-    app: FastAPI, types: Sequence[type[msgspec.Struct]], gateway: Gateway | None = None
+    app: FastAPI,
+    types: Sequence[type[msgspec.Struct]],
+    gateway: Gateway | None = None,
+    *,
+    amend: Callable[[dict[str, Any]], None],
 ) -> None:
     """Replace the document that FastAPI makes.
 
     Args:
         types: What the routes answer with; errors come on top.
         gateway: Its keys and limits become part of the document.
+        amend: Adds what no route says of itself.
     """
 
     def make() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = get_openapi(
-                title=app.title, version=app.version, description=app.description, routes=app.routes
+                title=app.title,
+                version=app.version,
+                description=app.description,
+                routes=app.routes,
+                servers=app.servers,
             )
             _drop_validation_errors(document)
             _, components = msgspec.json.schema_components(
                 [*types, ErrorEnvelope], ref_template=_SCHEMA_REF
             )
             document["components"]["schemas"] |= components
+            amend(document)
             if gateway is not None and gateway.asks_for_keys:
                 _document_keys(document, gateway.open_paths)
             if gateway is not None and gateway.has_limits:
@@ -120,12 +152,13 @@ def document_api(
 
 def _document_keys(document: dict[str, Any], open_paths: Collection[str]) -> None:
     document["components"]["securitySchemes"] = {
-        "key": {"type": "http", "scheme": "bearer", "description": "An API key of this server."}
+        "key": {"type": "http", "scheme": "bearer", "description": "An API key of this server."},
+        "header": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
     }
     for path, operations in document["paths"].items():
         if path not in open_paths:
             for operation in operations.values():
-                operation["security"] = [{"key": []}]
+                operation["security"] = [{"key": []}, {"header": []}]
 
 
 def _document_limits(document: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The base of all request objects: unknown fields are refused by name, at the first mistake.
+"""The base of all request objects: what each does with fields that it does not have.
 
 Pydantic would describe every mistake, of which a body can hold millions. Only the first is
 reported.
@@ -7,57 +7,89 @@ reported.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, FailFast, GetJsonSchemaHandler, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from twostroke.core.errors import InvalidRequestError
 
+# Keys of one object beyond its own fields: a million would take seconds to look at.
+MAX_FOREIGN_KEYS = 256
+
 
 class StrictModel(BaseModel):
-    """Unknown fields are errors, and so are unsupported ones that ask for something.
+    """What would change the answer and is not supported is an error; ``null`` never is.
 
     Attributes:
-        refused: Field name to the values under which it asks for nothing; ``None`` always is one.
+        refused: Field name to the values under which it asks for nothing.
+        ignored: Field name to the reason why any value of it changes no guarantee.
+        ignores_unknown: Whether names that are unknown here are ignored, too.
+        nested: Fields that hold such models, or lists of them.
         limits: Field name to JSON schema keywords, for the API document alone.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    ignored: ClassVar[Mapping[str, str]] = {}
+    ignores_unknown: ClassVar[bool] = False
+    nested: ClassVar[tuple[str, ...]] = ()
     limits: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
-    @model_validator(mode="before")
+    _dropped: tuple[str, ...] = PrivateAttr(())
+
+    @model_validator(mode="wrap")
     @classmethod
-    def _refuse(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        if len(data) > len(cls.model_fields) + len(cls.refused):
-            # Pydantic would describe each of a million keys.
-            name = next(
-                name for name in data if name not in cls.model_fields and name not in cls.refused
-            )
-            raise PydanticCustomError("unknown_field", "unknown", {"field": ascii(name)[1:-1]})
-        if not cls.refused.keys() & data.keys():
-            return data
-        for name, neutral in cls.refused.items():
-            value = data.get(name)
-            # Compared with the type, since 1 == True.
-            if value is not None and not any(
-                type(value) is type(n) and value == n for n in neutral
+    def _drop_ignored(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """The one place that drops fields; ``dropped_fields`` names them."""
+        if not isinstance(data, dict) or data.keys() <= cls.model_fields.keys():
+            return validate(data)
+        own = {name: value for name, value in data.items() if name in cls.model_fields}
+        foreign = [name for name in data if name not in own]
+        known = cls.refused.keys() | cls.ignored.keys()
+        dropped = []
+        for place, name in enumerate(foreign):
+            value = data[name]
+            if name in cls.refused:
+                _check_neutral(name, value, cls.refused[name])
+            elif place >= MAX_FOREIGN_KEYS or not (
+                value is None or name in known or cls.ignores_unknown
             ):
-                # Not a TwostrokeError: pydantic knows where in the body this model lies.
-                raise PydanticCustomError("unsupported_field", "not supported", {"field": name})
-        return {name: value for name, value in data.items() if name not in cls.refused}
+                return validate({**own, name: value})  # pydantic refuses it, with its place
+            elif value is not None:
+                dropped.append(name)
+        model = validate(own)
+        model._dropped = tuple(dropped)
+        return model
+
+    def dropped_fields(self) -> list[str]:
+        """Each ignored field once, as a path: ``metadata``, ``messages[].cache_control``."""
+        names = dict.fromkeys(self._dropped)
+        for field in self.nested:
+            value = getattr(self, field)
+            for model in value if isinstance(value, list) else [value]:
+                if isinstance(model, StrictModel):
+                    path = f"{field}[]" if isinstance(value, list) else field
+                    names |= dict.fromkeys(f"{path}.{name}" for name in model.dropped_fields())
+        return list(names)
 
     @classmethod
     def __get_pydantic_json_schema__(
         cls, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Adds the limits, and the values that refused fields may have."""
+        """Adds the limits, the ignored fields, and the values that refused fields may have."""
         schema = handler(core)
-        properties = handler.resolve_ref_schema(schema)["properties"]
+        resolved = handler.resolve_ref_schema(schema)
+        properties = resolved["properties"]
         for name, limit in cls.limits.items():
             if name in properties:
                 properties[name] |= limit
@@ -66,7 +98,20 @@ class StrictModel(BaseModel):
                 "enum": [None, *neutral],
                 "description": "Not supported: may be there, but say nothing.",
             }
+        for name, reason in cls.ignored.items():
+            properties[name] = {
+                "description": f"Ignored, and named in the header x-ignored-fields: {reason}."
+            }
+        if cls.ignores_unknown:
+            resolved.pop("additionalProperties", None)
         return schema
+
+
+def _check_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
+    # Compared with the type, since 1 == True.
+    if value is not None and not any(type(value) is type(n) and value == n for n in neutral):
+        # Not a TwostrokeError: pydantic knows where in the body this model lies.
+        raise PydanticCustomError("unsupported_field", "not supported", {"field": name})
 
 
 class FirstMistake(FailFast):

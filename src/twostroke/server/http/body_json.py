@@ -1,14 +1,15 @@
-"""The JSON of request bodies: every key once, and a bounded number of lists and objects.
+"""The JSON of request bodies: UTF-8, every key once, and a bounded number of values.
 
-Of two equal keys one would be ignored, and clients could not know which. Millions of empty lists
-take the parser seconds, in which the event loop stands still.
+Of two equal keys one would be ignored, and clients could not know which. Millions of values take
+the parser seconds, in which the event loop would stand still.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-import re
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from fastapi import Request
@@ -16,20 +17,35 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from twostroke.core.errors import InvalidRequestError
+from twostroke.observability.tracing import names
+from twostroke.observability.tracing.trace import trace_of
+from twostroke.server.http.body_size import SMALL_BODY, BodyMemory, held_body
 
 # Lists and objects in a body: more than messages, parts, documents and prompts together.
 MAX_CONTAINERS = 2**16
-# The end may be missing, else each quote of a text without one would be tried as its beginning.
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+MAX_KEYS = 2**16
+MAX_VALUES = 2**18  # or what `max_values` says; token ids are the values that bodies have many of
+_PIECE = 2**16  # bytes that are looked through between two turns of the event loop
+
+
+def max_values(max_model_len: int) -> int:
+    """How many values a body may hold: enough for a prompt of token ids that fills the context."""
+    return max(MAX_VALUES, max_model_len + MAX_KEYS)
 
 
 class StrictRequest(Request):
     """A request whose body has no key twice."""
 
     async def json(self) -> Any:
-        body = await self.body()
-        _check_containers(body)
-        return json.loads(body, object_pairs_hook=_object)
+        body, held = await self.body(), held_body(self.scope)
+        limit = held.memory.max_values()
+        try:
+            if len(body) <= SMALL_BODY:
+                return parse_body(body, limit)
+            return await parse_large(body, limit, held.memory)
+        finally:
+            held.release()
+            trace_of(self.scope).stage(names.READ)
 
 
 class StrictRoute(APIRoute):
@@ -44,20 +60,93 @@ class StrictRoute(APIRoute):
         return handle_strictly
 
 
-def _check_containers(body: bytes) -> None:
-    # Brackets inside of texts do not count, but most bodies have too few of any for that to matter.
-    if (
-        _num_brackets(body) <= MAX_CONTAINERS
-        or _num_brackets(_STRING.sub(b"", body)) <= MAX_CONTAINERS
-    ):
+async def parse_large(body: bytes, limit: int, memory: BodyMemory) -> Any:
+    """On a thread, so that the event loop gets its turn at each call of a Python function.
+
+    As long as the parser worked it rests before the next large body: a flood of them leaves half
+    of the interpreter's time to the model.
+    """
+    loop = asyncio.get_running_loop()
+    async with memory.parsing:
+        await asyncio.sleep(max(0.0, memory.rested_at - loop.time()))
+        seconds: list[float] = []
+        try:
+            return await asyncio.to_thread(_parse_timed, body, limit, seconds)
+        finally:
+            memory.rested_at = loop.time() + sum(seconds)
+
+
+def _parse_timed(body: bytes, limit: int, seconds: list[float]) -> Any:
+    began = time.thread_time()
+    try:
+        return parse_body(body, limit)
+    finally:
+        seconds.append(time.thread_time() - began)
+
+
+def parse_body(body: bytes, limit: int) -> Any:
+    """The value that a body holds.
+
+    Args:
+        limit: How many values it may hold.
+
+    Raises:
+        InvalidRequestError: It holds too many values, or a key twice.
+        ValueError: It is not JSON, or not UTF-8.
+    """
+    _check_size(body, limit)
+    text = body.decode("utf-8-sig")
+    if len(body) <= SMALL_BODY:
+        return json.loads(text, object_pairs_hook=_object)
+    # The parser holds the interpreter's lock, but not while it calls these.
+    return json.loads(text, object_pairs_hook=_object, parse_int=_integer, parse_float=_real)
+
+
+def _check_size(body: bytes, limit: int) -> None:
+    limits = {
+        "lists and objects": (b"[{", MAX_CONTAINERS),
+        "keys": (b":", MAX_KEYS),
+        "values": (b",", limit),
+    }
+    # Those in texts do not count, but most bodies have too few of any for that to matter.
+    limits = {
+        name: (marks, most) for name, (marks, most) in limits.items() if _count(body, marks) > most
+    }
+    if not limits:
         return
-    raise InvalidRequestError(
-        f"the body holds more than {MAX_CONTAINERS} lists and objects", hint="send fewer"
-    )
+    totals = dict.fromkeys(limits, 0)
+    for piece in _without_texts(body):
+        for name, (marks, most) in limits.items():
+            totals[name] += _count(piece, marks)
+            if totals[name] > most:
+                raise InvalidRequestError(
+                    f"the body holds more than {most} {name}", hint="send fewer"
+                )
 
 
-def _num_brackets(text: bytes) -> int:
-    return text.count(b"[") + text.count(b"{")
+def _count(text: bytes, marks: bytes) -> int:
+    return sum(text.count(mark) for mark in marks)
+
+
+def _without_texts(body: bytes) -> Iterator[bytes]:
+    """The body without its texts, in pieces; what follows a mistake may be wrong."""
+    in_text, carried = 0, b""
+    for start in range(0, len(body), _PIECE):
+        piece = carried + body[start : start + _PIECE]
+        num_backslashes = len(piece) - len(piece.rstrip(b"\\"))
+        end = len(piece) - num_backslashes % 2  # what it escapes lies in the next piece
+        carried = piece[end:]
+        parts = piece[:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        yield b"".join(parts[in_text::2])
+        in_text = (in_text + len(parts) - 1) % 2
+
+
+def _integer(digits: str) -> int:
+    return int(digits)
+
+
+def _real(digits: str) -> float:
+    return float(digits)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,22 +1,137 @@
-"""How large a request's body may be."""
+"""How large a request's body may be, and how large all that are being read may be together."""
 
 from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import cast
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from twostroke.server.http.errors import BodyTooLargeError, error_response
+from twostroke.core.errors import TwostrokeError
+from twostroke.core.freed_memory import return_freed_memory
+from twostroke.gateway.caller import caller_of
+from twostroke.server.http.errors import (
+    BodyMemoryFullError,
+    BodyTooLargeError,
+    MalformedRequestError,
+    error_response,
+)
+
+# Bodies up to here are always read: large ones cannot keep them out. They are parsed at once.
+SMALL_BODY = 2**16
+# The largest allowed body fits so many times into the memory for bodies.
+BODIES_IN_MEMORY = 16
+# After so many bytes of large bodies freed memory is given back, once they have really been freed.
+TRIM_BYTES, TRIM_SECONDS = 8 * 2**20, 1.0
+_MAX_LENGTH_DIGITS = 20
+_SCOPE_KEY = "twostroke.body"
+
+
+class BodyMemory:
+    """The large bodies of one server, from their first byte until they are parsed.
+
+    The bodies of a tenant may take as much as remains free after them, so that there is always room
+    for another tenant's; where there are no keys, all of it.
+
+    Attributes:
+        limit: Bytes that they may take together.
+        num_bytes: What those of each tenant take now.
+        max_values: How many values one body may hold.
+        parsing: Held while a large body is parsed: one at a time, the event loop in between.
+        rested_at: When the next may be parsed, on the event loop's clock.
+    """
+
+    def __init__(self, limit: int, max_values: Callable[[], int]) -> None:
+        self.limit = limit
+        self.num_bytes: Counter[str] = Counter()
+        self.max_values = max_values
+        self.parsing = asyncio.Semaphore(1)
+        self.rested_at = 0.0
+        self._num_released = 0
+        self._trimming: asyncio.TimerHandle | None = None
+
+    def take(self, tenant: str, num_bytes: int) -> None:
+        """Count bytes that a tenant's bodies hold from now on."""
+        self.num_bytes[tenant] += num_bytes
+
+    def give_back(self, tenant: str, num_bytes: int) -> None:
+        """They are held no longer; what freed bodies leave in the heaps goes back to the system."""
+        self.num_bytes[tenant] -= num_bytes
+        if not self.num_bytes[tenant]:
+            del self.num_bytes[tenant]
+        self._num_released += num_bytes
+        if self._num_released >= TRIM_BYTES and self._trimming is None:
+            loop = asyncio.get_running_loop()
+            self._trimming = loop.call_later(TRIM_SECONDS, self._trim, loop)
+
+    def _trim(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._num_released, self._trimming = 0, None
+        loop.run_in_executor(None, return_freed_memory)
+
+    def has_room(self, tenant: str, num_bytes: int) -> bool:
+        """Whether the bodies of a tenant may take so many bytes more."""
+        free_then = self.limit - self.num_bytes.total() - num_bytes
+        return free_then >= (self.num_bytes[tenant] + num_bytes if tenant else 0)
+
+
+class HeldBody:
+    """The body of one request, as far as it has come."""
+
+    def __init__(self, memory: BodyMemory, tenant: str) -> None:
+        self.memory = memory
+        self._tenant = tenant
+        self.num_received = 0
+        self._num_counted = 0
+
+    def add(self, num_bytes: int) -> None:
+        """Count bytes that have come.
+
+        Raises:
+            BodyMemoryFullError: There is no room for them; what had come is released.
+        """
+        self.num_received += num_bytes
+        if self.num_received <= SMALL_BODY:
+            return
+        num_more = self.num_received - self._num_counted
+        if not self.memory.has_room(self._tenant, num_more):
+            self.release()
+            whose = "this key's large bodies" if self._tenant else "large bodies"
+            raise BodyMemoryFullError(
+                f"{whose} that are being read take as much memory as they may; all together may"
+                f" take {self.memory.limit} bytes",
+                hint="try again, or start the server with a larger --max-body-size",
+            )
+        self.memory.take(self._tenant, num_more)
+        self._num_counted += num_more
+
+    def release(self) -> None:
+        """It has been parsed, or will not be; harmless when repeated."""
+        num_bytes, self._num_counted = self._num_counted, 0
+        if num_bytes:
+            self.memory.give_back(self._tenant, num_bytes)
+
+
+def held_body(scope: Scope) -> HeldBody:
+    """The body of the request of this ASGI scope."""
+    return cast(HeldBody, scope[_SCOPE_KEY])
 
 
 class BodySizeLimit:
     """Refuses bodies above ``limit`` bytes, announced or not, before they are held in memory.
 
     Plain ASGI: Starlette's ``BaseHTTPMiddleware`` would hide that a client has left.
+
+    Args:
+        max_values: See ``BodyMemory``.
     """
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int, max_values: Callable[[], int]) -> None:
         self._app = app
         self._limit = limit
+        self._memory = BodyMemory(limit * BODIES_IN_MEMORY, max_values)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -25,21 +140,36 @@ class BodySizeLimit:
         announced = next(
             (value for name, value in scope["headers"] if name == b"content-length"), b"0"
         )
-        if announced.isdigit() and int(announced) > self._limit:
-            await error_response(self._error())(scope, receive, send)
+        if (error := self._check_announced(announced)) is not None:
+            await error_response(error)(scope, receive, send)
             return
-        num_received = 0
+        body = scope[_SCOPE_KEY] = HeldBody(self._memory, caller_of(scope).tenant)
 
         async def counted_receive() -> Message:
-            nonlocal num_received
             message = await receive()
-            num_received += len(message.get("body", b""))
-            if num_received > self._limit:
+            try:
+                if num_bytes := len(message.get("body", b"")):
+                    self._count(body, num_bytes)
+            except TwostrokeError as error:
                 # FastAPI turns any other exception of a body that it reads into a 400.
-                raise HTTPException(413) from self._error()
+                raise HTTPException(400) from error
             return message
 
-        await self._app(scope, counted_receive, send)
+        try:
+            await self._app(scope, counted_receive, send)
+        finally:
+            body.release()
+
+    def _check_announced(self, length: bytes) -> TwostrokeError | None:
+        if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
+            return MalformedRequestError("Content-Length is no number of bytes")
+        return self._error() if int(length) > self._limit else None
+
+    def _count(self, body: HeldBody, num_bytes: int) -> None:
+        if body.num_received + num_bytes > self._limit:
+            body.release()
+            raise self._error()
+        body.add(num_bytes)
 
     def _error(self) -> BodyTooLargeError:
         return BodyTooLargeError(

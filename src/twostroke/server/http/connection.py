@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connection, with bounds on heads, half-sent requests and stalled readers.
+"""uvicorn's HTTP connection, with bounds on heads, and on clients that send or read slowly.
 
 uvicorn bounds none of these with httptools, and all of them come before any key is looked at. Nor
 does it get at the body of a request that offers to go on in another protocol, as Java's HttpClient
@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
 from starlette.types import Scope
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from twostroke.core.errors import TwostrokeError
+from twostroke.server.http.client_pace import ClientPace
 from twostroke.server.http.errors import (
     HeadTooLargeError,
     MalformedRequestError,
@@ -27,64 +31,106 @@ from twostroke.server.http.request_id import request_id
 from twostroke.server.http.sse import WRITE_CHUNK, WriteChunk
 
 MAX_HEAD_BYTES = 64 * 2**10  # what uvicorn allows with h11
-READ_SECONDS = 60.0  # for a whole head, and for each piece of a body
-WRITE_SECONDS = 60.0  # in which a client must take something of what waits for it
+# Requests that wait behind others of their connection; while more do, no more are read.
+MAX_PIPELINED = 64
+# Bytes that are parsed before it is asked whether more may wait: 200 requests, not 14,000 as in
+# what one read brings.
+PIECE_BYTES = 4096
+
+
+class BoundedConfig(Config):
+    """uvicorn's settings, and how slow a client may be.
+
+    Attributes:
+        client_timeout: Seconds for a head, for a body, and for taking what is ready.
+        min_client_rate: Bytes for each so many of which a client has a second more.
+    """
+
+    def __init__(
+        self, *args: Any, client_timeout: float, min_client_rate: int, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.client_timeout = client_timeout
+        self.min_client_rate = min_client_rate
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """One connection, with bounds.
 
-    A head (or a trailer) above ``MAX_HEAD_BYTES`` gets a 431, an unfinished request a 408. A client
-    that stops reading is cut off, which ends its generation.
+    A head (or a trailer) above ``MAX_HEAD_BYTES`` gets a 431, a request that comes too slowly a
+    408. A client that reads too slowly is cut off, which ends its generation.
+
+    Its ``config`` is a ``BoundedConfig``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        config = cast(BoundedConfig, self.config)
+        self._client_timeout = config.client_timeout
+        self._min_client_rate = config.min_client_rate
+        self._unparsed = b""
         self._bytes_without_body = 0
         self._refused = False
         self._in_message = self._in_body = False
-        self._reading: asyncio.TimerHandle | None = None
-        self._writing: asyncio.TimerHandle | None = None
+        self._num_received = self._num_unsent = 0
+        self._sending = self._new_pace(self._take_num_received, self._refuse_slow)
+        self._reading = self._new_pace(self._take_num_sent, self._cut_off)
 
     # ---- reading ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await_data()
+        self.flow = WatchedFlow(transport, self._may_resume, self._await_data, self._sending.rest)
+        self._sending.run()
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
-            return
-        self._bytes_without_body += len(data)
-        self._unset_keepalive_if_required()
-        self._parse(data)
-        if self._bytes_without_body > MAX_HEAD_BYTES:
-            self._refuse_head()
-        if not self._in_message:
-            self._reading = _cancel(self._reading)
-        elif self._in_body or self._reading is None:
-            self._await_data()
+        self._num_received += len(data)
+        self._unparsed += data
+        self._parse_unparsed()
+        self._await_data()
+
+    def _parse_unparsed(self) -> None:
+        """Parse what has come, until too many requests wait; the rest stays for their answers."""
+        data, start = self._unparsed, 0
+        while start < len(data) and not self._refused and len(self.pipeline) <= MAX_PIPELINED:
+            piece = data[start : start + PIECE_BYTES]
+            start += len(piece)
+            self._bytes_without_body += len(piece)
+            self._parse(piece)
+            if self._bytes_without_body > MAX_HEAD_BYTES:
+                self._refuse_head()
+        self._unparsed = b"" if self._refused else data[start:]
 
     def _parse(self, data: bytes) -> None:
         """As ``HttpToolsProtocol.data_received`` does, but it ignores upgrades (RFC 9110, 7.8).
 
         At an upgrade httptools takes the body for the other protocol and calls the message
         complete. So its callbacks do nothing then, and the request is read once more by a parser
-        that sees no upgrade.
+        that sees no upgrade. One piece may hold thousands of such requests.
         """
+        rest = memoryview(data)
         try:
-            self.parser.feed_data(data)
+            while (end_of_head := self._feed(rest)) is not None:
+                if self.parser.get_method() == b"CONNECT":  # no offer that could be ignored
+                    self.send_400_response("")
+                    return
+                head = self._head_without_upgrade()
+                self.parser = httptools.HttpRequestParser(self)
+                # As uvicorn has it.
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+                self._feed(head)
+                rest = rest[end_of_head:]
         except httptools.HttpParserError:
             self.send_400_response("")
+
+    def _feed(self, data: bytes | memoryview) -> int | None:
+        """Where in ``data`` the head of an upgrade ends, at which the parser has stopped."""
+        try:
+            self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as stopped:
-            if self.parser.get_method() == b"CONNECT":  # no offer that could be ignored
-                self.send_400_response("")
-                return
             (end_of_head,) = stopped.args
-            head = self._head_without_upgrade()
-            self.parser = httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
-            self._parse(head + data[end_of_head:])
+            return cast(int, end_of_head)
+        return None
 
     def _head_without_upgrade(self) -> bytes:
         parser = self.parser
@@ -101,7 +147,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._unset_keepalive_if_required()  # not before: empty lines are no request
         self._in_message, self._in_body = True, False
+        self._sending.restart()
 
     def on_headers_complete(self) -> None:
         # A head that came whole in one piece is counted here.
@@ -110,8 +158,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse_head()
         if self._refused or self.parser.should_upgrade():
             return
-        self._bytes_without_body, self._in_body = 0, True
-        super().on_headers_complete()
+        self._bytes_without_body = 0
+        super().on_headers_complete()  # raises for a URL that is none
+        self._in_body = True
+        self._sending.restart()  # the body has its own time
+        if not self.transport.get_write_buffer_size():
+            self._reading.restart()
         cast(Scope, self.scope).setdefault("extensions", {})[WRITE_CHUNK] = chunk_writer(self.cycle)
 
     def on_body(self, body: bytes) -> None:
@@ -123,22 +175,39 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self._refused and not self.parser.should_upgrade():
             self._bytes_without_body = 0
             self._in_message = self._in_body = False
+            self._sending.restart()
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(MalformedRequestError("the request is not valid HTTP"))
 
-    def _await_data(self) -> None:
-        _cancel(self._reading)
-        self._reading = self.loop.call_later(READ_SECONDS, self._no_data)
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._unparsed and not self.transport.is_closing():
+            self._parse_unparsed()
+            self.flow.resume_reading()
+        if self.transport.get_write_buffer_size():  # nothing else watches a client with all of it
+            self._await_reader()
 
-    def _no_data(self) -> None:
-        if self.flow.read_paused:  # by this server: the client cannot send
-            self._await_data()
-        else:
-            self._refuse(
-                RequestTimeoutError(f"the request was not complete within {READ_SECONDS:g} s")
-            )
+    def _await_data(self) -> None:
+        # While this server has paused reading, the client cannot send.
+        if self._in_message and not self.flow.read_paused and not self._refused:
+            self._sending.run()
+
+    def _may_resume(self) -> bool:
+        return not self._unparsed and len(self.pipeline) <= MAX_PIPELINED
+
+    def _take_num_received(self) -> int:
+        num_bytes, self._num_received = self._num_received, 0
+        return num_bytes
+
+    def _refuse_slow(self) -> None:
+        message = (
+            f"the request came too slowly: its head and its body may take {self._client_timeout:g}"
+            f" s each, and a second more for each {self._min_client_rate} bytes"
+        )
+        hint = "send it faster, or start the server with a longer --client-timeout"
+        self._refuse(RequestTimeoutError(message, hint=hint))
 
     def _refuse_head(self) -> None:
         self._refuse(
@@ -150,19 +219,25 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._refused or self.transport.is_closing():
             return
         self._refused = True
+        self._sending.rest()
         # With requests in the pipeline an answer is under way: this would become a part of it.
-        waits = self._in_body and not self.cycle.response_started and not self.pipeline
+        waits = (
+            self.cycle is not None
+            and self._in_body
+            and not self.cycle.response_started
+            and not self.pipeline
+        )
         if self.cycle is None or self.cycle.response_complete or waits:
-            response = error_response(error)
             # Where the application has the request already, the id is the one that it knows.
-            response.headers["x-request-id"] = request_id(
-                cast(Scope, self.scope) if self._in_message else {}
-            )
+            scope = cast(Scope, self.scope) if self._in_message else {}
+            response = error_response(error).shaped(scope)
+            response.headers["x-request-id"] = request_id(scope)
             status = HTTPStatus(response.status_code)
             lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode(), b"connection: close"]
             lines += [name + b": " + value for name, value in response.raw_headers]
             self.transport.write(b"\r\n".join([*lines, b"", bytes(response.body)]))
         self.transport.close()
+        self._await_reader()
 
     # ---- writing ---------------------------------------------------------------------------------
 
@@ -172,26 +247,67 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._writing = _cancel(self._writing)
+        if not self._answered():  # else the rest must be taken, too
+            self._reading.rest()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._reading = _cancel(self._reading)
-        self._writing = _cancel(self._writing)
+        self._sending.rest()
+        self._reading.rest()
 
     def _await_reader(self) -> None:
-        _cancel(self._writing)
-        self._writing = self.loop.call_later(WRITE_SECONDS, self._check_reader, self._unsent())
+        self._reading.rest()  # what has been written since is not to look like nothing taken
+        self._reading.run()
 
-    def _check_reader(self, unsent: int) -> None:
-        if self._unsent() < unsent:
-            self._await_reader()
-        else:
+    def _take_num_sent(self) -> int:
+        before, self._num_unsent = self._num_unsent, self.transport.get_write_buffer_size()
+        return max(0, before - self._num_unsent)
+
+    def _answered(self) -> bool:
+        return self._refused or self.cycle.response_complete
+
+    def _cut_off(self) -> None:
+        if self.transport.get_write_buffer_size():
             # Not closed: that would wait for the reader to take what is left.
             self.transport.abort()
+        else:
+            self._reading.restart()
 
-    def _unsent(self) -> int:
-        return self.transport.get_write_buffer_size()
+    def _new_pace(
+        self, num_moved: Callable[[], int], on_too_slow: Callable[[], None]
+    ) -> ClientPace:
+        return ClientPace(
+            self.loop, self._client_timeout, self._min_client_rate, num_moved, on_too_slow
+        )
+
+
+class WatchedFlow(FlowControl):
+    """uvicorn's flow control, which says when a client can send and when it cannot.
+
+    Args:
+        may_resume: Whether more may be read; asked each time that more is wanted.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        may_resume: Callable[[], bool],
+        on_resume: Callable[[], None],
+        on_pause: Callable[[], None],
+    ) -> None:
+        super().__init__(transport)
+        self._may_resume = may_resume
+        self._on_resume = on_resume
+        self._on_pause = on_pause
+
+    def pause_reading(self) -> None:
+        super().pause_reading()
+        self._on_pause()
+
+    def resume_reading(self) -> None:
+        if self._may_resume():
+            super().resume_reading()
+            self._on_resume()
 
 
 def chunk_writer(cycle: RequestResponseCycle) -> WriteChunk:
@@ -220,10 +336,3 @@ def chunk_writer(cycle: RequestResponseCycle) -> WriteChunk:
         return True
 
     return write
-
-
-def _cancel(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
-    """Cancel a timer; what to keep in its place."""
-    if timer is not None:
-        timer.cancel()
-    return None

@@ -12,27 +12,41 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match
+from starlette.types import Receive, Scope, Send
 
 from twostroke.core.errors import (
+    AdminKeyNeededError,
     EngineDeadError,
     EngineError,
     InvalidKeyError,
     InvalidRequestError,
     LimitStorageError,
+    LogprobsFullError,
     MissingKeyError,
     ModelLoadingError,
     ModelNotFoundError,
     NonFiniteLogitsError,
+    PredictedLateError,
     QueueFullError,
     RequestFailedError,
     RequestRateError,
     RequestTooLargeError,
     RevokedKeyError,
     ShuttingDownError,
+    TokenizerError,
     TokenRateError,
     TwostrokeError,
 )
-from twostroke.server.http.request_id import request_id
+from twostroke.observability.tracing import names
+from twostroke.observability.tracing.trace import trace_of
+from twostroke.server.anthropic_shape import (
+    REQUEST_ID,
+    anthropic_error,
+    anthropic_request_id,
+    anthropic_status,
+    speaks_anthropic,
+)
+from twostroke.server.http.request_id import answer_id, request_digits, request_id
 from twostroke.server.http.validation_errors import describe_validation
 
 logger = logging.getLogger(__name__)
@@ -40,6 +54,10 @@ logger = logging.getLogger(__name__)
 
 class BodyTooLargeError(InvalidRequestError):
     """A request's body exceeds ``--max-body-size``."""
+
+
+class BodyMemoryFullError(TwostrokeError):
+    """The large bodies that are being read leave no room for another."""
 
 
 class MalformedRequestError(InvalidRequestError):
@@ -52,6 +70,26 @@ class HeadTooLargeError(InvalidRequestError):
 
 class RequestTimeoutError(InvalidRequestError):
     """The rest of a request did not come."""
+
+
+class ForeignHostError(InvalidRequestError):
+    """A request addresses the server by a name that is not its own."""
+
+
+class ForeignOriginError(InvalidRequestError):
+    """A request comes from a page of another site."""
+
+
+class ThreadUnsupportedError(InvalidRequestError):
+    """A request of Anthropic's API asks the server to hold its conversation."""
+
+
+class ResponseNotFoundError(InvalidRequestError):
+    """No response of this id is stored for the caller's key."""
+
+
+class PreviousResponseNotFoundError(InvalidRequestError):
+    """A conversation cannot go on from a response that is not stored."""
 
 
 class ErrorRule(NamedTuple):
@@ -68,23 +106,35 @@ ERROR_RULES: dict[type[BaseException], ErrorRule] = {
     InvalidRequestError: ErrorRule(400, "invalid_request_error", "invalid_value"),
     RequestTooLargeError: ErrorRule(400, "invalid_request_error", "context_length_exceeded"),
     ModelNotFoundError: ErrorRule(404, "invalid_request_error", "model_not_found"),
+    ThreadUnsupportedError: ErrorRule(400, "invalid_request_error", "thread_unsupported_request"),
+    ResponseNotFoundError: ErrorRule(404, "invalid_request_error", "response_not_found"),
+    PreviousResponseNotFoundError: ErrorRule(
+        400, "invalid_request_error", "previous_response_not_found"
+    ),
     BodyTooLargeError: ErrorRule(413, "invalid_request_error", "body_too_large"),
+    BodyMemoryFullError: ErrorRule(503, "server_error", "body_memory_full", retry_after=1),
     HeadTooLargeError: ErrorRule(431, "invalid_request_error", "head_too_large"),
     RequestTimeoutError: ErrorRule(408, "invalid_request_error", "request_timeout"),
+    ForeignHostError: ErrorRule(403, "invalid_request_error", "foreign_host"),
+    ForeignOriginError: ErrorRule(403, "invalid_request_error", "foreign_origin"),
     MissingKeyError: ErrorRule(401, "invalid_request_error", "missing_api_key"),
     InvalidKeyError: ErrorRule(401, "invalid_request_error", "invalid_api_key"),
     RevokedKeyError: ErrorRule(403, "invalid_request_error", "revoked_api_key"),
+    AdminKeyNeededError: ErrorRule(403, "invalid_request_error", "admin_key_needed"),
     # OpenAI's types name what there was too much of.
     RequestRateError: ErrorRule(429, "requests", "rate_limit_exceeded", retry_after=1),
     TokenRateError: ErrorRule(429, "tokens", "rate_limit_exceeded", retry_after=1),
     LimitStorageError: ErrorRule(503, "server_error", "rate_limit_storage", retry_after=5),
     QueueFullError: ErrorRule(429, "rate_limit_error", "queue_full", retry_after=1),
+    PredictedLateError: ErrorRule(429, "rate_limit_error", "predicted_late", retry_after=1),
+    LogprobsFullError: ErrorRule(429, "rate_limit_error", "logprobs_full", retry_after=5),
     ShuttingDownError: ErrorRule(503, "server_error", "shutting_down", retry_after=5),
     ModelLoadingError: ErrorRule(503, "server_error", "model_loading", retry_after=2),
     EngineDeadError: ErrorRule(503, "server_error", "engine_dead", retry_after=10),
     EngineError: ErrorRule(500, "server_error", "engine_error"),
     RequestFailedError: ErrorRule(500, "server_error", "request_failed"),
     NonFiniteLogitsError: ErrorRule(500, "server_error", "non_finite_logits"),
+    TokenizerError: ErrorRule(500, "server_error", "tokenizer_failed"),
     Exception: ErrorRule(500, "server_error", "internal_error"),
 }
 
@@ -107,19 +157,55 @@ def error_rule(error: BaseException) -> ErrorRule:
     return next(ERROR_RULES[cls] for cls in type(error).__mro__ if cls in ERROR_RULES)
 
 
-def encode_error(error: Exception) -> bytes:
-    """``{"error": {...}}``; the text of any other error than a ``TwostrokeError`` stays hidden."""
-    rule = error_rule(error)
+def error_text(error: Exception) -> str:
+    """The message of an error; that of any other error than a ``TwostrokeError`` stays hidden."""
     if isinstance(error, TwostrokeError):
-        message = f"{error.message}. Hint: {error.hint}" if error.hint else error.message
-        return _encode_envelope(message, rule, getattr(error, "param", None))
-    return _encode_envelope("internal server error; the server's log has the cause", rule, None)
+        return _printable(f"{error.message}. Hint: {error.hint}" if error.hint else error.message)
+    return "internal server error; the server's log has the cause"
 
 
-def error_response(error: Exception) -> Response:
+def encode_error(error: Exception) -> bytes:
+    """``{"error": {...}}``."""
+    return _encode_envelope(error_text(error), error_rule(error), getattr(error, "param", None))
+
+
+class ErrorResponse(Response):
+    """An error in OpenAI's shape; a request that expects Anthropic's gets that."""
+
+    def __init__(
+        self, message: str, rule: ErrorRule, param: str | None, retry_after: int | None
+    ) -> None:
+        self._message, self._rule = _printable(message), rule
+        body = _encode_envelope(message, rule, param)
+        headers = {} if retry_after is None else {"retry-after": str(retry_after)}
+        super().__init__(body, rule.status, headers, "application/json")
+
+    def shaped(self, scope: Scope) -> Response:
+        """The response as the request of ``scope`` expects it."""
+        if not speaks_anthropic(scope):
+            return self
+        name = anthropic_request_id(request_digits(scope))
+        status = anthropic_status(self._rule.status, self._rule.code)
+        error = anthropic_error(self._message, status, self._rule.code, name)
+        body = msgspec.json.encode(error)
+        headers = {key: value for key, value in self.headers.items() if key != "content-length"}
+        return Response(body, status, {**headers, REQUEST_ID: name})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        why = {names.ERROR_TYPE: self._rule.code or self._rule.type, names.REASON: self._message}
+        trace_of(scope).event(names.ERROR, why)
+        response = self.shaped(scope)
+        respond = super().__call__ if response is self else response
+        await respond(scope, receive, send)
+
+
+def error_response(error: Exception) -> ErrorResponse:
     rule = error_rule(error)
-    response = _response(
-        encode_error(error), rule.status, getattr(error, "retry_after", rule.retry_after)
+    response = ErrorResponse(
+        error_text(error),
+        rule,
+        getattr(error, "param", None),
+        getattr(error, "retry_after", rule.retry_after),
     )
     if rule.status == 401:
         response.headers["www-authenticate"] = "Bearer"
@@ -127,12 +213,14 @@ def error_response(error: Exception) -> Response:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Give every error of ``app`` OpenAI's shape.
+    """Give every error of ``app`` OpenAI's shape, or Anthropic's where that is expected.
 
     That is ``TwostrokeError``, the validator's errors, unknown routes and bugs.
     """
 
     async def typed_error(request: Request, error: Exception) -> Response:
+        if isinstance(error, MemoryError):
+            raise error  # nothing that is left here could answer
         if error_rule(error).status == 500:
             name = request_id(request.scope)
             logger.error(
@@ -145,7 +233,7 @@ def install_error_handlers(app: FastAPI) -> None:
             )
         response = error_response(error)
         # A bug is answered outside all other layers, so nothing else adds the header.
-        response.headers["x-request-id"] = request_id(request.scope)
+        response.headers["x-request-id"] = answer_id(request.scope)
         return response
 
     async def invalid_body(_: Request, error: Exception) -> Response:
@@ -156,6 +244,8 @@ def install_error_handlers(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         if isinstance(error.__cause__, TwostrokeError):
             return error_response(error.__cause__)
+        if isinstance(error.__cause__, MemoryError):
+            raise error.__cause__
         if error.status_code == 400:
             # FastAPI raises this for bodies alone, and without the reason.
             return error_response(InvalidRequestError(UNREADABLE))
@@ -166,8 +256,8 @@ def install_error_handlers(app: FastAPI) -> None:
         rule = ErrorRule(
             error.status_code, _http_type(error.status_code), _HTTP_CODES.get(error.status_code)
         )
-        body = _encode_envelope(messages.get(error.status_code, str(error.detail)), rule, None)
-        response = _response(body, error.status_code, None)
+        message = messages.get(error.status_code, str(error.detail))
+        response = ErrorResponse(message, rule, None, None)
         response.headers.update(error.headers or {})
         if error.status_code == 405:
             response.headers["allow"] = ", ".join(_methods(request))
@@ -210,8 +300,3 @@ def _encode_envelope(message: str, rule: ErrorRule, param: str | None) -> bytes:
 def _printable(text: str) -> str:
     # A client's JSON may carry lone surrogates, which no encoder writes.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _response(body: bytes, status: int, retry_after: int | None) -> Response:
-    headers = {} if retry_after is None else {"retry-after": str(retry_after)}
-    return Response(body, status_code=status, media_type="application/json", headers=headers)

@@ -1,11 +1,14 @@
-"""``GET /health``, ``/metrics`` and ``/version``: the routes for load balancers and scripts."""
+"""``/health``, ``/metrics``, ``/load``, ``/v1/targets``, ``/version``: for balancers, scripts."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter
 from msgspec import UNSET, Struct, UnsetType
+from starlette.requests import Request
 from starlette.responses import Response
 
+from twostroke.gateway.caller import caller_of
+from twostroke.observability.targets.watch import TargetReport
 from twostroke.server.http.api_document import ERROR_RESPONSES, Responses, answer_responses
 from twostroke.server.http.json_response import encode_json, json_response
 from twostroke.server.state.server_state import ServerState
@@ -17,6 +20,19 @@ class Health(Struct):
 
     status: str
     reason: str | UnsetType = UNSET
+
+
+class Load(Struct):
+    """Requests that run or wait, under vLLM's name."""
+
+    server_load: int
+
+
+class TargetList(Struct):
+    """The targets that the caller may see."""
+
+    data: list[TargetReport]
+    object: str = "list"
 
 
 class Version(Struct):
@@ -35,6 +51,7 @@ def health_router(state: ServerState) -> APIRouter:
         },
         503: ERROR_RESPONSES[503],
     }
+    unloaded: Responses = {503: ERROR_RESPONSES[503]}
     refusals: Responses = {status: ERROR_RESPONSES[status] for status in (401, 403)}
     versioned = answer_responses(Version, "The version of the package.") | refusals
 
@@ -50,10 +67,25 @@ def health_router(state: ServerState) -> APIRouter:
         )
 
     @router.get("/metrics", response_class=Response, responses=exposition | refusals)
-    async def metrics() -> Response:
-        """Prometheus exposition, with vLLM's names."""
-        text, content_type = state.model().client.render_metrics()
+    async def metrics(request: Request) -> Response:
+        """Prometheus exposition, with vLLM's names; where there are keys, what this one may see."""
+        text, content_type = caller_of(request.scope).metrics(state.model().client)
         return Response(text, headers={"content-type": content_type})
+
+    loaded = answer_responses(Load, "Requests that run or wait.") | refusals
+
+    @router.get("/load", response_class=Response, responses=loaded)
+    async def load() -> Response:
+        """How much the server has to do."""
+        return json_response(Load(state.num_unfinished()))
+
+    watched = answer_responses(TargetList, "Targets and how they stand.") | refusals
+
+    @router.get("/v1/targets", response_class=Response, responses=watched | unloaded)
+    async def targets(request: Request) -> Response:
+        """What good is, how it stands, and which requests missed most."""
+        reports = caller_of(request.scope).targets(state.model().client)
+        return json_response(TargetList(reports))
 
     @router.get("/version", response_class=Response, responses=versioned)
     async def version() -> Response:

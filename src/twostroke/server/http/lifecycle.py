@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import logging
 import os
+import signal
 import socket
 import sys
+import threading
+from collections.abc import Iterator
 from types import FrameType
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from twostroke.server.banner import ready_banner
-from twostroke.server.http.connection import BoundedProtocol
+from twostroke.server.http.accepting import Acceptor
+from twostroke.server.http.connection import BoundedConfig, BoundedProtocol
+from twostroke.server.http.foreign_hosts import HostCheck, needs_host_check
+from twostroke.server.http.out_of_memory import end_loop_at_memory_error, ending_at_memory_error
 from twostroke.server.options import ServerOptions
 from twostroke.server.state.server_state import ServerState
+
+logger = logging.getLogger(__name__)
 
 # Connections that outlive the drain (their clients read slowly) are cut after this many seconds.
 CLOSE_TIMEOUT = 5
@@ -39,17 +51,23 @@ def run_until_signalled(
 
 
 def uvicorn_config(app: ASGIApp, options: ServerOptions) -> uvicorn.Config:
-    """uvicorn's settings for an application."""
-    return uvicorn.Config(
-        app,
+    """uvicorn's settings for an application, and what stands before it on a network."""
+    proxies = ["*"] if "*" in options.forwarded_allow_ips else [*options.forwarded_allow_ips]
+    return BoundedConfig(
+        HostCheck(app, options) if needs_host_check(options) else app,
+        client_timeout=options.client_timeout,
+        min_client_rate=options.min_client_rate,
         http=BoundedProtocol,
         loop="uvloop",
         ws="none",
         log_config=None,
-        access_log=options.access_log,
+        access_log=False,  # ours has the request's id and its seconds
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=CLOSE_TIMEOUT,
         server_header=False,
+        # By default uvicorn believes whatever comes from 127.0.0.1, or the environment names.
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=proxies,
     )
 
 
@@ -72,20 +90,46 @@ class DrainingServer(uvicorn.Server):
         self._announcement: asyncio.Task[None] | None = None
         self._drain: asyncio.Task[None] | None = None
 
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """SIGHUP (the terminal is gone) as well, unless it is ignored, as ``nohup`` asks."""
+        with super().capture_signals():
+            captures = (
+                threading.current_thread() is threading.main_thread()
+                and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+            )
+            previous = signal.signal(signal.SIGHUP, self.handle_exit) if captures else None
+            try:
+                yield
+            finally:
+                if captures:
+                    signal.signal(signal.SIGHUP, previous)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """May run between any two bytecodes of the main thread, so it only sets flags."""
         if self._signalled:
-            os.write(2, b"exiting at once\n")
+            if sig == signal.SIGHUP:  # shell and kernel each send one
+                return
+            with contextlib.suppress(OSError):
+                os.write(2, b"exiting at once\n")
             os._exit(128 + sig)
         self._signalled = True
         self._state.begin_drain()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        end_loop_at_memory_error(asyncio.get_running_loop())
+        await super().startup([])
         assert sockets
+        for listener in sockets:
+            # uvicorn asks no more of it than to close.
+            self.servers.append(cast(asyncio.Server, Acceptor(listener, self._make_protocol)))
         self._announcement = asyncio.ensure_future(
             self._announce(base_url(sockets[0], self._options))
         )
+
+    async def main_loop(self) -> None:
+        with ending_at_memory_error():
+            await super().main_loop()
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second."""
@@ -93,18 +137,40 @@ class DrainingServer(uvicorn.Server):
             self._drain = asyncio.ensure_future(self._drain_and_exit())
         return await super().on_tick(counter)
 
+    def _make_protocol(self) -> asyncio.Protocol:
+        return BoundedProtocol(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
     async def _announce(self, url: str) -> None:
         await self._state.settled.wait()
         if self._state.load_error is not None:
             self.should_exit = True
         else:
-            _report(ready_banner(self._state.model(), url, asks_for_keys=self._asks_for_keys))
+            keep_start_up_for_good()
+            banner = ready_banner(
+                self._state.model(),
+                url,
+                asks_for_keys=self._asks_for_keys,
+                traces_endpoint=self._options.otlp_traces_endpoint,
+                slow_ttft=self._options.otlp_traces_slow_ttft,
+                has_inspector=self._options.inspector,
+            )
+            self._report(banner)
+
+    def _report(self, text: str) -> None:
+        """Write to the terminal, or where all is JSON to the log."""
+        if self._options.log_format == "json":
+            logger.info("%s", text)
+            return
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print(text, file=sys.stderr, flush=True)
 
     async def _drain_and_exit(self) -> None:
         num_unfinished = self._state.num_unfinished()
         if num_unfinished:
             seconds = self._options.shutdown_timeout
-            _report(
+            self._report(
                 f"draining: {num_unfinished} unfinished, may go on within {seconds:g} s; signal"
                 " again to exit at once"
             )
@@ -114,12 +180,20 @@ class DrainingServer(uvicorn.Server):
             self.should_exit = True
 
 
+def keep_start_up_for_good() -> None:
+    """Exempt what exists from later garbage collections, which stop all threads while they last.
+
+    Imports and the model leave objects that stay until the process ends. A full collection, which a
+    body of many small lists sets off, looked at them for 50 ms (docs/lab/http-path.md).
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def base_url(listener: socket.socket, options: ServerOptions) -> str:
-    """An address at which this machine reaches the server."""
+    """An address at which this machine reaches the server; with ``--uds``, ``unix:PATH``."""
+    if options.uds is not None:
+        return f"unix:{options.uds}"
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(options.host, options.host)
     port = listener.getsockname()[1]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _report(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -1,12 +1,22 @@
-"""Every answer names its request in ``x-request-id``, errors included; the log has it, too."""
+"""Every answer names its request in ``x-request-id``, errors included; the log has it, too.
+
+A client that sends such a header gets its own name back. The server's stays unique.
+"""
 
 from __future__ import annotations
 
+import re
+import time
 import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from twostroke.gateway.caller import ARRIVED_KEY
+
 _SCOPE_KEY = "twostroke.request_id"
+# What is longer, or could forge a header or a log line, is not sent back.
+_CLIENT_ID = re.compile(rb"[\w.:/+=@-]{1,128}", re.ASCII)
+_NUM_DIGITS = 32  # of a UUID
 
 
 def request_id(scope: Scope) -> str:
@@ -15,14 +25,31 @@ def request_id(scope: Scope) -> str:
     return name
 
 
-def name_request(scope: Scope, prefix: str) -> str:
+def name_request(scope: Scope, prefix: str, separator: str = "-") -> str:
     """The id that the answer will carry: ``prefix`` and the digits of the request's first id."""
-    scope[_SCOPE_KEY] = f"{prefix}-{request_id(scope).rpartition('-')[2]}"
+    scope[_SCOPE_KEY] = f"{prefix}{separator}{request_digits(scope)}"
     return request_id(scope)
 
 
+def answer_id(scope: Scope) -> str:
+    """The id that the answer's header carries: the client's, or else the server's."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _CLIENT_ID.fullmatch(value):
+            text: str = value.decode()
+            return text
+    return request_id(scope)
+
+
+def request_digits(scope: Scope) -> str:
+    """What all ids of the request of this ASGI scope end with."""
+    return request_id(scope)[-_NUM_DIGITS:]
+
+
 class RequestIds:
-    """Adds the header to every answer that has none. Plain ASGI, before everything else."""
+    """Adds the header to every answer, and notes when a request came.
+
+    Plain ASGI, before everything else.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -33,13 +60,12 @@ class RequestIds:
             return
         # All layers have the same scope, so the name that a route gives later is seen here.
         request_id(scope)
+        scope[ARRIVED_KEY] = time.monotonic()
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = list(message.get("headers", ()))
-                if not any(name == b"x-request-id" for name, _ in headers):
-                    headers.append((b"x-request-id", request_id(scope).encode()))
-                message["headers"] = headers
+                others = [h for h in message.get("headers", ()) if h[0] != b"x-request-id"]
+                message["headers"] = [*others, (b"x-request-id", answer_id(scope).encode())]
             await send(message)
 
         await self._app(scope, receive, send_with_id)

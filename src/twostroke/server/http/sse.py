@@ -67,6 +67,9 @@ class EventStream(Response):
 
     Args:
         abort: Ends the generation; called when the client leaves, and at the end.
+
+    Attributes:
+        num_kept_bytes: What the client has not taken yet.
     """
 
     media_type = "text/event-stream"
@@ -77,6 +80,7 @@ class EventStream(Response):
         self._abort = abort
         self._write: WriteChunk = _not_now
         self._kept: list[bytes] = []
+        self.num_kept_bytes = 0
         self._ended = False
         self._error: Exception | None = None
         self._due = asyncio.Event()  # there is something for the task to send
@@ -89,19 +93,22 @@ class EventStream(Response):
         """Send complete events, in order: now, or as soon as the client takes what is kept."""
         if not self._write(frame):
             self._write = _not_now
-            self._kept.append(frame)
-            self._due.set()
+            self._keep(frame)
 
     def end(self, frame: bytes) -> None:
         """Send the last events, in one write with the end of the body."""
         self._write = _not_now
-        self._kept.append(frame)
         self._ended = True
-        self._due.set()
+        self._keep(frame)
 
     def fail(self, error: Exception) -> None:
         """Have the response raise ``error``, which then gets its status; before any ``push``."""
         self._error = error
+        self._due.set()
+
+    def _keep(self, frame: bytes) -> None:
+        self._kept.append(frame)
+        self.num_kept_bytes += len(frame)
         self._due.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -120,6 +127,7 @@ class EventStream(Response):
             body, ended = b"".join(self._kept), self._ended
             self._kept.clear()
             await send({"type": "http.response.body", "body": body, "more_body": not ended})
+            self.num_kept_bytes -= len(body)
             if not self._due.is_set():
                 self._write = write  # nothing is kept, so frames may go past it
 

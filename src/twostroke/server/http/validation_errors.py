@@ -7,8 +7,7 @@ from typing import Any
 
 from twostroke.core.errors import InvalidRequestError
 
-# In messages, only the types of parts and the roles have a fixed set of values.
-TEXT_ONLY = "this server takes text only: no images, audio, files or tools"
+TEXT_ONLY = "this server takes text only: no images, audio or files"
 _UNION_TAGS = frozenset({"str", "int", "float", "bool", "dict", "list"})
 
 
@@ -25,7 +24,7 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
         return InvalidRequestError(
             f"{where} holds a key that is not Unicode", param=_field_name(first["loc"]) or None
         )
-    if len(first["loc"]) < 2 and first["type"] not in ("unsupported_field", "unknown_field"):
+    if len(first["loc"]) < 2 and first["type"] != "unsupported_field":
         hint = "send a JSON object, with the header Content-Type: application/json"
         return InvalidRequestError("the body must be a JSON object", hint=hint)
     # A union gives one error for each of its members; the one that got furthest was meant.
@@ -35,8 +34,6 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
     if error["type"] == "extra_forbidden":
         # The last part is the client's own word, even if it looks like a union's tag.
         return _unknown_field(_field_name(error["loc"][:-1]), str(error["loc"][-1]))
-    if error["type"] == "unknown_field":
-        return _unknown_field(param, error["ctx"]["field"])
     if error["type"] == "unsupported_field":
         param = f"{param}.{error['ctx']['field']}".lstrip(".")
         return InvalidRequestError(
@@ -44,6 +41,9 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
         )
     if error["type"] == "missing":
         return InvalidRequestError(f"{param} is missing", param=param)
+    if error["type"] == "missing_field":
+        param = f"{param}.{error['ctx']['field']}"
+        return InvalidRequestError(f"{param} is {error['ctx']['how']}", param=param)
     if error["type"] == "too_short":
         return InvalidRequestError(f"{param} is empty", param=param, hint="send at least one")
     if error["type"] == "too_long":
@@ -53,8 +53,26 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
         )
     texts = dict.fromkeys(e["msg"] for e in same_field if _field_name(e["loc"]) == param)
     message = f"{param}: " + " or ".join(text[0].lower() + text[1:] for text in texts)
-    text_only = error["type"] == "literal_error" and param.startswith("messages")
-    return InvalidRequestError(message, param=param, hint=TEXT_ONLY if text_only else None)
+    if error["type"] == "literal_error":
+        message += f", got {_short(error['input'])}"
+    return InvalidRequestError(
+        message, param=param, hint=TEXT_ONLY if _asks_for_more(error, param) else None
+    )
+
+
+def _asks_for_more(error: Any, param: str) -> bool:
+    """Whether a part or a role of other APIs is the mistake, rather than a misspelt one."""
+    roles = ("tool", "function")
+    return (
+        error["type"] == "literal_error"
+        and param.startswith("messages")
+        and (param.endswith(".type") or error["input"] in roles)
+    )
+
+
+def _short(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def _unknown_field(parent: str, name: str) -> InvalidRequestError:

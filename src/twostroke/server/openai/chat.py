@@ -12,7 +12,7 @@ from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
 from twostroke.server.http.body_json import StrictRoute
 from twostroke.server.http.request_id import name_request
 from twostroke.server.openai.chat_answer import ChatChunk, ChatCompletion, ChatResponseFormat
-from twostroke.server.openai.chat_prompt import chat_prompt
+from twostroke.server.openai.chat_call import chat_call
 from twostroke.server.openai.chat_request import ChatCompletionRequest
 from twostroke.server.state.server_state import ServerState
 
@@ -22,9 +22,14 @@ def chat_router(state: ServerState) -> APIRouter:
     router = APIRouter(route_class=StrictRoute, tags=["chat"])
 
     responses = answer_responses(
-        ChatCompletion, "The answer; or, streamed, its pieces, then [DONE].", stream=ChatChunk
+        ChatCompletion,
+        "The answer; or, streamed, its pieces, then [DONE].",
+        stream=ChatChunk,
+        has_body=True,
     )
 
+    # Some clients are given the server's address without /v1.
+    @router.post("/chat/completions", include_in_schema=False)
     @router.post(
         "/v1/chat/completions", response_class=Response, responses=responses | ERROR_RESPONSES
     )
@@ -32,15 +37,21 @@ def chat_router(state: ServerState) -> APIRouter:
         """The model's answer to a conversation."""
         model = state.model_for_new_work()
         model.check_name(body.model)
-        params = body.to_params(model.client.info.sampling_defaults)
-        request_id = name_request(request.scope, "chatcmpl")
+        request_id, caller = name_request(request.scope, "chatcmpl"), caller_of(request.scope)
         try:
-            prompt = await chat_prompt(model, body, params)
-            requests = body.engine_requests(request_id, [prompt.token_ids], params)
-            generation = Generation(model.client, caller_of(request.scope), request_id, requests)
+            call = await chat_call(model, body, request_id, caller)
+            generation = Generation(
+                model,
+                caller,
+                request_id,
+                call.requests,
+                streamed=bool(body.stream),
+                ignored=body.dropped_fields() + call.ignored,
+                prompt_only=body.prompt_only,
+            )
         except InvalidRequestError as error:
             raise body.in_terms_of_chat(error) from error
-        answer = ChatResponseFormat(request_id, model, body, prompt)
-        return await generation.respond(answer, request, stream=bool(body.stream))
+        answer = ChatResponseFormat(request_id, model, body, call.prompt, call.reading)
+        return await generation.respond(answer, request)
 
     return router

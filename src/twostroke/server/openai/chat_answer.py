@@ -9,25 +9,33 @@ from msgspec import UNSET, Struct, UnsetType
 
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.output import RequestOutput
+from twostroke.core.request import FinishReason
 from twostroke.engine.answer import CollectedAnswer
+from twostroke.server.generation.answer_reading import AnswerReading
 from twostroke.server.generation.response_format import CallTokens
 from twostroke.server.http.sse import event
 from twostroke.server.openai.chat_prompt import ChatPrompt
 from twostroke.server.openai.chat_request import ChatCompletionRequest
+from twostroke.server.openai.drafts import Drafts, drafts_of
 from twostroke.server.openai.logprobs import (
     ChatLogprobs,
     PromptLogprobs,
     chat_logprobs,
     prompt_logprob_entries,
+    token_as_id,
+    token_text,
 )
 from twostroke.server.openai.stream_end import DONE, failure_events
+from twostroke.server.openai.tools.answer_parts import (
+    AnswerMessage,
+    ChatDelta,
+    delta_of,
+    message_of,
+)
 from twostroke.server.openai.usage import ChunkUsage, Usage, context_usage, make_usage
 from twostroke.server.state.served_model import ServedModel
-
-
-class ChatDelta(Struct):
-    role: str | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+from twostroke.text.answer_parsing.parser import AnswerParser
+from twostroke.text.answer_parsing.parts import AnswerPart, is_call_beyond
 
 
 class ChatChunkChoice(Struct, kw_only=True):
@@ -37,6 +45,7 @@ class ChatChunkChoice(Struct, kw_only=True):
     finish_reason: str | None = None
     stop_reason: str | int | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
+    drafts: Drafts | UnsetType = UNSET
 
 
 class ChatChunk(Struct, kw_only=True):
@@ -45,14 +54,9 @@ class ChatChunk(Struct, kw_only=True):
     created: int
     model: str
     choices: list[ChatChunkChoice]
+    system_fingerprint: None = None
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
-
-
-class AnswerMessage(Struct):
-    content: str
-    role: str = "assistant"
-    refusal: None = None
 
 
 class ChatChoice(Struct, kw_only=True):
@@ -70,25 +74,34 @@ class ChatCompletion(Struct, kw_only=True):
     created: int
     model: str
     choices: list[ChatChoice]
+    system_fingerprint: None = None
     usage: Usage
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class ChatResponseFormat:
     """Implements ``ResponseFormat`` for chat completions."""
 
     def __init__(
-        self, request_id: str, model: ServedModel, body: ChatCompletionRequest, prompt: ChatPrompt
+        self,
+        request_id: str,
+        model: ServedModel,
+        body: ChatCompletionRequest,
+        prompt: ChatPrompt,
+        reading: AnswerReading,
     ) -> None:
         self._id = request_id
         self._created = int(time.time())
         self._name = model.name
         self._tokenizer = model.client.tokenizer
-        self._num_top_logprobs = body.top_logprobs or 0
+        self._num_top_logprobs = len(body.logprob_token_ids or ()) or body.top_logprobs or 0
         self._logprobs = bool(body.logprobs)
+        self._name_of_token = token_as_id if body.return_tokens_as_token_ids else token_text
         self._token_ids = bool(body.return_token_ids)
+        self._drafts = bool(body.return_drafts)
         self._prompt = prompt.token_ids
+        self._parts = ChatParts(reading, body)
         self._context = UNSET if prompt.report is None else context_usage(prompt.report)
         self._include_usage = body.include_usage
         self._continuous_usage = body.continuous_usage
@@ -99,21 +112,32 @@ class ChatResponseFormat:
     def chunk(
         self, choice: int, output: RequestOutput, tokens: CallTokens, *, first: bool, last: bool
     ) -> bytes:
-        """The role first, then what there is to say: nothing while text is held back."""
-        usage = self._no_usage
-        if self._continuous_usage:
-            usage = make_usage(tokens)
-        elif last and self._reports_at_end:
-            usage = self._final_usage(tokens)
+        """The role first, then what there is to say, then why it ended.
+
+        Nothing is said while text is held back.
+        """
+        usage = make_usage(tokens) if self._continuous_usage else self._no_usage
         events: list[ChatChunk] = []
         if first:
             delta = ChatDelta("assistant", "")
-            opening = self._chunk([ChatChunkChoice(index=choice, delta=delta)], usage)
+            before = make_usage(tokens, len(output.token_ids)) if self._continuous_usage else usage
+            opening = self._chunk([ChatChunkChoice(index=choice, delta=delta)], before)
             if self._token_ids:
                 opening.prompt_token_ids = self._prompt
             events.append(opening)
-        if output.text or output.finished or output.logprobs or self._token_ids:
-            events.append(self._chunk([self._chunk_choice(choice, output)], usage))
+        gained = self._parts.delta(choice, output)
+        drafts = drafts_of(output, self._tokenizer) if self._drafts else UNSET
+        if gained is not None or output.logprobs or self._token_ids or drafts is not UNSET:
+            piece = self._chunk_choice(choice, gained, output)
+            piece.drafts = drafts
+            events.append(self._chunk([piece], usage))
+        if output.finish_reason is not None:
+            ended = ChatChunkChoice(index=choice, delta=ChatDelta())
+            ended.finish_reason = self._parts.finish_reason(choice, output.finish_reason)
+            ended.stop_reason = output.stop_reason
+            if last and self._reports_at_end and not self._continuous_usage:
+                usage = self._final_usage(tokens)
+            events.append(self._chunk([ended], usage))
         if last and self._include_usage:
             events.append(self._chunk([], self._final_usage(tokens)))
         frames = b"".join(map(event, events))
@@ -131,29 +155,29 @@ class ChatResponseFormat:
             choices=[self._choice(index, answer) for index, answer in enumerate(answers)],
             usage=self._final_usage(tokens),
             prompt_logprobs=(
-                UNSET if positions is None else prompt_logprob_entries(positions, self._tokenizer)
+                None if positions is None else prompt_logprob_entries(positions, self._tokenizer)
             ),
-            prompt_token_ids=self._prompt if self._token_ids else UNSET,
+            prompt_token_ids=self._prompt if self._token_ids else None,
         )
 
-    def _chunk_choice(self, index: int, output: RequestOutput) -> ChatChunkChoice:
-        delta = ChatDelta(content=output.text) if output.text else ChatDelta()
-        choice = ChatChunkChoice(index=index, delta=delta)
+    def _chunk_choice(
+        self, index: int, delta: ChatDelta | None, output: RequestOutput
+    ) -> ChatChunkChoice:
+        choice = ChatChunkChoice(index=index, delta=delta or ChatDelta())
         if output.logprobs:
             choice.logprobs = self._chat_logprobs(output.logprobs)
-        if output.finish_reason is not None:
-            choice.finish_reason = output.finish_reason.value
-            choice.stop_reason = output.stop_reason
         if self._token_ids:
             choice.token_ids = output.token_ids
         return choice
 
     def _choice(self, index: int, answer: CollectedAnswer) -> ChatChoice:
+        message = self._parts.message(index, answer.text)
+        reason = answer.finish_reason
         return ChatChoice(
             index=index,
-            message=AnswerMessage(answer.text),
+            message=message,
             logprobs=self._chat_logprobs(answer.logprobs) if self._logprobs else None,
-            finish_reason=answer.finish_reason and answer.finish_reason.value,
+            finish_reason=None if reason is None else self._parts.finish_reason(index, reason),
             stop_reason=answer.stop_reason,
             token_ids=answer.token_ids if self._token_ids else UNSET,
         )
@@ -164,9 +188,50 @@ class ChatResponseFormat:
         return usage
 
     def _chat_logprobs(self, positions: Sequence[PositionLogprobs]) -> ChatLogprobs:
-        return chat_logprobs(positions, self._tokenizer, self._num_top_logprobs)
+        return chat_logprobs(
+            positions, self._tokenizer, self._num_top_logprobs, self._name_of_token
+        )
 
     def _chunk(self, choices: list[ChatChunkChoice], usage: ChunkUsage) -> ChatChunk:
         return ChatChunk(
             id=self._id, created=self._created, model=self._name, choices=choices, usage=usage
         )
+
+
+class ChatParts:
+    """The parts of each choice, parsed as they come where the model writes others than content."""
+
+    def __init__(self, reading: AnswerReading, body: ChatCompletionRequest) -> None:
+        self._reading = reading
+        self._include_reasoning = body.include_reasoning is not False
+        self._max_calls = 1 if body.parallel_tool_calls is False else None
+        self._parsers: dict[int, AnswerParser] = {}
+
+    def delta(self, choice: int, output: RequestOutput) -> ChatDelta | None:
+        """What a step's output adds to a choice; ``None`` if there is nothing to show."""
+        if not self._reading.parses:
+            return ChatDelta(content=output.text) if output.text else None
+        parts = self._read(choice, output.text, ended=output.finish_reason is not None)
+        return delta_of(parts, include_reasoning=self._include_reasoning)
+
+    def message(self, choice: int, text: str) -> AnswerMessage:
+        """The message of a whole answer."""
+        if not self._reading.parses:
+            return AnswerMessage(text)
+        parts = self._read(choice, text, ended=True)
+        return message_of(parts, include_reasoning=self._include_reasoning)
+
+    def finish_reason(self, choice: int, reason: FinishReason) -> str:
+        """Why a choice ended, once all of it has been read."""
+        parser = self._parsers.get(choice)
+        called = parser is not None and parser.num_calls > 0
+        return "tool_calls" if called and reason is FinishReason.STOP else reason.value
+
+    def _read(self, choice: int, text: str, *, ended: bool) -> list[AnswerPart]:
+        parser = self._parsers.get(choice)
+        if parser is None:
+            parser = self._parsers[choice] = self._reading.make_parser()
+        parts = parser.feed(text) + (parser.finish() if ended else [])
+        if self._max_calls is None:
+            return parts
+        return [part for part in parts if not is_call_beyond(part, self._max_calls)]

@@ -3,43 +3,114 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import MaxLen, MinLen
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from twostroke.observability.tracing import names
 from twostroke.server.http.body_fields import FirstMistake, check_unicode
 from twostroke.server.openai.field_limits import MAX_MESSAGE_PARTS, MAX_MESSAGES, OpenAIFields
 
+# OpenAI's, which is also what keeps a template's role markers out of names.
+MAX_CALLS = 128
+NAME_PATTERN = r"^[^\s<|\\/>]+$"
+
 
 class ContentPart(OpenAIFields):
-    """One piece of a message; only text is supported."""
+    """One piece of a message: a text, or the refusal that an assistant gave instead."""
 
-    type: Literal["text"]
-    text: str
+    ignores_unknown: ClassVar[bool] = True
+
+    type: Literal["text", "refusal"]
+    text: str | None = None
+    refusal: str | None = None
+
+    @model_validator(mode="after")
+    def _has_text(self) -> Self:
+        _require(self, self.type)
+        return self
+
+    @property
+    def content(self) -> str:
+        return (self.text if self.type == "text" else self.refusal) or ""
+
+
+class CallOfFunction(OpenAIFields):
+    ignores_unknown: ClassVar[bool] = True
+
+    name: str
+    arguments: str = Field(description="A JSON object, as text.")
+
+
+class CallOfTool(OpenAIFields):
+    """A call that an assistant made."""
+
+    ignores_unknown: ClassVar[bool] = True
+
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: CallOfFunction
 
 
 class ChatMessage(OpenAIFields):
     __doc__ = (
-        "One turn. What clients echo back of an answer (``refusal``, ``tool_calls`` ...) may be"
-        " there, but empty."
+        "One turn. Keys that are unknown here are ignored, as in what clients send back of an"
+        " answer (``annotations``, ``audio`` ...)."
     )
 
+    ignores_unknown: ClassVar[bool] = True
+    nested: ClassVar[tuple[str, ...]] = ("content",)
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "name": (),
-        "refusal": (),
-        "tool_calls": ([],),
-        "tool_call_id": (),
         "function_call": (),
         "audio": (),
-        "annotations": ([],),
-        "reasoning": (),
-        "reasoning_content": (),
     }
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[ContentPart], FirstMistake()]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[ContentPart], FirstMistake()] | None = Field(
+        None, description="Only an assistant's may be null."
+    )
+    name: str | None = Field(
+        None,
+        max_length=64,
+        pattern=NAME_PATTERN,
+        description="The speaker's name, for templates that write it.",
+    )
+    refusal: str | None = Field(None, description="What an assistant said where content is null.")
+    tool_calls: Annotated[list[CallOfTool], MaxLen(MAX_CALLS), FirstMistake()] | None = Field(
+        None, description="What an assistant called."
+    )
+    tool_call_id: str | None = Field(
+        None, max_length=256, description="Which call a tool's message answers."
+    )
+    reasoning_content: str | None = Field(
+        None, description="An assistant's thought, for templates that write it."
+    )
+
+    @model_validator(mode="after")
+    def _has_content(self) -> Self:
+        if self.role != "assistant":
+            _require(self, "content")
+        return self
+
+    def texts(self) -> list[str]:
+        """The pieces of the content."""
+        if isinstance(self.content, list):
+            return [part.content for part in self.content]
+        return [self.refusal or "" if self.content is None else self.content]
+
+    def num_chars(self) -> int:
+        """Characters that the message can bring into the prompt."""
+        calls = self.tool_calls or []
+        called = sum(len(call.function.name) + len(call.function.arguments) for call in calls)
+        return sum(map(len, self.texts())) + called + len(self.reasoning_content or "")
+
+
+def _require(model: OpenAIFields, field: str) -> None:
+    if getattr(model, field) is None:
+        how = "null" if field in model.model_fields_set else "missing"
+        raise PydanticCustomError("missing_field", "missing", {"field": field, "how": how})
 
 
 def _check_num_parts(messages: Any) -> Any:
@@ -67,21 +138,66 @@ Messages = Annotated[
 
 def num_chars(messages: Sequence[ChatMessage]) -> int:
     """Characters of all contents together."""
-    return sum(
-        len(content)
-        if isinstance(content := message.content, str)
-        else sum(len(part.text) for part in content)
-        for message in messages
-    )
+    return sum(message.num_chars() for message in messages)
+
+
+def message_parts(messages: Sequence[ChatMessage]) -> dict[str, str | int]:
+    """Characters of the system prompt, the history and the last message, for the call's trace.
+
+    Counting their tokens would encode each text twice.
+    """
+    users = [i for i, message in enumerate(messages) if message.role == "user"]
+    last = users[-1] if users else len(messages) - 1
+    counts = {"system": 0, "history": 0, "message": 0}
+    for i, message in enumerate(messages):
+        is_system = message.role in ("system", "developer") and i < last
+        part = "system" if is_system else "history" if i < last else "message"
+        counts[part] += message.num_chars()
+    named = {names.CONTEXT_PARTS[part]: count for part, count in counts.items()}
+    return {names.CONTEXT_UNIT: "characters", **named}
+
+
+def num_parts(messages: Sequence[ChatMessage]) -> int:
+    """Texts of all contents together, and one more for each message."""
+    return sum(len(message.texts()) + 1 for message in messages)
 
 
 def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     """Messages as templates take them; lone surrogates are refused."""
+    chat = []
     for i, message in enumerate(messages):
-        content = message.content
-        texts = [content] if isinstance(content, str) else [part.text for part in content]
+        texts = message.texts()
         check_unicode(f"messages[{i}].content", texts)
-    return [message.model_dump(exclude_none=True) for message in messages]
+        parts = [{"type": "text", "text": text} for text in texts]
+        turn = {
+            "role": message.role,
+            "content": parts if isinstance(message.content, list) else texts[0],
+        }
+        chat.append(turn | _other_fields(message, f"messages[{i}]"))
+    return chat
+
+
+def _other_fields(message: ChatMessage, path: str) -> dict[str, Any]:
+    """What templates read of a message besides role and content, where it is there."""
+    values: dict[str, Any] = {"name": message.name, "tool_call_id": message.tool_call_id}
+    if message.role == "assistant":
+        values["reasoning_content"] = message.reasoning_content
+        calls = [call.model_dump(exclude_none=True) for call in message.tool_calls or ()]
+        for call in calls:
+            call["type"] = "function"
+        values["tool_calls"] = calls or None
+    for name, value in values.items():
+        for text in _strings(value):
+            check_unicode(f"{path}.{name}", [text])
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _strings(value: object) -> list[str]:
+    """All texts in a value made of lists and dictionaries."""
+    if isinstance(value, str):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for item in items for text in _strings(item)]
 
 
 def turn_options(

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MaxLen
 from pydantic import Field, model_validator
 
 from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.server.http.body_fields import FirstMistake
-from twostroke.server.openai.chat_messages import Messages
-from twostroke.server.openai.field_limits import MAX_DOCUMENTS, OpenAIFields
+from twostroke.server.generation.encoding import MAX_CONTEXT_CHARS
+from twostroke.server.http.body_fields import FirstMistake, check_unicode
+from twostroke.server.openai.chat_messages import ContentPart, Messages
+from twostroke.server.openai.field_limits import MAX_DOCUMENTS, MAX_MESSAGE_PARTS, OpenAIFields
 from twostroke.server.openai.generation_fields import GenerationFields
-from twostroke.text.context_material import DocumentOrder
+from twostroke.server.openai.tools.request_tools import (
+    ToolChoice,
+    Tools,
+    check_tools,
+    template_tools,
+    tool_schemas,
+)
+from twostroke.text.answer_parsing.xml_calls import ToolSchemas
+from twostroke.text.context_material import ContextOptions, DocumentOrder
 from twostroke.text.context_report import Strategy
+from twostroke.text.json_values import is_large
 
 
 class DocumentFields(OpenAIFields):
@@ -29,7 +39,7 @@ class DocumentFields(OpenAIFields):
     score: float | None = Field(
         None,
         allow_inf_nan=False,
-        description="More is better. All documents have one, or BM25 ranks them.",
+        description="More is better. All documents have one, or the server ranks them.",
     )
 
     @model_validator(mode="before")
@@ -50,43 +60,59 @@ class ContextFields(OpenAIFields):
     document_order: DocumentOrder | None = Field(
         None, description="By default given: as in the request."
     )
+    ranker: Literal["bm25", "model"] | None = Field(
+        None,
+        description=(
+            "What scores documents that come without scores. By default the server's: its model, if"
+            " it was started with --context-ranker, or BM25 where that fails; else BM25."
+        ),
+    )
+    min_score: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        description="Documents below it go before anything else; by default those with 0.",
+    )
+
+    def options(self) -> ContextOptions:
+        """Where nothing is said, the defaults."""
+        return ContextOptions(
+            strategy=self.strategy or "drop_oldest",
+            document_order=self.document_order or "given",
+            min_score=self.min_score,
+        )
+
+
+class PredictionFields(OpenAIFields):
+    """What the client expects the answer to be: it comes sooner where that is right."""
+
+    type: Literal["content"]
+    content: (
+        Annotated[str, MaxLen(MAX_CONTEXT_CHARS)]
+        | Annotated[list[ContentPart], MaxLen(MAX_MESSAGE_PARTS), FirstMistake()]
+    )
+
+    def text(self) -> str:
+        content = self.content
+        texts = [content] if isinstance(content, str) else [part.content for part in content]
+        check_unicode("prediction.content", texts)
+        return "".join(texts)
 
 
 class ChatCompletionRequest(GenerationFields):
     """Body of ``POST /v1/chat/completions``."""
 
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "tools": ([],),
-        "tool_choice": ("none", "auto"),
-        "parallel_tool_calls": (True, False),
         "functions": ([],),
         "function_call": ("none", "auto"),
-        "response_format": ({"type": "text"},),
         "audio": (),
         "modalities": (["text"],),
-        "prediction": (),
-        "reasoning_effort": (),
-        "service_tier": ("auto", "default"),
-        "store": (False,),
-        "metadata": ({},),
         "web_search_options": (),
-        "verbosity": (),
-        "prompt_cache_options": (),
-        "prompt_cache_retention": (),
         "moderation": (),
-        "best_of": (1,),
         "echo": (False,),
         "use_beam_search": (False,),
-        "length_penalty": (1.0, 1),
-        "guided_json": (),
-        "guided_regex": (),
-        "guided_choice": (),
-        "guided_grammar": (),
-        "structured_outputs": (),
         "chat_template": (),
-        "chat_template_kwargs": ({},),
-        "mm_processor_kwargs": (),
     }
+    nested: ClassVar[tuple[str, ...]] = ("messages", "stream_options", "tools")
 
     messages: Messages
     max_completion_tokens: int | None = Field(None, description="Newer name of max_tokens.")
@@ -101,6 +127,30 @@ class ChatCompletionRequest(GenerationFields):
     add_special_tokens: bool | None = Field(
         None, description="Add the model's BOS; false by default: templates do."
     )
+    tools: Tools | None = Field(None, description="Functions that the answer may call.")
+    tool_choice: ToolChoice | None = Field(
+        None, description="By default auto where there are tools: the model decides."
+    )
+    parallel_tool_calls: bool | None = Field(
+        None, description="False: the answer has one call at most."
+    )
+    include_reasoning: bool | None = Field(
+        None, description="False leaves the model's thoughts out of the answer."
+    )
+    reasoning_effort: str | None = Field(
+        None, description="For chat templates that read it; others ignore it."
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None,
+        description="Variables of the chat template; those that it does not read are ignored.",
+    )
+    prediction: PredictionFields | None = Field(
+        None,
+        description=(
+            "Expected text of the answer, from which a server that speculates with n-grams or"
+            " suffixes drafts. The answer is the same with it and without."
+        ),
+    )
     documents: Annotated[list[DocumentFields], MaxLen(MAX_DOCUMENTS), FirstMistake()] | None = (
         Field(
             None,
@@ -113,9 +163,29 @@ class ChatCompletionRequest(GenerationFields):
         None, description="Shorten the prompt to fit; else what is too long fails."
     )
 
+    @property
+    def callable_tools(self) -> ToolSchemas | None:
+        """Tools that the answer may call, by name; ``None`` without any."""
+        if not self.tools or self.tool_choice == "none":
+            return None
+        return tool_schemas(self.tools)
+
+    @property
+    def prompt_tools(self) -> list[dict[str, Any]] | None:
+        """Tools as the chat template takes them; as in vLLM, none where none may be called."""
+        return template_tools(self.tools or ()) if self.callable_tools is not None else None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether tools and variables take long to look through."""
+        functions = [tool.function for tool in self.tools or ()]
+        texts = [(function.description, function.parameters) for function in functions]
+        return is_large([texts, self.chat_template_kwargs])
+
     def to_params(self, defaults: Mapping[str, float]) -> SamplingParams:
         """Sampling parameters of a chat; without ``max_tokens`` the answer may fill the context."""
         self.check_combinations()
+        check_tools(self.tools or (), self.tool_choice)
         max_tokens = self.max_tokens
         if self.max_completion_tokens is not None:
             if max_tokens is not None and max_tokens != self.max_completion_tokens:
@@ -127,7 +197,7 @@ class ChatCompletionRequest(GenerationFields):
             if max_tokens < 1:
                 message = f"max_completion_tokens must be a positive integer, got {max_tokens}"
                 raise InvalidRequestError(message, param="max_completion_tokens")
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise InvalidRequestError("top_logprobs needs logprobs=true", param="top_logprobs")
         try:
             logprobs = (self.top_logprobs or 0) if self.logprobs else None

@@ -12,7 +12,9 @@ from annotated_types import MaxLen
 
 from twostroke.core.sampling_params import (
     MAX_BAD_WORDS,
+    MAX_DRAFTS,
     MAX_LOGIT_BIAS,
+    MAX_LOGPROB_TOKENS,
     MAX_LOGPROBS,
     MAX_SAMPLES,
     MAX_SEED,
@@ -21,6 +23,7 @@ from twostroke.core.sampling_params import (
     MIN_REPETITION_PENALTY,
 )
 from twostroke.server.http.body_fields import FirstMistake, StrictModel
+from twostroke.server.openai.ignored_fields import IGNORED
 
 MAX_PROMPTS = 256
 MAX_MESSAGES = 8192
@@ -40,6 +43,7 @@ _TOKEN_LIST: dict[str, Any] = {
 # Field name to JSON schema keywords, which say nothing about values of another type (null, say).
 LIMITS: Mapping[str, Mapping[str, Any]] = {
     "n": {"minimum": 1, "maximum": MAX_SAMPLES},
+    "best_of": {"minimum": 1, "maximum": MAX_SAMPLES},
     "temperature": {"minimum": 0, "maximum": 100},
     "top_k": {"minimum": -1},
     "top_p": {"exclusiveMinimum": 0, "maximum": 1},
@@ -51,9 +55,11 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
     "max_tokens": {"minimum": 0},
     "max_completion_tokens": {"minimum": 1},
     "min_tokens": {"minimum": 0},
+    "thinking_token_budget": {"minimum": -1},
     "logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},
     "top_logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},
     "prompt_logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},
+    "speculation": {"minimum": 0, "maximum": MAX_DRAFTS},
     "truncate_prompt_tokens": {"minimum": -1},
     "stop": {
         "minLength": 1,
@@ -73,6 +79,7 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
     "stop_token_ids": {**_TOKEN_LIST, "maxItems": MAX_STOP_TOKENS},
     "banned_token_ids": _TOKEN_LIST,
     "allowed_token_ids": {"minItems": 1, **_TOKEN_LIST},
+    "logprob_token_ids": {**_TOKEN_LIST, "maxItems": MAX_LOGPROB_TOKENS},
 }
 
 TokenIds = Annotated[list[int], MaxLen(MAX_TOKEN_IDS), FirstMistake()]
@@ -84,3 +91,9 @@ class OpenAIFields(StrictModel):
     """The base of the request objects of this API."""
 
     limits: ClassVar[Mapping[str, Mapping[str, Any]]] = LIMITS
+
+
+class RequestFields(OpenAIFields):
+    """The base of whole bodies, which may bring fields that change no guarantee."""
+
+    ignored: ClassVar[Mapping[str, str]] = IGNORED

@@ -1,8 +1,8 @@
 """The fields that chat and text completions share: OpenAI's, and vLLM's extensions.
 
-A field that is accepted works; any other is a 400. ``null`` means the default for every field, as
-in OpenAI's API. Types are strict (``"5"`` is no number); ranges are checked where the meaning is
-known, in ``SamplingParams``.
+A field works, or is ignored and named (``ignored_fields.py``), or is a 400. ``null`` means the
+default for every field, as in OpenAI's API. Types are strict (``"5"`` is no number); ranges are
+checked where the meaning is known, in ``SamplingParams``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import MaxLen
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from twostroke.core.errors import InvalidRequestError
@@ -24,16 +24,28 @@ from twostroke.core.sampling_params import (
 )
 from twostroke.engine.messages import GenerationRequest
 from twostroke.server.http.body_fields import check_unicode
+from twostroke.server.openai.answer_form import (
+    ResponseFormatFields,
+    StructuredOutputsFields,
+    answer_form,
+)
 from twostroke.server.openai.field_limits import (
     MAX_LABEL_LENGTH,
     MAX_STOP_TOKENS,
     OpenAIFields,
+    RequestFields,
     Texts,
     TokenIds,
 )
 
 Label = Annotated[str, MaxLen(MAX_LABEL_LENGTH)]
+Deadline = Annotated[int, Field(ge=1, le=86_400_000)]
+DEADLINE = (
+    "Milliseconds within which the first token is due, for --policy deadline and --admission"
+    " predicted; by default the TTFT target of the key."
+)
 LABELLED = "shown in the request log and in step events"
+OLDER = "Older name of structured_outputs.{}."
 MODEL_DEFAULT = "By default the model's own (generation_config.json)"
 
 
@@ -51,17 +63,18 @@ class StreamOptions(OpenAIFields):
     include_usage: bool | None = Field(None, description="Send a last chunk with the usage.")
     continuous_usage_stats: bool | None = Field(
         None,
-        description="With include_usage: every chunk carries the usage so far, over all choices.",
+        description="Every chunk carries the usage so far, over all choices.",
     )
 
 
-class GenerationFields(OpenAIFields):
+class GenerationFields(RequestFields):
     """The fields that chat and text completions share."""
 
     model: str | None = Field(
         None, description="A name that /v1/models lists; by default the only one."
     )
     n: int | None = Field(None, description="Number of answers to each prompt.")
+    best_of: int | None = Field(None, description="Only as many as n: all are returned.")
     temperature: float | None = Field(None, description=f"0 is greedy. {MODEL_DEFAULT}, else 1.")
     top_k: int | None = Field(
         None, description=f"Keep the k likeliest tokens; 0 or -1 keeps all. {MODEL_DEFAULT}."
@@ -83,7 +96,21 @@ class GenerationFields(OpenAIFields):
     allowed_token_ids: TokenIds | None = None
     banned_token_ids: TokenIds | None = None
     bad_words: Annotated[Texts, MaxLen(MAX_BAD_WORDS)] | None = None
+    logprob_token_ids: TokenIds | None = Field(
+        None,
+        description="Log-probabilities of these tokens instead of the likeliest; needs logprobs.",
+    )
     prompt_logprobs: int | None = Field(None, description="Not with stream.")
+    response_format: ResponseFormatFields | None = Field(
+        None, description="The form of the answer: text, json_object, json_schema, structural_tag."
+    )
+    structured_outputs: StructuredOutputsFields | None = Field(
+        None, description="The form of the answer, in vLLM's terms."
+    )
+    guided_json: str | dict[str, Any] | None = Field(None, description=OLDER.format("json"))
+    guided_regex: str | None = Field(None, description=OLDER.format("regex"))
+    guided_choice: list[str] | None = Field(None, description=OLDER.format("choice"))
+    guided_grammar: str | None = Field(None, description=OLDER.format("grammar"))
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     stream: bool | None = None
@@ -98,7 +125,32 @@ class GenerationFields(OpenAIFields):
     return_token_ids: bool | None = Field(
         None, description="Return the token ids of prompt and answer."
     )
+    return_tokens_as_token_ids: bool | None = Field(
+        None, description="Log-probabilities call a token token_id:7 instead of by its text."
+    )
+    return_drafts: bool | None = Field(
+        None,
+        description=(
+            "Chunks name the guesses of --speculation that their step verified, right and wrong;"
+            " only with stream."
+        ),
+    )
+    thinking_token_budget: int | None = Field(
+        None,
+        description=(
+            "Most tokens of the thought before the answer, whose end is then forced; -1: no bound."
+            " Models that do not think ignore it."
+        ),
+    )
     priority: int | None = Field(None, description="Lower runs first under --policy priority.")
+    deadline_ms: Deadline | None = Field(None, description=DEADLINE)
+    speculation: bool | int | None = Field(
+        None,
+        description=(
+            "False: no drafts for this request; a number: at most so many in a step. The answer is"
+            " the same."
+        ),
+    )
     cache_salt: Label | None = Field(
         None, description="Cached prefixes are shared only between equal salts."
     )
@@ -109,14 +161,6 @@ class GenerationFields(OpenAIFields):
         None,
         description=f"The client's name for a shared prefix, which is found without; {LABELLED}.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_best_of(cls, data: Any) -> Any:
-        """``best_of`` equal to ``n`` asks for nothing: of so many answers, all are returned."""
-        if isinstance(data, dict) and type(n := data.get("best_of")) is int and n == data.get("n"):
-            return {name: value for name, value in data.items() if name != "best_of"}
-        return data
 
     def labels(self) -> dict[str, str]:
         """What the client calls its end user and its prefix, by field."""
@@ -129,11 +173,19 @@ class GenerationFields(OpenAIFields):
 
     @property
     def include_usage(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_usage)
+        """Whether usage comes at the end; as in vLLM, also where only each chunk's is wanted."""
+        options = self.stream_options
+        given = options and options.include_usage
+        return self.continuous_usage if given is None else bool(given)
 
     @property
     def continuous_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+    @property
+    def prompt_only(self) -> bool:
+        """Whether no answer is wanted: to score a prompt, or to have it cached."""
+        return self.max_tokens == 0
 
     def check_combinations(self) -> None:
         """Refuse combinations that have no meaning, and texts that are not Unicode."""
@@ -141,13 +193,20 @@ class GenerationFields(OpenAIFields):
         texts |= {"stop": self.stop or [], "bad_words": self.bad_words or []}
         for param, words in texts.items():
             check_unicode(param, [words] if isinstance(words, str) else words)
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise InvalidRequestError(
+                f"best_of is {self.best_of}, but n is {self.n or 1}: answers are not ranked here",
+                param="best_of",
+                hint="leave it out, or ask for n answers and choose among them",
+            )
         if self.stream_options is not None and not self.stream:
             raise InvalidRequestError("stream_options needs stream=true", param="stream_options")
-        if self.continuous_usage and not self.include_usage:
-            param = "stream_options.continuous_usage_stats"
-            raise InvalidRequestError(f"{param} needs include_usage=true", param=param)
         if self.stream and self.prompt_logprobs is not None:
             raise InvalidRequestError("prompt_logprobs cannot be streamed", param="prompt_logprobs")
+        if self.return_drafts and not self.stream:
+            raise InvalidRequestError(
+                "return_drafts needs stream=true: it tells of each step", param="return_drafts"
+            )
         length = self.truncate_prompt_tokens
         if length is not None and length != -1 and length < 1:
             raise InvalidRequestError(
@@ -159,14 +218,28 @@ class GenerationFields(OpenAIFields):
         values = {**defaults} | {
             name: value for name in SAMPLING_FIELDS if (value := getattr(self, name)) is not None
         }
+        if self.prompt_only:
+            # One token is drawn, since a prompt alone runs nowhere; the answer does not show it.
+            overrides["max_tokens"] = 1
+        if isinstance(self.speculation, bool):
+            values["speculation"] = None if self.speculation else 0
         if self.logit_bias:
             values["logit_bias"] = _token_biases(self.logit_bias)
+        values["structured_outputs"] = answer_form(self)
         return SamplingParams(**(values | overrides))
 
     def engine_requests(
-        self, request_id: str, prompts: Sequence[list[int]], params: SamplingParams
+        self,
+        request_id: str,
+        prompts: Sequence[list[int]],
+        params: SamplingParams,
+        prediction: list[int] | None = None,
     ) -> list[GenerationRequest]:
-        """What the engine is asked: one request for each prompt (token ids)."""
+        """What the engine is asked: one request for each prompt (token ids).
+
+        Args:
+            prediction: What the client expects as the answer, as token ids.
+        """
         labels = self.labels()
         return [
             GenerationRequest(
@@ -174,9 +247,12 @@ class GenerationFields(OpenAIFields):
                 prompt_token_ids=prompt,
                 params=params,
                 priority=self.priority or 0,
+                ttft_target=None if self.deadline_ms is None else self.deadline_ms / 1000,
                 cache_salt=self.cache_salt or "",
                 labels=labels,
                 follows=i > 0,
+                num_following_samples=(len(prompts) - 1) * params.n if i == 0 else 0,
+                prediction_token_ids=prediction or [],
             )
             for i, prompt in enumerate(prompts)
         ]
@@ -186,13 +262,17 @@ class GenerationFields(OpenAIFields):
 SAMPLING_FIELDS = tuple(
     field.name
     for field in fields(SamplingParams)
-    if field.name in GenerationFields.model_fields and field.name != "logit_bias"  # JSON's keys
+    if field.name in GenerationFields.model_fields
+    and field.name not in ("logit_bias", "structured_outputs")  # they have another form in JSON
 )
 
 
 def _token_biases(biases: Mapping[str, float]) -> dict[int, float]:
-    if not all(key.isascii() and key.isdigit() and len(key) < 10 for key in biases):
-        raise InvalidRequestError(
-            "logit_bias must map token ids, written as strings, to numbers", param="logit_bias"
-        )
+    for key in biases:
+        if not (key.isascii() and key.isdigit() and len(key) < 10):
+            raise InvalidRequestError(
+                f"logit_bias has the key {key[:40]!a}, which is no token id",
+                param="logit_bias",
+                hint='map token ids, written as strings, to numbers: {"42": -100}',
+            )
     return {int(key): value for key, value in biases.items()}

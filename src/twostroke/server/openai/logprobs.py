@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
@@ -44,14 +44,30 @@ class CompletionLogprobs(Struct):
 PromptLogprobs = list[dict[str, dict[str, Any]] | None]
 
 
+def token_text(tokenizer: Tokenizer, token: int) -> str:
+    """A token's name: its text, which several may share."""
+    return tokenizer.token_text(token)
+
+
+def token_as_id(_: Tokenizer, token: int) -> str:
+    """A token's name under ``return_tokens_as_token_ids``, as in vLLM."""
+    return f"token_id:{token}"
+
+
+TokenName = Callable[[Tokenizer, int], str]
+
+
 def chat_logprobs(
-    positions: Sequence[PositionLogprobs], tokenizer: Tokenizer, top: int
+    positions: Sequence[PositionLogprobs],
+    tokenizer: Tokenizer,
+    top: int,
+    name: TokenName = token_text,
 ) -> ChatLogprobs:
     """One entry per token, each with its ``top`` likeliest alternatives."""
     entries = []
     for position in positions:
-        entry = _chat_entry(position.chosen, tokenizer)
-        entry.top_logprobs = [_chat_entry(token, tokenizer) for token in position.top[:top]]
+        entry = _chat_entry(position.chosen, tokenizer, name)
+        entry.top_logprobs = [_chat_entry(token, tokenizer, name) for token in position.top[:top]]
         entries.append(entry)
     return ChatLogprobs(entries)
 
@@ -107,6 +123,7 @@ def completion_logprobs(
     tokenizer: Tokenizer,
     top: int,
     offsets: TextOffsets,
+    name: TokenName = token_text,
 ) -> CompletionLogprobs:
     """Parallel lists for ``tokens``, which move ``offsets`` on.
 
@@ -115,12 +132,22 @@ def completion_logprobs(
     result = CompletionLogprobs()
     for position, token in zip(positions, tokens, strict=True):
         result.text_offset.append(offsets.next(token))
-        result.tokens.append(tokenizer.token_text(token))
+        result.tokens.append(name(tokenizer, token))
         result.token_logprobs.append(None if position is None else _finite(position.chosen.logprob))
         result.top_logprobs.append(
-            None if position is None else _completion_top(position, tokenizer, top)
+            None if position is None else _completion_top(position, tokenizer, top, name)
         )
     return result
+
+
+def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:
+    """The lists of ``first``, then those of ``second``."""
+    return CompletionLogprobs(
+        first.text_offset + second.text_offset,
+        first.token_logprobs + second.token_logprobs,
+        first.tokens + second.tokens,
+        first.top_logprobs + second.top_logprobs,
+    )
 
 
 def prompt_logprob_entries(
@@ -143,17 +170,22 @@ def prompt_logprob_entries(
     return entries
 
 
-def _chat_entry(token: TokenLogprob, tokenizer: Tokenizer) -> ChatTokenLogprob:
+def _chat_entry(token: TokenLogprob, tokenizer: Tokenizer, name: TokenName) -> ChatTokenLogprob:
     data = tokenizer.token_bytes(token.token_id)
-    return ChatTokenLogprob(
-        data.decode("utf-8", errors="replace"), _finite(token.logprob), list(data)
+    text = (
+        data.decode("utf-8", errors="replace")
+        if name is token_text
+        else name(tokenizer, token.token_id)
     )
+    return ChatTokenLogprob(text, _finite(token.logprob), list(data))
 
 
-def _completion_top(position: PositionLogprobs, tokenizer: Tokenizer, top: int) -> dict[str, float]:
+def _completion_top(
+    position: PositionLogprobs, tokenizer: Tokenizer, top: int, name: TokenName
+) -> dict[str, float]:
     # The chosen token is always there, as in OpenAI's API, even when it is not among the likeliest.
     tokens = [*position.top[:top], position.chosen]
-    return {tokenizer.token_text(token.token_id): _finite(token.logprob) for token in tokens}
+    return {name(tokenizer, token.token_id): _finite(token.logprob) for token in tokens}
 
 
 def _finite(logprob: float) -> float:

@@ -40,6 +40,7 @@ def models_router(state: ServerState) -> APIRouter:
         status: errors[status] for status in (401, 403, 503)
     }
 
+    @router.get("/models", include_in_schema=False)
     @router.head("/v1/models", include_in_schema=False)
     @router.get("/v1/models", response_class=Response, responses=listed)
     async def list_models() -> Response:

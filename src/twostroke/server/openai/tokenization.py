@@ -1,37 +1,43 @@
-"""``POST /tokenize`` and ``POST /detokenize``, as vLLM has them."""
+"""``/tokenize``, ``/detokenize`` and ``/tokenizer_info``, as vLLM has them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from fastapi import APIRouter
 from msgspec import Struct
 from pydantic import Field
+from starlette.requests import Request
 from starlette.responses import Response
 
 from twostroke.core.errors import InvalidRequestError
-from twostroke.server.generation.encoding import check_tokens, encode_text
+from twostroke.engine.clients.base import EngineClient
+from twostroke.gateway.caller import Caller, caller_of
+from twostroke.server.generation.encoding import beside_loop, check_tokens, encode_text
 from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
 from twostroke.server.http.body_json import StrictRoute
+from twostroke.server.http.ignored_header import ignored_header
 from twostroke.server.http.json_response import json_response
 from twostroke.server.openai.chat_messages import Messages
 from twostroke.server.openai.chat_prompt import encode_messages
-from twostroke.server.openai.field_limits import OpenAIFields, PromptTokens
+from twostroke.server.openai.field_limits import PromptTokens, RequestFields
+from twostroke.server.openai.template_variables import template_variables
 from twostroke.server.state.served_model import ServedModel
 from twostroke.server.state.server_state import ServerState
+from twostroke.text.json_values import is_large
 
 
-class TokenizeRequest(OpenAIFields):
+class TokenizeRequest(RequestFields):
     """Body of ``POST /tokenize``: a text, or a conversation."""
 
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "tools": ([],),
         "chat_template": (),
-        "chat_template_kwargs": ({},),
-        "mm_processor_kwargs": (),
     }
+    nested: ClassVar[tuple[str, ...]] = ("messages",)
 
     model: str | None = Field(
         None, description="A name that /v1/models lists; by default the only one."
@@ -51,6 +57,9 @@ class TokenizeRequest(OpenAIFields):
     continue_final_message: bool | None = Field(
         None, description="Of messages: leave the last one open."
     )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="Of messages: variables of the chat template."
+    )
     return_token_strs: bool | None = Field(
         None, description="Return the tokens as the vocabulary spells them, too."
     )
@@ -69,7 +78,7 @@ class TokenizeRequest(OpenAIFields):
                 raise InvalidRequestError(f"{name} needs messages", param=name)
 
 
-class DetokenizeRequest(OpenAIFields):
+class DetokenizeRequest(RequestFields):
     """Body of ``POST /detokenize``."""
 
     model: str | None = Field(
@@ -89,6 +98,19 @@ class Detokenized(Struct):
     prompt: str
 
 
+class TokenizerInfo(Struct, kw_only=True):
+    """What clients need that count or render by themselves, in the form of a checkpoint's file."""
+
+    tokenizer_class: str = "PreTrainedTokenizerFast"
+    model_max_length: int
+    vocab_size: int
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str | None
+
+
 def tokenization_router(state: ServerState) -> APIRouter:
     """The routes that turn text into tokens and back, open while the server drains, too."""
     router = APIRouter(route_class=StrictRoute, tags=["tokenization"])
@@ -96,42 +118,79 @@ def tokenization_router(state: ServerState) -> APIRouter:
     @router.post(
         "/tokenize",
         response_class=Response,
-        responses=answer_responses(Tokenized, "The tokens.") | ERROR_RESPONSES,
+        responses=answer_responses(Tokenized, "The tokens.", has_body=True) | ERROR_RESPONSES,
         description=(
             "The token ids of a prompt or of a conversation, and how many of them the model's"
             " context holds."
         ),
     )
-    async def tokenize(body: TokenizeRequest) -> Response:
+    async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         model = state.model()
         model.check_name(body.model)
         body.check_combinations()
-        tokens = await _encode(model, body)
-        # On a thread: there may be a million of them.
-        return await asyncio.to_thread(
-            _tokenized, model, tokens, with_strings=bool(body.return_token_strs)
-        )
+        return await _answer_tokens(model, body, caller_of(request.scope))
 
     @router.post(
         "/detokenize",
         response_class=Response,
-        responses=answer_responses(Detokenized, "The text.") | ERROR_RESPONSES,
+        responses=answer_responses(Detokenized, "The text.", has_body=True) | ERROR_RESPONSES,
     )
-    async def detokenize(body: DetokenizeRequest) -> Response:
+    async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
         """The text of token ids, special tokens written out."""
         model = state.model()
         model.check_name(body.model)
         check_tokens(model, body.tokens, "tokens")
+        caller_of(request.scope).charge(len(body.tokens))
         # On a thread: a body may hold millions of them.
         text = await asyncio.to_thread(
             model.client.tokenizer.decode, body.tokens, skip_special_tokens=False
         )
-        return json_response(Detokenized(text))
+        return json_response(Detokenized(text), ignored_header(body.dropped_fields()))
+
+    @router.get(
+        "/tokenizer_info",
+        response_class=Response,
+        responses=answer_responses(TokenizerInfo, "The tokenizer.")
+        | {status: ERROR_RESPONSES[status] for status in (401, 403, 503)},
+    )
+    async def tokenizer_info() -> Response:
+        """The tokenizer's special tokens and the chat template."""
+        return json_response(_tokenizer_info(state.model().client))
 
     return router
 
 
-async def _encode(model: ServedModel, body: TokenizeRequest) -> list[int]:
+async def _answer_tokens(model: ServedModel, body: TokenizeRequest, caller: Caller) -> Response:
+    kwargs = body.chat_template_kwargs
+    given_variables = partial(template_variables, model.chat_encoder.template, kwargs)
+    variables = await beside_loop(given_variables, slow=is_large(kwargs))
+    tokens = await _encode(model, body, variables.values)
+    # How many they are is known only now, so the next request feels it.
+    caller.charge(len(tokens))
+    headers = ignored_header(body.dropped_fields() + variables.ignored)
+    # On a thread: there may be a million of them.
+    return await asyncio.to_thread(
+        _tokenized, model, tokens, headers, with_strings=bool(body.return_token_strs)
+    )
+
+
+def _tokenizer_info(client: EngineClient) -> TokenizerInfo:
+    tokenizer = client.tokenizer
+    tokens = tokenizer.special_tokens
+    return TokenizerInfo(
+        model_max_length=client.info.max_model_len,
+        vocab_size=tokenizer.vocab_size,
+        bos_token=tokens.get("bos_token"),
+        eos_token=tokens.get("eos_token"),
+        pad_token=tokens.get("pad_token"),
+        unk_token=tokens.get("unk_token"),
+        chat_template=tokenizer.chat_templates.get("default"),
+    )
+
+
+async def _encode(
+    model: ServedModel, body: TokenizeRequest, variables: Mapping[str, Any]
+) -> list[int]:
     if body.prompt is not None:
         specials = body.add_special_tokens is not False
         return await encode_text(model, body.prompt, add_special_tokens=specials)
@@ -141,12 +200,18 @@ async def _encode(model: ServedModel, body: TokenizeRequest) -> list[int]:
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         add_special_tokens=bool(body.add_special_tokens),
+        variables=variables,
     )
 
 
-def _tokenized(model: ServedModel, tokens: list[int], *, with_strings: bool) -> Response:
+def _tokenized(
+    model: ServedModel, tokens: list[int], headers: Mapping[str, str], *, with_strings: bool
+) -> Response:
     strings = list(map(model.client.tokenizer.piece, tokens)) if with_strings else None
     max_model_len = model.client.info.max_model_len
     return json_response(
-        Tokenized(count=len(tokens), max_model_len=max_model_len, tokens=tokens, token_strs=strings)
+        Tokenized(
+            count=len(tokens), max_model_len=max_model_len, tokens=tokens, token_strs=strings
+        ),
+        headers,
     )

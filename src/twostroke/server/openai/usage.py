@@ -12,6 +12,13 @@ class PromptTokensDetails(Struct):
     cached_tokens: int
 
 
+class CompletionTokensDetails(Struct):
+    """How the tokens fared that were guessed before they were drawn (speculation)."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class KeptTokens(Struct):
     __doc__ = (
         "They add up to the prompt's; ``template`` is what the chat template adds, less what it"
@@ -55,7 +62,10 @@ class ContextDocument(Struct):
 
 
 class ContextUsage(Struct):
-    """How a prompt was put together; all counts but those of turns are tokens."""
+    __doc__ = (
+        "How a prompt was put together; all counts but those of turns are tokens. ``ranker`` says"
+        " where the documents' scores come from: ``given``, ``bm25`` or a model's name."
+    )
 
     strategy: str
     max_tokens: int
@@ -64,12 +74,14 @@ class ContextUsage(Struct):
     dropped: DroppedTokens
     turns: TurnCounts
     documents: list[ContextDocument]
+    ranker: str | None = None
 
 
 class Usage(Struct):
     """Tokens of one call, over all prompts and samples; a prompt counts once, whatever ``n``.
 
     Attributes:
+        completion_tokens_details: Where tokens were guessed.
         context: Of a chat that brought ``documents`` or ``context``.
     """
 
@@ -77,6 +89,7 @@ class Usage(Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
     context: ContextUsage | UnsetType = UNSET
 
 
@@ -85,13 +98,17 @@ class Usage(Struct):
 ChunkUsage = Usage | UnsetType | None
 
 
-def make_usage(tokens: CallTokens) -> Usage:
-    """The usage of a call so far."""
+def make_usage(tokens: CallTokens, num_unsent: int = 0) -> Usage:
+    """The usage of a call so far, less output tokens that have not been sent."""
+    completion = tokens.completion - num_unsent
     return Usage(
         tokens.prompt,
-        tokens.completion,
-        tokens.prompt + tokens.completion,
+        completion,
+        tokens.prompt + completion,
         PromptTokensDetails(sum(tokens.cached)),
+        CompletionTokensDetails(tokens.accepted, tokens.rejected)
+        if tokens.accepted or tokens.rejected
+        else UNSET,
     )
 
 
@@ -114,4 +131,5 @@ def context_usage(report: ContextReport) -> ContextUsage:
             ContextDocument(use.index, use.id, use.score, use.tokens, use.kept_tokens)
             for use in report.documents
         ],
+        ranker=report.ranker,
     )

@@ -5,9 +5,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
 
-from twostroke.core.errors import ModelNotFoundError
+from twostroke.constraints.compile_threads import CompileThreads
+from twostroke.core.errors import ConfigError, ModelNotFoundError
+from twostroke.core.sampling_params import MAX_LOGPROBS
 from twostroke.engine.clients.base import EngineClient
+from twostroke.server.options import ServerOptions
+from twostroke.server.state.logprobs_budget import (
+    DEFAULT_LOGPROBS_MEMORY,
+    LOGPROB_BYTES,
+    LogprobsBudget,
+)
+from twostroke.text.answer_parsing.families import (
+    HARMONY,
+    TAGS,
+    tool_call_parser_of,
+    writes_thoughts,
+)
+from twostroke.text.chat_encoder import ChatEncoder
 from twostroke.text.chat_template import ChatTemplate
 
 
@@ -16,17 +33,61 @@ class ServedModel:
 
     Attributes:
         names: The first is the one that answers carry; requests may use any.
-        chat_template: Refuses every chat if the model has none.
+        chat_encoder: Refuses every chat if the model has none.
+        slow_template: Even short chats are rendered on a thread; measured once, here.
         created: Unix time at which it was there.
+        logprobs: What the log-probabilities of its unfinished answers may take.
+        compile_threads: Compiles the forms of answers beside the event loop.
         long_texts: Held while a very long text is encoded, which takes hundreds of megabytes.
+        tool_call_parser: In which form the model writes tool calls, if it does.
+        reasoning_parser: In which form it writes thoughts, if it does.
+        ranker: What ranks the documents of chats, if a model does.
+
+    Args:
+        ranker: The engine of another model, for ``--context-ranker``.
+
+    Raises:
+        ConfigError: The model of ``--context-ranker`` gives neither scores nor embeddings.
     """
 
-    def __init__(self, client: EngineClient, names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        client: EngineClient,
+        names: Sequence[str],
+        options: ServerOptions | None = None,
+        ranker: EngineClient | None = None,
+    ) -> None:
+        options = options or ServerOptions()
         self.client = client
         self.names = tuple(names) or (client.info.model_id,)
-        self.chat_template = ChatTemplate.from_tokenizer(client.tokenizer)
+        self.chat_encoder = ChatEncoder(
+            ChatTemplate.from_tokenizer(client.tokenizer),
+            client.tokenizer,
+            special_tokens_in_messages=options.special_tokens_in_messages,
+        )
+        self.slow_template = self.chat_encoder.template.is_slow
         self.created = int(time.time())
+        longest = client.info.max_model_len * (MAX_LOGPROBS + 1) * LOGPROB_BYTES
+        default = max(DEFAULT_LOGPROBS_MEMORY, 2 * longest)
+        self.logprobs = LogprobsBudget(options.max_logprobs_memory or default)
+        self.compile_threads = CompileThreads(client.grammars)
         self.long_texts = asyncio.Semaphore(2)
+        self.tool_call_parser = _chosen(options.tool_call_parser, self._own_tool_call_parser())
+        self.reasoning_parser = _chosen(options.reasoning_parser, self._own_reasoning_parser())
+        self.ranker: ContextRanker | None = None
+        if options.context_ranker is not None:
+            other = PurePath(options.context_ranker).name  # clients need not know the folder
+            own = self if ranker is None else ServedModel(ranker, (other,))
+            self.ranker = _context_ranker(own, options)
+
+    def _own_tool_call_parser(self) -> str | None:
+        return tool_call_parser_of("".join(self.client.tokenizer.chat_templates.values()))
+
+    def _own_reasoning_parser(self) -> str | None:
+        if self._own_tool_call_parser() == HARMONY:
+            return HARMONY
+        template = "".join(self.client.tokenizer.chat_templates.values())
+        return TAGS if writes_thoughts(template) else None
 
     @property
     def name(self) -> str:
@@ -42,3 +103,31 @@ class ServedModel:
             served = ", ".join(self.names)
             message = f"the model {name!r} does not exist here"
             raise ModelNotFoundError(message, param="model", hint=f"this server serves {served}")
+
+
+@dataclass(frozen=True, slots=True)
+class ContextRanker:
+    """The model that ranks the documents of chats.
+
+    Attributes:
+        seconds: The most that one ranking may take.
+    """
+
+    model: ServedModel
+    seconds: float
+
+
+def _context_ranker(model: ServedModel, options: ServerOptions) -> ContextRanker:
+    ability = model.client.info.pooling
+    if ability.score_kind is None and ability.reason[0]:
+        raise ConfigError(
+            f"--context-ranker {options.context_ranker}: it gives no scores, and of embeddings:"
+            f" {ability.reason[0]}",
+            hint=ability.reason[1] or "name a ranking model or an embedding model",
+        )
+    return ContextRanker(model, options.context_ranker_timeout)
+
+
+def _chosen(option: str, own: str | None) -> str | None:
+    """An option's parser: by name, none, or the one of the model's chat template."""
+    return own if option == "auto" else None if option == "none" else option

@@ -23,24 +23,30 @@ class ServerState:
 
     Args:
         source: A loaded engine, or the future of one that is being loaded.
+        ranker: The same of the model of ``--context-ranker``, unless that is the served one.
     """
 
-    def __init__(self, source: EngineClient | Future[OwnedEngine], options: ServerOptions) -> None:
+    def __init__(
+        self,
+        source: EngineClient | Future[OwnedEngine],
+        options: ServerOptions,
+        ranker: EngineClient | Future[OwnedEngine] | None = None,
+    ) -> None:
         self._options = options
-        self._source = source
+        self._source, self._ranker = source, ranker
         self._model: ServedModel | None = None
         self._load_error: Exception | None = None
         self._draining = False
         self.settled = asyncio.Event()  # set once the model is there, or known not to come
-        if not isinstance(source, Future):
-            self._attach(source)
+        if not isinstance(source, Future) and not isinstance(ranker, Future):
+            self._attach(source, ranker)
 
     async def load(self) -> None:
         """Wait for the model; a failure is kept and reported by ``/health``."""
-        if isinstance(self._source, Future):
+        if self._model is None:
             try:
-                engine: OwnedEngine = await asyncio.wrap_future(self._source)
-                self._attach(engine)
+                ranker = None if self._ranker is None else await _loaded(self._ranker)
+                self._attach(await _loaded(self._source), ranker)
             except Exception as error:
                 self._load_error = error
         self.settled.set()
@@ -49,8 +55,13 @@ class ServerState:
     def load_error(self) -> Exception | None:
         return self._load_error
 
-    def _attach(self, client: EngineClient) -> None:
-        self._model = ServedModel(client, self._options.served_model_name)
+    def _attach(self, client: EngineClient, ranker: EngineClient | None) -> None:
+        names = self._options.served_model_name
+        self._model = ServedModel(client, names, self._options, ranker)
+
+    def is_loading(self) -> bool:
+        """Whether the model is still to come."""
+        return self._model is None and self._load_error is None
 
     def begin_drain(self) -> None:
         """From here on new work is refused."""
@@ -78,6 +89,10 @@ class ServerState:
         if self._model is None:
             self._raise_not_loaded()
         return self._model
+
+    def max_model_len(self) -> int:
+        """The model's context in tokens; 0 until it is there."""
+        return 0 if self._model is None else self._model.client.info.max_model_len
 
     def model_for_new_work(self) -> ServedModel:
         """The model, to send it requests.
@@ -109,3 +124,10 @@ class ServerState:
                 f"the model could not be loaded: {self._load_error}", hint=self._load_error.hint
             )
         raise ModelLoadingError("the model is loading", hint="wait until /health answers 200")
+
+
+async def _loaded(source: EngineClient | Future[OwnedEngine]) -> EngineClient:
+    if not isinstance(source, Future):
+        return source
+    engine: OwnedEngine = await asyncio.wrap_future(source)
+    return engine

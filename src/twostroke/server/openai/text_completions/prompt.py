@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.server.generation.encoding import check_tokens, encode_text, truncate_prompt
-from twostroke.server.openai.completion_request import CompletionRequest
+from twostroke.server.openai.text_completions.request import CompletionRequest
 from twostroke.server.state.served_model import ServedModel
+
+MANY_TOKENS = 2**14  # more are turned into text on a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +47,14 @@ async def _encode_prompt(
         )
     else:
         tokens = prompt
-        check_tokens(model, tokens, "prompt")
     kept = truncate_prompt(tokens, body.truncate_prompt_tokens, info, params)
-    # What is too long will be refused, with the numbers: its text, of millions of tokens perhaps,
-    # is not needed.
+    # What is too long will be refused, with the numbers, whatever it holds.
+    if not isinstance(prompt, str) and len(kept) <= info.max_model_len:
+        check_tokens(model, tokens, "prompt")
     if not body.echo or len(kept) > info.max_model_len:
         return CompletionPrompt(kept, "")
     if isinstance(prompt, str) and len(kept) == len(tokens):
         return CompletionPrompt(kept, prompt)
-    text = model.client.tokenizer.decode(kept, params.skip_special_tokens)
+    decode = partial(model.client.tokenizer.decode, kept, params.skip_special_tokens)
+    text = await asyncio.to_thread(decode) if len(kept) > MANY_TOKENS else decode()
     return CompletionPrompt(kept, text)

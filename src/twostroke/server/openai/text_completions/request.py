@@ -25,19 +25,10 @@ class CompletionRequest(GenerationFields):
 
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "suffix": ("",),
-        "best_of": (1,),
-        "response_format": ({"type": "text"},),
         "use_beam_search": (False,),
-        "length_penalty": (1.0, 1),
         "prompt_embeds": (),
-        "guided_json": (),
-        "guided_regex": (),
-        "guided_choice": (),
-        "guided_grammar": (),
-        "structured_outputs": (),
-        "metadata": ({},),
-        "store": (False,),
     }
+    nested: ClassVar[tuple[str, ...]] = ("stream_options",)
 
     prompt: (
         str
@@ -52,21 +43,12 @@ class CompletionRequest(GenerationFields):
     )
 
     def to_params(self, defaults: Mapping[str, float]) -> SamplingParams:
-        """Sampling parameters of each prompt; one token is generated to score a text."""
+        """Sampling parameters of each prompt."""
         self.check_combinations()
         overrides: dict[str, Any] = {"logprobs": self.logprobs}
-        if self.scores_only:
-            overrides["max_tokens"] = 1
         if self.echo and self.logprobs is not None:
-            if self.stream:
-                raise InvalidRequestError("echo with logprobs cannot be streamed", param="echo")
             overrides["prompt_logprobs"] = max(self.logprobs, self.prompt_logprobs or 0)
         return self.sampling_params(defaults, **overrides)
-
-    @property
-    def scores_only(self) -> bool:
-        """Whether the request asks for the log-probabilities of its prompt (``max_tokens=0``)."""
-        return bool(self.echo) and self.max_tokens == 0
 
     def prompts(self) -> list[str | list[int]]:
         """The prompts, one for each run of choices."""

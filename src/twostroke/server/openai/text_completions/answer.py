@@ -9,20 +9,23 @@ from msgspec import UNSET, Struct, UnsetType
 
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.output import RequestOutput
-from twostroke.core.request import FinishReason
 from twostroke.engine.answer import CollectedAnswer
 from twostroke.server.generation.response_format import CallTokens
 from twostroke.server.http.sse import event
-from twostroke.server.openai.completion_prompt import CompletionPrompt
-from twostroke.server.openai.completion_request import CompletionRequest
+from twostroke.server.openai.drafts import Drafts, drafts_of
 from twostroke.server.openai.logprobs import (
     CompletionLogprobs,
     PromptLogprobs,
     TextOffsets,
     completion_logprobs,
+    joined,
     prompt_logprob_entries,
+    token_as_id,
+    token_text,
 )
 from twostroke.server.openai.stream_end import DONE, failure_events
+from twostroke.server.openai.text_completions.prompt import CompletionPrompt
+from twostroke.server.openai.text_completions.request import CompletionRequest
 from twostroke.server.openai.usage import ChunkUsage, Usage, make_usage
 from twostroke.text.tokenizer import Tokenizer
 
@@ -36,8 +39,9 @@ class CompletionChoice(Struct, kw_only=True):
     finish_reason: str | None = None
     stop_reason: str | int | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET
+    drafts: Drafts | UnsetType = UNSET
 
 
 class Completion(Struct, kw_only=True):
@@ -48,6 +52,7 @@ class Completion(Struct, kw_only=True):
     created: int
     model: str
     choices: list[CompletionChoice]
+    system_fingerprint: None = None
     usage: Usage | UnsetType | None = UNSET
 
 
@@ -67,14 +72,20 @@ class CompletionResponseFormat:
         self._name = model_name
         self._tokenizer = tokenizer
         self._num_top_logprobs = body.logprobs
+        if body.logprobs is not None and body.logprob_token_ids:
+            self._num_top_logprobs = len(body.logprob_token_ids)
+        self._name_of_token = token_as_id if body.return_tokens_as_token_ids else token_text
         self._echo = bool(body.echo)
-        self._scores_only = body.scores_only
         self._prompt_logprobs = body.prompt_logprobs is not None
         self._token_ids = bool(body.return_token_ids)
+        self._drafts = bool(body.return_drafts)
         self._prompts = prompts
         self._n = body.n or 1
         self._skip_special = body.skip_special_tokens is not False
         self._offsets: dict[int, TextOffsets] = {}  # of each choice's next token
+        # Of streams that echo them: by prompt, in order, as the prompt is computed.
+        self._prompt_positions: dict[int, list[PositionLogprobs]] = {}
+        self._num_to_echo = [self._n] * len(prompts)  # samples, by prompt
         self._include_usage = body.include_usage
         self._continuous_usage = body.continuous_usage
         self._no_usage: ChunkUsage = None if body.include_usage else UNSET
@@ -82,17 +93,34 @@ class CompletionResponseFormat:
     def chunk(
         self, choice: int, output: RequestOutput, tokens: CallTokens, *, first: bool, last: bool
     ) -> bytes:
-        """One event, or none while text is held back; an echoed prompt comes with the first."""
+        """What there is to say, then why it ended; an echoed prompt comes before all else.
+
+        Nothing is said while text is held back, or while the prompt has yet to be scored.
+        """
+        prompt = choice // self._n
+        positions = self._prompt_positions.setdefault(prompt, [])
+        positions += output.prompt_logprobs or ()
+        if not output.token_ids and not output.finished:
+            return b""
+        usage = make_usage(tokens) if self._continuous_usage else self._no_usage
         events: list[Completion] = []
-        text = "" if self._scores_only else output.text
-        if first and self._echo:
-            text = self._prompts[choice // self._n].text + text
-        if text or output.finished or output.logprobs or self._token_ids:
-            usage = self._usage(tokens) if self._continuous_usage else self._no_usage
-            piece = self._chunk_choice(choice, text, output, first=first)
+        echoes = first and self._echo
+        drafts = drafts_of(output, self._tokenizer) if self._drafts else UNSET
+        if output.text or output.logprobs or self._token_ids or echoes or drafts is not UNSET:
+            piece = self._chunk_choice(choice, output, first=first)
+            piece.drafts = drafts
+            if echoes:
+                self._prepend_prompt(piece, positions)
+                self._num_to_echo[prompt] -= 1
+                if not self._num_to_echo[prompt]:
+                    del self._prompt_positions[prompt]
             events.append(self._completion([piece], usage))
+        if output.finish_reason is not None:
+            ended = CompletionChoice(index=choice, text="")
+            ended.finish_reason, ended.stop_reason = output.finish_reason.value, output.stop_reason
+            events.append(self._completion([ended], usage))
         if last and self._include_usage:
-            events.append(self._completion([], self._usage(tokens)))
+            events.append(self._completion([], make_usage(tokens)))
         frames = b"".join(map(event, events))
         return frames + DONE if last else frames
 
@@ -110,82 +138,74 @@ class CompletionResponseFormat:
             if self._echo and self._num_top_logprobs is not None:
                 answer = answers[choice.index]
                 choice.logprobs = self._echoed_logprobs(choice.index, answer, positions)
-        return self._completion(choices, self._usage(tokens))
+        return self._completion(choices, make_usage(tokens))
 
-    def _chunk_choice(
-        self, index: int, text: str, output: RequestOutput, *, first: bool
-    ) -> CompletionChoice:
+    def _chunk_choice(self, index: int, output: RequestOutput, *, first: bool) -> CompletionChoice:
         prompt = self._prompts[index // self._n]
-        choice = CompletionChoice(index=index, text=text, stop_reason=UNSET)
+        choice = CompletionChoice(index=index, text=output.text)
         if output.logprobs and self._num_top_logprobs is not None:
             offsets = self._offsets.setdefault(index, self._offsets_from(len(prompt.text)))
-            choice.logprobs = completion_logprobs(
-                output.logprobs, output.token_ids, self._tokenizer, self._num_top_logprobs, offsets
-            )
-        if output.finish_reason is not None:
-            choice.finish_reason = output.finish_reason.value
-            choice.stop_reason = output.stop_reason
-            if self._scores_only:
-                choice.finish_reason, choice.stop_reason = "length", None
+            choice.logprobs = self._listed(output.logprobs, output.token_ids, offsets)
         if self._token_ids:
-            choice.token_ids = [] if self._scores_only else output.token_ids
+            choice.token_ids = output.token_ids
             if first:
                 choice.prompt_token_ids = prompt.token_ids
         return choice
 
     def _choice(self, index: int, answer: CollectedAnswer) -> CompletionChoice:
         prompt = self._prompts[index // self._n]
-        if self._scores_only:
-            answer.text, answer.token_ids, answer.logprobs = "", [], []
-            answer.finish_reason, answer.stop_reason = FinishReason.LENGTH, None
         choice = CompletionChoice(
             index=index,
             text=prompt.text + answer.text,
             finish_reason=answer.finish_reason and answer.finish_reason.value,
             stop_reason=answer.stop_reason,
+            prompt_token_ids=prompt.token_ids if self._token_ids else None,
+            prompt_logprobs=None,
         )
         if self._num_top_logprobs is not None and not self._echo:
             offsets = self._offsets_from(0)
-            choice.logprobs = completion_logprobs(
-                answer.logprobs, answer.token_ids, self._tokenizer, self._num_top_logprobs, offsets
-            )
+            choice.logprobs = self._listed(answer.logprobs, answer.token_ids, offsets)
         if self._token_ids:
-            choice.token_ids, choice.prompt_token_ids = answer.token_ids, prompt.token_ids
+            choice.token_ids = answer.token_ids
         return choice
 
     def _echoed_logprobs(
         self, index: int, answer: CollectedAnswer, prompt_positions: Sequence[PositionLogprobs]
     ) -> CompletionLogprobs:
         prompt = self._prompts[index // self._n]
-        num_top = self._num_top_logprobs
-        assert num_top is not None
-        prompt_part = completion_logprobs(
-            [None, *prompt_positions],
-            prompt.token_ids,
-            self._tokenizer,
-            num_top,
-            TextOffsets(self._tokenizer, text=prompt.text),
-        )
         # The answer begins where the prompt ends, whatever the tokenizer made of that.
         offsets = self._offsets_from(len(prompt.text))
-        answer_part = completion_logprobs(
-            answer.logprobs, answer.token_ids, self._tokenizer, num_top, offsets
-        )
-        return CompletionLogprobs(
-            prompt_part.text_offset + answer_part.text_offset,
-            prompt_part.token_logprobs + answer_part.token_logprobs,
-            prompt_part.tokens + answer_part.tokens,
-            prompt_part.top_logprobs + answer_part.top_logprobs,
+        answer_part = self._listed(answer.logprobs, answer.token_ids, offsets)
+        return joined(self._prompt_part(prompt, prompt_positions), answer_part)
+
+    def _prepend_prompt(
+        self, piece: CompletionChoice, positions: Sequence[PositionLogprobs]
+    ) -> None:
+        prompt = self._prompts[piece.index // self._n]
+        piece.text = prompt.text + piece.text
+        if self._num_top_logprobs is not None:
+            answer_part = piece.logprobs or CompletionLogprobs()
+            piece.logprobs = joined(self._prompt_part(prompt, positions), answer_part)
+
+    def _prompt_part(
+        self, prompt: CompletionPrompt, positions: Sequence[PositionLogprobs]
+    ) -> CompletionLogprobs:
+        offsets = TextOffsets(self._tokenizer, text=prompt.text)
+        return self._listed([None, *positions], prompt.token_ids, offsets)
+
+    def _listed(
+        self,
+        positions: Sequence[PositionLogprobs | None],
+        tokens: Sequence[int],
+        offsets: TextOffsets,
+    ) -> CompletionLogprobs:
+        num_top = self._num_top_logprobs or 0
+        return completion_logprobs(
+            positions, tokens, self._tokenizer, num_top, offsets, self._name_of_token
         )
 
     def _offsets_from(self, start: int) -> TextOffsets:
         return TextOffsets(self._tokenizer, start, skip_special_tokens=self._skip_special)
-
-    def _usage(self, tokens: CallTokens) -> Usage:
-        usage = make_usage(tokens)
-        if self._scores_only:
-            usage.completion_tokens, usage.total_tokens = 0, usage.prompt_tokens
-        return usage
 
     def _completion(self, choices: list[CompletionChoice], usage: ChunkUsage) -> Completion:
         return Completion(

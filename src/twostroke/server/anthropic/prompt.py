@@ -1,0 +1,196 @@
+"""From Anthropic's messages to a prompt: the turns of a chat, rendered by the chat template."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from twostroke.core.errors import InvalidRequestError
+from twostroke.observability.tracing.trace import NOT_TRACED, Trace
+from twostroke.server.anthropic.block_fields import BlockFields, MessageFields, text_block, texts_of
+from twostroke.server.anthropic.message_request import ConversationFields
+from twostroke.server.http.body_fields import check_unicode
+from twostroke.server.openai.chat_messages import (
+    CallOfFunction,
+    CallOfTool,
+    ChatMessage,
+    ContentPart,
+)
+from twostroke.server.openai.chat_prompt import encode_messages
+from twostroke.server.openai.tools.request_tools import ToolFields, template_tools
+from twostroke.server.state.served_model import ServedModel
+from twostroke.text.tokenizer import LONG_TEXT
+
+# Claude Code puts a line of its own before the system prompt, other digits in each request: with
+# it no two prompts would share a prefix.
+ATTRIBUTION = "x-anthropic-billing-header"
+BLOCK_CHARS = 64  # a block takes as long as so many characters
+# How chat templates call the choice whether to think.
+_THINKING_VARIABLES = ("enable_thinking", "thinking")
+_EFFORTS = {"xhigh": "high", "max": "high"}  # templates know three
+
+
+class MessagesPrompt(NamedTuple):
+    """Token ids, and what of the request they do not show, as paths of fields."""
+
+    token_ids: list[int]
+    ignored: list[str]
+
+
+async def messages_prompt(
+    model: ServedModel,
+    body: ConversationFields,
+    tools: Sequence[ToolFields] | None,
+    *,
+    must_fit: bool,
+    trace: Trace = NOT_TRACED,
+) -> MessagesPrompt:
+    """The prompt of a conversation.
+
+    Args:
+        tools: Those that the answer may call.
+        must_fit: See ``encode_text``.
+
+    Raises:
+        InvalidRequestError: The template refuses the messages, or the last one cannot be continued.
+        RequestTooLargeError: The prompt cannot fit.
+    """
+    variables, ignored = _template_variables(model, body)
+    if sum(map(_size, body.messages)) > LONG_TEXT:
+        turns, unread = await asyncio.to_thread(_turns, body)
+    else:
+        turns, unread = _turns(body)
+    continued = turns[-1].role == "assistant"
+    if continued and turns[-1].tool_calls:
+        raise InvalidRequestError(
+            "the last message holds a tool_use without a tool_result",
+            param=f"messages[{len(body.messages) - 1}].content",
+            hint="append a user message with the tool's result",
+        )
+    tokens = await encode_messages(
+        model,
+        turns,
+        add_generation_prompt=not continued,
+        continue_final_message=continued,
+        must_fit=must_fit,
+        variables={**variables, "tools": template_tools(tools) if tools else None},
+        trace=trace,
+    )
+    return MessagesPrompt(tokens, body.dropped_fields() + unread + ignored)
+
+
+def _size(message: MessageFields) -> int:
+    """How long a message takes to convert, in characters of text."""
+    content = message.content
+    return BLOCK_CHARS + (len(content) if isinstance(content, str) else BLOCK_CHARS * len(content))
+
+
+def _turns(body: ConversationFields) -> tuple[list[ChatMessage], list[str]]:
+    """The turns of a chat, and which kinds of blocks they do not show."""
+    _check_texts(body)
+    system = texts_of(body.system)
+    shown = [text for text in system if not text.startswith(ATTRIBUTION)]
+    ignored = [f"system.{ATTRIBUTION}"] if len(shown) < len(system) else []
+    entries = [("system", list(map(text_block, shown)))] if shown else []
+    entries += [(message.role, message.blocks()) for message in body.messages]
+    names: dict[str, str] = {}
+    turns: list[ChatMessage] = []
+    # Messages of one role in a row are one turn.
+    for role, group in groupby(entries, key=itemgetter(0)):
+        turns += _turns_of(role, [block for _, blocks in group for block in blocks], names)
+    kinds = {block.type for _, blocks in entries for block in blocks}
+    if "redacted_thinking" in kinds:
+        ignored.append("messages[].content[].redacted_thinking")
+    return turns, ignored
+
+
+def _turns_of(
+    role: str, blocks: Sequence[BlockFields], names: dict[str, str]
+) -> Iterator[ChatMessage]:
+    """The turns that one role has in a row: results of tools are turns of their own.
+
+    Args:
+        names: Of the tools, by the ids of calls so far; those of these blocks are added.
+    """
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[CallOfTool] = []
+    num_results = 0
+    for block in blocks:
+        match block.type:
+            case "text":
+                texts.append(block.text or "")
+            case "thinking":
+                thoughts.append(block.thinking or "")
+            case "tool_use":
+                names[block.id or ""] = block.name or ""
+                calls.append(_call(block))
+            case "tool_result":
+                if texts:
+                    yield _turn(role, texts)
+                num_results, texts = num_results + 1, []
+                turn = _turn("tool", block.result_texts())
+                turn.tool_call_id, turn.name = block.tool_use_id, names.get(block.tool_use_id or "")
+                yield turn
+    if texts or thoughts or calls or not num_results:
+        turn = _turn(role, texts)
+        turn.reasoning_content = "".join(thoughts) or None
+        turn.tool_calls = calls or None
+        yield turn
+
+
+def _turn(role: Any, texts: Sequence[str]) -> ChatMessage:
+    # Not validated: the request's own fields have been.
+    parts = [ContentPart.model_construct(type="text", text=text) for text in texts]
+    return ChatMessage.model_construct(role=role, content=parts)
+
+
+def _call(block: BlockFields) -> CallOfTool:
+    function = CallOfFunction.model_construct(
+        name=block.name or "", arguments=json.dumps(block.input, ensure_ascii=False)
+    )
+    return CallOfTool.model_construct(id=block.id, type="function", function=function)
+
+
+def _template_variables(
+    model: ServedModel, body: ConversationFields
+) -> tuple[dict[str, Any], list[str]]:
+    """What ``thinking`` and ``output_config`` say to the template, and which of it is not read."""
+    read = model.chat_encoder.template.variables
+    values: dict[str, Any] = {}
+    ignored: list[str] = []
+    if (thinking := body.thinking) is not None:
+        wanted = thinking.type != "disabled"
+        choices = {name: wanted for name in _THINKING_VARIABLES if name in read}
+        values |= choices
+        # A model that always thinks does so without being asked, too.
+        if not choices and not (wanted and model.reasoning_parser is not None):
+            ignored.append("thinking.type")
+        if wanted and thinking.budget_tokens is not None:
+            if "thinking_budget" in read:
+                values["thinking_budget"] = thinking.budget_tokens
+            elif model.reasoning_parser is None:
+                ignored.append("thinking.budget_tokens")
+    if body.output_config is not None and (effort := body.output_config.effort) is not None:
+        if "reasoning_effort" in read:
+            values["reasoning_effort"] = _EFFORTS.get(effort, effort)
+        else:
+            ignored.append("output_config.effort")
+    return values, ignored
+
+
+def _check_texts(body: ConversationFields) -> None:
+    """Refuse lone surrogates, under the names that the client has for the fields."""
+    check_unicode("system", texts_of(body.system))
+    for i, message in enumerate(body.messages):
+        for j, block in enumerate(message.blocks()):
+            path = f"messages[{i}].content" + ("" if isinstance(message.content, str) else f"[{j}]")
+            texts = [block.text, block.thinking, block.id, block.name, block.tool_use_id]
+            texts += block.result_texts()
+            if block.input is not None:
+                texts.append(json.dumps(block.input, ensure_ascii=False))
+            check_unicode(path, [text for text in texts if text is not None])

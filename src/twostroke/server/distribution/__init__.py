@@ -1,0 +1,1 @@
+"""``/v1/inspect/distribution``: what the next token is drawn from."""

@@ -1,0 +1,85 @@
+"""How the answers to one call are read: as plain text, or as thoughts, content and tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from twostroke.constraints.thoughts import Thought
+from twostroke.core.errors import InvalidRequestError
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.server.state.served_model import ServedModel
+from twostroke.text.answer_parsing.families import HARMONY, MARKERS, TAGS, tool_call_reader
+from twostroke.text.answer_parsing.parser import AnswerParser
+from twostroke.text.answer_parsing.reasoning import (
+    CLOSING,
+    OPENING,
+    Reader,
+    plain_content,
+    thought_then,
+)
+from twostroke.text.answer_parsing.xml_calls import ToolSchemas
+
+# Tokens at the prompt's end among which the tag that opens a thought would be.
+_NUM_LAST_TOKENS = 8
+
+
+class AnswerReading:
+    """Makes a parser for each choice of one call.
+
+    Args:
+        tools: The call's tools by name; ``None`` if the answer may call none.
+        prompt: Token ids: its end says whether the answer begins within a thought.
+
+    Attributes:
+        parses: Whether answers have other parts than content at all.
+        thought: Whether a thought may come first, or is open where the answer begins.
+
+    Raises:
+        InvalidRequestError: There are tools, and the model has no form for calls.
+    """
+
+    def __init__(
+        self, model: ServedModel, tools: ToolSchemas | None, prompt: Sequence[int]
+    ) -> None:
+        family = model.tool_call_parser
+        if tools is not None and family is None:
+            raise InvalidRequestError(
+                "this model's chat template has no form for tool calls",
+                param="tools",
+                hint="leave tools out, or start the server with --tool-call-parser",
+            )
+        # In harmony, thoughts and calls are messages like the answer itself.
+        harmony = HARMONY in (family, model.reasoning_parser)
+        read: Reader = plain_content
+        self.thought: Thought = ""
+        if harmony:
+            read = tool_call_reader(HARMONY, tools or {})
+            self.thought = "channels"
+        elif tools is not None and family is not None:
+            read = tool_call_reader(family, tools)
+        thinks = model.reasoning_parser is not None and not harmony
+        if thinks:
+            end = model.client.tokenizer.decode(
+                list(prompt[-_NUM_LAST_TOKENS:]), skip_special_tokens=False
+            )
+            opened = end.rstrip().endswith(OPENING)
+            if opened or CLOSING not in end:
+                self.thought = "opened" if opened else "optional"
+            read = partial(thought_then, then=read, opened=opened)
+        self._read = read
+        self.parses = harmony or thinks or tools is not None
+        forms = [TAGS] * thinks + [HARMONY] * harmony + [family or ""] * (tools is not None)
+        self._markers = {marker for form in forms for marker in MARKERS.get(form, ())}
+        self._special_texts = model.client.tokenizer.special_texts
+
+    def with_markers(self, params: SamplingParams) -> SamplingParams:
+        """Parameters under which the text has the special tokens that the parser reads."""
+        if self._markers & self._special_texts:
+            return replace(params, skip_special_tokens=False)
+        return params
+
+    def make_parser(self) -> AnswerParser:
+        """A parser for one choice."""
+        return AnswerParser(self._read)

@@ -1,0 +1,158 @@
+"""The form of an answer, as clients write it: OpenAI's ``response_format``, and vLLM's fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ConfigDict
+from typing_extensions import TypedDict
+
+from twostroke.core.errors import InvalidRequestError
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.structured_outputs import PARAM, StructuredOutputsParams
+from twostroke.server.openai.field_limits import OpenAIFields
+from twostroke.server.state.served_model import ServedModel
+
+if TYPE_CHECKING:
+    from twostroke.server.openai.generation_fields import GenerationFields
+
+SCHEMA = "response_format.json_schema"
+
+
+class ResponseFormatFields(OpenAIFields):
+    """``response_format``: plain text, any JSON object, or JSON by a schema."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    json_schema: dict[str, Any] | None = None
+    structures: list[Any] | None = None
+    triggers: list[Any] | None = None
+    format: dict[str, Any] | None = None
+
+
+class StructuredOutputsFields(TypedDict, total=False):
+    """``structured_outputs``: one of the first six; vLLM's names and meanings.
+
+    Not a model like the others: these have a method called ``json``.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
+
+    json: str | dict[str, Any] | None
+    regex: str | None
+    choice: list[str] | None
+    grammar: str | None
+    json_object: bool | None
+    structural_tag: str | dict[str, Any] | None
+    disable_any_whitespace: bool | None
+    disable_additional_properties: bool | None
+    whitespace_pattern: str | None
+
+
+def answer_form(body: GenerationFields) -> StructuredOutputsParams | None:
+    """The form that a request asks for, if it does.
+
+    Raises:
+        InvalidRequestError: It asks in two ways, or in none that makes sense.
+    """
+    ways = _ways(body)
+    if len(ways) > 1:
+        first, second = list(ways)[:2]
+        message = f"{first} and {second} both say what form the answer has"
+        raise InvalidRequestError(message, param=second, hint="give one of them")
+    for field, values in ways.items():
+        try:
+            return StructuredOutputsParams(**values)
+        except InvalidRequestError as error:
+            raise _in_terms_of(field, error) from error
+    return None
+
+
+async def compile_answer_form(
+    model: ServedModel, body: GenerationFields, params: SamplingParams
+) -> SamplingParams:
+    """The parameters, once the form of the answer has been compiled beside the event loop.
+
+    Raises:
+        InvalidRequestError: The form cannot be enforced; the message names the keyword and where it
+            stands.
+        QueueFullError: Too many compilations wait.
+    """
+    if params.structured_outputs is None:
+        return params
+    try:
+        compiled = await model.compile_threads.compile(params.structured_outputs)
+    except InvalidRequestError as error:
+        raise in_terms_of_client(body, error) from error
+    return replace(params, structured_outputs=compiled)
+
+
+def in_terms_of_client(body: GenerationFields, error: InvalidRequestError) -> InvalidRequestError:
+    """The refusal of a request's form, with the name of the field that asked for it."""
+    return _in_terms_of(next(iter(_ways(body)), PARAM), error)
+
+
+def _ways(body: GenerationFields) -> dict[str, dict[str, Any]]:
+    """Each field that asks for a form, and what it says in the terms of the engine."""
+    ways: dict[str, dict[str, Any]] = {}
+    if body.response_format is not None and body.response_format.type != "text":
+        ways["response_format"] = _of_response_format(body.response_format)
+    if (fields := body.structured_outputs) is not None:
+        ways[PARAM] = {name: value for name, value in fields.items() if value is not None}
+    guided = {
+        "guided_json": body.guided_json,
+        "guided_regex": body.guided_regex,
+        "guided_choice": body.guided_choice,
+        "guided_grammar": body.guided_grammar,
+    }
+    for field, value in guided.items():
+        if value is not None:
+            ways[field] = {field.removeprefix("guided_"): value}
+    return ways
+
+
+def _of_response_format(fields: ResponseFormatFields) -> dict[str, Any]:
+    match fields.type:
+        case "json_object":
+            return {"json_object": True}
+        case "json_schema":
+            return {"json": _schema_of(fields.json_schema)}
+        case _:
+            names = ("structures", "triggers", "format")
+            given = {name: getattr(fields, name) for name in names}
+            return {"structural_tag": {n: value for n, value in given.items() if value is not None}}
+
+
+def _schema_of(json_schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The schema in OpenAI's wrapping. It is enforced with ``strict`` and without."""
+    if json_schema is None:
+        raise InvalidRequestError(f"{SCHEMA} is missing", param=SCHEMA)
+    if unknown := json_schema.keys() - {"name", "description", "schema", "strict"}:
+        param = f"{SCHEMA}.{ascii(min(unknown))[1:-1][:100]}"
+        raise InvalidRequestError(f"unknown field {param!r}", param=param)
+    if json_schema.get("strict") not in (None, True, False):
+        raise InvalidRequestError(
+            f"{SCHEMA}.strict must be true or false", param=f"{SCHEMA}.strict"
+        )
+    schema = json_schema.get("schema")
+    if not isinstance(schema, dict):
+        param = f"{SCHEMA}.schema"
+        raise InvalidRequestError(f"{param} must be an object, a JSON schema", param=param)
+    return schema
+
+
+def _in_terms_of(field: str, error: InvalidRequestError) -> InvalidRequestError:
+    """The refusal of a form, with the name that the client's field has for it."""
+    param = error.param or PARAM
+    names = {
+        "response_format": {f"{PARAM}.json": f"{SCHEMA}.schema", PARAM: "response_format"},
+        PARAM: {},
+    }.get(field, {f"{PARAM}.{field.removeprefix('guided_')}": field, PARAM: field})
+    for ours, theirs in names.items():
+        if param.startswith(ours):
+            message = error.message.replace(ours, theirs)
+            return InvalidRequestError(
+                message, param=theirs + param.removeprefix(ours), hint=error.hint
+            )
+    return error

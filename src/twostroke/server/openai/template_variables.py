@@ -1,0 +1,49 @@
+"""Variables that a request has for the chat template, such as ``enable_thinking``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from twostroke.core.errors import InvalidRequestError
+from twostroke.server.http.body_fields import check_unicode
+from twostroke.text.chat_template import ChatTemplate
+from twostroke.text.json_values import json_pieces
+
+FIELD = "chat_template_kwargs"
+# What the server itself gives the template, from other fields of the request.
+OWN = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
+)
+
+
+class TemplateVariables(NamedTuple):
+    """A request's variables that the template reads, and the paths of the others."""
+
+    values: dict[str, Any]
+    ignored: list[str]
+
+
+def template_variables(
+    template: ChatTemplate, kwargs: Mapping[str, Any] | None, reasoning_effort: str | None = None
+) -> TemplateVariables:
+    """The variables of ``chat_template_kwargs``, and ``reasoning_effort`` beside them.
+
+    Raises:
+        InvalidRequestError: One is the server's own, or holds what is not Unicode.
+    """
+    given = {f"{FIELD}.{name}": (name, value) for name, value in (kwargs or {}).items()}
+    if reasoning_effort is not None:
+        given.setdefault("reasoning_effort", ("reasoning_effort", reasoning_effort))
+    values: dict[str, Any] = {}
+    ignored: list[str] = []
+    for path, (name, value) in given.items():
+        if name in OWN:
+            hint = "give it as a field of the request"
+            raise InvalidRequestError(f"{path} is not a variable", param=path, hint=hint)
+        if name not in template.variables:
+            ignored.append(path)
+            continue
+        check_unicode(path, json_pieces(value))
+        values[name] = value
+    return TemplateVariables(values, ignored)

@@ -1,0 +1,1 @@
+"""Completions of plain texts, as OpenAI had them before chats."""

@@ -1,0 +1,130 @@
+"""The form of a chat's answer where it may think or call tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from twostroke.constraints.tool_calls import CONSTRAINED_FAMILIES, TRIGGERS
+from twostroke.core.errors import InvalidRequestError
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.structured_outputs import PARAM, StructuredOutputsParams
+from twostroke.server.generation.answer_reading import AnswerReading
+from twostroke.server.openai.answer_form import compile_answer_form, in_terms_of_client
+from twostroke.server.openai.chat_request import ChatCompletionRequest
+from twostroke.server.openai.tools.request_tools import NamedToolChoice, ToolFields
+from twostroke.server.state.served_model import ServedModel
+
+
+class CallableTools(NamedTuple):
+    """What an answer may call.
+
+    Attributes:
+        tools: Those that it may call, with their places in the request.
+        must_call: It has no text but calls.
+        max_calls: ``None``: as many as the model likes.
+    """
+
+    tools: Sequence[tuple[int, ToolFields]]
+    must_call: bool
+    max_calls: int | None
+
+
+async def constrain_answer(
+    model: ServedModel, body: ChatCompletionRequest, reading: AnswerReading, params: SamplingParams
+) -> SamplingParams:
+    """Parameters with the form that a chat's answer has, compiled; see ``constrain_calls``."""
+    if body.callable_tools is None:
+        params = after_thought(reading.with_markers(params), reading)
+        return await compile_answer_form(model, body, params)
+    choice = body.tool_choice
+    named = choice.function.name if isinstance(choice, NamedToolChoice) else None
+    tools = [
+        (place, tool)
+        for place, tool in enumerate(body.tools or ())
+        if named in (None, tool.function.name)
+    ]
+    single = body.parallel_tool_calls is False or named is not None
+    must_call = choice == "required" or named is not None
+    calls = CallableTools(tools, must_call, 1 if single else None)
+    try:
+        return await constrain_calls(model, calls, reading, params)
+    except InvalidRequestError as error:
+        raise in_terms_of_client(body, error) from error
+
+
+def after_thought(params: SamplingParams, reading: AnswerReading) -> SamplingParams:
+    """Parameters whose form, if there is one, begins behind the thought."""
+    wanted = params.structured_outputs
+    if wanted is None or not reading.thought:
+        return params
+    return replace(params, structured_outputs=replace(wanted, thought=reading.thought))
+
+
+async def constrain_calls(
+    model: ServedModel,
+    calls: CallableTools,
+    reading: AnswerReading,
+    params: SamplingParams,
+) -> SamplingParams:
+    """Parameters with the form of an answer that may call tools, and the text that parsers need.
+
+    An answer that must call is constrained from its beginning, any other once the model has opened
+    a call. An answer with a form of its own is either calls or of that form. All begins behind the
+    thought, where the model has one.
+
+    Raises:
+        InvalidRequestError: The form cannot be enforced, or does not go with the tools.
+        QueueFullError: Too many compilations wait.
+    """
+    params = reading.with_markers(params)
+    family, must_call = model.tool_call_parser or "", calls.must_call
+    answer = None if must_call else params.structured_outputs
+    strict = any(tool.function.strict for _, tool in calls.tools)
+    if family not in CONSTRAINED_FAMILIES:
+        raise InvalidRequestError(
+            f"calls in the form of {family} cannot be constrained", param="tools"
+        )
+    if not (must_call or answer or strict or family in TRIGGERS):
+        return params  # a call cannot be told from text before it is written
+    form = StructuredOutputsParams(
+        tool_calls=_form(family, calls, answer),
+        thought="" if reading.thought == "channels" else reading.thought,
+    )
+    try:
+        compiled = await model.compile_threads.compile(form)
+    except InvalidRequestError as error:
+        if must_call or strict or answer is not None:
+            message = error.message.replace(f"{PARAM}.tool_calls", "tools")
+            param = (error.param or "tools").replace(f"{PARAM}.tool_calls", "tools")
+            raise InvalidRequestError(message, param=param, hint=error.hint) from error
+        return params  # no promise was asked for
+    return replace(params, structured_outputs=compiled)
+
+
+def _form(family: str, calls: CallableTools, answer: StructuredOutputsParams | None) -> str:
+    """What ``constraints/tool_answers.py`` reads."""
+    functions: list[dict[str, Any]] = [
+        {
+            "name": tool.function.name,
+            "parameters": tool.function.parameters,
+            "strict": bool(tool.function.strict),
+            "path": f"tools[{place}].function.parameters",
+        }
+        for place, tool in calls.tools
+    ]
+    form: dict[str, Any] = {
+        "family": family,
+        "functions": functions,
+        "must_call": calls.must_call,
+        "max_calls": calls.max_calls,
+    }
+    if answer is not None:
+        form["answer"] = {
+            name: value
+            for name in StructuredOutputsParams.__slots__
+            if (value := getattr(answer, name)) not in (None, False, "")
+        }
+    return json.dumps(form)

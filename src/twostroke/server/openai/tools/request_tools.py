@@ -1,0 +1,131 @@
+"""The tools of a request: functions that the model may call, and whether it must."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import MaxLen
+from pydantic import Field
+
+from twostroke.core.errors import InvalidRequestError
+from twostroke.server.http.body_fields import FirstMistake, check_unicode
+from twostroke.server.openai.field_limits import OpenAIFields
+from twostroke.text.answer_parsing.xml_calls import ToolSchemas
+from twostroke.text.json_values import json_pieces
+
+MAX_TOOLS = 512
+MAX_TOOL_CHARS = 1_000_000  # of all tools together, as JSON
+# OpenAI's, with the dot that names of remote tools often have.
+NAME_PATTERN = r"^[a-zA-Z0-9_.-]{1,128}$"
+
+
+class FunctionFields(OpenAIFields):
+    """A function that the model may call."""
+
+    ignores_unknown: ClassVar[bool] = True
+
+    name: str = Field(pattern=NAME_PATTERN)
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(
+        None, description="JSON schema of the arguments, an object; by default there are none."
+    )
+    strict: bool | None = Field(
+        None, description="Calls that the model chooses to make follow the schema."
+    )
+
+
+class ToolFields(OpenAIFields):
+    """One tool; there are functions only."""
+
+    ignores_unknown: ClassVar[bool] = True
+    nested: ClassVar[tuple[str, ...]] = ("function",)
+
+    type: Literal["function"]
+    function: FunctionFields
+
+
+class NamedFunction(OpenAIFields):
+    name: str
+
+
+class NamedToolChoice(OpenAIFields):
+    """The one tool that the answer must call."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+Tools = Annotated[list[ToolFields], MaxLen(MAX_TOOLS), FirstMistake()]
+ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice
+
+
+def check_tools(tools: Sequence[ToolFields], choice: ToolChoice | None) -> None:
+    """Refuse tools that cannot be told apart, and a choice of one that is not there."""
+    names: set[str] = set()
+    num_chars = 0
+    for i, tool in enumerate(tools):
+        name = tool.function.name
+        if name in names:
+            raise InvalidRequestError(
+                f"tools[{i}].function.name is that of another tool: {name}",
+                param=f"tools[{i}].function.name",
+                hint="give each function its own name",
+            )
+        names.add(name)
+        num_chars += _num_chars(tool.function, f"tools[{i}].function", MAX_TOOL_CHARS - num_chars)
+    if choice in (None, "none", "auto"):
+        return
+    if not tools:
+        raise InvalidRequestError(
+            "tool_choice needs tools", param="tool_choice", hint="send tools, or leave it out"
+        )
+    if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
+        raise InvalidRequestError(
+            f"tool_choice names {choice.function.name!a}, which is not among the tools",
+            param="tool_choice",
+            hint=f"there are {', '.join(sorted(names)[:20])}",
+        )
+
+
+def _num_chars(function: FunctionFields, param: str, most: int) -> int:
+    """Characters of a function's JSON; it refuses more than ``most``, and what is no Unicode."""
+    num_chars = 0
+    try:
+        for piece in json_pieces([function.description, function.parameters]):
+            check_unicode(param, [piece])
+            num_chars += len(piece)
+            if num_chars > most:
+                raise InvalidRequestError(
+                    f"tools hold more than {MAX_TOOL_CHARS} characters",
+                    param="tools",
+                    hint="send fewer or shorter descriptions",
+                )
+    except RecursionError as error:
+        raise InvalidRequestError(f"{param} is nested too deeply", param=param) from error
+    return num_chars
+
+
+def template_tools(tools: Sequence[ToolFields]) -> list[dict[str, Any]]:
+    """Tools as chat templates take them, with the fields that the request has.
+
+    Not by ``model_dump``, which copies parameters, and holds all threads up meanwhile.
+    """
+    return [{"type": tool.type, "function": _given_fields(tool.function)} for tool in tools]
+
+
+def _given_fields(function: FunctionFields) -> dict[str, Any]:
+    values = {name: getattr(function, name) for name in FunctionFields.model_fields}
+    return {
+        name: value
+        for name, value in values.items()
+        if name in function.model_fields_set and value is not None
+    }
+
+
+def tool_schemas(tools: Sequence[ToolFields]) -> ToolSchemas:
+    """Each function's name to the schema of its arguments."""
+    schemas: dict[str, Mapping[str, Any]] = {}
+    for tool in tools:
+        schemas[tool.function.name] = tool.function.parameters or {}
+    return schemas

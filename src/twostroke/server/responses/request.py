@@ -1,0 +1,270 @@
+"""What ``POST /v1/responses`` takes: the request object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Required
+
+from annotated_types import MaxLen
+from pydantic import BeforeValidator, ConfigDict, Field
+from typing_extensions import TypedDict
+
+from twostroke.core.errors import InvalidRequestError
+from twostroke.core.sampling_params import MAX_LOGPROBS, MAX_STOP_STRINGS
+from twostroke.server.http.body_fields import FirstMistake, check_unicode
+from twostroke.server.openai.field_limits import LIMITS, OpenAIFields, RequestFields, Texts
+from twostroke.server.openai.generation_fields import (
+    DEADLINE,
+    LABELLED,
+    MODEL_DEFAULT,
+    Deadline,
+    Label,
+    StreamOptions,
+)
+from twostroke.server.openai.ignored_fields import IGNORED
+from twostroke.server.openai.tools.request_tools import MAX_TOOLS, NAME_PATTERN
+from twostroke.server.responses.items import MAX_ID_LENGTH, Items, check_num_parts
+
+MAX_METADATA = 16
+MAX_METADATA_KEY = 64
+MAX_METADATA_VALUE = 512
+LOGPROBS = "message.output_text.logprobs"
+EFFORT_PATTERN = r"^[a-z_]{1,32}$"
+# What else may be included is for tools that are not here, or comes anyway.
+INCLUDABLE = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
+IGNORED_HERE: Mapping[str, str] = {
+    **{name: reason for name, reason in IGNORED.items() if name not in ("metadata", "store")},
+    "max_tool_calls": "it bounds tools that the server runs, and there are none",
+    "image": "there are no images",
+}
+
+
+class FunctionTool(OpenAIFields):
+    """A function that the model may call."""
+
+    ignores_unknown: ClassVar[bool] = True
+
+    type: Literal["function"]
+    name: str = Field(pattern=NAME_PATTERN)
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(
+        None, description="JSON schema of the arguments, an object; by default there are none."
+    )
+    strict: bool | None = Field(None, description="As in chat.")
+
+
+class FunctionChoice(OpenAIFields):
+    """The one tool that the answer must call."""
+
+    type: Literal["function"]
+    name: str
+
+
+class AllowedTools(OpenAIFields):
+    """Only some of the tools may be called."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FunctionChoice], MaxLen(MAX_TOOLS), FirstMistake()]
+
+
+class TextFormat(TypedDict, total=False):
+    """The form of the answer's text; not a model like the others, as these have a ``schema``."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
+
+    type: Required[Literal["text", "json_object", "json_schema"]]
+    name: str | None
+    description: str | None
+    schema: dict[str, Any] | None
+    strict: bool | None
+
+
+class TextFields(OpenAIFields):
+    """How the text is to be."""
+
+    ignored: ClassVar[Mapping[str, str]] = {"verbosity": IGNORED["verbosity"]}
+
+    format: TextFormat | None = None
+
+
+class ReasoningFields(OpenAIFields):
+    """How the model thinks."""
+
+    ignored: ClassVar[Mapping[str, str]] = {
+        "summary": "thoughts are given in full",
+        "generate_summary": "thoughts are given in full",
+        "context": "the chat template decides which thoughts it writes",
+        "mode": "there is one mode",
+    }
+
+    effort: str | None = Field(
+        None,
+        pattern=EFFORT_PATTERN,
+        description="For chat templates that read reasoning_effort; others ignore it.",
+    )
+
+
+class ResponsesRequest(RequestFields):
+    """Body of ``POST /v1/responses``."""
+
+    limits: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        **LIMITS,
+        "max_output_tokens": {"minimum": 1},
+        "top_logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},
+        "metadata": {
+            "maxProperties": MAX_METADATA,
+            "propertyNames": {"maxLength": MAX_METADATA_KEY},
+            "additionalProperties": {"type": "string", "maxLength": MAX_METADATA_VALUE},
+        },
+    }
+    ignored: ClassVar[Mapping[str, str]] = IGNORED_HERE
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "access_programs": (),
+        "context_management": ([],),
+        "conversation": (),
+        "moderation": (),
+        "prompt": (),
+    }
+    nested: ClassVar[tuple[str, ...]] = ("input", "tools", "text", "reasoning")
+
+    model: str | None = Field(
+        None, description="A name that /v1/models lists; by default the only one."
+    )
+    input: str | Annotated[Items, BeforeValidator(check_num_parts)] | None = Field(
+        None, description="A text, or items; may be left out behind a previous response."
+    )
+    instructions: str | None = Field(
+        None, description="The system prompt; that of a previous response does not hold on."
+    )
+    previous_response_id: str | None = Field(
+        None,
+        max_length=MAX_ID_LENGTH,
+        description="A stored response of this key, whose conversation goes on.",
+    )
+    store: bool | None = Field(None, description="Keep the response; true by default.")
+    background: bool | None = Field(
+        None, description="Answer at once, and run on; the response must be stored."
+    )
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    include: Annotated[list[INCLUDABLE], MaxLen(64), FirstMistake()] | None = Field(
+        None, description=f"{LOGPROBS} works; of the others there is nothing to include."
+    )
+    tools: Annotated[list[FunctionTool], MaxLen(MAX_TOOLS), FirstMistake()] | None = Field(
+        None, description="Functions that the answer may call."
+    )
+    tool_choice: Literal["none", "auto", "required"] | FunctionChoice | AllowedTools | None = Field(
+        None, description="By default auto where there are tools: the model decides."
+    )
+    parallel_tool_calls: bool | None = Field(
+        None, description="False: the answer has one call at most."
+    )
+    text: TextFields | None = None
+    reasoning: ReasoningFields | None = None
+    truncation: Literal["auto", "disabled"] | None = Field(
+        None, description="auto leaves out the oldest turns where the conversation does not fit."
+    )
+    max_output_tokens: int | None = Field(
+        None, description="Of thoughts, calls and text together; by default all that fits."
+    )
+    temperature: float | None = Field(None, description=f"0 is greedy. {MODEL_DEFAULT}, else 1.")
+    top_p: float | None = Field(None, description=f"{MODEL_DEFAULT}, else 1.")
+    top_logprobs: int | None = Field(
+        None, description="Log-probabilities of each token's likeliest alternatives."
+    )
+    metadata: dict[str, str] | None = Field(None, description="Kept and returned.")
+    user: Label | None = Field(None, description=f"The client's name for its end user; {LABELLED}.")
+    safety_identifier: Label | None = Field(None, description=f"Newer name of user; {LABELLED}.")
+    prompt_cache_key: Label | None = Field(
+        None,
+        description=f"The client's name for a shared prefix, which is found without; {LABELLED}.",
+    )
+    # Beyond OpenAI's, as in chat.
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: str | Annotated[Texts, MaxLen(MAX_STOP_STRINGS)] | None = None
+    ignore_eos: bool | None = None
+    priority: int | None = Field(None, description="Lower runs first under --policy priority.")
+    deadline_ms: Deadline | None = Field(None, description=DEADLINE)
+    cache_salt: Label | None = Field(
+        None, description="Cached prefixes are shared only between equal salts."
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None,
+        description="Variables of the chat template; those that it does not read are ignored.",
+    )
+    thinking_token_budget: int | None = Field(
+        None,
+        description=(
+            "Most tokens of the thought before the answer, whose end is then forced; -1: no bound."
+            " Models that do not think ignore it."
+        ),
+    )
+
+    @property
+    def form(self) -> TextFormat:
+        """The form of the text."""
+        return (self.text and self.text.format) or {"type": "text"}
+
+    @property
+    def stored(self) -> bool:
+        return self.store is not False
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return bool(self.top_logprobs) or LOGPROBS in (self.include or ())
+
+    def check_combinations(self) -> None:
+        """Refuse combinations that have no meaning, and metadata that cannot be kept."""
+        if self.background and not self.stored:
+            raise InvalidRequestError(
+                "background needs store: nothing else would have the answer",
+                param="background",
+                hint="leave store out, or wait for the answer",
+            )
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequestError("stream_options needs stream=true", param="stream_options")
+        if self.max_output_tokens is not None and self.max_output_tokens < 1:
+            message = f"max_output_tokens must be a positive integer, got {self.max_output_tokens}"
+            raise InvalidRequestError(message, param="max_output_tokens")
+        _check_json("text.format", self.form)
+        metadata = self.metadata or {}
+        check_unicode("metadata", [*metadata, *metadata.values()])
+        check_unicode("previous_response_id", [self.previous_response_id or ""])
+        if len(metadata) > MAX_METADATA:
+            raise InvalidRequestError(
+                f"metadata has {len(metadata)} keys, at most {MAX_METADATA} are kept",
+                param="metadata",
+                hint="send fewer",
+            )
+        for key, value in metadata.items():
+            if len(key) > MAX_METADATA_KEY or len(value) > MAX_METADATA_VALUE:
+                raise InvalidRequestError(
+                    f"metadata has a key of more than {MAX_METADATA_KEY} characters, or a value"
+                    f" of more than {MAX_METADATA_VALUE}",
+                    param="metadata",
+                    hint="send shorter ones",
+                )
+
+
+def _check_json(param: str, value: Any) -> None:
+    """Refuse what no encoder writes, since the response shows it."""
+    try:
+        check_unicode(param, [json.dumps(value, ensure_ascii=False)])
+    except RecursionError as error:
+        raise InvalidRequestError(f"{param} is nested too deeply", param=param) from error

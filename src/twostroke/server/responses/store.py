@@ -1,0 +1,162 @@
+"""Stored responses beside the event loop: one thread has the table, and works in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import msgspec
+
+from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
+from twostroke.server.http.errors import PreviousResponseNotFoundError, ResponseNotFoundError
+from twostroke.server.responses.items_index import TooMuchToReadError
+from twostroke.server.responses.table import (
+    MAX_SHARE,
+    BrokenChainError,
+    ChainTooLongError,
+    ResponseTable,
+    StoredResponse,
+    Turn,
+)
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+# Of a conversation that is put together again: several times what any context holds.
+MAX_CHAIN_BYTES = 32 * 2**20
+STOPPED = "the server was stopped while this response ran"
+
+
+class ResponseStore:
+    """What the routes see of the table. A read sees every write that was asked for before it.
+
+    Args:
+        path: The file; ``None`` keeps everything in memory.
+        max_bytes: Most bytes of all responses together.
+
+    Raises:
+        ConfigError: See ``ResponseTable``.
+    """
+
+    def __init__(self, path: str | None, max_bytes: int) -> None:
+        self._table = ResponseTable(path, max_bytes)
+        self.max_bytes = max_bytes
+        self._closed = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="twostroke-responses")
+        for stored in self._table.unfinished():
+            self._table.put(_stopped(stored))
+
+    async def close(self) -> None:
+        """Finish what was asked for, and let go of the file; what comes later is not stored."""
+        self._closed = True
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._table.close)
+        self._thread.shutdown()
+
+    def put(self, response_id: str, make: Callable[[], StoredResponse]) -> None:
+        """Store a response, or its newer state, soon; a failure is logged.
+
+        Args:
+            make: Encodes it, on the store's thread.
+        """
+
+        def store() -> None:
+            try:
+                if not self._table.put(make()):
+                    logger.warning("response %s is too large for the store", response_id)
+            except Exception:
+                logger.exception("response %s could not be stored", response_id)
+
+        if not self._closed:
+            self._thread.submit(store)
+
+    async def get(self, tenant: str, response_id: str) -> StoredResponse:
+        """A response of this tenant.
+
+        Raises:
+            ResponseNotFoundError: There is none.
+        """
+        stored = await self._run(lambda: self._table.get(tenant, response_id))
+        if stored is None:
+            raise not_stored(response_id)
+        return stored
+
+    async def delete(self, tenant: str, response_id: str) -> None:
+        """Delete a response of this tenant.
+
+        Raises:
+            ResponseNotFoundError: There is none.
+        """
+        if not await self._run(lambda: self._table.delete(tenant, response_id)):
+            raise not_stored(response_id)
+
+    async def conversation(self, tenant: str, response_id: str) -> list[Turn]:
+        """What was said up to a response of this tenant, oldest first.
+
+        Raises:
+            PreviousResponseNotFoundError: It, or one before it, is not stored.
+            RequestTooLargeError: It is too long.
+        """
+        param = "previous_response_id"
+        try:
+            return await self._run(lambda: self._table.chain(tenant, response_id, MAX_CHAIN_BYTES))
+        except BrokenChainError as error:
+            before = "" if error.missing == response_id else f", on which {response_id!a} builds,"
+            raise PreviousResponseNotFoundError(
+                f"the response {error.missing!a}{before} is not stored",
+                param=param,
+                hint="send the whole conversation as input",
+            ) from error
+        except ChainTooLongError as error:
+            raise RequestTooLargeError(
+                f"the conversation up to {response_id!a} takes more than {MAX_CHAIN_BYTES} bytes",
+                needed=MAX_CHAIN_BYTES + 1,
+                available=MAX_CHAIN_BYTES,
+                param=param,
+                hint="begin a new one",
+            ) from error
+
+    async def items(self, tenant: str, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Items of this tenant's stored responses by their ids, those that there are.
+
+        Raises:
+            RequestTooLargeError: They lie in too many or too large responses.
+        """
+        try:
+            return await self._run(lambda: self._table.items(tenant, ids, MAX_CHAIN_BYTES))
+        except TooMuchToReadError as error:
+            raise RequestTooLargeError(
+                f"the items lie in responses of more than {MAX_CHAIN_BYTES} bytes",
+                needed=MAX_CHAIN_BYTES + 1,
+                available=MAX_CHAIN_BYTES,
+                param="input",
+                hint="send the items themselves",
+            ) from error
+
+    def check_size(self, num_bytes: int) -> None:
+        """Raise ``InvalidRequestError`` if an input of so many bytes can never be stored."""
+        if num_bytes > self.max_bytes // MAX_SHARE:
+            raise InvalidRequestError(
+                f"an input of {num_bytes} bytes is too large for this server's store",
+                param="store",
+                hint="send store: false, or start the server with a larger --responses-store-size",
+            )
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def not_stored(response_id: str) -> ResponseNotFoundError:
+    """The error for an id under which the caller has nothing."""
+    return ResponseNotFoundError(
+        f"no response {response_id[:100]!a} is stored for this key", param="response_id"
+    )
+
+
+def _stopped(stored: StoredResponse) -> StoredResponse:
+    response = msgspec.json.decode(stored.response)
+    error = {"code": "server_error", "message": STOPPED}
+    response |= {"status": "failed", "error": error}
+    return stored._replace(ended=True, response=msgspec.json.encode(response))
