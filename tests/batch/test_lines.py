@@ -69,9 +69,9 @@ def test_equal_requests_have_equal_ids() -> None:
         ({**GOOD, "priority": 1}, "a", "line 7: unknown field 'priority'"),
         ({**GOOD, "method": "GET"}, "a", "line 7: method must be POST, got 'GET'"),
         (
-            {**GOOD, "url": "/v1/embeddings"},
+            {**GOOD, "url": "/v1/models"},
             "a",
-            "line 7: url must be /v1/chat/completions or /v1/completions, got",
+            "line 7: url must be one of /v1/chat/completions, /v1/completions, ",
         ),
         ({**GOOD, "body": []}, "a", "line 7: body must be an object"),
         ({**GOOD, "body": {"stream": True}}, "a", "line 7: body.stream must be left out"),

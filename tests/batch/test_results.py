@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 
@@ -144,3 +145,56 @@ def test_a_full_disk_is_one_error(tmp_path: Path) -> None:
     again = ResultsFile(path)
     assert not again.finished
     again.close()
+
+
+def test_a_planted_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder that others may write to, a new file under a name that they chose is theirs."""
+    victim, path = tmp_path / "victim", tmp_path / "out.jsonl"
+    victim.write_text("precious")
+    write(path, answer("a", 500), answer("b"))
+    path.chmod(0o640)
+    (tmp_path / ".out.jsonl.new").symlink_to(victim)
+    opened: list[tuple[str, int, int]] = []
+    open_file = os.open
+
+    def open_and_note(name: str | Path, flags: int, mode: int = 0o777) -> int:
+        opened.append((Path(name).name, flags, mode))
+        return open_file(name, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_and_note)
+    for _ in range(2):
+        results = ResultsFile(path)
+        results.reconcile({"a": "batch_req_1", "b": "batch_req_1"}, retry_failed=True)
+        results.append(answer("a", 500))
+        results.close()
+    assert victim.read_text() == "precious" and not path.is_symlink()
+    assert keys_in(path) == ["b", "a"]
+    assert path.stat().st_mode & 0o777 == 0o640, "those who could read it still can"
+    fresh = [(name, flags, mode) for name, flags, mode in opened if name != path.name]
+    assert len({name for name, _, _ in fresh}) == 2
+    for _, flags, mode in fresh:
+        assert flags & os.O_EXCL and flags & os.O_NOFOLLOW and mode == 0o600
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "victim",
+        "out.jsonl",
+        ".out.jsonl.new",
+    }
+
+
+def test_a_file_that_cannot_be_replaced_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out.jsonl"
+    write(path, answer("a", 500), answer("b"))
+    before = path.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fchmod", fail)
+    results = ResultsFile(path)
+    with pytest.raises(EngineError, match=r"cannot write .*: No space left on device"):
+        results.reconcile({"a": "batch_req_1"}, retry_failed=True)
+    results.close()
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["out.jsonl"]

@@ -53,10 +53,12 @@ async def run(
 
 
 def completion(**fields: Any) -> httpx.Response:
-    usage = {"prompt_tokens": 2, "completion_tokens": 3}
-    return httpx.Response(
-        200, json={"id": "cmpl-1", "usage": usage, **fields}, headers={"x-request-id": "r1"}
-    )
+    answer = {
+        "id": "cmpl-1",
+        "choices": [{"index": 0, "text": "y"}],
+        "usage": {"prompt_tokens": 2, "completion_tokens": 3},
+    }
+    return httpx.Response(200, json={**answer, **fields}, headers={"x-request-id": "r1"})
 
 
 async def test_every_line_has_its_answer(tmp_path: Path) -> None:

@@ -56,6 +56,15 @@ def test_events_of_one_piece_have_one_time() -> None:
     assert (record.itls, record.e2el, record.output_len) == ([0.0, 1.0], 2.0, 3)
 
 
+def test_why_an_answer_ended_is_a_token_only_if_it_comes_by_itself() -> None:
+    for reason in (
+        b'data: {"choices": [{"text": "", "finish_reason": "stop"}]}\n\n',
+        b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n',
+    ):
+        assert read((101.0, FIRST), (102.0, SECOND + reason + DONE)).itls == [1.0]
+        assert read((101.0, FIRST), (102.0, SECOND), (103.0, reason + DONE)).itls == [1.0, 1.0]
+
+
 def test_a_last_line_that_is_not_ended_is_no_event() -> None:
     assert read((101.0, FIRST + b"data: [DONE]")).error == "the stream ended without [DONE]"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.fakes import FakeExecutor
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.bench.offline import OfflineProfile, run_offline
 from twostroke.bench.options import OfflineBenchOptions
+from twostroke.bench.report import offline_report, print_offline_report
 from twostroke.cli.main import run
 from twostroke.core.errors import ConfigError, RequestFailedError, RequestTooLargeError
 from twostroke.core.output import RequestOutput
@@ -44,6 +46,22 @@ def test_counts(batch_size: int | None, prefills: int) -> None:
     assert (len(result.prefill_steps), len(result.decode_steps)) == (prefills, 4 * prefills)
     assert 0 < sum(result.prefill_steps + result.decode_steps) <= result.duration
     assert not engine.has_work()
+
+
+def test_drafts_are_counted_and_reported() -> None:
+    engine = LLMEngine(FakeExecutor(num_drafts=3), Tokenizer(byte_level()))
+    result = run_offline(engine, options(output_len=30), 0)
+    assert result.output_tokens == 180
+    assert result.accepted > 0
+    assert result.rejected > 0
+    stream = StringIO()
+    print_offline_report(result, stream)
+    assert "Draft acceptance rate (%)" in stream.getvalue()
+    report = offline_report(result, {})
+    assert report["tokens_per_pass"] == 180 / (180 - result.accepted) > 1
+    plain = run_offline(make_engine(), options(), 0)
+    print_offline_report(plain, stream := StringIO())
+    assert "Tokens a pass" not in stream.getvalue()
 
 
 def test_a_profile_accounts_for_every_step() -> None:

@@ -76,7 +76,7 @@ def test_good_and_bad_lines(
         chat_line("long", "x " * 99),
         chat_line("model", model="gpt"),
         chat_line("stream", stream=True),
-        {**text_line("url"), "url": "/v1/embeddings"},
+        {**text_line("url"), "url": "/v1/models"},
     ]
     source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
     assert run(["batch", source, "-o", str(out)]) == 1
@@ -210,6 +210,33 @@ def test_with_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert text_in(outputs["a"]) == TEXT
     assert outputs["b"]["response"]["body"]["error"]["param"] == "foo"
     assert "2 requests: 1 answered, 1 failed; " in capsys.readouterr().err
+
+
+def test_a_duplicate_custom_id_sends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bad lines count, too, and the output file is not even made."""
+    engine, out = ScriptedEngine(), tmp_path / "out.jsonl"
+    lines: list[dict[str, Any] | str] = [text_line("b"), text_line("a"), ""]
+    lines += [{**text_line("\u0062"), "url": "/nowhere"}]
+    source = write(tmp_path / "in.jsonl", lines)
+    with running_server(engine) as url:
+        assert run(["batch", source, "-o", str(out), "--url", url]) == 1
+    assert "lines 1 and 4 have the same custom_id, 'b'" in capsys.readouterr().err
+    assert not engine.submitted and not out.exists()
+
+
+def test_a_server_that_takes_too_long(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = ScriptedEngine(Script(endless=True, seconds_per_step=0.01))
+    source, out = write(tmp_path / "in.jsonl", [text_line("a")]), tmp_path / "out.jsonl"
+    with running_server(engine) as url:
+        command = ["batch", source, "-o", str(out), "--url", url, "--request-timeout"]
+        assert run([*command, "0.3"]) == 1
+        wait_until(lambda: len(engine.aborted) == 1)
+    error = read(out)["a"]["error"]
+    assert (error["code"], error["message"]) == ("timeout", "no whole answer within 0.3 s")
+    assert run([*command, "0"]) != 0
+    assert "--request-timeout must be more than 0" in capsys.readouterr().err
 
 
 class Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -218,6 +219,39 @@ def test_generate_asks_a_server(capsys: pytest.CaptureFixture[str]) -> None:
             == 0
         )
     assert capsys.readouterr() == ("the quick brown \n", "")
+
+
+def test_generate_asks_for_a_form(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    engine = ScriptedEngine()
+    with running_server(engine) as url:
+        base = ["generate", "--url", url, "the dog"]
+        assert run([*base, "--schema", str(tmp_path / "schema.json")]) == 0
+        assert run([*base, "--regex", "[ab]+"]) == 0
+        assert run([*base, "--choice", "yes", "--choice", "no"]) == 0
+        capsys.readouterr()
+        assert run([*base, "--regex", "("]) == 1
+    assert "regex" in capsys.readouterr().err
+    forms = [request.params.structured_outputs for request in engine.submitted]
+    assert forms[0] is not None and json.loads(str(forms[0].json)) == schema
+    assert forms[1] is not None and forms[1].regex == "[ab]+"
+    assert forms[2] is not None and forms[2].choice == ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--regex", "a", "--choice", "b"], "--schema, --regex and --choice exclude one another"),
+        (["--schema", "nothing.json"], "cannot read the schema nothing.json: No such file"),
+        (["--schema", __file__], "cannot read the schema"),
+    ],
+)
+def test_forms_that_cannot_be_read_are_refused_before_anything_is_loaded(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["generate", "hello", *flags]) == 1
+    assert message in capsys.readouterr().err
 
 
 def test_version() -> None:

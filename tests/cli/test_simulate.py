@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from twostroke.cli.main import run
+from twostroke.observability.fleet_file import read_fleet_file
 from twostroke.observability.recorder import read_jsonl
 from twostroke.simulator.fleet.fleet import Fleet, FleetResult
 
@@ -43,14 +46,71 @@ def test_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "vllm:time_to_first_token_seconds_count" in (tmp_path / "metrics").read_text()
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--speculative-tokens", "4"],
+        ["--speculation", "suffix"],
+        ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}'],
+        ["--speculation", "draft", "--speculative-model", "llama-3.2-1b"],
+        ["--speculative-model", "llama-3.2-1b", "--speculative-tokens", "4"],
+        ["--speculation", "early-exit"],
+        ["--speculation", "medusa"],
+    ],
+)
+def test_speculation_as_in_serve(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    """Where memory decides and drafts come true, requests are sooner done, whichever method."""
+    seconds = []
+    for more in ([], flags):
+        capsys.readouterr()
+        path = tmp_path / "out.json"
+        few = ["--num-requests", "4", "--rate", "1", "--acceptance", "0.9"]
+        assert run(["simulate", "llama-3.1-8b", *few, *more, "--output-json", str(path)]) == 0
+        (report,) = json.loads(path.read_text())["runs"]
+        assert report["completed"] == 4
+        seconds.append(report["mean_tpot_ms"])
+        assert ("tokens_per_pass" in report) == bool(more)
+        assert ("Tokens a pass" in capsys.readouterr().out) == bool(more)
+    assert seconds[1] < 0.8 * seconds[0]
+    drafted = report["accepted_drafts"] + report["rejected_drafts"]
+    assert report["draft_acceptance"] == report["accepted_drafts"] / drafted > 0.4
+    assert report["tokens_per_pass"] > 1.5
+
+
 def test_equal_runs_write_equal_metrics(tmp_path: Path) -> None:
     """Again, and step by step: they hold no time of day, and sums do not depend on grouping."""
     texts = []
+    flags = [*FEW, "--target", "ttft=0.01", "--target", "kv=p50:0.01", "--target", "queue=p50:1"]
     for number, more in enumerate(([], [], ["--no-jump"])):
         path = tmp_path / str(number)
-        assert run(["simulate", *FEW, "--metrics", str(path), *more]) == 0
+        assert run(["simulate", *flags, "--metrics", str(path), *more]) == 0
         texts.append(path.read_text())
     assert texts[0] == texts[1] == texts[2] and "vllm:iteration_tokens_total_sum" in texts[0]
+
+
+@pytest.mark.parametrize("more", [[], ["--no-jump"]])
+def test_targets_on_virtual_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    """They count what the report's own table of requests says."""
+    table, metrics = tmp_path / "requests.csv", tmp_path / "metrics"
+    command = ["simulate", "llama-3.1-8b", "--gpu", "h100", *FEW, *more]
+    assert run([*command, "--output-csv", str(table)]) == 0
+    with table.open() as file:
+        requests = list(csv.DictReader(file))
+    limits = {
+        name: sorted(round(float(request[name]), 6) for request in requests)[12]
+        for name in ("ttft", "tpot")
+    }
+    targets = [text for name in limits for text in ("--target", f"{name}=p50:{limits[name]:f}")]
+    assert run([*command, *targets, "--target", "queue=1", "--metrics", str(metrics)]) == 0
+    assert "last 5 minutes" in capsys.readouterr().out
+    for name, limit in limits.items():
+        misses = sum(float(request[name]) > limit for request in requests)
+        pattern = rf'twostroke:target_misses_total{{.*target="{name}_p50"}} {misses}\.0'
+        assert 0 < misses < 20 and re.search(pattern, metrics.read_text())
 
 
 def test_a_sweep_beside_an_earlier_report(
@@ -143,7 +203,12 @@ def test_every_replica_is_recorded_in_a_file_of_its_own(
     finished = [{done.request_id for event in of for done in event.finished} for of in events]
     assert all(finished) and len(set().union(*finished)) == sum(map(len, finished)) == 20
     assert [event.step for event in events[2]] == sorted({event.step for event in events[2]})
-    assert sorted(path.name for path in tmp_path.iterdir()) == [path.name for path in paths]
+    names = [path.name for path in paths]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*names, "steps.fleet.jsonl"]
+    head, routes = read_fleet_file(tmp_path / "steps.fleet.jsonl")
+    assert (head.router, head.recordings) == ("round-robin", names)
+    for number, requests in enumerate(finished):
+        assert {route.request_id for route in routes if route.replica == number} == requests
     assert "note" not in capsys.readouterr().err
 
 
@@ -229,6 +294,9 @@ def test_a_sweep_goes_on_without_what_does_not_fit(capsys: pytest.CaptureFixture
         (["--weight-dtype", "int3"], "int3", "known"),
         (["--output-json", "/nowhere/x.json"], "/nowhere", "--output-json"),
         (["--sweep", "tp=1,2", "--metrics", "x"], "--metrics is of one run", "leave out"),
+        (["--sweep", "tp=1,2", "--target", "ttft=1"], "--target is of one run", "leave out"),
+        (["--replicas", "2", "--target", "ttft=1"], "--target watches one replica", "--slo"),
+        (["--target", "ttft=soon"], "--target ttft=soon", "ttft=p95:0.3"),
         (["--sweep", "workload=random,mooncake-conv"], "mooncake-conv", "--trace-path"),
         (
             ["--compare-only", "--compare", "x", "y"],
@@ -244,6 +312,13 @@ def test_a_sweep_goes_on_without_what_does_not_fit(capsys: pytest.CaptureFixture
             ["--model", "tests"],
             "cannot read tests/config.json: No such file or directory",
             "checkpoint",
+        ),
+        (["--speculative-model", "llama-3.2-1b"], "needs --speculative-tokens", "give both"),
+        (["--speculation", "draft"], "no draft model is known", "--speculative-model"),
+        (
+            ["--speculation", "ngram", "--speculative-model", "llama-3.2-1b"],
+            "means nothing with method ngram",
+            "leave it out",
         ),
         (["--gpu", "zzz"], "unknown device 'zzz'", "rtx-pro-6000. A path"),
         (["--output-json", "tests"], "tests is a folder", "--output-json a file"),

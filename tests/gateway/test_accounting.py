@@ -53,9 +53,7 @@ class Bench:
     def billed(self, key: str = ALICE) -> int:
         """Read from the headers of a request that uses no tokens."""
         response = httpx.post(
-            self.url + "/detokenize",
-            json={"tokens": [1]},
-            headers={"authorization": f"Bearer {key}"},
+            self.url + "/detokenize", json={}, headers={"authorization": f"Bearer {key}"}
         )
         return LIMIT - int(response.headers["x-ratelimit-remaining-tokens"])
 
@@ -192,7 +190,7 @@ def test_keys_do_not_see_each_others_prefixes() -> None:
         )
         assert cached_tokens(bob) == 0
         assert bench.metric("vllm:prefix_cache_hits_total") == hits
-        assert bench.metric("vllm:iteration_tokens_total_sum") == computed + len(PROMPT)
+        assert bench.metric("vllm:iteration_tokens_total_sum") == computed + len(PROMPT) + 1
         # Nor by giving the salt that the server makes of the other's name.
         name = given_keys([ALICE])[0].name
         assert cached_tokens(bob, f"{len(name)}:{name}") == 0
@@ -229,3 +227,24 @@ def test_metrics_carry_the_served_name() -> None:
     with serve() as bench:
         assert 'model_name="fake"' in bench.engine.metrics.render()[0].decode()
         assert 'model_name="pilot"' not in bench.engine.metrics.render()[0].decode()
+
+
+def test_tokenizing_is_billed() -> None:
+    """Else a key without tokens left keeps the tokenizer busy for nothing."""
+    with serve() as bench:
+        head = {"authorization": f"Bearer {ALICE}"}
+        answer = httpx.post(bench.url + "/tokenize", json={"prompt": "the dog"}, headers=head)
+        count = answer.json()["count"]
+        left = int(answer.headers["x-ratelimit-remaining-tokens"])
+        assert count > 0 and left == LIMIT - count == LIMIT - bench.billed()
+        answer = httpx.post(bench.url + "/detokenize", json={"tokens": PROMPT}, headers=head)
+        assert answer.status_code == 200
+        assert bench.billed() == count + len(PROMPT) and bench.billed(BOB) == 0
+        httpx.post(bench.url + "/detokenize", json={"tokens": [1] * LIMIT}, headers=head)
+        for route, body in (
+            ("/tokenize", {"prompt": "x"}),
+            ("/detokenize", {"tokens": [1]}),
+            ("/v1/completions", {"prompt": "x", "max_tokens": 1}),
+        ):
+            refused = httpx.post(bench.url + route, json=body, headers=head)
+            assert (refused.status_code, refused.json()["error"]["type"]) == (429, "tokens")

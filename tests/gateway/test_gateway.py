@@ -27,6 +27,11 @@ ROUTES = [
     "/v1/models/scripted",
     "/metrics",
     "/version",
+    "/chat/completions",
+    "/completions",
+    "/models",
+    "/load",
+    "/tokenizer_info",
     "/docs",
     "/openapi.json",
     "/nothing",
@@ -61,6 +66,27 @@ def test_the_right_key_opens_the_wrong_one_does_not() -> None:
         assert (caught.value.status_code, caught.value.code) == (401, "invalid_api_key")
         assert "sk-wrong" not in caught.value.message
     assert len(engine.submitted) == 1
+
+
+def test_a_key_may_come_in_a_header_of_its_own() -> None:
+    """As Anthropic's and Azure's clients send it; ``Authorization``, if there, decides."""
+    with guarded() as url:
+        for headers, status in (
+            ({"X-Api-Key": KEY}, 200),
+            ({"X-Api-Key": "sk-wrong"}, 401),
+            ({"X-Api-Key": ""}, 401),
+            ({"X-Api-Key": KEY, **bearer("sk-wrong")}, 401),
+            ({"X-Api-Key": "sk-wrong", **bearer()}, 200),
+        ):
+            assert httpx.get(url + "/v1/models", headers=headers).status_code == status
+
+
+def test_a_proxys_path_opens_nothing() -> None:
+    gateway = Gateway(GatewayOptions(api_key=(KEY,)))
+    with running_server(ScriptedEngine(), gateway=gateway, root_path="/llm") as url:
+        for path, status in (("/llm/health", 200), ("/llm/v1/models", 401), ("/v1/models", 401)):
+            assert httpx.get(url + path).status_code == status
+            assert httpx.get(url + path, headers=bearer()).status_code == 200
 
 
 def test_a_missing_key_is_a_401_in_openais_shape() -> None:

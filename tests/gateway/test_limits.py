@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-import redis
-from fakeredis import TcpFakeServer
-from limits.aio.storage.redis.bridge import RedisBridge
 
+from tests.gateway.redis_servers import fake_redis
 from twostroke.core.errors import LimitStorageError, RequestRateError, TokenRateError
 from twostroke.core.output import RequestOutput
 from twostroke.engine.clients.base import ChargedTokens
@@ -50,17 +47,8 @@ class Stream:
 @pytest.fixture(scope="module")
 def redis_url() -> Iterator[str]:
     """A Redis that speaks the real protocol on loopback, without a Redis."""
-    server = TcpFakeServer(("127.0.0.1", 0), server_type="redis")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    url = f"redis://127.0.0.1:{server.server_address[1]}/0"
-    with redis.Redis.from_url(
-        url
-    ) as client:  # it hangs up on a script that it does not know, instead of saying so
-        client.script_load(RedisBridge.SCRIPT_INCR_EXPIRE)
-    yield url
-    server.shutdown()
-    server.server_close()
+    with fake_redis() as server:
+        yield f"redis://127.0.0.1:{server.server_address[1]}/0"
 
 
 @pytest.fixture(params=["memory", "redis"])

@@ -28,7 +28,7 @@ def test_flags_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
         "--fair-output-weight", "3", "--stall-timeout", "7",
     ]  # fmt: skip
     assert run(["serve", *flags]) == 0
-    config, _, load, gateway = calls[0]
+    config, _, load, gateway, *_ = calls[0]
     assert gateway == GatewayOptions(
         api_key=("a", "b"), api_key_file="keys", metrics_without_key=True, share_prefix_cache=True,
         requests_per_minute=5, tokens_per_minute=70,
@@ -47,6 +47,7 @@ def test_help_describes_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
         "--tokens-per-minute",
         "--rate-limit-storage",
         "twostroke key NAME",
+        "the default is `fair`",
     ):
         assert expected in text
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from twostroke.batch.expected import URLS
 from twostroke.core.errors import ConfigError
 
-URLS = ("/v1/chat/completions", "/v1/completions")
 FIELDS = ("custom_id", "method", "url", "body")
 ID_PREFIX = "batch_req_"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -146,12 +146,14 @@ def _find_error(values: dict[str, Any]) -> str | None:
         return "custom_id must be a string that is not empty"
     if values["method"] != "POST":
         return f"method must be POST, got {values['method']!r}"
-    if values["url"] not in URLS:
-        return f"url must be {' or '.join(URLS)}, got {values['url']!r}"
+    if not isinstance(values["url"], str) or values["url"] not in URLS:
+        return f"url must be one of {', '.join(URLS)}, got {values['url']!r}"
     if not isinstance(values["body"], dict):
         return "body must be an object"
     if values["body"].get("stream"):
         return "body.stream must be left out: a batch has no streams"
+    if values["body"].get("background"):
+        return "body.background must be left out: a batch waits for answers"
     return None
 
 

@@ -13,6 +13,8 @@ class BatchOptions:
 
     max_concurrency: int = 128
     """Most requests under way at once."""
+    request_timeout: float = 3600.0
+    """Seconds that the server of --url may take for one answer."""
     retry_failed: bool = False
     """Send again what failed in an earlier run; its lines in the output file are replaced."""
     overwrite: bool = False
@@ -25,4 +27,9 @@ class BatchOptions:
             hint = "give --max-concurrency a number of requests, or leave it out"
             raise ConfigError(
                 f"--max-concurrency must be at least 1, got {self.max_concurrency}", hint=hint
+            )
+        if not 0 < self.request_timeout < 1e6:
+            hint = "give --request-timeout a number of seconds, or leave it out"
+            raise ConfigError(
+                f"--request-timeout must be more than 0, got {self.request_timeout}", hint=hint
             )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import secrets
+import stat
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -65,10 +68,7 @@ class ResultsFile:
             self._file.flush()
         except OSError as error:
             self._write_failed = True
-            hint = "make room; the same command goes on where this run ended"
-            raise EngineError(
-                f"cannot write {self._path}: {error.strerror or error}", hint=hint
-            ) from error
+            raise self._write_error(error) from error
         self.finished[output.key] = Finished(output.id, output.succeeded)
 
     def reconcile(self, request_ids: Mapping[Key, str], *, retry_failed: bool) -> None:
@@ -80,6 +80,7 @@ class ResultsFile:
 
         Raises:
             ConfigError: A request has changed that was answered, or the file is another batch's.
+            EngineError: The file cannot be replaced; it is as it was.
         """
         outdated: set[Key] = set()
         for key, (request_id, succeeded) in self.finished.items():
@@ -94,7 +95,14 @@ class ResultsFile:
             if not succeeded and (retry_failed or changed):
                 outdated.add(key)
         if outdated:
-            self._remove(outdated)
+            try:
+                self._remove(outdated)
+            except OSError as error:
+                raise self._write_error(error) from error
+
+    def _write_error(self, error: OSError) -> EngineError:
+        hint = "make room; the same command goes on where this run ended"
+        return EngineError(f"cannot write {self._path}: {error.strerror or error}", hint=hint)
 
     def close(self) -> None:
         try:
@@ -132,23 +140,30 @@ class ResultsFile:
 
     def _remove(self, keys: Collection[Key]) -> None:
         """Replace the file by one without some lines; it is complete at any time."""
-        new_path = self._path.with_name(f".{self._path.name}.new")
-        old, new = self._file, _open_locked(new_path)
-        new.truncate(0)
-        for line in self._lines():
-            if msgspec.json.decode(line, type=BatchOutput).key not in keys:
-                new.write(line)
-        new.flush()
-        # The new file is locked before it takes the old one's name.
-        new_path.replace(self._path)
+        # A name that cannot be foreseen, opened only if it is new: a link there is not followed.
+        new_path = self._path.with_name(f".batch-{secrets.token_hex(8)}.new")
+        old, new = self._file, _open_locked(new_path, os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            for line in self._lines():
+                if msgspec.json.decode(line, type=BatchOutput).key not in keys:
+                    new.write(line)
+            new.flush()
+            os.fchmod(new.fileno(), stat.S_IMODE(os.fstat(old.fileno()).st_mode))
+            # The new file is locked before it takes the old one's name.
+            new_path.replace(self._path)
+        except BaseException:
+            new_path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # closing writes what could not be written
+                new.close()
+            raise
         self._file = new
         old.close()
         for key in keys:
             del self.finished[key]
 
 
-def _open_locked(path: Path) -> BinaryIO:
-    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+def _open_locked(path: Path, flags: int = 0, mode: int = 0o666) -> BinaryIO:
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | flags, mode), "r+b")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -8,22 +8,37 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
 
 import httpx
-import msgspec
 
-from twostroke.batch.lines import BadLine, BatchError, BatchOutput, BatchResponse, Call, Line
+from twostroke.batch.answers import (
+    Answer,
+    AnswerReader,
+    BrokenAnswerError,
+    UnusableAnswerError,
+    count_in,
+    failed_output,
+    make_output,
+    message_in,
+)
+from twostroke.batch.lines import BadLine, BatchError, BatchOutput, Call, Line
 from twostroke.batch.results import ResultsFile
 from twostroke.core.errors import ConfigError, EngineError
 
-# An answer may take any time, a connection only so long.
+# Names in usage: of responses and messages the second ones. Messages count cached tokens apart.
+PROMPT_COUNTS = ("prompt_tokens", "input_tokens", "cache_read_input_tokens")
+ANSWER_COUNTS = ("completion_tokens", "output_tokens")
+# An answer may take as long as the user allows, a connection only so long.
 CONNECT_SECONDS = 10
 # The server is busy, or a proxy cannot reach it: the same request may be answered later.
 BUSY = frozenset({429, 502, 503, 504})
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 # A pause that the server asks for is kept once, however long, and then half of it more.
 PATIENCE_PER_PAUSE = 1.5
+LONGEST_PAUSE = 3600.0
+# So often a line may get no whole answer from a server that answers otherwise.
+MAX_BROKEN = 3
+PROBE_SECONDS = 60
 
 
 @dataclass(slots=True)
@@ -44,6 +59,7 @@ class BatchRunner:
         patience: For how many seconds a request is retried while the server is busy or away and
             answers no other request. A longer pause that the server asks for is kept.
         done: Called when a line's answer has been written.
+        timeout: Seconds that one answer may take; by default any.
     """
 
     def __init__(
@@ -53,8 +69,9 @@ class BatchRunner:
         *,
         patience: float,
         done: Callable[[], object],
+        timeout: float | None = None,
     ) -> None:
-        self._http = http
+        self._reader = AnswerReader(http, timeout)
         self._results = results
         self._patience = patience
         self._done = done
@@ -91,73 +108,71 @@ class BatchRunner:
             return BatchOutput(
                 line.id, line.custom_id, None, BatchError("invalid_line", line.message, line.number)
             )
-        start, wait = time.monotonic(), FIRST_WAIT
+        start, wait, num_broken = time.monotonic(), FIRST_WAIT, 0
         while True:
+            requested_pause = None
             try:
-                response = await self._http.post(
-                    line.url, content=line.body, headers={"content-type": "application/json"}
-                )
+                answer = await self._reader.post(line.url, line.body)
+            except UnusableAnswerError as error:
+                return failed_output(line, error.code, error.message)
+            except BrokenAnswerError as error:
+                num_broken += 1
+                if num_broken >= MAX_BROKEN and await self._is_there():
+                    message = f"{num_broken} times no whole answer: {error}"
+                    return failed_output(line, "broken_answer", message)
+                reason = f"cannot be reached: {error}"
             except httpx.TransportError as error:
-                reason, requested_pause = (
-                    f"cannot be reached: {str(error) or type(error).__name__}",
-                    None,
-                )
+                reason = f"cannot be reached: {str(error) or type(error).__name__}"
             else:
-                if response.status_code in (401, 403):
-                    raise _refused_key(response)
-                if response.status_code not in BUSY:
+                if answer.status in (401, 403):
+                    raise _refused_key(answer)
+                if answer.status not in BUSY:
                     self._last_answer = time.monotonic()
-                    return self._make_output(line, response)
-                reason = f"answers {response.status_code}: {message_in(response.content)}"
-                requested_pause = parse_retry_after(response.headers.get("retry-after", ""))
-            pause = min(wait, LONGEST_WAIT) if requested_pause is None else requested_pause
-            patience = self._patience
-            if patience and requested_pause:
-                patience = max(patience, PATIENCE_PER_PAUSE * requested_pause)
-            if time.monotonic() + pause > max(start, self._last_answer) + patience:
-                hint = "once it is well, the same command goes on where this run ended"
-                raise EngineError(f"the server {reason}", hint=hint)
-            await asyncio.sleep(pause)
+                    return self._make_output(line, answer)
+                reason = f"answers {answer.status}: {message_in(answer.body)}"
+                requested_pause = parse_retry_after(answer.headers.get("retry-after", ""))
+            await self._pause(reason, max(start, self._last_answer), wait, requested_pause)
             wait *= 2
 
-    def _make_output(self, line: Call, response: httpx.Response) -> BatchOutput:
-        request_id = response.headers.get("x-request-id", "")
+    async def _pause(self, reason: str, since: float, wait: float, requested: float | None) -> None:
+        """Wait before the next try; raise ``EngineError`` if that would be longer than patience."""
+        pause = min(wait, LONGEST_WAIT) if requested is None else max(requested, FIRST_WAIT)
+        patience = self._patience
+        if patience and requested:
+            patience = max(patience, PATIENCE_PER_PAUSE * requested)
+        if pause > LONGEST_PAUSE or time.monotonic() + pause > since + patience:
+            hint = "once it is well, the same command goes on where this run ended"
+            raise EngineError(f"the server {reason}", hint=hint)
+        await asyncio.sleep(pause)
+
+    async def _is_there(self) -> bool:
+        """Whether the server answers another request: then it is the line that it cannot answer."""
         try:
-            body: Any = msgspec.json.decode(response.content)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            error = BatchError(
-                "invalid_response", f"no JSON: {message_in(response.content)}", line.number
-            )
-            answer = BatchResponse(response.status_code, request_id, msgspec.Raw(b"null"))
-            return BatchOutput(line.id, line.custom_id, answer, error)
-        self._count_tokens(body)
-        # Its bytes stay as they are, unless a newline would break the line.
-        raw = response.content if b"\n" not in response.content else msgspec.json.encode(body)
-        answer = BatchResponse(response.status_code, request_id, msgspec.Raw(raw))
-        return BatchOutput(line.id, line.custom_id, answer, None)
+            return await probe(self._reader.http) not in BUSY
+        except (httpx.RequestError, TimeoutError):
+            return False
 
-    def _count_tokens(self, body: Any) -> None:
-        usage = body.get("usage") if isinstance(body, dict) else None
-        if isinstance(usage, dict):
-            for name in ("prompt_tokens", "completion_tokens"):
-                if isinstance(count := usage.get(name), int):
-                    setattr(self.totals, name, getattr(self.totals, name) + count)
+    def _make_output(self, line: Call, answer: Answer) -> BatchOutput:
+        output, body = make_output(line, answer)
+        self.totals.prompt_tokens += count_in(body, *PROMPT_COUNTS)
+        self.totals.completion_tokens += count_in(body, *ANSWER_COUNTS)
+        return output
 
 
-def _refused_key(response: httpx.Response) -> ConfigError:
+def _refused_key(answer: Answer) -> ConfigError:
     return ConfigError(
-        f"the server refuses the key: {message_in(response.content)}",
+        f"the server refuses the key: {message_in(answer.body)}",
         hint="the key comes from OPENAI_API_KEY; the same command goes on where this run ended",
     )
 
 
 def parse_retry_after(header: str) -> float | None:
     """The seconds from now that a Retry-After header asks for; ``None`` if it is not readable."""
-    if header.isdigit():
+    if header.isascii() and header.isdigit():
         return float(header)
     try:
         date = parsedate_to_datetime(header)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     date = date if date.tzinfo else date.replace(tzinfo=UTC)
     return max(0.0, (date - datetime.now(UTC)).total_seconds())
@@ -171,7 +186,9 @@ def remote_client(url: str, key: str | None) -> httpx.AsyncClient:
     """
     base = url.rstrip("/").removesuffix("/v1")
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    # One request a connection: what a server sends beyond an answer cannot pass for the next one.
+    headers["connection"] = "close"
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     try:
         parsed = httpx.URL(base)
     except httpx.InvalidURL as error:
@@ -184,6 +201,16 @@ def remote_client(url: str, key: str | None) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=base, headers=headers, timeout=timeout, limits=limits)
 
 
+async def probe(http: httpx.AsyncClient) -> int:
+    """The status of a route that every server has; its body is not read.
+
+    Raises:
+        httpx.RequestError, TimeoutError: There is no answer.
+    """
+    async with asyncio.timeout(PROBE_SECONDS), http.stream("GET", "/v1/models") as response:
+        return response.status_code
+
+
 async def check_server(http: httpx.AsyncClient) -> None:
     """Check that the server answers, with any status.
 
@@ -191,16 +218,8 @@ async def check_server(http: httpx.AsyncClient) -> None:
         ConfigError: It does not.
     """
     try:
-        await http.get("/v1/models")
-    except httpx.TransportError as error:
-        reason = str(error) or type(error).__name__
+        await probe(http)
+    except (httpx.RequestError, TimeoutError) as error:
+        reason = str(error) or f"no answer within {PROBE_SECONDS} s"
         hint = "is a server running there? `twostroke serve` starts one"
         raise ConfigError(f"cannot reach {http.base_url}: {reason}", hint=hint) from error
-
-
-def message_in(body: bytes) -> str:
-    """The message in the body of an error, or the beginning of the body."""
-    try:
-        return str(msgspec.json.decode(body)["error"]["message"])
-    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, TypeError):
-        return body[:200].decode(errors="replace").strip() or "nothing"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from base64 import b64encode
@@ -15,11 +16,14 @@ import msgspec
 from twostroke.bench.answer import EventReader, refusal
 from twostroke.bench.metrics import RequestRecord
 from twostroke.bench.options import ServeBenchOptions
+from twostroke.bench.server_verdict import TargetCounts, read_targets
 from twostroke.bench.transport import arrivals, open_transport
 from twostroke.bench.workload import WorkItem, words
 from twostroke.core.errors import ConfigError, EngineError
 
 CONNECT_SECONDS = 60.0
+# Of an answer that is read whole, and of a model's name.
+MAX_BODY, MAX_NAME = 2**20, 1000
 
 
 class Bench:
@@ -58,8 +62,11 @@ class Bench:
         """
         if self._model is None:
             try:
-                async with self._stream("GET", httpx.URL(f"{self._base}/models")) as response:
-                    body = await response.aread()
+                async with (
+                    asyncio.timeout(CONNECT_SECONDS),
+                    self._stream("GET", httpx.URL(f"{self._base}/models")) as response,
+                ):
+                    body = await _read_some(response)
                 if response.status_code != 200:
                     hint = (
                         "the key comes from OPENAI_API_KEY; a server without this route needs"
@@ -68,18 +75,30 @@ class Bench:
                     raise ConfigError(
                         f"{self._base}/models: {refusal(response.status_code, body)}", hint=hint
                     )
-                self._model = str(response.json()["data"][0]["id"])
-            except httpx.HTTPError as error:
+                self._model = _first_model(body)
+            except (httpx.HTTPError, TimeoutError) as error:
                 reason = str(error).partition("\n")[0] or type(error).__name__
                 hint = (
                     "is a server running there? `twostroke serve` starts one; --base-url says where"
                 )
                 raise ConfigError(f"cannot reach {self._base}: {reason}", hint=hint) from error
-            except (ValueError, KeyError, IndexError, TypeError) as error:
+            except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
                 raise ConfigError(
                     f"{self._base}/models lists no model", hint="name it with --model"
                 ) from error
         return self._model
+
+    async def targets(self) -> dict[str, TargetCounts]:
+        """What the server's targets have counted so far; nothing if it has none."""
+        try:
+            async with (
+                asyncio.timeout(CONNECT_SECONDS),
+                self._stream("GET", httpx.URL(f"{self._base}/targets")) as response,
+            ):
+                body = await _read_some(response)
+                return read_targets(body) if response.status_code == 200 else {}
+        except (httpx.HTTPError, TimeoutError):
+            return {}
 
     async def warm_up(self, items: Sequence[WorkItem]) -> None:
         """Send ``items`` one after another.
@@ -129,19 +148,27 @@ class Bench:
         body = self._body(item, await self.model())
         began = time.perf_counter()
         record.sent = began - start
+        patience, clock = self._options.stall_timeout, asyncio.get_running_loop().time
+        reader = EventReader(record, began, item.output_len)
         try:
-            async with self._stream("POST", self._url, body) as response:
-                if response.status_code != 200:
-                    record.error = refusal(response.status_code, await response.aread())
-                else:
-                    reader = EventReader(record, began)
+            async with asyncio.timeout(patience) as deadline:
+                async with self._stream("POST", self._url, body) as response:
+                    if response.status_code != 200:
+                        record.error = refusal(response.status_code, await _read_some(response))
+                        return record
+                    num_tokens = 0
                     async for some in arrivals(response):
                         if not reader.feed(some):
                             break
+                        if reader.num_tokens > num_tokens:  # other bytes are no progress
+                            num_tokens = reader.num_tokens
+                            deadline.reschedule(clock() + patience)
                     reader.end()
+        except TimeoutError:
+            record.error = f"no token for {patience:g} s (--stall-timeout)"
         except (httpx.HTTPError, httpx.StreamError) as error:
             record.error = f"{type(error).__name__}: {error}".removesuffix(": ")
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             record.error = f"the server sent what is no completion: {error}"
         return record
 
@@ -173,11 +200,29 @@ class Bench:
         return msgspec.json.encode(body)
 
 
+async def _read_some(response: httpx.Response) -> bytes:
+    """A body, or the beginning of one that is too long for an error or a list of models."""
+    body = bytearray()
+    async for piece in response.aiter_bytes():
+        body += piece
+        if len(body) > MAX_BODY:
+            break
+    return bytes(body)
+
+
+def _first_model(body: bytes) -> str:
+    """Raises ValueError, LookupError, TypeError or RecursionError where no model is listed."""
+    name = json.loads(body)["data"][0]["id"]
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MAX_NAME:
+        raise ValueError("no name of a model")
+    return name
+
+
 def _checked_url(text: str) -> httpx.URL:
     hint = "give it as http://HOST:PORT"
     try:
         url = httpx.URL(text)
-    except httpx.InvalidURL as error:
+    except (httpx.InvalidURL, UnicodeError) as error:
         raise ConfigError(f"{text} is no URL: {error}", hint=hint) from error
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigError(f"{text} is no URL of a server", hint=hint)

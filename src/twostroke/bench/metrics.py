@@ -23,6 +23,8 @@ class RequestRecord:
         itls: Gaps between successive events with a choice. A server may put several tokens into one
             event.
         e2el: Time to the last such event.
+        accepted: Tokens that the server had guessed before it drew them; ``rejected``: guesses that
+            were wrong.
         counted: The server counted the tokens; else they are the prompt's as sent and
             the events.
         error: Why it failed; its other fields then mean nothing.
@@ -35,6 +37,8 @@ class RequestRecord:
     itls: list[float] = field(default_factory=list)
     e2el: float = 0.0
     counted: bool = True
+    accepted: int = 0
+    rejected: int = 0
     error: str | None = None
 
     @property
@@ -61,6 +65,8 @@ class ServeMetrics:
     tpot: Distribution
     itl: Distribution
     e2el: Distribution
+    accepted: int = 0
+    rejected: int = 0
 
     @property
     def request_throughput(self) -> float:
@@ -99,4 +105,6 @@ def summarize(
         tpot=distribution([record.tpot for record in good if record.output_len > 1]),
         itl=distribution([gap for record in good for gap in record.itls]),
         e2el=distribution([record.e2el for record in good]),
+        accepted=sum(record.accepted for record in good),
+        rejected=sum(record.rejected for record in good),
     )

@@ -23,6 +23,7 @@ class OfflineResult:
     """Counts, and the seconds that each step took.
 
     Attributes:
+        accepted: Tokens that had been drafted; ``rejected``: drafts that were wrong.
         prefill_steps: Those that computed prompt tokens, be it beside others that decoded.
         decode_steps: Those in which every request decoded.
         prefill_profile: Seconds by component over all ``prefill_steps``, if a profile was asked
@@ -34,6 +35,8 @@ class OfflineResult:
     input_tokens: int = 0
     output_tokens: int = 0
     duration: float = 0.0
+    accepted: int = 0
+    rejected: int = 0
     prefill_steps: list[float] = field(default_factory=list)
     decode_steps: list[float] = field(default_factory=list)
     prefill_profile: Counter[str] = field(default_factory=Counter)
@@ -129,6 +132,8 @@ def _run(
         for output in outputs:
             raise_output_error(output)
             result.output_tokens += len(output.token_ids)
+            result.accepted += output.num_accepted_drafts
+            result.rejected += len(output.draft_token_ids) - output.num_accepted_drafts
             if output.finished:
                 under_way -= 1
                 done()

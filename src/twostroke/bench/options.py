@@ -8,11 +8,32 @@ from pathlib import Path
 from typing import Literal
 
 from twostroke.core.errors import ConfigError
+from twostroke.core.files import is_folder
 from twostroke.core.flag_values import require
 from twostroke.observability.latency import TARGETS
 
 DatasetName = Literal["random", "sharegpt-like", "trace"]
 Backend = Literal["openai", "openai-chat"]
+# Larger numbers would take all memory or time before the first request is sent.
+MAX_COUNT = 10_000_000
+# Of all prompts of a run, which are made beforehand and kept: less than a gigabyte.
+MAX_PROMPT_TOKENS = 100_000_000
+
+
+def require_count(name: str, value: int, lowest: int = 1) -> None:
+    """Raise ``ConfigError`` unless the field's value is from ``lowest`` to ``MAX_COUNT``."""
+    flag = "--" + name.replace("_", "-")
+    require(lowest <= value <= MAX_COUNT, flag, value, f"from {lowest} to {MAX_COUNT:,}")
+
+
+def require_total(tokens: int) -> None:
+    """Raise ``ConfigError`` if all prompts together have too many tokens."""
+    if tokens > MAX_PROMPT_TOKENS:
+        raise ConfigError(
+            f"the prompts have {tokens:,} tokens together, and at most {MAX_PROMPT_TOKENS:,} are"
+            " made for a run",
+            hint="send fewer or shorter prompts",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,23 +70,16 @@ class WorkloadOptions:
     """
 
     def __post_init__(self) -> None:
-        require(self.num_prompts >= 1, "--num-prompts", self.num_prompts, "at least 1")
-        require(
-            self.random_input_len >= 1, "--random-input-len", self.random_input_len, "at least 1"
-        )
-        require(
-            self.random_output_len >= 1, "--random-output-len", self.random_output_len, "at least 1"
-        )
+        for name in ("num_prompts", "random_input_len", "random_output_len"):
+            require_count(name, getattr(self, name))
         require(
             0 <= self.random_range_ratio < 1,
             "--random-range-ratio",
             self.random_range_ratio,
             "from 0 to below 1",
         )
-        require(
-            self.random_prefix_len >= 0, "--random-prefix-len", self.random_prefix_len, "at least 0"
-        )
-        require(self.vocab_size >= 20, "--vocab-size", self.vocab_size, "at least 20")
+        require_count("random_prefix_len", self.random_prefix_len, 0)
+        require_count("vocab_size", self.vocab_size, 20)
         require(self.request_rate > 0, "--request-rate", self.request_rate, "above 0")
         require(0 < self.burstiness < inf, "--burstiness", self.burstiness, "a number above 0")
         if (self.trace_path is not None) != (self.dataset_name == "trace"):
@@ -109,6 +123,8 @@ class ServeBenchOptions:
     """
     temperature: float = 0.0
     """0 is greedy."""
+    stall_timeout: float = 600.0
+    """Seconds without a token after which a request has failed."""
     num_warmups: int = 1
     """Requests before the measurement, which also show that the server answers."""
     goodput: tuple[str, ...] = ()
@@ -119,15 +135,16 @@ class ServeBenchOptions:
     """Write all results here, those of every single request included."""
 
     def __post_init__(self) -> None:
-        concurrency = self.max_concurrency
-        require(
-            concurrency is None or concurrency >= 1, "--max-concurrency", concurrency, "at least 1"
-        )
+        if self.max_concurrency is not None:
+            require_count("max_concurrency", self.max_concurrency)
+        printable = self.model is None or self.model.isprintable()
+        require(printable, "--model", self.model, "a printable name")
         require(0 <= self.temperature < inf, "--temperature", self.temperature, "0 or more")
-        require(self.num_warmups >= 0, "--num-warmups", self.num_warmups, "at least 0")
+        require(0 < self.stall_timeout <= 1e6, "--stall-timeout", self.stall_timeout, "above 0")
+        require_count("num_warmups", self.num_warmups, 0)
         self.goodput_targets()
         self.percentiles()
-        if self.output_json is not None and not self.output_json.parent.is_dir():
+        if self.output_json is not None and not is_folder(self.output_json.parent):
             raise ConfigError(
                 f"{self.output_json.parent} is no folder",
                 hint="make it, or give another --output-json",
@@ -136,7 +153,9 @@ class ServeBenchOptions:
     def percentiles(self) -> tuple[int, ...]:
         """As numbers, ascending."""
         parts = [part.strip() for part in self.metric_percentiles.split(",")]
-        ok = all(part.isdecimal() and part.isascii() and 0 < int(part) < 100 for part in parts)
+        ok = all(
+            part.isdecimal() and part.isascii() and len(part) < 3 and int(part) for part in parts
+        )
         require(
             ok,
             "--metric-percentiles",
@@ -182,16 +201,12 @@ class OfflineBenchOptions:
     """Write the results here."""
 
     def __post_init__(self) -> None:
-        require(self.num_prompts >= 1, "--num-prompts", self.num_prompts, "at least 1")
-        require(
-            self.batch_size is None or self.batch_size >= 1,
-            "--batch-size",
-            self.batch_size,
-            "at least 1",
-        )
-        require(self.input_len >= 1, "--input-len", self.input_len, "at least 1")
-        require(self.output_len >= 1, "--output-len", self.output_len, "at least 1")
-        if self.output_json is not None and not self.output_json.parent.is_dir():
+        for name in ("num_prompts", "batch_size", "input_len", "output_len"):
+            value = getattr(self, name)
+            if value is not None:
+                require_count(name, value)
+        require_total(self.num_prompts * self.input_len)
+        if self.output_json is not None and not is_folder(self.output_json.parent):
             raise ConfigError(
                 f"{self.output_json.parent} is no folder",
                 hint="make it, or give another --output-json",

@@ -8,8 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+import msgspec
+
 from twostroke.bench.metrics import RequestRecord, ServeMetrics
 from twostroke.bench.offline import OfflineResult
+from twostroke.bench.server_verdict import ServerVerdict
+from twostroke.core.errors import ConfigError
+from twostroke.core.files import reason, write_text
+from twostroke.observability.draft_counts import DraftCounts
 from twostroke.observability.latency import LATENCIES, Distribution, latency_fields, latency_rows
 from twostroke.observability.profile import COMPONENTS
 from twostroke.observability.tables import print_table
@@ -18,8 +24,10 @@ from twostroke.observability.tables import print_table
 MAX_ERRORS = 5
 
 
-def print_serve_report(metrics: ServeMetrics, stream: TextIO) -> None:
-    """Two tables: counts and throughput, then latencies."""
+def print_serve_report(
+    metrics: ServeMetrics, stream: TextIO, verdicts: Sequence[ServerVerdict] = ()
+) -> None:
+    """Two tables: counts and throughput, then latencies. A third with the server's own targets."""
     counts: list[tuple[str, str]] = [
         ("Successful requests", f"{metrics.completed}"),
         ("Failed requests", f"{metrics.failed}"),
@@ -32,10 +40,15 @@ def print_serve_report(metrics: ServeMetrics, stream: TextIO) -> None:
     ]
     if metrics.goodput is not None:
         counts.insert(6, ("Request goodput (req/s)", f"{metrics.goodput:.2f}"))
+    counts += DraftCounts(metrics.accepted, metrics.rejected, metrics.output_tokens).rows()
     print_table(("", ""), counts, stream)
     print_table(
         *latency_rows({name: getattr(metrics, key) for key, name in LATENCIES.items()}), stream
     )
+    if verdicts:
+        header = ("Targets of the server", "counted", "good", "good here")
+        rows = [(v.target, f"{v.observations}", f"{v.good}", f"{v.good_here}") for v in verdicts]
+        print_table(header, rows, stream)
 
 
 def print_offline_report(result: OfflineResult, stream: TextIO) -> None:
@@ -53,6 +66,7 @@ def print_offline_report(result: OfflineResult, stream: TextIO) -> None:
         ),
         ("Steps with prompt tokens", f"{len(result.prefill_steps)}"),
         ("Steps that only decode", f"{len(result.decode_steps)}"),
+        *DraftCounts(result.accepted, result.rejected, result.output_tokens).rows(),
     ]
     print_table(("", ""), counts, stream)
     print_table(
@@ -95,6 +109,7 @@ def offline_report(result: OfflineResult, setting: Mapping[str, Any]) -> dict[st
         "output_throughput": result.output_tokens / result.duration,
         "total_token_throughput": (result.input_tokens + result.output_tokens) / result.duration,
     }
+    report |= DraftCounts(result.accepted, result.rejected, result.output_tokens).fields()
     for name, steps in _steps(result).items():
         report |= latency_fields(name.replace(" ", "_"), Distribution.of(steps))
     if result.prefill_profile:
@@ -117,7 +132,10 @@ def describe_failures(records: Sequence[RequestRecord]) -> list[str]:
 
 
 def serve_report(
-    metrics: ServeMetrics, records: Sequence[RequestRecord], setting: Mapping[str, Any]
+    metrics: ServeMetrics,
+    records: Sequence[RequestRecord],
+    setting: Mapping[str, Any],
+    verdicts: Sequence[ServerVerdict] = (),
 ) -> dict[str, Any]:
     """Everything that a file holds of a run.
 
@@ -135,8 +153,10 @@ def serve_report(
         "output_throughput": metrics.output_throughput,
         "total_token_throughput": metrics.total_token_throughput,
     }
+    report |= DraftCounts(metrics.accepted, metrics.rejected, metrics.output_tokens).fields()
     for key in LATENCIES:
         report |= latency_fields(key, getattr(metrics, key))
+    report["server_targets"] = [msgspec.structs.asdict(verdict) for verdict in verdicts]
     return report | {
         "start_times": [record.sent for record in records],
         "input_lens": [record.input_len for record in records],
@@ -149,6 +169,15 @@ def serve_report(
 
 
 def write_json(path: Path, report: Mapping[str, Any]) -> None:
-    """One object. Infinity, as a request rate, is written as text: JSON has none."""
+    """One object. Infinity, as a request rate, is written as text: JSON has none.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
     safe = {key: str(value) if value == float("inf") else value for key, value in report.items()}
-    path.write_text(json.dumps(safe, indent=1, default=str) + "\n", encoding="utf-8")
+    try:
+        write_text(path, json.dumps(safe, indent=1, default=str) + "\n")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {path}: {reason(error)}", hint="give another --output-json"
+        ) from error

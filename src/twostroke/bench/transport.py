@@ -27,6 +27,7 @@ Arrival = tuple[float, bytes]  # by time.perf_counter, and what came
 # pieces of other answers are seen meanwhile.
 ENOUGH_BYTES = 1 << 14
 PATIENCE_SECONDS = 1.0
+MAX_HEADER_BYTES = 2**17
 
 
 def open_transport(connect_timeout: float) -> httpx.AsyncBaseTransport:
@@ -150,7 +151,7 @@ class _Connection(asyncio.Protocol):
         self.complete = self.reusable = False
         self._pieces: list[Arrival] = []
         self._now = 0.0
-        self._size = self._enough = 0
+        self._size = self._enough = self._header_bytes = 0
         self._news: asyncio.Future[None] | None = None
         self._error: Exception | None = None
 
@@ -230,6 +231,11 @@ class _Connection(asyncio.Protocol):
         )
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._error = httpx.RemoteProtocolError("the answer's headers do not end")
+            self.close()
+            return
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from random import Random
 
-from twostroke.bench.options import WorkloadOptions
+from twostroke.bench.options import WorkloadOptions, require_total
 from twostroke.core.errors import ConfigError
 from twostroke.workloads.csv_trace import read_trace
 from twostroke.workloads.lengths import SHAREGPT_INPUT, SHAREGPT_OUTPUT
@@ -41,7 +41,7 @@ def make_workload(options: WorkloadOptions) -> list[WorkItem]:
     """The requests in order of arrival, the first at time 0.
 
     Raises:
-        ConfigError: The trace cannot be read.
+        ConfigError: The trace cannot be read, or the prompts are too long together.
     """
     # One generator each, so that another rate leaves the prompts as they are.
     lengths, tokens, gaps = (
@@ -59,6 +59,8 @@ def make_workload(options: WorkloadOptions) -> list[WorkItem]:
     else:
         pairs = [_draw_lengths(options, lengths) for _ in range(options.num_prompts)]
         timed = [(arrival, *pair) for arrival, pair in zip(_arrivals(options, gaps), pairs)]
+    prefix_tokens = len(timed) * options.random_prefix_len
+    require_total(sum(length for _, length, _ in timed) + prefix_tokens)
     prefix = draw_prompt(tokens, options.random_prefix_len, options.vocab_size)
     return [
         WorkItem(arrival, prefix + draw_prompt(tokens, input_len, options.vocab_size), output_len)
@@ -104,6 +106,7 @@ def make_warmups(options: WorkloadOptions, like: WorkItem, count: int) -> list[W
     """Requests as long as ``like`` of other tokens, which leave no prefix for the run."""
     random = Random(f"{options.seed} warm-up")
     length = len(like.prompt)
+    require_total(length * count)
     return [
         WorkItem(0.0, draw_prompt(random, length, options.vocab_size), like.output_len)
         for _ in range(count)

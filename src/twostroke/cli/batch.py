@@ -115,7 +115,7 @@ class _Run:
 
         async with remote_client(url, os.environ.get("OPENAI_API_KEY")) as http:
             await check_server(http)
-            await self._run(http, PATIENCE)
+            await self._run(http, PATIENCE, self._options.request_timeout)
 
     def here(self, config: EngineConfig) -> None:
         """By the server's own application in this process: the same checks and answers."""
@@ -135,9 +135,9 @@ class _Run:
 
     async def _locally(self, engine: OwnedEngine, names: tuple[str, ...]) -> None:
         async with local_client(engine, names) as http:
-            await self._run(http, 0)
+            await self._run(http, 0, None)
 
-    async def _run(self, http: httpx.AsyncClient, patience: float) -> None:
+    async def _run(self, http: httpx.AsyncClient, patience: float, timeout: float | None) -> None:
         from rich.console import Console
         from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
@@ -153,7 +153,9 @@ class _Run:
             )
             done = partial(progress.advance, task)
             self._began = time.monotonic()
-            self._runner = BatchRunner(http, self._results, patience=patience, done=done)
+            self._runner = BatchRunner(
+                http, self._results, patience=patience, done=done, timeout=timeout
+            )
             await self._runner.run(self._left(), self._options.max_concurrency)
 
     def _left(self) -> Iterable[Line]:

@@ -5,18 +5,27 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from cyclopts import App, Group, Parameter
 
 from twostroke.bench.options import OfflineBenchOptions, ServeBenchOptions, WorkloadOptions
-from twostroke.cli.flags import CacheFlags, ModelFlags, SchedulerFlags, engine_config, shown_default
+from twostroke.cli.flags import (
+    CacheFlags,
+    ModelFlags,
+    SchedulerFlags,
+    SpeculationFlags,
+    engine_config,
+    shown_default,
+)
+from twostroke.cli.terminal import one_line
 from twostroke.core.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twostroke.bench.metrics import RequestRecord
+    from twostroke.bench.server_verdict import ServerVerdict
     from twostroke.bench.workload import WorkItem
     from twostroke.core.output import RequestOutput
     from twostroke.engine.llm_engine import LLMEngine
@@ -81,7 +90,7 @@ def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None 
     began = datetime.now(UTC)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         work = measure(items, make_warmups(workload, items[0], run.num_warmups), run)
-        model, records, duration = runner.run(work)
+        model, records, duration, verdicts = runner.run(work)
     metrics = summarize(records, duration, run.goodput_targets(), run.percentiles())
     failures = describe_failures(records)
     if run.output_json is not None:
@@ -91,14 +100,14 @@ def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None 
             "model_id": model,
             "date": began.isoformat(timespec="seconds"),
         }
-        write_json(run.output_json, serve_report(metrics, records, setting))
+        write_json(run.output_json, serve_report(metrics, records, setting, verdicts))
     if not metrics.completed:
         raise EngineError(
             f"all {metrics.failed} requests failed: {failures[0]}", hint="see the server's log"
         )
-    print_serve_report(metrics, sys.stdout)
+    print_serve_report(metrics, sys.stdout, verdicts)
     for line in failures:
-        print(f"failed: {line}", file=sys.stderr)
+        print(f"failed: {one_line(line)}", file=sys.stderr)
     if uncounted := sum(record.error is None and not record.counted for record in records):
         print(
             f"{uncounted} answers came without usage: each of their events counts as one token",
@@ -107,27 +116,40 @@ def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None 
     return 1 if failures else 0
 
 
+class Measured(NamedTuple):
+    """The model's name, a record of each request, seconds, and what the server's targets say."""
+
+    model: str
+    records: list[RequestRecord]
+    duration: float
+    verdicts: list[ServerVerdict]
+
+
 async def measure(
     items: list[WorkItem], warmups: list[WorkItem], options: ServeBenchOptions
-) -> tuple[str, list[RequestRecord], float]:
-    """The model's name, a record of each request, and the duration; progress on stderr."""
+) -> Measured:
+    """Run a workload; progress on stderr."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
     from twostroke.bench.client import Bench
+    from twostroke.bench.server_verdict import compare_verdicts
 
     async with Bench(options) as bench:
         model = await bench.model()
         await bench.warm_up(warmups)
+        before = await bench.targets() if options.goodput else {}
         console = Console(stderr=True)
         # Drawn twice a second: it shares the event loop's interpreter lock with what is timed.
         columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(
             *columns, console=console, disable=not console.is_terminal, refresh_per_second=2
         ) as progress:
-            task = progress.add_task(model, total=len(items))
+            task = progress.add_task(escape(model), total=len(items))
             records, duration = await bench.run(items, lambda _: progress.advance(task))
-    return model, records, duration
+        after = await bench.targets() if options.goodput else {}
+    return Measured(model, records, duration, compare_verdicts(before, after, records))
 
 
 def offline(
@@ -138,6 +160,7 @@ def offline(
     model_options: ModelFlags | None = None,
     cache: CacheFlags | None = None,
     scheduler: SchedulerFlags | None = None,
+    speculation: SpeculationFlags | None = None,
 ) -> None:
     """Measure the engine alone, without HTTP: tokens per second, and how long steps take.
 
@@ -161,7 +184,7 @@ def offline(
     from twostroke.startup import load_engine
 
     run = run or OfflineBenchOptions()
-    config = engine_config(model, model_options, cache, scheduler)
+    config = engine_config(model, model_options, cache, scheduler, speculation=speculation)
     began = datetime.now(UTC)
     profiler = StepProfiler() if run.profile else None
     engine = load_engine(config, profiler=profiler or NO_PROFILE)
@@ -178,7 +201,11 @@ def offline(
     finally:
         engine.close()
     if run.output_json is not None:
-        setting = {**asdict(run), **asdict(config), "date": began.isoformat(timespec="seconds")}
+        setting = {
+            **asdict(run),
+            **asdict(engine.config),
+            "date": began.isoformat(timespec="seconds"),
+        }
         write_json(run.output_json, offline_report(result, setting))
     print_offline_report(result, sys.stdout)
     if run.profile:
@@ -188,9 +215,9 @@ def offline(
 def stream_events(engine: LLMEngine) -> Callable[[RequestOutput], bytes]:
     """Makes of an output what a server streams to a client of ``/v1/completions``."""
     from twostroke.server.generation.response_format import CallTokens
-    from twostroke.server.openai.completion_answer import CompletionResponseFormat
-    from twostroke.server.openai.completion_prompt import CompletionPrompt
-    from twostroke.server.openai.completion_request import CompletionRequest
+    from twostroke.server.openai.text_completions.answer import CompletionResponseFormat
+    from twostroke.server.openai.text_completions.prompt import CompletionPrompt
+    from twostroke.server.openai.text_completions.request import CompletionRequest
 
     assert engine.tokenizer is not None
     name = engine.config.model.model

@@ -13,6 +13,7 @@ from cyclopts import Group, Parameter
 
 from twostroke.cli.flags import CacheFlags, ModelFlags, SchedulerFlags, engine_config
 from twostroke.core.errors import ConfigError
+from twostroke.core.files import is_folder, reason, write_text
 from twostroke.simulator.calibration.options import CalibrationOptions
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def calibrate(
     from twostroke.startup import load_engine, make_speed_probe
 
     options = calibration or CalibrationOptions()
-    if not options.output.parent.is_dir():
+    if not is_folder(options.output.parent):
         raise ConfigError(
             f"{options.output.parent} is no folder", hint="make it, or give another --output"
         )
@@ -146,8 +147,8 @@ def measure_with_progress(
 def write(path: Path, text: str, flag: str) -> None:
     """Write a file; raises ConfigError that names the flag."""
     try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
+        write_text(path, text)
+    except (OSError, ValueError) as error:
         raise ConfigError(
-            f"cannot write {path}: {error.strerror}", hint=f"give another {flag}"
+            f"cannot write {path}: {reason(error)}", hint=f"give another {flag}"
         ) from error

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from twostroke.cli.flags import (
     CacheFlags,
     ModelFlags,
     SamplingFlags,
     SamplingOptions,
+    SpeculationFlags,
     engine_config,
 )
-from twostroke.cli.terminal import paint, print_error
-from twostroke.core.errors import InvalidRequestError, RequestTooLargeError, TwostrokeError
+from twostroke.core.errors import ConfigError, InvalidRequestError
 
 if TYPE_CHECKING:
-    import asyncio
-
     from twostroke.cli.session import Session
-
-HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
+    from twostroke.cli.terminal_chat.answer_view import AnswerView
 
 
 def chat(
@@ -30,15 +29,21 @@ def chat(
     *,
     url: str | None = None,
     system: str | None = None,
+    plain: Annotated[bool, Parameter(negative=())] = False,
+    history: bool = True,
+    show_drafts: Annotated[bool, Parameter(negative=())] = False,
+    tools: Literal["demo"] | None = None,
     sampling: SamplingFlags | None = None,
     model_options: ModelFlags | None = None,
     cache: CacheFlags | None = None,
+    speculation: SpeculationFlags | None = None,
 ) -> None:
     """Talk to MODEL in the terminal, in this process or on a server.
 
     When the model's context is full, the oldest turns are forgotten, and a line says so.
 
-    /reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer.
+    /help lists the commands: a system prompt, sampling parameters, another answer, saving. Ctrl-D
+    leaves, Ctrl-C stops an answer.
 
     Args:
         model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same
@@ -46,127 +51,95 @@ def chat(
         url: Talk to the OpenAI-compatible server there instead of loading a model (key from
             OPENAI_API_KEY).
         system: System prompt.
+        plain: Show answers as the model writes them, not drawn as Markdown.
+        history: Keep the lines typed, for the arrow keys in later chats, in
+            ~/.local/state/twostroke/chat_history (or under XDG_STATE_HOME).
+        show_drafts: Colour what was guessed ahead (--speculation): green if it was right, red and
+            struck through if not. Answers are not drawn then.
+        tools: `demo` lets the model call tools that compute the size of a KV cache, the speed of
+            decode, and whether a model fits on a device. Calls run in this process; each is shown
+            with its result.
     """
-    import asyncio
-
     from twostroke.cli.session import check_unicode, open_session
 
-    config = engine_config(model, model_options, cache)
+    config = engine_config(model, model_options, cache, speculation=speculation)
     sampling = sampling or SamplingOptions()
     check_unicode(system, *sampling.stop)
-    interactive = sys.stdin.isatty() and sys.stdout.isatty()
-    session = open_session(config, url, named=model is not None, loads=cache is not None)
+    if show_drafts and config.speculation.resolve() is None:
+        hint = "give --speculation suffix, and no --url"
+        raise ConfigError("--show-drafts needs --speculation", hint=hint)
+    session = open_session(
+        config, url, named=model is not None, loads=cache is not None or speculation is not None
+    )
     try:
         if not session.chats:
             hint = 'use `twostroke generate --raw "prompt"`'
             raise InvalidRequestError(f"{config.model.model} has no chat template", hint=hint)
-        with asyncio.Runner() as runner:
-            Conversation(session, system, sampling.as_fields(), interactive=interactive).run(runner)
+        fields = sampling.as_fields()
+        _converse(
+            session,
+            system,
+            fields,
+            plain=plain,
+            history=history,
+            show_drafts=show_drafts,
+            tools=tools == "demo",
+        )
     finally:
         session.close()
 
 
-class Conversation:
-    """Reads lines, streams answers, and remembers both.
+def _converse(
+    session: Session,
+    system: str | None,
+    fields: dict[str, Any],
+    *,
+    plain: bool,
+    history: bool,
+    show_drafts: bool,
+    tools: bool,
+) -> None:
+    """Lines in and answers out, until the user leaves; for the arguments see ``chat``."""
+    import asyncio
 
-    Args:
-        system: System prompt, kept through ``/reset``.
-        fields: How to sample, under the API's names.
-        interactive: At a terminal: a failed or interrupted answer does not end the conversation.
-    """
+    from twostroke.cli.session import LocalSession
+    from twostroke.cli.terminal_chat.answer_view import WrittenElsewhere
+    from twostroke.cli.terminal_chat.conversation import Conversation
+    from twostroke.cli.terminal_chat.line_input import EditedLines, PipedLines, history_file
 
-    def __init__(
-        self, session: Session, system: str | None, fields: Mapping[str, Any], *, interactive: bool
-    ) -> None:
-        self._session = session
-        self._interactive = interactive
-        self._opening = [{"role": "system", "content": system}] if system else []
-        self._fields = fields
-        self._messages = list(self._opening)
-
-    def run(self, runner: asyncio.Runner) -> None:
-        """Until ``/exit`` or the end of input."""
-        if self._interactive:
-            import readline  # noqa: F401 - gives input() editing and history
-
-            print(HELP, file=sys.stderr)
-        while (line := self._read()) is not None:
-            if line == "/exit":
-                return
-            if line == "/help":
-                print(HELP, file=sys.stderr)
-                continue
-            if line == "/reset":
-                self._messages = list(self._opening)
-                print("forgotten", file=sys.stderr)
-            elif line:
-                self._turn(line, runner)
-
-    def _read(self) -> str | None:
-        from twostroke.cli.session import check_unicode, not_utf8
-
-        try:
-            # The prompt is no data: written to a pipe it would end up in it.
-            line = input(prompt_text() if self._interactive else "").strip()
-            check_unicode(line)
-            return line
-        except EOFError:
-            if self._interactive:
-                print(file=sys.stderr)
-            return None
-        except UnicodeDecodeError as error:
-            raise not_utf8() from error
-        except KeyboardInterrupt:
-            if not self._interactive:
-                raise
-            print(file=sys.stderr)
-            return ""
-
-    def _turn(self, line: str, runner: asyncio.Runner) -> None:
-        """One exchange; a stopped answer is kept as far as it got, a failed one is taken back."""
-        self._messages.append({"role": "user", "content": line})
-        pieces: list[str] = []
-        try:
-            self._forget(self._session.surplus(self._messages, self._fields))
-            while True:
-                try:
-                    runner.run(self._answer(pieces))
-                    break
-                except RequestTooLargeError:
-                    if pieces or not self._forget(1):
-                        raise
-        except KeyboardInterrupt:
-            if not self._interactive:
-                raise
-            print(paint("\n(stopped)", "2"), file=sys.stderr)
-        except TwostrokeError as error:
-            if not self._interactive:
-                raise
-            self._messages.pop()
-            print_error(error.message, error.hint)
-            return
-        self._messages.append({"role": "assistant", "content": "".join(pieces)})
-
-    def _forget(self, turns: int) -> bool:
-        """Drop so many of the oldest turns, if they are there, and say so."""
-        begin = len(self._opening)
-        turns = min(turns, (len(self._messages) - 1 - begin) // 2)
-        del self._messages[begin : begin + 2 * turns]
-        if turns:
-            which = "oldest turn is" if turns == 1 else f"{turns} oldest turns are"
-            print(paint(f"(the context is full: the {which} forgotten)", "2"), file=sys.stderr)
-        return turns > 0
-
-    async def _answer(self, pieces: list[str]) -> None:
-        stream = self._session.chat(self._messages, self._fields)
-        async for piece in stream:
-            pieces.append(piece)
-            sys.stdout.write(piece)
-            sys.stdout.flush()
-        print()
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    lines = EditedLines(history_file() if history else None) if interactive else PipedLines()
+    make_view = _choose_view(drawn=interactive and not plain)
+    if show_drafts:
+        assert isinstance(session, LocalSession)  # --speculation with --url has been refused
+        session.write_drafts(sys.stdout)
+        make_view = WrittenElsewhere
+    if tools:
+        session = _with_demo_tools(session)
+    conversation = Conversation(session, lines, make_view, system, fields, interactive=interactive)
+    with asyncio.Runner() as runner:
+        conversation.run(runner)
 
 
-def prompt_text() -> str:
-    """``> ``, whose style readline must not count as characters."""
-    start, _, end = paint("> ", "1", sys.stdout).partition("> ")
-    return f"\001{start}\002> \001{end}\002" if start else "> "
+def _with_demo_tools(session: Session) -> Session:
+    from twostroke.cli.terminal_chat.conversation import note
+    from twostroke.cli.terminal_chat.demo_tools import run_tool, tool_schemas
+    from twostroke.cli.terminal_chat.tool_session import ToolSession
+
+    return ToolSession(session, tool_schemas(), run_tool, note)
+
+
+def _choose_view(*, drawn: bool) -> Callable[[], AnswerView]:
+    """How answers are shown: drawn, wrapped at a terminal's edge, or as they are in a pipe."""
+    from twostroke.cli.terminal_chat.answer_view import MarkdownView, PlainView, WrappedView
+
+    if drawn:
+        from rich.console import Console
+
+        console = Console()
+        return lambda: MarkdownView(console)
+    if sys.stdout.isatty():
+        import shutil
+
+        return lambda: WrappedView(shutil.get_terminal_size().columns)
+    return PlainView

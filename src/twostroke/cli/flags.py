@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, ArgumentCollection, Group, Parameter
+from cyclopts import App, Argument, ArgumentCollection, Group, Parameter
 
 from twostroke.batch.options import BatchOptions
-from twostroke.cli.help_pages import SIZE_FLAGS
+from twostroke.cli.help_pages import SIZE_FLAGS, TIME_FLAGS
 from twostroke.core.byte_sizes import parse_size
 from twostroke.core.config import (
     CacheConfig,
@@ -18,27 +21,38 @@ from twostroke.core.config import (
     SchedulerConfig,
 )
 from twostroke.core.errors import ConfigError
+from twostroke.core.files import reason
+from twostroke.core.flag_values import parse_seconds
+from twostroke.core.kv_tier_config import KVTierConfig
+from twostroke.core.speculation_config import SpeculationConfig
 from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
 
 
-def _section(title: str, order: int) -> Parameter:
-    # Lists need no flag that empties them.
-    group = Group(title, sort_key=order)
-    return Parameter(name="*", group=group, negative_iterable=(), show_default=shown_default)
+def _section(title: str, order: int, *, lists: bool = False) -> Parameter:
+    """The flags of one dataclass; ``lists``: those that take several values take them at once."""
+    return Parameter(
+        name="*",
+        group=Group(title, sort_key=order),
+        negative_iterable=(),  # lists need no flag that empties them
+        show_default=shown_default,
+        consume_multiple=lists,
+    )
 
 
 def shown_default(value: object) -> str | None:
     """A default as the help shows it; nothing where there is none."""
-    return None if value is None or value == () else str(value)
+    return None if value in (None, (), "") else str(value)
 
 
 ModelFlags = Annotated[ModelOptions, _section("Model", 1)]
-ServerFlags = Annotated[ServerOptions, _section("Server", 2)]
+ServerFlags = Annotated[ServerOptions, _section("Server", 2, lists=True)]
 GatewayFlags = Annotated[GatewayOptions, _section("Keys and limits", 3)]
 SchedulerFlags = Annotated[SchedulerConfig, _section("Scheduling", 4)]
 CacheFlags = Annotated[CacheConfig, _section("KV cache", 5)]
+TierFlags = Annotated[KVTierConfig, _section("KV cache", 5)]
 ObservabilityFlags = Annotated[ObservabilityConfig, _section("Observability", 6)]
+SpeculationFlags = Annotated[SpeculationConfig, _section("Speculation", 7)]
 BatchFlags = Annotated[
     BatchOptions,
     Parameter(
@@ -86,6 +100,52 @@ class SamplingOptions:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormOptions:
+    """What form the answer has; one of these."""
+
+    schema: Path | None = None
+    """File with a JSON schema: the answer is JSON that fits it."""
+    regex: str | None = None
+    """Expression that the whole answer matches."""
+    choice: tuple[str, ...] = ()
+    """Text that the answer may be (repeat the flag for more)."""
+
+    def as_fields(self) -> dict[str, Any]:
+        """What was given, as a sampling field.
+
+        Raises:
+            ConfigError: Two forms are given, or the schema cannot be read.
+        """
+        form: dict[str, Any] = {}
+        if self.schema is not None:
+            form["json"] = _read_schema(self.schema)
+        if self.regex is not None:
+            form["regex"] = self.regex
+        if self.choice:
+            form["choice"] = list(self.choice)
+        if len(form) > 1:
+            raise ConfigError(
+                "--schema, --regex and --choice exclude one another", hint="give one of them"
+            )
+        return {"structured_outputs": form} if form else {}
+
+
+def _read_schema(path: Path) -> dict[str, Any]:
+    try:
+        schema = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"cannot read the schema {path}: {reason(error)}", hint="--schema takes a file of JSON"
+        ) from error
+    if not isinstance(schema, dict):
+        raise ConfigError(
+            f"the schema {path} is no JSON object", hint='a schema looks like {"type": "object"}'
+        )
+    return schema
+
+
+FormFlags = Annotated[FormOptions, _section("Form of the answer", 0)]
 SamplingFlags = Annotated[SamplingOptions, _section("Sampling", 0)]
 
 
@@ -95,6 +155,8 @@ def engine_config(
     cache: CacheConfig | None = None,
     scheduler: SchedulerConfig | None = None,
     observability: ObservabilityConfig | None = None,
+    speculation: SpeculationConfig | None = None,
+    tiers: KVTierConfig | None = None,
 ) -> EngineConfig:
     """The engine's configuration from a command's flags; ``name`` is the positional MODEL."""
     model = model or ModelOptions()
@@ -109,18 +171,25 @@ def engine_config(
         cache=cache or CacheConfig(),
         scheduler=scheduler or SchedulerConfig(),
         observability=observability or ObservabilityConfig(),
+        speculation=speculation or SpeculationConfig(),
+        tiers=tiers or KVTierConfig(),
     )
 
 
-def expand_sizes(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """A cyclopts configuration hook: writes sizes as plain bytes before integers are read."""
+def expand_units(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """A cyclopts configuration hook: writes sizes as plain bytes, and times as plain seconds.
+
+    Numbers are read after it.
+    """
     for argument in arguments:
         if argument.name in SIZE_FLAGS:
-            try:
-                argument.tokens = [
-                    token.evolve(value=str(parse_size(token.value))) for token in argument.tokens
-                ]
-            except ValueError as error:
-                raise ConfigError(
-                    f"{argument.name}: {error}", hint="write it as 512MiB or 2GiB"
-                ) from error
+            _expand(argument, lambda text: str(parse_size(text)), "512MiB or 2GiB")
+        elif argument.name in TIME_FLAGS:
+            _expand(argument, lambda text: repr(parse_seconds(text)), "40ms or 0.04s")
+
+
+def _expand(argument: Argument, plain: Callable[[str], str], example: str) -> None:
+    try:
+        argument.tokens = [token.evolve(value=plain(token.value)) for token in argument.tokens]
+    except ValueError as error:
+        raise ConfigError(f"{argument.name}: {error}", hint=f"write it as {example}") from error

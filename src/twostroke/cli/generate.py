@@ -9,9 +9,12 @@ from cyclopts import Parameter
 
 from twostroke.cli.flags import (
     CacheFlags,
+    FormFlags,
+    FormOptions,
     ModelFlags,
     SamplingFlags,
     SamplingOptions,
+    SpeculationFlags,
     engine_config,
 )
 from twostroke.core.errors import ConfigError
@@ -29,8 +32,10 @@ def generate(
     raw: Annotated[bool, Parameter(negative=())] = False,
     system: str | None = None,
     sampling: SamplingFlags | None = None,
+    form: FormFlags | None = None,
     model_options: ModelFlags | None = None,
     cache: CacheFlags | None = None,
+    speculation: SpeculationFlags | None = None,
 ) -> None:
     """Answer one prompt, in this process or on a server; the text streams to stdout.
 
@@ -50,19 +55,30 @@ def generate(
     except UnicodeDecodeError as error:
         raise not_utf8() from error
     sampling = sampling or SamplingOptions()
-    check_unicode(text, system, *sampling.stop)
-    session = open_session(engine_config(None, model_options, cache), url, loads=cache is not None)
+    form = form or FormOptions()
+    check_unicode(text, system, *sampling.stop, form.regex, *form.choice)
+    form.as_fields()  # what cannot be read is said before the model is loaded
+    session = open_session(
+        engine_config(None, model_options, cache, speculation=speculation),
+        url,
+        loads=cache is not None or speculation is not None,
+    )
     try:
-        asyncio.run(print_answer(session, text, system, raw, sampling))
+        asyncio.run(print_answer(session, text, system, raw, sampling, form))
     finally:
         session.close()
 
 
 async def print_answer(
-    session: Session, prompt: str, system: str | None, raw: bool, sampling: SamplingOptions
+    session: Session,
+    prompt: str,
+    system: str | None,
+    raw: bool,
+    sampling: SamplingOptions,
+    form: FormOptions | None = None,
 ) -> None:
     """Stream the answer to stdout, with a newline at its end."""
-    fields = sampling.as_fields()
+    fields = sampling.as_fields() | (form or FormOptions()).as_fields()
     if system and (raw or not session.chats):
         raise ConfigError(
             "--system needs a chat template", hint="leave out --raw, or write it into the prompt"
@@ -74,8 +90,8 @@ async def print_answer(
         pieces = session.chat([*messages, {"role": "user", "content": prompt}], fields)
     ended = True
     async for piece in pieces:
-        sys.stdout.write(piece)
+        sys.stdout.write(piece.text)
         sys.stdout.flush()
-        ended = piece.endswith("\n") if piece else ended
+        ended = piece.text.endswith("\n") if piece.text else ended
     if not ended:
         sys.stdout.write("\n")

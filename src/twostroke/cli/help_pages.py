@@ -10,7 +10,20 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
 # Flags whose value is a number of bytes, and so may carry a unit.
-SIZE_FLAGS = frozenset({"--kv-cache-memory", "--max-body-size"})
+SIZE_FLAGS = frozenset(
+    {
+        "--kv-cache-memory",
+        "--kv-disk-size",
+        "--kv-host-memory",
+        "--max-body-size",
+        "--max-logprobs-memory",
+        "--min-client-rate",
+        "--responses-store-size",
+        "--swap-space",
+    }
+)
+# Those whose value is a time, and may carry one of its units.
+TIME_FLAGS = frozenset({"--tpot-target"})
 
 
 class HelpPages:
@@ -22,8 +35,9 @@ class HelpPages:
         entries = []
         for entry in panel.entries:
             unwrap(entry.description)
-            is_size = SIZE_FLAGS & set(entry.positive_names)
-            entries.append(entry.copy(metavar="SIZE") if is_size else entry)
+            names = set(entry.positive_names)
+            metavar = "SIZE" if SIZE_FLAGS & names else "TIME" if TIME_FLAGS & names else None
+            entries.append(entry.copy(metavar=metavar) if metavar else entry)
         DefaultFormatter()(console, options, panel.copy(entries=entries))
 
     def render_description(

@@ -9,7 +9,7 @@ from pathlib import Path
 from twostroke.core.errors import ConfigError
 
 
-def key(name: str, /, *, append: Path | None = None) -> None:
+def key(name: str, /, *, append: Path | None = None, admin: bool = False) -> None:
     """Make an API key for the client NAME.
 
     Prints the key, which is shown only this once, and the line by which a server knows it.
@@ -19,11 +19,12 @@ def key(name: str, /, *, append: Path | None = None) -> None:
             one tenant.
         append: Write the line to the end of this file (for `twostroke serve --api-key-file`), and
             print the key alone.
+        admin: The key sees the metrics of the server and of all keys, not only of its own.
     """
     from twostroke.gateway.keys import key_line, new_key
 
     secret = new_key()
-    line = key_line(name, secret)
+    line = key_line(name, secret, admin=admin)
     if append is None:
         print(f"{secret}\n{line}")
         print(

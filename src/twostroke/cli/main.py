@@ -6,21 +6,24 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from twostroke.cli.batch import batch
 from twostroke.cli.bench import bench_app
 from twostroke.cli.calibrate import calibrate
 from twostroke.cli.chat import chat
-from twostroke.cli.flags import expand_sizes
+from twostroke.cli.flags import expand_units
 from twostroke.cli.generate import generate
 from twostroke.cli.help_pages import HelpPages
+from twostroke.cli.inspect import inspect
 from twostroke.cli.key import key
+from twostroke.cli.kv import kv
 from twostroke.cli.serve import serve
 from twostroke.cli.simulate import simulate
-from twostroke.cli.terminal import print_error
+from twostroke.cli.terminal import print_error, print_note
 from twostroke.cli.trace import trace
 from twostroke.core.errors import InvalidRequestError, TwostrokeError
+from twostroke.core.vllm_flags import without_vllm_flags
 from twostroke.server.version import package_version
 
 EXIT_ERROR = 1
@@ -36,8 +39,9 @@ def build_app() -> App:
         help="Serves large language models: `twostroke serve` starts an OpenAI-compatible server.",
         help_format="plaintext",
         version=package_version,
-        config=expand_sizes,
+        config=expand_units,
         help_formatter=HelpPages(),
+        default_parameter=Parameter(allow_repeating=True),  # the last value counts
     )
     app.command(serve, usage="Usage: twostroke serve [MODEL] [OPTIONS]")
     app.command(chat, usage="Usage: twostroke chat [MODEL] [OPTIONS]")
@@ -46,8 +50,10 @@ def build_app() -> App:
         batch, usage="Usage: twostroke batch IN.jsonl -o OUT.jsonl [OPTIONS]", alias="run-batch"
     )
     app.command(trace, usage="Usage: twostroke trace RECORDING [OPTIONS]")
+    app.command(inspect, usage="Usage: twostroke inspect RECORDING [OPTIONS]")
     app.command(key, usage="Usage: twostroke key NAME [OPTIONS]")
     app.command(simulate, usage="Usage: twostroke simulate [MODEL] [OPTIONS]")
+    app.command(kv, usage="Usage: twostroke kv MODEL [OPTIONS]")
     app.command(calibrate, usage="Usage: twostroke calibrate [MODEL] [OPTIONS]")
     app.command(bench_app())
     return app
@@ -57,7 +63,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return the process's exit code."""
     app = build_app()
     try:
-        command, bound, _ = app.parse_args(list(arguments), exit_on_error=False, print_error=False)
+        arguments = without_vllm_flags(arguments, print_note)
+        command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         print_error(_one_line(str(error)), _help_hint(app, arguments))
         return EXIT_USAGE

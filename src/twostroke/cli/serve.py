@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from twostroke.cli.flags import (
     CacheFlags,
@@ -11,9 +12,21 @@ from twostroke.cli.flags import (
     ObservabilityFlags,
     SchedulerFlags,
     ServerFlags,
+    SpeculationFlags,
+    TierFlags,
     engine_config,
 )
-from twostroke.server.options import ServerOptions
+from twostroke.server.options import SERVED, ServerOptions
+
+if TYPE_CHECKING:
+    from twostroke.observability.observer import Observer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from twostroke.core.config import ModelOptions
+    from twostroke.engine.executor import ExecutorInfo
+    from twostroke.inspector.model.facts import ModelFacts
 
 
 def serve(
@@ -26,25 +39,71 @@ def serve(
     cache: CacheFlags | None = None,
     scheduler: SchedulerFlags | None = None,
     observability: ObservabilityFlags | None = None,
+    speculation: SpeculationFlags | None = None,
+    tiers: TierFlags | None = None,
 ) -> None:
     """Serve MODEL over OpenAI's HTTP API.
 
-    The first Ctrl-C or SIGTERM lets running requests finish, the second ends at once.
+    The first Ctrl-C, SIGTERM or SIGHUP lets running requests finish, the second ends at once.
 
     Args:
         model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same
             as --model.
     """
+    from twostroke.inspector.content import ContentBook
+    from twostroke.observability.tracing.call_book import CallBook
+    from twostroke.observability.tracing.tracer import Tracer
     from twostroke.server.process import run_server
-    from twostroke.startup import start_async_engine
+    from twostroke.startup import start_async_engine, start_ranker
 
-    config = engine_config(model, model_options, cache, scheduler, observability)
+    config = engine_config(
+        model, model_options, cache, scheduler, observability, speculation, tiers
+    )
     options = server or ServerOptions()
     name = next(iter(options.served_model_name), None)
+    endpoint = options.otlp_traces_endpoint
+    records = config.observability.record is not None
+    tracer = Tracer(
+        endpoint,
+        name or config.model.model,
+        options.otlp_traces_slow_ttft,
+        calls=CallBook(keep_unwritten=records),
+    )
+    content = ContentBook() if options.inspect_content and options.inspector else None
+    observers: list[Observer] = [] if endpoint is None else [tracer.observer]
     load = partial(
         start_async_engine,
         max_queued_requests=options.max_queued_requests,
         served_model_name=name,
         stall_seconds=options.stall_timeout,
+        observers=observers if content is None else [*observers, content],
+        take_calls=tracer.calls.take if records else None,
     )
-    run_server(config, options, load, gateway)
+    load_ranker = None
+    if options.context_ranker is not None and options.context_ranker != SERVED:
+        ranker, seconds = options.context_ranker, options.stall_timeout
+        load_ranker = partial(start_ranker, model=ranker, stall_seconds=seconds)
+    if options.inspect_efficiencies is not None:
+        from twostroke.simulator.cost.shown_costs import measured_ceilings
+
+        measured_ceilings(options.inspect_efficiencies)  # what is wrong with it is said now
+    describe = partial(describe_model, config.model, options.inspect_efficiencies)
+    traced = tracer if endpoint is not None or records or options.inspector else None
+    run_server(config, options, load, gateway, traced, load_ranker, content, describe)
+
+
+def describe_model(
+    options: ModelOptions, efficiencies: Path | None, info: ExecutorInfo
+) -> ModelFacts:
+    """What the inspector shows of the loaded model; called when a page first asks.
+
+    Raises:
+        ConfigError: The file of efficiencies cannot be used.
+        ModelLoadError: Its description cannot be read.
+    """
+    from twostroke.simulator.cost.shown_costs import facts_of_engine
+    from twostroke.startup import make_speed_probe, name_of_gpu
+
+    probe = partial(make_speed_probe, info.device)
+    gpu = name_of_gpu(info.device)
+    return facts_of_engine(options, info, probe, gpu=gpu, efficiencies=efficiencies)

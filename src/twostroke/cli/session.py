@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
 from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.errors import (
@@ -20,21 +21,49 @@ from twostroke.core.errors import (
 if TYPE_CHECKING:
     import httpx
 
+    from twostroke.cli.tool_calling import CallsInDeltas, CallsInText, ToolCall
+    from twostroke.core.output import RequestOutput
     from twostroke.server.state.server_state import OwnedEngine
 
-Message = Mapping[str, str]
+# A role, a content, and of some the tools that were called.
+Message = Mapping[str, Any]
 
 # An answer may take any time; a connection may not.
 CONNECT_SECONDS = 10
 
 
+class TokenCounts(NamedTuple):
+    """Tokens of an answer so far; ``cached`` of the prompt's, where the server says it."""
+
+    prompt: int
+    cached: int | None
+    completion: int
+
+
+class AnswerPiece(NamedTuple):
+    """What an answer has gained; ``counts`` where they are known by then.
+
+    All ``calls`` come together, with the last piece.
+    """
+
+    text: str
+    counts: TokenCounts | None = None
+    calls: Sequence[ToolCall] = ()
+
+
 class Session(Protocol):
     """Streams answers. Closing an iterator early aborts the answer."""
 
-    def chat(self, messages: Sequence[Message], fields: Mapping[str, Any]) -> AsyncIterator[str]:
-        """The pieces of the next turn."""
+    def chat(
+        self, messages: Sequence[Message], fields: Mapping[str, Any]
+    ) -> AsyncGenerator[AnswerPiece]:
+        """The pieces of the next turn.
 
-    def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[str]:
+        Args:
+            fields: How to sample, under the API's names, and ``tools``, if it may call some.
+        """
+
+    def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[AnswerPiece]:
         """The pieces of what follows ``prompt``."""
 
     def surplus(self, messages: Sequence[Message], fields: Mapping[str, Any]) -> int:
@@ -95,10 +124,13 @@ class LocalSession:
     """Runs the model in this process."""
 
     def __init__(self, client: OwnedEngine) -> None:
+        from twostroke.text.chat_encoder import ChatEncoder
         from twostroke.text.chat_template import ChatTemplate
 
         self._client = client
-        self._template = ChatTemplate.from_tokenizer(client.tokenizer)
+        self._watch: Callable[[RequestOutput], None] | None = None
+        template = ChatTemplate.from_tokenizer(client.tokenizer)
+        self._encoder = ChatEncoder(template, client.tokenizer)
 
     @classmethod
     def load(cls, config: EngineConfig) -> LocalSession:
@@ -110,32 +142,51 @@ class LocalSession:
     def chats(self) -> bool:
         return bool(self._client.tokenizer.chat_templates)
 
+    def write_drafts(self, stream: TextIO) -> None:
+        """From now on write each answer to ``stream`` as it comes, with its drafts in colour."""
+        from twostroke.cli.draft_colours import show_drafts
+
+        tokenizer = self._client.tokenizer
+        self._watch = lambda output: show_drafts(output, tokenizer, stream)
+
     def close(self) -> None:
         # A thread inside torch would abort the process when the interpreter is torn down around it.
         self._client.close()
 
-    def chat(self, messages: Sequence[Message], fields: Mapping[str, Any]) -> AsyncIterator[str]:
-        text = self._template.render(messages)
-        return self._stream(self._client.tokenizer.encode(text, add_special_tokens=False), fields)
+    def chat(
+        self, messages: Sequence[Message], fields: Mapping[str, Any]
+    ) -> AsyncGenerator[AnswerPiece]:
+        tools = fields.get("tools")
+        if not tools:
+            return self._stream(self._encoder.encode(messages), fields)
+        from twostroke.cli.tool_calling import CallsInText
+
+        calls = CallsInText(self._client.tokenizer, tools)
+        sampling = {name: value for name, value in fields.items() if name != "tools"}
+        if calls.needs_special_tokens:
+            sampling["skip_special_tokens"] = False
+        prompt = self._encoder.encode(messages, tools=tools)
+        return _separated(self._stream(prompt, sampling), calls)
 
     def surplus(self, messages: Sequence[Message], fields: Mapping[str, Any]) -> int:
         from twostroke.text.context import assemble
 
         info, answer = self._client.info, fields.get("max_tokens")
-        longest = min(info.max_model_len, info.num_blocks * info.block_size)
+        longest = info.longest_request
         soft_limit = longest - (longest // 4 if answer is None else answer)
         return assemble(
-            self._template,
-            self._client.tokenizer,
+            self._encoder,
             messages,
             hard_limit=longest - (answer or 1),
             soft_limit=soft_limit,
         ).report.dropped_turns
 
-    def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[str]:
+    def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[AnswerPiece]:
         return self._stream(self._client.tokenizer.encode(prompt), fields)
 
-    async def _stream(self, prompt: list[int], fields: Mapping[str, Any]) -> AsyncIterator[str]:
+    async def _stream(
+        self, prompt: list[int], fields: Mapping[str, Any]
+    ) -> AsyncGenerator[AnswerPiece]:
         from twostroke.core.sampling_params import SamplingParams
         from twostroke.engine.answer import raise_output_error
         from twostroke.engine.messages import GenerationRequest
@@ -146,10 +197,15 @@ class LocalSession:
         stream = self._client.submit(
             GenerationRequest(request_id=uuid.uuid4().hex, prompt_token_ids=prompt, params=params)
         )
+        num_tokens = 0
         try:
             async for output in stream:
                 raise_output_error(output)
-                yield output.text
+                if self._watch is not None:
+                    self._watch(output)
+                num_tokens += len(output.token_ids)
+                cached = output.num_cached_tokens
+                yield AnswerPiece(output.text, TokenCounts(len(prompt), cached, num_tokens))
         finally:
             stream.abort()
 
@@ -182,17 +238,21 @@ class RemoteSession:
     def close(self) -> None:
         """Every request has a connection of its own; nothing is held."""
 
-    def chat(self, messages: Sequence[Message], fields: Mapping[str, Any]) -> AsyncIterator[str]:
+    def chat(
+        self, messages: Sequence[Message], fields: Mapping[str, Any]
+    ) -> AsyncGenerator[AnswerPiece]:
         return self._stream("/chat/completions", {"messages": list(messages), **fields})
 
     def surplus(self, messages: Sequence[Message], fields: Mapping[str, Any]) -> int:
         return 0
 
-    def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[str]:
+    def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[AnswerPiece]:
         return self._stream("/completions", {"prompt": prompt, **fields})
 
-    async def _stream(self, path: str, fields: Mapping[str, Any]) -> AsyncIterator[str]:
+    async def _stream(self, path: str, fields: Mapping[str, Any]) -> AsyncGenerator[AnswerPiece]:
         import httpx
+
+        from twostroke.cli.tool_calling import CallsInDeltas
 
         key = os.environ.get("OPENAI_API_KEY")
         headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -202,16 +262,19 @@ class RemoteSession:
                 timeout=timeout, headers=headers, transport=self._transport
             ) as client:
                 self._model = self._model or await self._first_model(client)
-                body = {"model": self._model, "stream": True, **self._seed, **fields}
+                options = {"stream": True, "stream_options": {"include_usage": True}}
+                body = {"model": self._model, **options, **self._seed, **fields}
                 async with client.stream("POST", self._url + path, json=body) as response:
                     await _check(response)
-                    streams = False
+                    streams, calls = False, CallsInDeltas()
                     async for line in response.aiter_lines():
                         streams |= line.startswith("data:")
-                        for text in self._texts(line):
-                            yield text
+                        for piece in self._pieces(line, calls):
+                            yield piece
                     if not streams:
                         raise self._not_openai()
+                    if made := calls.finish():
+                        yield AnswerPiece("", None, made)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             reason = str(error) or type(error).__name__
             hint = "is a server running there? `twostroke serve` starts one"
@@ -225,18 +288,20 @@ class RemoteSession:
         except (ValueError, LookupError, TypeError) as error:
             raise self._not_openai() from error
 
-    def _texts(self, line: str) -> list[str]:
-        """The text in one line of an event stream; an error in it is raised."""
+    def _pieces(self, line: str, calls: CallsInDeltas) -> list[AnswerPiece]:
+        """What one line of an event stream brings; an error in it is raised."""
         if not line.startswith("data:") or (data := line[5:].strip()) == "[DONE]":
             return []
         try:
             value = json.loads(data)
             if "error" not in value:
-                choices = value["choices"]
-                return [
+                for choice in value["choices"]:
+                    _add_calls(choice, calls)
+                texts = [
                     str(choice.get("text") or (choice.get("delta") or {}).get("content") or "")
-                    for choice in choices
+                    for choice in value["choices"]
                 ]
+                return [AnswerPiece("".join(texts), _token_counts(value.get("usage")))]
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise self._not_openai() from error
         raise EngineError(f"the server failed: {_message(data)}")
@@ -247,6 +312,43 @@ class RemoteSession:
             " behind /v1"
         )
         return EngineError(f"{self._url} did not answer like an OpenAI server", hint=hint)
+
+
+def _add_calls(choice: Any, calls: CallsInDeltas) -> None:
+    """Take in the pieces of calls that a chunk of a chat brings."""
+    for call in (choice.get("delta") or {}).get("tool_calls") or ():
+        function = call.get("function") or {}
+        calls.add(
+            int(call["index"]),
+            name=str(function.get("name") or ""),
+            arguments=str(function.get("arguments") or ""),
+            id=str(call.get("id") or ""),
+        )
+
+
+async def _separated(
+    answer: AsyncGenerator[AnswerPiece], calls: CallsInText
+) -> AsyncGenerator[AnswerPiece]:
+    """The pieces of an answer without the calls in its text, which come at the end."""
+    counts: TokenCounts | None = None
+    async with aclosing(answer) as pieces:
+        async for piece in pieces:
+            counts = piece.counts
+            yield AnswerPiece(calls.feed(piece.text), counts)
+    rest, made = calls.finish()
+    if rest or made:
+        yield AnswerPiece(rest, counts, made)
+
+
+def _token_counts(usage: Any) -> TokenCounts | None:
+    """What an answer's ``usage`` says; servers may leave out any part of it."""
+    if not usage:
+        return None
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    if not isinstance(prompt, int) or not isinstance(completion, int):
+        return None
+    return TokenCounts(prompt, cached if isinstance(cached, int) else None, completion)
 
 
 async def _check(response: httpx.Response) -> None:

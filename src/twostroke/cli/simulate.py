@@ -10,20 +10,24 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from twostroke.cli.flags import CacheFlags, SchedulerFlags, shown_default
+from twostroke.cli.flags import CacheFlags, SchedulerFlags, TierFlags, shown_default
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.errors import ConfigError
+from twostroke.core.files import write_text
+from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.reports.options import OutputOptions
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from twostroke.observability.fleet_file import FleetRecorder
     from twostroke.observability.metrics import EngineMetrics
     from twostroke.observability.observer import Observer
     from twostroke.observability.recorder import Recorder
+    from twostroke.observability.targets.observer import TargetObserver
     from twostroke.simulator.results.run import Run
     from twostroke.simulator.scenario import Scenario
 
@@ -51,6 +55,7 @@ def simulate(
     output: OutputFlags | None = None,
     scheduler: SchedulerFlags | None = None,
     cache: CacheFlags | None = None,
+    tiers: TierFlags | None = None,
 ) -> None:
     """Simulate how MODEL would serve a workload on other hardware.
 
@@ -74,6 +79,7 @@ def simulate(
                 f"MODEL is {model}, but --model is {deployment.model}", hint="give the model once"
             )
         deployment = replace(deployment, model=model)
+    from twostroke.core.targets import parse_targets
     from twostroke.simulator.scenario import Scenario
 
     scenario = Scenario(
@@ -81,27 +87,75 @@ def simulate(
         workload=workload or SimulatedWorkloadOptions(),
         scheduler=scheduler or SchedulerConfig(),
         cache=cache or CacheConfig(),
+        tiers=tiers or KVTierConfig(),
         targets=output.targets(),
+        watched=parse_targets(output.target),
     )
-    report(scenario, output)
+    if output.inspect:
+        report_and_show(scenario, output)
+    else:
+        report(scenario, output)
+
+
+def report_and_show(scenario: Scenario, output: OutputOptions) -> None:
+    """The same, then the page over the run's steps until Ctrl-C."""
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    from twostroke.cli.inspect import show_fleet, show_recording
+    from twostroke.inspector.fleet.recorded_fleet import MAX_SHOWN
+    from twostroke.server.options import ServerOptions
+    from twostroke.simulator.cost.shown_costs import facts_of_simulation
+    from twostroke.simulator.scenario import deploy_scenario
+
+    deployment = scenario.deployment
+    if deployment.replicas > MAX_SHOWN:
+        raise ConfigError(
+            f"--inspect shows {MAX_SHOWN} replicas at most, not {deployment.replicas}",
+            hint="give --record, and open some of its files with twostroke inspect",
+        )
+    with TemporaryDirectory(prefix="twostroke-") as folder:
+        path = output.record or Path(folder) / "steps.jsonl"
+        report(scenario, replace(output, record=path))
+        engine, deployed = deploy_scenario(scenario)[:2]
+        facts = facts_of_simulation(deployment.model, deployed.cost, notes=deployed.notes)
+        configuration = {
+            "max_num_seqs": int(engine.scheduler.max_num_seqs),
+            "max_num_batched_tokens": int(engine.scheduler.max_num_batched_tokens),
+            "max_prefill_chunk": engine.scheduler.max_prefill_chunk,
+            "policy": str(engine.scheduler.policy),
+        }
+        show = show_recording
+        if deployment.replicas > 1:
+            path, show = fleet_file(path), show_fleet
+        options = ServerOptions(port=0)
+        show(path, "simulation", deployment.model, options, configuration, facts)
 
 
 def report(scenario: Scenario, output: OutputOptions) -> None:
     """Run the scenario or its sweep; print and write the report, beside earlier ones."""
+    from twostroke.observability.targets.table import print_targets
     from twostroke.simulator.reports.comparison import notes_of, print_comparison
     from twostroke.simulator.reports.earlier import read_report
     from twostroke.simulator.reports.terminal import print_run
     from twostroke.simulator.sweep import keep_fitting, sweep
 
     scenarios = sweep(scenario, output.sweep)
-    for flag, value in (("--record", output.record), ("--metrics", output.metrics)):
-        if value is not None and len(scenarios) > 1:
+    of_one_run = (
+        ("--inspect", output.inspect),
+        ("--record", output.record),
+        ("--metrics", output.metrics),
+        ("--target", output.target),
+    )
+    for flag, value in of_one_run:
+        if value and len(scenarios) > 1:
             raise ConfigError(
                 f"{flag} is of one run, not of a sweep", hint="leave out one of the two"
             )
-    refuse_to_overwrite(
-        recordings(output.record, scenario.deployment.replicas), scenario.workload.trace_path
-    )
+    files = recordings(output.record, scenario.deployment.replicas)
+    if output.record is not None and len(files) > 1:
+        files.append(fleet_file(output.record))
+    refuse_to_overwrite(files, scenario.workload.trace_path)
     earlier = [run for path in output.compare for run in read_report(path)]
     if output.compare_only:
         print_comparison(earlier, sys.stdout)
@@ -111,7 +165,11 @@ def report(scenario: Scenario, output: OutputOptions) -> None:
     metrics = None
     if output.metrics is not None:
         metrics = new_metrics(scenarios[0].deployment.model)
-    runs, new, interrupted = run_all(scenarios, output, metrics)
+    targets = new_targets(output, scenarios[0].deployment) if output.target else None
+    if metrics is not None and targets is not None:
+        metrics.show_targets(targets)
+    watching: list[Observer] = [observer for observer in (metrics, targets) if observer is not None]
+    runs, new, interrupted = run_all(scenarios, output, watching)
     machine_notes = [note for run in runs for note in _other_machine(run)]
     for note in dict.fromkeys([*left_out, *notes_of(new), *machine_notes]):
         print(f"note: {note}", file=sys.stderr)
@@ -120,6 +178,8 @@ def report(scenario: Scenario, output: OutputOptions) -> None:
     fields = [*earlier, *new]
     if len(runs) == 1:
         print_run(runs[0], sys.stdout)
+    if targets is not None:
+        print_targets(targets.report(), sys.stdout)
     if len(fields) > 1:
         print_comparison(fields, sys.stdout)
     write_files(runs, new, fields, output, metrics)
@@ -144,12 +204,12 @@ def _other_machine(run: Run) -> Iterator[str]:
 
 
 def run_all(
-    scenarios: list[Scenario], output: OutputOptions, metrics: EngineMetrics | None
+    scenarios: list[Scenario], output: OutputOptions, watching: Sequence[Observer]
 ) -> tuple[list[Run], list[dict[str, object]], bool]:
     """Run one scenario after the other, with a progress bar on stderr.
 
     Args:
-        metrics: Observes all replicas, as if one engine did it all.
+        watching: Observe all replicas, as if one engine did it all.
 
     Returns:
         The runs, those of a sweep without their steps; ``run_fields`` of each; whether Ctrl-C ended
@@ -169,10 +229,15 @@ def run_all(
     runs: list[Run] = []
     fields: list[dict[str, object]] = []
     recorders: list[Recorder] = []
+    routes: FleetRecorder | None = None
     try:
-        for path in recordings(output.record, scenarios[0].deployment.replicas):
+        paths = recordings(output.record, scenarios[0].deployment.replicas)
+        for path in paths:
             recorders.append(new_recorder(path))
-        watching: list[Observer] = [] if metrics is None else [metrics]
+        if output.record is not None and len(paths) > 1:
+            routes = new_fleet_recorder(
+                fleet_file(output.record), scenarios[0].deployment.router, paths
+            )
         with Progress(
             *columns, console=console, disable=not console.is_terminal, refresh_per_second=4
         ) as progress:
@@ -188,6 +253,7 @@ def run_all(
                         for number in range(scenario.deployment.replicas)
                     ],
                     progress=partial(progress.advance, task),
+                    on_route=None if routes is None else routes.add,
                 )
                 fields.append(run_fields(run))
                 runs.append(run if len(scenarios) == 1 else run.without_steps())
@@ -200,6 +266,8 @@ def run_all(
     finally:
         for recorder in recorders:
             recorder.close()
+        if routes is not None:
+            routes.close()
     return runs, fields, False
 
 
@@ -212,6 +280,11 @@ def recordings(path: Path | None, replicas: int) -> list[Path]:
         if replicas == 1
         else [path.with_suffix(f".{n}{path.suffix}") for n in range(replicas)]
     )
+
+
+def fleet_file(path: Path) -> Path:
+    """The file that names the recordings of all replicas, and says where requests went."""
+    return path.with_suffix(f".fleet{path.suffix}")
 
 
 def refuse_to_overwrite(recordings: list[Path], trace: Path | None) -> None:
@@ -227,12 +300,18 @@ def new_recorder(path: Path) -> Recorder:
     from twostroke.observability.recorder import Recorder
 
     try:
-        path.write_bytes(b"")
+        write_text(path, "")
     except OSError as error:
         raise ConfigError(
             f"cannot write {path}: {error.strerror}", hint="give another --record"
         ) from error
     return Recorder(1, path)
+
+
+def new_fleet_recorder(path: Path, router: str, recordings: list[Path]) -> FleetRecorder:
+    from twostroke.observability.fleet_file import FleetRecorder
+
+    return FleetRecorder(path, router, recordings)
 
 
 def new_metrics(model: str) -> EngineMetrics:
@@ -241,13 +320,32 @@ def new_metrics(model: str) -> EngineMetrics:
     return EngineMetrics(model)
 
 
+def new_targets(output: OutputOptions, deployment: DeploymentOptions) -> TargetObserver:
+    """What holds a run to ``--target``, at the time of the last step.
+
+    Raises:
+        ConfigError: There are several replicas, whose queues and caches are not one.
+    """
+    from twostroke.core.targets import parse_targets
+    from twostroke.observability.events import SchedulerStats
+    from twostroke.observability.targets.observer import TargetObserver
+
+    if deployment.replicas > 1:
+        raise ConfigError(
+            f"--target watches one replica, not {deployment.replicas}",
+            hint="leave out --replicas, or give --slo",
+        )
+    targets = parse_targets(output.target)
+    return TargetObserver(targets, deployment.model, lambda: 0.0, SchedulerStats)
+
+
 def metrics_text(metrics: EngineMetrics, run: Run) -> str:
     """What the live server's ``/metrics`` would say at the end of the run.
 
     Without the ``_created`` series: they hold the time of day, and equal runs give equal files.
     """
-    caching = run.scenario.cache.enable_prefix_caching
-    metrics.describe_cache(run.result.total_blocks, run.result.block_size, prefix_caching=caching)
+    result = run.result
+    metrics.describe_cache(result.total_blocks, result.block_size, run.scenario.cache)
     text = metrics.render()[0].decode()
     return re.sub(r"^(# (HELP|TYPE) )?[\w:]+_created[ {].*\n", "", text, flags=re.MULTILINE)
 
@@ -272,7 +370,7 @@ def write_files(
     for path, make in texts:
         if path is not None:
             try:
-                path.write_text(make(), encoding="utf-8")
+                write_text(path, make())
             except OSError as error:
                 raise ConfigError(
                     f"cannot write {path}: {error.strerror}", hint="give another file"

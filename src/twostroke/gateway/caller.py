@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -9,12 +10,19 @@ from typing import TYPE_CHECKING, Any
 from twostroke.engine.clients.base import EngineClient, OutputStream
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import GenerationRequest
+from twostroke.observability.targets.exposition import render_tenant_targets
+from twostroke.observability.targets.watch import TargetReport
+from twostroke.observability.tracing import names
+from twostroke.observability.tracing.trace import NOT_TRACED, Trace, trace_of
 
 if TYPE_CHECKING:
     from twostroke.gateway.limits import RateLimitSnapshot
     from twostroke.gateway.tally import Tally
+    from twostroke.gateway.usage import UsageBook
 
 SCOPE_KEY = "twostroke.caller"
+# Of an ASGI scope: when the call arrived, on the clock ``time.monotonic``.
+ARRIVED_KEY = "twostroke.arrived"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +33,40 @@ class Caller:
         tenant: The name of its key; empty where there are no keys.
         private_prefixes: Whether its cached prefixes are for its own requests alone.
         limits: What its rate limits left when the request arrived, if there are any.
-        tally: What it has running, if its tokens are counted.
+        tally: What it has running, if its tokens are limited.
+        usage: What all tenants have used, if there are keys.
+        admin: Whether it may see what concerns all tenants.
+        trace: Of this request.
+        arrived: When its call arrived, on the clock ``time.monotonic``; ``None``: just now.
     """
 
     tenant: str = ""
     private_prefixes: bool = False
     limits: RateLimitSnapshot | None = None
     tally: Tally | None = None
+    usage: UsageBook | None = None
+    admin: bool = True
+    trace: Trace = NOT_TRACED
+    arrived: float | None = None
+
+    def metrics(self, client: EngineClient) -> tuple[bytes, str]:
+        """The exposition that it may see, and its content type: its own series, or everything."""
+        engine, content_type = client.render_metrics()
+        own = b""
+        if self.usage is not None:
+            own = self.usage.render(None if self.admin else self.tenant)
+            own += render_tenant_targets(self.targets(client))
+        return (engine if self.admin else b"") + own, content_type
+
+    def targets(self, client: EngineClient) -> list[TargetReport]:
+        """The targets that it may see: its own, or all."""
+        reports = client.targets().reports
+        return [report for report in reports if self.admin or report.key == self.tenant]
+
+    def charge(self, num_tokens: int) -> None:
+        """Count tokens that no generation uses towards the caller's limit."""
+        if self.tally is not None:
+            self.tally.charge(num_tokens)
 
     def salt(self, client_salt: str) -> str:
         """The salt of its cached prefixes; those of two tenants differ, whatever clients send."""
@@ -49,12 +84,20 @@ class Caller:
                 then nothing has been submitted.
             TwostrokeError: See ``EngineClient.submit``; the requests before it have been submitted.
         """
+        self.trace.stage(names.PREPARE)
         reserved = self._reserve(client.info, requests) if self.tally is not None else ()
         for i, request in enumerate(requests):
             salt = self.salt(request.cache_salt)
-            stream = client.submit(replace(request, tenant=self.tenant, cache_salt=salt))
+            self.trace.follow(request.request_id, self.tenant)
+            waited = 0.0 if self.arrived is None else time.monotonic() - self.arrived
+            request = replace(request, tenant=self.tenant, cache_salt=salt, waited=waited)
+            stream = client.submit(request)
+            if self.trace.is_recorded:
+                stream.when_ended(self.trace.part_began())
             if self.tally is not None:
                 self.tally.watch(stream, reserved[i])
+            if self.usage is not None:
+                self.usage.of(self.tenant).watch(stream)
             yield stream
 
     def _reserve(self, info: ExecutorInfo, requests: Sequence[GenerationRequest]) -> list[int]:
@@ -80,7 +123,8 @@ class Caller:
 def caller_of(scope: MutableMapping[str, Any]) -> Caller:
     """The sender of the request of this ASGI scope; an anonymous one where there is no gateway."""
     caller: Caller | None = scope.get(SCOPE_KEY)
-    return Caller() if caller is None else caller
+    arrived = scope.get(ARRIVED_KEY)
+    return replace(caller or Caller(trace=trace_of(scope)), arrived=arrived)
 
 
 def _max_usage(info: ExecutorInfo, request: GenerationRequest, open_ended: int) -> int:

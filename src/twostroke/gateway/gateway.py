@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,9 @@ from twostroke.core.errors import TwostrokeError
 from twostroke.gateway.caller import SCOPE_KEY, Caller
 from twostroke.gateway.keys import KeyRing, given_keys, read_key_file
 from twostroke.gateway.options import GatewayOptions
+from twostroke.gateway.usage import UsageBook
+from twostroke.observability.tracing import names
+from twostroke.observability.tracing.trace import trace_of
 
 if TYPE_CHECKING:
     from twostroke.gateway.limits import Limits, RateLimitSnapshot
@@ -34,11 +37,15 @@ class Gateway:
 
     def __init__(self, options: GatewayOptions, *, limits: Limits | None = None) -> None:
         self._keys: KeyRing | None = None
+        self._usage: UsageBook | None = None
+        self._admins: frozenset[str] = frozenset()
         if options.has_keys:
             records = given_keys(options.api_key)
             if options.api_key_file is not None:
                 records += read_key_file(Path(options.api_key_file))
             self._keys = KeyRing(records)
+            self._usage = UsageBook(self._keys.names)
+            self._admins = frozenset(filter(self._keys.is_admin, self._keys.names))
         self._private_prefixes = self._keys is not None and not options.share_prefix_cache
         self.open_paths = OPEN_PATHS | ({"/metrics"} if options.metrics_without_key else set())
         self._limits = limits
@@ -61,6 +68,10 @@ class Gateway:
         """Whether there are keys or limits to check."""
         return self._keys is not None or self._limits is not None
 
+    def open(self, paths: Iterable[str]) -> None:
+        """Ask for no key on these paths: what they answer is the same for everybody."""
+        self.open_paths |= frozenset(paths)
+
     async def identify(self, scope: Scope) -> Caller | None:
         """The sender of a request, by its key; ``None`` on routes that are open to all.
 
@@ -72,12 +83,16 @@ class Gateway:
         """
         if scope["path"] in self.open_paths:
             return None
-        tenant = "" if self._keys is None else self._keys.holder_of(_authorization(scope))
+        tenant, admin, trace = "", True, trace_of(scope)
+        if self._keys is not None:
+            tenant = self._keys.holder_of(_authorization(scope))
+            admin = tenant in self._admins
+            trace.event(names.AUTHENTICATED, {names.TENANT: tenant})
         limits = tally = None
         if self._limits is not None and scope.get("method") == "POST":
             limits = await self._limits.count_request(tenant)
             tally = self._limits.tally(tenant)
-        return Caller(tenant, self._private_prefixes, limits, tally)
+        return Caller(tenant, self._private_prefixes, limits, tally, self._usage, admin, trace)
 
     async def close(self) -> None:
         """Write what has been counted; the server takes no more requests."""
@@ -114,6 +129,7 @@ class GatewayMiddleware:
                 if caller.limits is not None:
                     send = _send_with_limits(send, caller.limits)
                     caller.limits.check()
+                    caller.trace.event(names.LIMITED)
         except TwostrokeError as error:
             await self._refuse(error)(scope, receive, send)
             return
@@ -132,5 +148,10 @@ def _send_with_limits(send: Send, limits: RateLimitSnapshot) -> Send:
 
 
 def _authorization(scope: Scope) -> str | None:
-    values: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
-    return values[0].decode("utf-8", "surrogateescape") if values else None
+    """The header ``Authorization``, or what ``X-Api-Key`` says in its stead."""
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    for wanted, scheme in ((b"authorization", ""), (b"x-api-key", "Bearer ")):
+        for name, value in headers:
+            if name == wanted:
+                return scheme + value.decode("utf-8", "surrogateescape")
+    return None

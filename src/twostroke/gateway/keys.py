@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from twostroke.core.errors import ConfigError, InvalidKeyError, MissingKeyError, RevokedKeyError
+from twostroke.core.files import read_text
 
 KEY_PREFIX = "sk-"
 KEY_BYTES = 32
-REVOKED = "revoked"
+REVOKED, ADMIN = "revoked", "admin"
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_LINE = re.compile(rf"({_NAME.pattern}):([0-9a-fA-F]{{64}})(?::({REVOKED}))?")
+_LINE = re.compile(rf"({_NAME.pattern}):([0-9a-fA-F]{{64}})(?::({REVOKED}|{ADMIN}))?")
 
 
 class KeyRecord(NamedTuple):
@@ -26,6 +27,7 @@ class KeyRecord(NamedTuple):
     name: str
     digest: bytes
     revoked: bool = False
+    admin: bool = False
 
 
 def new_key() -> str:
@@ -38,7 +40,7 @@ def digest_of(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
-def key_line(name: str, key: str) -> str:
+def key_line(name: str, key: str, *, admin: bool = False) -> str:
     """The line of ``--api-key-file`` that accepts ``key``.
 
     Raises:
@@ -47,20 +49,20 @@ def key_line(name: str, key: str) -> str:
     if not _NAME.fullmatch(name):
         hint = "use up to 64 letters, digits, dots, hyphens and underscores"
         raise ConfigError(f"{name!r} cannot be the name of a key", hint=hint)
-    return f"{name}:{digest_of(key).hex()}"
+    return f"{name}:{digest_of(key).hex()}" + (f":{ADMIN}" if admin else "")
 
 
 def read_key_file(path: Path) -> list[KeyRecord]:
     """The keys of a file, which may also have empty lines and ``#`` comments.
 
-    A line is ``NAME:SHA256`` or ``NAME:SHA256:revoked``.
+    A line is ``NAME:SHA256``, ``NAME:SHA256:admin`` or ``NAME:SHA256:revoked``.
 
     Raises:
         ConfigError: The file cannot be read, holds no key, or a line is malformed (its number is
             given, but not its text).
     """
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         hint = "twostroke key NAME makes lines for it"
@@ -76,7 +78,8 @@ def read_key_file(path: Path) -> list[KeyRecord]:
                 " belong there"
             )
             raise ConfigError(f"line {number} of {path} is not NAME:SHA256", hint=hint)
-        records.append(KeyRecord(match[1], bytes.fromhex(match[2]), match[3] is not None))
+        name, digest, word = match[1], bytes.fromhex(match[2]), match[3]
+        records.append(KeyRecord(name, digest, word == REVOKED, word == ADMIN))
     if not records:
         raise ConfigError(
             f"--api-key-file {path} holds no key", hint="twostroke key NAME makes one"
@@ -107,6 +110,16 @@ class KeyRing:
                     message, hint="make one of them a key of its own: twostroke key NAME"
                 )
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Of all keys that are not revoked."""
+        return frozenset(record.name for record in self._records if not record.revoked)
+
+    def is_admin(self, name: str) -> bool:
+        """Whether the keys of this name may see what concerns all: marked so, or the only name."""
+        marked = any(record.admin and record.name == name for record in self._records)
+        return marked or self.names == {name}
+
     def holder_of(self, authorization: str | None) -> str:
         """The name behind the value of an ``Authorization`` header.
 
@@ -118,7 +131,8 @@ class KeyRing:
         scheme, _, key = (authorization or "").strip().partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
             raise MissingKeyError(
-                "no API key was sent", hint="send the header Authorization: Bearer KEY"
+                "no API key was sent",
+                hint="send the header Authorization: Bearer KEY, or X-Api-Key",
             )
         digest = digest_of(key.strip())
         match: KeyRecord | None = None

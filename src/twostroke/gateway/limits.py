@@ -10,31 +10,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from limits import RateLimitItem, RateLimitItemPerSecond
-from limits.aio.storage import Storage
-from limits.aio.strategies import FixedWindowRateLimiter
-from limits.errors import StorageError
-from limits.storage import storage_from_string
 
-from twostroke.core.errors import (
-    LimitStorageError,
-    RateLimitError,
-    RequestRateError,
-    TokenRateError,
-)
-from twostroke.gateway.options import MEMORY, GatewayOptions
+from twostroke.core.errors import RateLimitError, RequestRateError, TokenRateError
+from twostroke.gateway.limit_storage import NAMESPACE, LimitStorage
+from twostroke.gateway.options import GatewayOptions
 from twostroke.gateway.tally import Tally
 
-if TYPE_CHECKING:
-    from redis.asyncio import BlockingConnectionPool
-
-NAMESPACE = "twostroke"
 WINDOW_SECONDS = 60
-# A storage that does not answer must not hold up a request for longer.
-STORAGE_SECONDS = 2.0
-T = TypeVar("T")
 
 
 class Window(NamedTuple):
@@ -134,10 +119,8 @@ class Limits:
     def __init__(self, options: GatewayOptions, *, window_seconds: int = WINDOW_SECONDS) -> None:
         self._requests = _item(options.requests_per_minute, window_seconds)
         self._tokens = _item(options.tokens_per_minute, window_seconds)
-        self._pool = _open_pool(options.rate_limit_storage)
-        self._limiter = FixedWindowRateLimiter(
-            _open_storage(options.rate_limit_storage, self._pool)
-        )
+        self._storage = LimitStorage(options.rate_limit_storage, self._catch_up)
+        self._window_seconds = window_seconds
         self._tallies: dict[str, Tally] = {}
 
     async def count_request(self, tenant: str) -> RateLimitSnapshot:
@@ -148,7 +131,7 @@ class Limits:
         """
         counted, requests, tokens = True, None, None
         if self._requests is not None:
-            counted = await _ask_storage(self._limiter.hit(self._requests, "requests", tenant))
+            counted = await self._storage.hit(self._requests, "requests", tenant)
             requests = await self._window(self._requests, "requests", tenant)
         if self._tokens is not None:
             tokens = await self._window(self._tokens, "tokens", tenant)
@@ -157,28 +140,30 @@ class Limits:
     def tally(self, tenant: str) -> Tally:
         """What the tenant has running in this process."""
         if tenant not in self._tallies:
-            self._tallies[tenant] = Tally(self._writer(tenant))
+            self._tallies[tenant] = Tally(self._writer(tenant), self._window_seconds)
         return self._tallies[tenant]
 
     async def close(self) -> None:
         """Write what has ended, and close the connections to the storage."""
         for tally in self._tallies.values():
             await tally.flush()
-        if self._pool is not None:
-            await self._pool.disconnect()
+        await self._storage.close()
+
+    def _catch_up(self) -> None:
+        """What has ended while the storage was away is written."""
+        for tally in self._tallies.values():
+            tally.write_ended()
 
     def _writer(self, tenant: str) -> Callable[[int], Awaitable[None]]:
         async def write(num_tokens: int) -> None:
             # Beyond the limit, too: what was used counts against the next request.
             if self._tokens is not None:
-                await _ask_storage(
-                    self._limiter.hit(self._tokens, "tokens", tenant, cost=num_tokens)
-                )
+                await self._storage.hit(self._tokens, "tokens", tenant, cost=num_tokens)
 
         return write
 
     async def _window(self, item: RateLimitItem, *names: str) -> Window:
-        stats = await _ask_storage(self._limiter.get_window_stats(item, *names))
+        stats = await self._storage.window(item, *names)
         return Window(
             item.amount,
             stats.remaining,
@@ -205,38 +190,3 @@ def _exceeded(
 
 def _item(amount: int | None, seconds: int) -> RateLimitItem | None:
     return None if amount is None else RateLimitItemPerSecond(amount, seconds, NAMESPACE)
-
-
-def _open_pool(url: str) -> BlockingConnectionPool | None:
-    """Connections that this server closes; the library never closes those that it makes."""
-    if url == MEMORY:
-        return None
-    # Imported here, since it is an optional dependency.
-    from redis.asyncio import BlockingConnectionPool
-
-    pool: BlockingConnectionPool = BlockingConnectionPool.from_url(
-        url.replace("redis+unix://", "unix://"),
-        socket_connect_timeout=STORAGE_SECONDS,
-        socket_timeout=STORAGE_SECONDS,
-        timeout=STORAGE_SECONDS,
-    )
-    return pool
-
-
-def _open_storage(url: str, pool: BlockingConnectionPool | None) -> Storage:
-    options: dict[str, Any] = {"wrap_exceptions": True}
-    if pool is not None:
-        options |= {"implementation": "redispy", "key_prefix": NAMESPACE, "connection_pool": pool}
-    storage = storage_from_string(f"async+{url}", **options)
-    assert isinstance(storage, Storage)
-    return storage
-
-
-async def _ask_storage(question: Awaitable[T]) -> T:
-    try:
-        return await question
-    except (StorageError, OSError) as error:
-        message = "the storage of the rate limits does not answer"
-        raise LimitStorageError(
-            message, hint="try again; the server's --rate-limit-storage may be down"
-        ) from error

@@ -22,13 +22,17 @@ class GatewayOptions:
     api_key: tuple[str, ...] = field(default=(), repr=False)
     """Key that a client must send as `Authorization: Bearer KEY` (repeat the flag for more)."""
     api_key_file: str | None = None
-    """File with one `NAME:SHA256` per line, as `twostroke key NAME` makes them."""
+    """File with one `NAME:SHA256` per line, as `twostroke key NAME` makes them; `:admin` at its end
+    is for a key that sees the metrics of all.
+    """
     metrics_without_key: bool = False
     """Leave /metrics open; like everything but /health it asks for a key where there are keys."""
     requests_per_minute: int | None = None
     """Most POST requests of one key in a minute; by default there is no limit."""
     tokens_per_minute: int | None = None
-    """Most tokens (prompt and answer) of one key in a minute; by default there is no limit."""
+    """Most tokens (prompts, answers, /tokenize and /detokenize) of one key in a minute; by default
+    there is no limit.
+    """
     rate_limit_storage: str = field(default=MEMORY, repr=False)
     """Where limits are counted: in this process, or for several servers together at
     redis://HOST:PORT/DB.

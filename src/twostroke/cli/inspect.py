@@ -1,0 +1,113 @@
+"""``twostroke inspect``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from twostroke.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from twostroke.inspector.model.facts import ModelFacts
+
+from twostroke.server.options import ServerOptions
+
+
+def inspect(
+    recording: Path,
+    /,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    model: str | None = None,
+    gpu: str | None = None,
+    efficiencies: Path | None = None,
+    allowed_hosts: tuple[str, ...] = (),
+) -> None:
+    """Look at a recording in the browser: play, pause, step, and ask why.
+
+    Ctrl-C ends it.
+
+    Args:
+        recording: What `twostroke serve --record FILE` or `twostroke simulate --record FILE` wrote;
+            of several replicas the file that ends in `.fleet.jsonl`.
+        host: Address to listen on.
+        port: Port to listen on; by default a free one.
+        model: The model that was recorded, for its layers and the roofline.
+        gpu: The device that it ran on: a hardware sheet by name, or one of your own (.toml).
+        efficiencies: A file of twostroke calibrate, for estimates of that device.
+        allowed_hosts: Name under which browsers may address the page (repeat the flag for more; *
+            is any); by default localhost and addresses.
+    """
+    from twostroke.observability.fleet_file import is_fleet_file
+
+    facts = None
+    if model is not None:
+        from twostroke.simulator.cost.shown_costs import facts_of_recording
+
+        facts = facts_of_recording(model, gpu, efficiencies)
+    elif gpu is not None or efficiencies is not None:
+        raise ConfigError(
+            "--gpu and --efficiencies say nothing without a model", hint="give --model too"
+        )
+    options = ServerOptions(host=host, port=port, allowed_hosts=allowed_hosts)
+    show = show_fleet if is_fleet_file(recording) else show_recording
+    show(recording, "recording", recording.name, options, facts=facts)
+
+
+def show_recording(
+    path: Path,
+    kind: Literal["recording", "simulation"],
+    name: str,
+    options: ServerOptions,
+    configuration: Mapping[str, object] | None = None,
+    facts: ModelFacts | None = None,
+) -> None:
+    """Serve the page over a file until Ctrl-C; its address goes to stdout.
+
+    Args:
+        configuration: Of the engine, where it is known.
+        facts: The model whose steps these are, if it is known.
+
+    Raises:
+        ConfigError: The file cannot be read, or the address not be bound.
+    """
+    from twostroke.inspector.recording import Recording
+    from twostroke.server.inspecting import inspecting_server
+
+    source = Recording(path, kind, name, configuration)
+    try:
+        server, listener, address = inspecting_server(source, options, facts)
+        print(f"{source.num_steps} steps of {name}; Ctrl-C ends", file=sys.stderr)
+        print(address, flush=True)
+        server.run(sockets=[listener])
+    finally:
+        source.close()
+
+
+def show_fleet(
+    path: Path,
+    kind: Literal["recording", "simulation"],
+    name: str,
+    options: ServerOptions,
+    configuration: Mapping[str, object] | None = None,
+    facts: ModelFacts | None = None,
+) -> None:
+    """The same over all replicas that a fleet's file names.
+
+    Raises:
+        ConfigError: A file cannot be read, or the address not be bound.
+    """
+    from twostroke.inspector.fleet.recorded_fleet import RecordedFleet
+    from twostroke.server.inspecting import fleet_app, serving
+
+    fleet = RecordedFleet(path, kind, name, configuration)
+    try:
+        server, listener, address = serving(fleet_app(fleet, facts), options)
+        print(f"{len(fleet.replicas)} replicas of {name}; Ctrl-C ends", file=sys.stderr)
+        print(address, flush=True)
+        server.run(sockets=[listener])
+    finally:
+        fleet.close()
