@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from twostroke.core.config import SchedulerConfig
+from twostroke.core.speculation_config import Speculation
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.observer import Observer
 from twostroke.routing.routers import RouterName, make_router
 from twostroke.simulator.cost.estimate import Estimate
 from twostroke.simulator.cost.step_shape import StepShape
-from twostroke.simulator.fleet.acceptance import Acceptance
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor
 from twostroke.simulator.fleet.fleet import Fleet, FleetResult
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec, Workload
+from twostroke.spec_decode.synthetic import SyntheticAcceptance
 
 
 @dataclass
@@ -30,6 +31,8 @@ class LinearCost:
     token: float = 2.9e-5
     unsettled: float = 3.1e-3
     cold: float = 1.9e-3
+    draft: float = 2.1e-5
+    draft_round: float = 2.3e-4
 
     def step(self, shape: StepShape) -> Estimate:
         seconds = (
@@ -38,14 +41,16 @@ class LinearCost:
         seconds += self.unsettled / shape.since_prefill if shape.since_prefill else 0.0
         seconds += self.cold if shape.after_idle else 0.0
         seconds += sum(self.token * new + 1.1e-10 * new * cached for new, cached in shape.prefill)
+        drafting = self.draft_round * shape.draft_rounds
+        seconds += self.draft * shape.drafts + drafting
         binding = "compute" if shape.prefill else "memory"
-        return Estimate(seconds, 0.9 * seconds, 1.2 * seconds, binding)
+        return Estimate(seconds, 0.9 * seconds, 1.2 * seconds, binding, drafting)
 
 
 def make_executor(
     num_blocks: int = 64,
     block_size: int = 4,
-    acceptance: Acceptance | None = None,
+    acceptance: SyntheticAcceptance | None = None,
     settling: int = 0,
     waking: bool = False,
 ) -> SimulatedExecutor:
@@ -72,15 +77,20 @@ def make_fleet(
     caching: bool = True,
     observers: Sequence[Observer] = (),
     max_model_len: int = 100_000,
+    speculation: Speculation | None = None,
     **executor: Any,
 ) -> tuple[Fleet, list[Replica]]:
+    acceptance = None
+    if speculation is not None:
+        acceptance = SyntheticAcceptance(speculation.acceptance_rate)
     engines = [
         Replica(
-            make_executor(**executor),
+            make_executor(acceptance=acceptance, **executor),
             config or SchedulerConfig(),
             enable_prefix_caching=caching,
             jump=jump,
             observers=observers if number == 0 else (),
+            speculation=speculation,
         )
         for number in range(replicas)
     ]

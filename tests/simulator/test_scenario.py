@@ -88,6 +88,8 @@ def test_what_ifs_by_flag_do_what_they_say(
     asked = scenario(**workload)
     if axis.startswith("acceptance"):
         asked = replace(asked, deployment=replace(asked.deployment, speculative_tokens=3))
+    if axis.startswith("batching"):
+        asked = replace(asked, scheduler=SchedulerConfig(max_num_seqs=64))
     if axis.startswith("router"):
         asked = replace(asked, deployment=replace(asked.deployment, replicas=3))
     first, second = (simulate(varied) for varied in sweep(asked, (axis,)))
@@ -186,3 +188,13 @@ def test_interval_encloses_the_point() -> None:
     run = simulate(scenario(), interval=True)
     low, high = (run.interval[end].latencies["tpot"].mean for end in ("low", "high"))
     assert low < run.summary.latencies["tpot"].mean < high
+
+
+def test_defaults_are_those_of_the_simulated_device() -> None:
+    settings = {}
+    for gpu in ("h100", "cpu"):
+        asked = scenario(num_requests=3)
+        run = simulate(replace(asked, deployment=replace(asked.deployment, gpu=gpu, model="pilot")))
+        setting = run.scenario.setting()
+        settings[gpu] = (setting["max_num_seqs"], setting["max_num_batched_tokens"])
+    assert settings == {"h100": (256, 8192), "cpu": (64, 2048)}

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.errors import InsufficientMemoryError
+from twostroke.core.kv_tier_config import KVTierConfig
+from twostroke.core.targets import Target
+from twostroke.simulator.cost.hardware_sheet import load_hardware
+from twostroke.simulator.deployment.deployment import Deployment, deploy
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
@@ -18,6 +23,7 @@ class Scenario:
 
     Attributes:
         targets: Most seconds of ``ttft``, ``tpot`` or ``e2el`` that a good request may take.
+        watched: Targets as of a server: its TTFT targets are deadlines.
         label: How it differs from the other scenarios of a sweep; empty for one alone.
     """
 
@@ -25,13 +31,43 @@ class Scenario:
     workload: SimulatedWorkloadOptions = field(default_factory=SimulatedWorkloadOptions)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
+    tiers: KVTierConfig = field(default_factory=KVTierConfig)
     targets: Mapping[str, float] = field(default_factory=dict)
+    watched: tuple[Target, ...] = ()
     label: str = ""
 
     def setting(self) -> dict[str, Any]:
         """All flags with their values, as plain values."""
-        sections = (self.deployment, self.workload, self.scheduler, self.cache)
+        sections = (self.deployment, self.workload, self.scheduler, self.cache, self.tiers)
         merged = {name: value for section in sections for name, value in asdict(section).items()}
         return {
             name: str(value) if isinstance(value, Path) else value for name, value in merged.items()
         }
+
+
+def deploy_scenario(scenario: Scenario) -> tuple[Scenario, Deployment]:
+    """The scenario with every default filled in, and its deployment.
+
+    Where a GPU's defaults do not fit (the states of 256 requests take memory, too), the smaller
+    ones of a CPU hold, and a note says so.
+
+    Raises:
+        ConfigError, ModelLoadError, InsufficientMemoryError: See ``deploy``.
+    """
+    if load_hardware(scenario.deployment.gpu).is_cpu:
+        return _deploy(scenario, gpu=False)
+    try:
+        return _deploy(scenario, gpu=True)
+    except InsufficientMemoryError:
+        smaller, deployment = _deploy(scenario, gpu=False)
+        config = smaller.scheduler
+        note = (
+            f"a GPU's defaults do not fit: --max-num-seqs is {config.max_num_seqs} and"
+            f" --max-num-batched-tokens {config.max_num_batched_tokens}"
+        )
+        return smaller, replace(deployment, notes=(*deployment.notes, note))
+
+
+def _deploy(scenario: Scenario, *, gpu: bool) -> tuple[Scenario, Deployment]:
+    scenario = replace(scenario, scheduler=scenario.scheduler.for_device(gpu=gpu))
+    return scenario, deploy(scenario.deployment, scenario.cache, scenario.scheduler)

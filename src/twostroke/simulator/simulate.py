@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from twostroke.observability.observer import Observer
+from twostroke.observability.routes import RouteEvent
 from twostroke.routing.routers import make_router
-from twostroke.simulator.deployment.deployment import Deployment, deploy
+from twostroke.simulator.deployment.deployment import Deployment
 from twostroke.simulator.fleet.fleet import Fleet, FleetResult
 from twostroke.simulator.fleet.make_replicas import make_replicas
 from twostroke.simulator.jumping.decode_curve import Bound
 from twostroke.simulator.results.columns import Columns, to_columns
 from twostroke.simulator.results.run import Run
 from twostroke.simulator.results.summary import Summary, summarize_run
-from twostroke.simulator.scenario import Scenario
+from twostroke.simulator.scenario import Scenario, deploy_scenario
 from twostroke.simulator.workloads.make import make_workload
 
 Progress = Callable[[int], None]
+OnRoute = Callable[[RouteEvent], None] | None
 
 
 def simulate(
@@ -26,6 +28,7 @@ def simulate(
     jump: bool = True,
     observers: Sequence[Sequence[Observer]] = (),
     progress: Progress = lambda _: None,
+    on_route: OnRoute = None,
 ) -> Run:
     """Run a scenario to its end, or until Ctrl-C (then ``result.interrupted``).
 
@@ -34,15 +37,16 @@ def simulate(
         jump: Take runs of equal steps in one go.
         observers: For each replica its own, or none.
         progress: Called with the number of requests that have just ended.
+        on_route: Told of each request's way to a replica.
 
     Raises:
         ConfigError: Unknown hardware, number format or trace.
         ModelLoadError: Unknown model.
         InsufficientMemoryError: The model does not fit onto the devices.
     """
-    deployment = deploy(scenario.deployment, scenario.cache, scenario.scheduler)
+    scenario, deployment = deploy_scenario(scenario)
     result, columns, summary, workload_note = _run(
-        scenario, deployment, "seconds", jump, observers, progress
+        scenario, deployment, "seconds", jump, observers, progress, on_route
     )
     ends: dict[str, Summary] = {}
     bounds: tuple[Bound, Bound] = ("low", "high")
@@ -85,6 +89,7 @@ def _run(
     jump: bool,
     observers: Sequence[Sequence[Observer]],
     progress: Progress,
+    on_route: OnRoute = None,
 ) -> tuple[FleetResult, Columns, Summary, str | None]:
     """One simulation; the last value is the workload's note."""
     options = scenario.deployment
@@ -93,13 +98,21 @@ def _run(
         options,
         scenario.cache,
         scenario.scheduler,
+        scenario.tiers,
         bound=bound,
         jump=jump,
         seed=scenario.workload.seed,
         observers=observers,
+        targets=scenario.watched,
     )
     made = make_workload(scenario.workload)
-    fleet = Fleet(replicas, make_router(options.router), made.workload, deployment.max_model_len)
+    fleet = Fleet(
+        replicas,
+        make_router(options.router),
+        made.workload,
+        deployment.max_model_len,
+        on_route,
+    )
     result = fleet.run(progress)
     columns = to_columns(result.logs)
     summary = summarize_run(

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
-from twostroke.simulator.deployment.deployment import deploy
-from twostroke.simulator.scenario import Scenario
+from twostroke.simulator.scenario import Scenario, deploy_scenario
 from twostroke.simulator.workloads.make import make_workload
 
 # Of one sweep.
@@ -87,7 +86,7 @@ def keep_fitting(scenarios: Sequence[Scenario]) -> tuple[list[Scenario], list[st
     fitting, left_out, first_error = [], [], None
     for scenario in scenarios:
         try:
-            deploy(scenario.deployment, scenario.cache, scenario.scheduler)
+            deploy_scenario(scenario)
             fitting.append(scenario)
         except InsufficientMemoryError as error:
             first_error = first_error or error
@@ -109,7 +108,7 @@ def _doubling(low: float, high: float) -> Iterator[float]:
 
 
 def _with_flag(scenario: Scenario, name: str, text: str) -> Scenario:
-    for section in ("deployment", "workload", "scheduler", "cache"):
+    for section in ("deployment", "workload", "scheduler", "cache", "tiers"):
         options = getattr(scenario, section)
         if name in {f.name for f in fields(options)}:
             value = _convert(name, text, typing.get_type_hints(type(options))[name])

@@ -11,7 +11,7 @@ import pytest
 from tests.model_spec import configs
 from twostroke.core.errors import ConfigError
 from twostroke.model_spec.reader import parse_model
-from twostroke.simulator.cost.configuration import Dtypes, Parallel, Speculation
+from twostroke.simulator.cost.configuration import Drafting, Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import load_efficiencies, stack_names
 from twostroke.simulator.cost.hardware_sheet import hardware_names, load_hardware
@@ -203,23 +203,25 @@ def test_speculation_costs_little_while_memory_decides() -> None:
         "intermediate_size": 4096,
         "num_hidden_layers": 4,
     }
-    plain = make(configs.LLAMA_70B, ranks=4).step(decode(4, 1000)).seconds
-    checked = (
-        make(configs.LLAMA_70B, ranks=4, speculation=Speculation(tokens=3))
-        .step(decode(4, 1000))
-        .seconds
-    )
-    drafted = make(
-        configs.LLAMA_70B,
-        ranks=4,
-        speculation=Speculation(tokens=3, draft=parse_model({**draft, "head_dim": 32})),
-    )
-    assert plain < checked < 1.2 * plain
-    assert drafted.step(decode(4, 1000)).seconds > checked
+    drafted = parse_model({**draft, "head_dim": 32})
+    cost = make(configs.LLAMA_70B, ranks=4, drafting=Drafting(model=drafted))
+    plain = make(configs.LLAMA_70B, ranks=4).step(decode(4, 1000))
+    assert cost.step(decode(4, 1000)) == plain, "without drafts nothing is different"
+    checking = decode(4, 1000)._replace(drafts=12)
+    checked = cost.step(checking).seconds
+    assert plain.seconds < checked < 1.2 * plain.seconds
+    step = cost.step(checking._replace(draft_rounds=3))
+    assert step.seconds == pytest.approx(checked + step.drafting)
+    assert 0 < step.drafting < plain.seconds
     # A chunk of a prompt is no different for it.
-    assert drafted.step(prefill((512, 0))) == make(configs.LLAMA_70B, ranks=4).step(
-        prefill((512, 0))
-    )
+    assert cost.step(prefill((512, 0))) == make(configs.LLAMA_70B, ranks=4).step(prefill((512, 0)))
+
+
+def test_drafts_of_the_first_layers_take_their_share_of_a_step() -> None:
+    cost = make(configs.LLAMA_8B, drafting=Drafting(share=0.25))
+    plain = cost.step(decode(4, 1000)).seconds
+    drafting = cost.step(decode(4, 1000)._replace(draft_rounds=2)).drafting
+    assert drafting == pytest.approx(0.5 * plain, rel=0.05)
 
 
 def test_only_sampled_rows_pass_the_head() -> None:

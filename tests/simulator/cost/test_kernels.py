@@ -141,9 +141,8 @@ def test_decoding_reads_the_cache_once() -> None:
                 bandwidth=3e12,
                 units=132,
                 cache_bytes=cache_bytes,
-                queries=queries,
             )
-            .time(32, context)
+            .time(32, context, queries)
             .seconds
         )
 

@@ -6,18 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.simulator.fleets import LinearCost, make_executor, make_fleet, specs
+from tests.simulator.fleets import LinearCost, make_executor, make_fleet, run_fleet, specs
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.speculation_config import Speculation
 from twostroke.core.step import NewRequest, ScheduledRequest, StepPlan
 from twostroke.simulator.cost.step_shape import StepShape
 from twostroke.simulator.deployment.deployment import deploy
 from twostroke.simulator.deployment.options import DeploymentOptions
-from twostroke.simulator.fleet.acceptance import Acceptance
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor
 from twostroke.simulator.jumping.decode_curve import Bound, DecodeCurve, RunTimes
 from twostroke.simulator.results.columns import to_columns
+from twostroke.spec_decode.synthetic import SyntheticAcceptance
 
 
 def share(num_known: int, start: int, num_tokens: int) -> ScheduledRequest:
@@ -36,9 +37,8 @@ def plan_of(*shares: ScheduledRequest, num_prompt_tokens: int = 10) -> StepPlan:
     return plan
 
 
-def shape_of(plan: StepPlan, num_drafts: int = 0) -> StepShape:
-    acceptance = Acceptance(num_drafts, 1.0) if num_drafts else None
-    executor = make_executor(acceptance=acceptance)
+def shape_of(plan: StepPlan) -> StepShape:
+    executor = make_executor(acceptance=SyntheticAcceptance(1.0))
     executor.execute(plan)
     return executor.last_shape
 
@@ -50,11 +50,23 @@ def test_shape_of_a_mixed_step() -> None:
     assert shape_of(plan) == StepShape(2, 34, ((6, 4), (16, 8)), 3)
 
 
-def test_accepted_drafts_are_computed_as_part_of_decoding() -> None:
-    after_drafts, recomputed = plan_of(share(14, 11, 3)), plan_of(share(14, 0, 14))
-    assert shape_of(after_drafts, num_drafts=4) == StepShape(1, 14, (), 1)
-    assert shape_of(after_drafts) == StepShape(0, 0, ((3, 11),), 1)
-    assert shape_of(recomputed, num_drafts=20) == StepShape(0, 0, ((14, 0),), 1)
+def test_drafts_are_verified_beside_the_token_of_a_decoding_request() -> None:
+    drafted, recomputed = share(14, 11, 3), share(14, 11, 3)
+    drafted.draft_token_ids, drafted.max_new_drafts = [0, 0], 4
+    assert shape_of(plan_of(drafted)) == StepShape(1, 14, (), 1, drafts=2, draft_rounds=4)
+    assert shape_of(plan_of(recomputed)) == StepShape(0, 0, ((3, 11),), 1)
+
+
+def test_a_step_says_what_was_accepted_and_how_long_drafting_took() -> None:
+    drafted = share(14, 11, 3)
+    drafted.draft_token_ids, drafted.max_new_drafts = [0, 0], 4
+    executor = make_executor(acceptance=SyntheticAcceptance(1.0))
+    result = executor.execute(plan_of(drafted))
+    [tokens] = result.token_ids.values()
+    assert (len(tokens), [*result.num_accepted_drafts.values()]) == (3, [2])
+    assert [len(drafts) for drafts in result.draft_token_ids.values()] == [4]
+    assert result.timings["draft"] == pytest.approx(4 * LinearCost().draft_round)
+    assert sum(result.timings.values()) == pytest.approx(result.duration)
 
 
 @pytest.mark.parametrize("bound", ["low", "seconds", "high"])
@@ -184,26 +196,51 @@ def test_the_curve_is_the_cost_model_to_a_part_in_ten_thousand() -> None:
 
 @pytest.mark.parametrize(("rate", "tokens"), [(0.0, 4), (0.7, 4), (0.9, 2), (1.0, 3)])
 def test_accepted_drafts_have_the_expected_mean(rate: float, tokens: int) -> None:
-    acceptance = Acceptance(tokens, rate, seed=1)
+    acceptance = SyntheticAcceptance(rate, seed=1)
     drawn = [
-        acceptance.num_accepted(request, position)
+        acceptance.num_accepted(request, position, tokens)
         for request in range(60)
         for position in range(1, 51)
     ]
     assert set(drawn) <= set(range(tokens + 1))
     expected = tokens if rate == 1 else (1 - rate ** (tokens + 1)) / (1 - rate) - 1
     assert sum(drawn) / len(drawn) == pytest.approx(expected, abs=0.08)
-    assert drawn[:50] == [acceptance.num_accepted(0, position) for position in range(1, 51)]
+    assert drawn[:50] == [acceptance.num_accepted(0, position, tokens) for position in range(1, 51)]
 
 
 def test_speculation_gives_several_tokens_a_step() -> None:
     """Output lengths stay exact, and all drafts accepted means a (k + 1)th of the steps."""
     workload = specs((0.0, 8, 41), (0.0, 8, 40))
     plain = make_fleet(workload, num_blocks=100)[0].run()
-    fleet, (replica,) = make_fleet(workload, num_blocks=100, acceptance=Acceptance(3, 1.0))
+    speculation = Speculation(
+        method="ngram", num_speculative_tokens=3, adaptive=False, acceptance_rate=1.0
+    )
+    fleet, (replica,) = make_fleet(workload, num_blocks=100, speculation=speculation)
     result = fleet.run()
     assert [request.output_tokens for request in result.requests] == [41, 40]
     assert len(replica.log) == 11  # one token with the prompt, then four a step
     assert len(plain.logs[0]) == 41
     assert to_columns([replica.log]).new_tokens.sum() == 81
     replica.kv.check_integrity()
+    # Drafts that could not all be used are not made: the last step of each verifies fewer.
+    assert 3 * 2 * 8 <= to_columns([replica.log]).drafts.sum() <= 3 * 2 * 10
+
+
+@pytest.mark.parametrize("jump", [True, False])
+def test_the_depth_chooses_itself_as_in_the_live_engine(jump: bool) -> None:
+    """Drafts that come true are made, others hardly: by the same code, on simulated times."""
+    lengths = {}
+    for rate in (0.0, 0.9):
+        speculation = Speculation(
+            method="draft", model="m", num_speculative_tokens=4, acceptance_rate=rate
+        )
+        workload = specs(*((0.0, 8, 300) for _ in range(4)))
+        fleet, (replica,) = make_fleet(
+            workload, num_blocks=1000, speculation=speculation, jump=jump
+        )
+        result = fleet.run()
+        assert [request.output_tokens for request in result.requests] == [300] * 4
+        lengths[rate] = replica.log.end[-1]
+    plain = run_fleet(specs(*((0.0, 8, 300) for _ in range(4))), num_blocks=1000)
+    assert lengths[0.9] < 0.5 * plain.logs[0].end[-1]
+    assert lengths[0.0] < 1.02 * plain.logs[0].end[-1]

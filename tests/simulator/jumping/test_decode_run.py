@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from tests.scheduling.harness import make_request
 from twostroke.core import wire
 from twostroke.core.config import SchedulerConfig
+from twostroke.core.kv_groups import ONE_GROUP, KVGroups
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.step import StepResult
-from twostroke.kv_cache.block_hash import extend_block_hashes
-from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.kv_cache.block_hash import extend_group_hashes
+from twostroke.kv_cache.windowed_manager import make_manager
 from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.simulator.jumping.decode_run import DecodeRun, find_decode_run
@@ -32,6 +33,7 @@ class Simulation:
     num_blocks: int
     caching: bool
     jumps: bool
+    groups: KVGroups = ONE_GROUP
     requests: list[Request] = field(default_factory=list)
     blocks: list[tuple[int, int]] = field(default_factory=list)  # free and cached, after each step
     finished: list[tuple[int, str]] = field(default_factory=list)
@@ -39,7 +41,9 @@ class Simulation:
     num_jumped: int = 0
 
     def __post_init__(self) -> None:
-        self.kv = KVCacheManager(self.num_blocks, BLOCK, enable_prefix_caching=self.caching)
+        self.kv = make_manager(
+            self.num_blocks, BLOCK, self.groups, enable_prefix_caching=self.caching
+        )
         self.scheduler = Scheduler(self.config, self.kv, choose_policy(self.config))
         self.step = 0
 
@@ -49,7 +53,9 @@ class Simulation:
             request, token_ids=[*request.token_ids, *[TOKEN] * request.max_total_tokens]
         )
         num_blocks = request.max_total_tokens // BLOCK
-        request.block_hashes = extend_block_hashes(future, num_blocks, BLOCK, "")[:num_blocks]
+        count = self.groups.count
+        hashes = extend_group_hashes(future, num_blocks, BLOCK, "", count)
+        request.block_hashes = hashes[: num_blocks * count]
         self.scheduler.add(request)
         self.requests.append(request)
 
@@ -135,12 +141,15 @@ def cases(draw: st.DrawFn) -> tuple[SchedulerConfig, int, bool, list[Arrival], d
 
 
 @settings(max_examples=400, deadline=None)
-@given(cases())
+@given(cases(), st.sampled_from([(None,), (None,), (3,), (9,), (None, 5, 5)]))
 def test_jumping_is_stepping(
     case: tuple[SchedulerConfig, int, bool, list[Arrival], dict[int, int]],
+    windows: tuple[int | None, ...],
 ) -> None:
     config, num_blocks, caching, arrivals, aborts = case
-    both = [Simulation(config, num_blocks, caching, jumps) for jumps in (False, True)]
+    groups = KVGroups(windows, config.max_num_batched_tokens)
+    num_blocks += groups.most_blocks(44, BLOCK) - 11
+    both = [Simulation(config, num_blocks, caching, jumps, groups) for jumps in (False, True)]
     for step in sorted({arrival[0] for arrival in arrivals} | set(aborts.values())):
         for simulation in both:
             simulation.until(step)

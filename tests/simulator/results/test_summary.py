@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.simulator.fleet.test_replica import live_engine, mixed_workload
 from tests.simulator.fleets import make_fleet
-from twostroke.core.config import SchedulerConfig
+from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.observability.latency import PERCENTILES, Distribution, meets_targets
 from twostroke.observability.metrics import EngineMetrics
 from twostroke.simulator.deployment.options import DeploymentOptions
@@ -147,7 +147,7 @@ def test_metrics_are_those_of_the_live_engine() -> None:
     metrics = EngineMetrics("pilot")
     fleet, (replica,) = make_fleet(mixed_workload(), scheduler, num_blocks=40, observers=[metrics])
     fleet.run()
-    metrics.describe_cache(40, replica.kv.block_size, prefix_caching=True)
+    metrics.describe_cache(40, replica.kv.block_size, CacheConfig())
     simulated = parse(metrics.render()[0].decode())
     assert simulated.keys() == live.keys()
     for name, value in live.items():

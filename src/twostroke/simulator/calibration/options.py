@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from twostroke.core.errors import ConfigError
+from twostroke.core.flag_values import require
 from twostroke.model_spec.number_formats import weight_format
+
+# Of each batch; three are usual, and this many take days.
+MAX_ROUNDS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +26,8 @@ class CalibrationOptions:
     """Write every kind of step, measured and estimated, here (CSV)."""
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise ConfigError(f"--rounds must be at least 1, got {self.rounds}", hint="3 are usual")
+        require(self.rounds >= 1, "--rounds", self.rounds, "at least 1")
+        require(self.rounds <= MAX_ROUNDS, "--rounds", self.rounds, f"at most {MAX_ROUNDS:,}")
 
     @staticmethod
     def weight_format(dtype: str, stored: str, quantization: str | None = None) -> str:

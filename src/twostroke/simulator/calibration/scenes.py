@@ -99,6 +99,6 @@ def fits(scene: Scene, engine: LLMEngine) -> bool:
     needed = sum(wave.requests * (tokens + info.block_size) for wave, tokens in zip(scene, longest))
     return (
         max(longest) <= info.max_model_len
-        and needed <= info.num_blocks * info.block_size
+        and needed <= info.cache_tokens
         and sum(wave.requests for wave in scene) <= engine.config.scheduler.max_num_seqs
     )

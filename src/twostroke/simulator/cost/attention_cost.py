@@ -36,7 +36,7 @@ def context_bytes(layer: AttentionSpec, ranks: int, cache_bytes: float) -> float
 
 
 class DecodeAttention:
-    """One layer's attention of requests that compute ``queries`` tokens each.
+    """One layer's attention of requests that decode.
 
     Args:
         cache_bytes: Of one cached element. Other arguments as in ``gemm.Product``.
@@ -52,10 +52,9 @@ class DecodeAttention:
         units: int,
         ranks: int = 1,
         cache_bytes: float = 2.0,
-        queries: int = 1,
     ) -> None:
         e = self._efficiency = efficiency
-        self._ranks, self._units, self._queries = ranks, units, queries
+        self._ranks, self._units = ranks, units
         self._heads = layer.heads / ranks
         self._kv_heads = 1 if layer.latent else max(layer.kv_heads / ranks, 1.0)
         self._cached, self._cache_bytes = layer.cached_elements(ranks), cache_bytes
@@ -64,12 +63,16 @@ class DecodeAttention:
         self._memory_rate = e.memory * bandwidth
         self._compute_rate = e.compute * flops
 
-    def time(self, requests: float, context: float) -> KernelTime:
-        """Time for ``requests`` that together see ``context`` tokens, cut to their windows."""
+    def time(self, requests: float, context: float, queries: float = 1.0) -> KernelTime:
+        """Time for ``requests`` that together see ``context`` tokens, cut to their windows.
+
+        Args:
+            queries: Tokens that each of them computes.
+        """
         e = self._efficiency
         moved = context * self._cached * self._cache_bytes
-        moved += self._queries * requests * self._heads * self._width * ACTIVATION_BYTES
-        compute = self._queries * context * self._flops / self._ranks / self._compute_rate
+        moved += queries * requests * self._heads * self._width * ACTIVATION_BYTES
+        compute = queries * context * self._flops / self._ranks / self._compute_rate
         blocks = ceil(requests * self._kv_heads / self._units)
         return combine(compute, moved / self._memory_rate, e.launch + e.block * blocks, e.sharpness)
 

@@ -1,4 +1,4 @@
-"""How a model runs: number formats, devices that share it, speculation."""
+"""How a model runs: number formats, devices that share it, what drafts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Dtypes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speculation:
-    """Draft tokens that every decoding request verifies.
+class Drafting:
+    """What makes drafts, one by one. Without a model, quoting costs nothing.
 
     Attributes:
-        tokens: Per request and step.
-        draft: The model that drafts them, one by one; ``None``: n-grams, whose cost is taken as 0.
+        model: A smaller model.
+        share: Or this share of the target's own layers.
     """
 
-    tokens: int
-    draft: ModelSpec | None = None
+    model: ModelSpec | None = None
+    share: float = 0.0

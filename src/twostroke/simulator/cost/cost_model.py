@@ -20,7 +20,7 @@ from twostroke.model_spec.layer_specs import (
     LayerSpec,
     LinearSpec,
 )
-from twostroke.model_spec.number_formats import cache_bytes, weight_format
+from twostroke.model_spec.number_formats import cache_format, weight_format
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.cost.attention_cost import (
     CONTEXT_KERNELS,
@@ -29,7 +29,7 @@ from twostroke.simulator.cost.attention_cost import (
     context_bytes,
 )
 from twostroke.simulator.cost.communication import all_gather_time, all_reduce_time
-from twostroke.simulator.cost.configuration import Dtypes, Parallel, Speculation
+from twostroke.simulator.cost.configuration import Drafting, Dtypes, Parallel
 from twostroke.simulator.cost.efficiencies import Efficiencies
 from twostroke.simulator.cost.estimate import Estimate
 from twostroke.simulator.cost.gemm import Product
@@ -67,7 +67,7 @@ class RooflineCostModel:
         dtypes: Formats of weights and KV cache.
         efficiencies: Coefficients (``load_efficiencies``).
         tables: Measured kernels, used in place of the coefficients for the formats they cover.
-        speculation: What every decoding request computes beside its next token.
+        drafting: What makes the drafts that a step's shape counts; by default it costs nothing.
 
     Raises:
         ConfigError: The devices are more than a node joins, do not divide the model, or lack its
@@ -83,7 +83,7 @@ class RooflineCostModel:
         efficiencies: Efficiencies,
         *,
         tables: KernelTables | None = None,
-        speculation: Speculation | None = None,
+        drafting: Drafting | None = None,
     ) -> None:
         model.check_ranks(parallel.tensor)
         self.hardware = hardware
@@ -92,19 +92,18 @@ class RooflineCostModel:
         self.efficiencies = efficiencies
         self.tables = tables
         self.weights = weight_format(model.format if dtypes.weights == "auto" else dtypes.weights)
-        self.cache_bytes = cache_bytes(dtypes.kv_cache)
+        self.cache_format = cache_format(dtypes.kv_cache)
         self.link = hardware.bandwidth_between(self.ranks)
         is_fp32 = self.weights.name == "fp32"
         self.plain_format = hardware.compute_format("fp32" if is_fp32 else "bf16")
         self.plain_bytes = 4.0 if is_fp32 else 2.0
         self.compute_format = hardware.compute_format(self.weights.compute)
-        self.queries = 1 + (speculation.tokens if speculation else 0)
-        self._drafts, self._draft = 0, None
-        if speculation and speculation.draft:
+        self._drafting = drafting or Drafting()
+        self._draft = None
+        if self._drafting.model is not None:
             draft_dtypes = Dtypes(kv_cache=dtypes.kv_cache)
-            self._drafts = speculation.tokens
             self._draft = RooflineCostModel(
-                hardware, speculation.draft, parallel, draft_dtypes, efficiencies
+                hardware, self._drafting.model, parallel, draft_dtypes, efficiencies
             )
         # In layers of two branches, the usual kind: a layer of one starts half as many kernels.
         self._depth = sum(layer.count * layer.branches for layer in model.layers) / 2
@@ -130,24 +129,26 @@ class RooflineCostModel:
         self._products: dict[tuple[float, int, bool], Product] = {}
         self._layers: dict[int, Parts] = {}
         self._heads: dict[int, Parts] = {}
-        self._decodes: dict[tuple[int, int], Parts] = {}
+        self._decodes: dict[tuple[int, int, int], Parts] = {}
 
     def step(self, shape: StepShape) -> Estimate:
-        requests = shape.decode_requests
+        requests, drafts = shape.decode_requests, shape.drafts
         new_tokens = 0
         for new, _ in shape.prefill:
             new_tokens += new
         if new_tokens:
-            parts = self._fixed(requests, shape.sampled, new_tokens)
+            parts = self._tokens(requests + drafts + new_tokens).copy()
+            parts.add_parts(self._head(shape.sampled + drafts))
         else:
-            parts = self._decode_fixed(requests, shape.sampled).copy()
+            parts = self._decode_fixed(requests, shape.sampled, drafts).copy()
         if requests:
-            self._add_decode_attention(parts, requests, shape.decode_context)
+            queries = 1.0 + drafts / requests if drafts else 1.0
+            self._add_decode_attention(parts, requests, shape.decode_context, queries)
         if new_tokens:
             self._add_prefill_attention(parts, shape.prefill)
         if self._recurrences:
             self._add_recurrence(
-                parts, requests + len(shape.prefill), requests * self.queries + new_tokens
+                parts, requests + len(shape.prefill), requests + drafts + new_tokens
             )
         return self._estimate(parts, shape, new_tokens)
 
@@ -166,9 +167,8 @@ class RooflineCostModel:
         if shape.after_idle:
             host += of_host.wake
         seconds = device + host if not of_host.overlap else device if device > host else host
-        if self._draft is not None and requests:
-            draft_shape = StepShape(requests, shape.decode_context, (), requests)
-            seconds += self._drafts * self._draft.step(draft_shape).seconds
+        drafting = self._drafting_time(shape) if shape.draft_rounds else 0.0
+        seconds += drafting
         i = e.interval
         low = i.decode_low + share * (i.prefill_low - i.decode_low)
         high = i.decode_high + share * (i.prefill_high - i.decode_high)
@@ -181,21 +181,27 @@ class RooflineCostModel:
         ):
             if part > longest:
                 binding, longest = name, part
-        return Estimate(seconds, seconds * low, seconds * high, binding)
+        return Estimate(seconds, seconds * low, seconds * high, binding, drafting)
 
-    def _decode_fixed(self, requests: int, sampled: int) -> Parts:
-        key = (requests, sampled)
+    def _drafting_time(self, shape: StepShape) -> float:
+        """Seconds of a step's time that go into drafts for the next one."""
+        requests = max(1, shape.sampled)
+        context = max(requests, shape.decode_context)
+        draft_shape = StepShape(requests, context, (), requests)
+        seconds = 0.0
+        if self._draft is not None:
+            seconds = self._draft.step(draft_shape).seconds
+        elif self._drafting.share:
+            seconds = self._drafting.share * self.step(draft_shape).seconds
+        return shape.draft_rounds * seconds
+
+    def _decode_fixed(self, requests: int, sampled: int, drafts: int) -> Parts:
+        key = (requests, sampled, drafts)
         parts = self._decodes.get(key)
         if parts is None:
-            parts = self._tokens(requests * self.queries).copy()
-            parts.add_parts(self._head(sampled * self.queries))
+            parts = self._tokens(requests + drafts).copy()
+            parts.add_parts(self._head(sampled + drafts))
             self._decodes[key] = parts
-        return parts
-
-    def _fixed(self, requests: int, sampled: int, new_tokens: int) -> Parts:
-        parts = self._tokens(requests * self.queries + new_tokens).copy()
-        decoding = requests if requests < sampled else sampled
-        parts.add_parts(self._head(decoding * self.queries + sampled - decoding))
         return parts
 
     def _tokens(self, tokens: int) -> Parts:
@@ -332,8 +338,7 @@ class RooflineCostModel:
             bandwidth=self.hardware.memory_bandwidth,
             units=self.hardware.compute_units,
             ranks=self.ranks,
-            cache_bytes=self.cache_bytes,
-            queries=self.queries,
+            cache_bytes=layer.cached_bytes(self.cache_format, self.ranks),
         )
 
     def _prefill_attention(self, layer: AttentionSpec) -> PrefillAttention:
@@ -344,16 +349,18 @@ class RooflineCostModel:
             bandwidth=self.hardware.memory_bandwidth,
             units=self.hardware.compute_units,
             ranks=self.ranks,
-            cache_bytes=self.cache_bytes,
+            cache_bytes=layer.cached_bytes(self.cache_format, self.ranks),
         )
 
-    def _add_decode_attention(self, parts: Parts, requests: int, context: int) -> None:
+    def _add_decode_attention(
+        self, parts: Parts, requests: int, context: int, queries: float
+    ) -> None:
         mean = context / requests
         for count, layer, attention, _ in self._attention:
             seen = (
                 context if layer.window is None or mean <= layer.window else layer.window * requests
             )
-            time = attention.time(requests, seen)
+            time = attention.time(requests, seen, queries)
             if self.tables and not layer.latent:
                 heads, kv_heads = layer.heads // self.ranks, ceil(layer.kv_heads / self.ranks)
                 time = self.tables.decode(
@@ -378,5 +385,7 @@ class RooflineCostModel:
         """Prefill of latent attention expands the cached tokens to keys and values each time."""
         for count, layer, up in self._latent:
             parts.add(self._linear(up, context), count)
-            moved = context * context_bytes(layer, self.ranks, self.cache_bytes)
+            moved = context * context_bytes(
+                layer, self.ranks, layer.cached_bytes(self.cache_format)
+            )
             parts.add(self._elementwise(moved, CONTEXT_KERNELS), count)

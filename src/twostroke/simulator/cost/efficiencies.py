@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from twostroke.core.errors import ConfigError
-from twostroke.core.file_errors import reason
+from twostroke.core.files import read_text, reason
 from twostroke.simulator.cost.measured_on import MeasuredOn, read_measured
 
 FILES = Path(__file__).parent / "efficiency_files"
@@ -240,7 +240,7 @@ def _stack_file(stack: str) -> Path:
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"cannot read {path}: {reason(error)}",

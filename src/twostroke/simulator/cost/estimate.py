@@ -17,12 +17,14 @@ class Estimate(msgspec.Struct, frozen=True):
         high: Upper end of the interval.
         binding: What most of the time waits for: ``compute``, ``memory``, ``communication``,
             ``launch`` or ``host``.
+        drafting: How much of ``seconds`` goes into drafts for the next step.
     """
 
     seconds: float
     low: float
     high: float
     binding: str
+    drafting: float = 0.0
 
 
 class CostModel(Protocol):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from twostroke.core.errors import ConfigError
-from twostroke.core.file_errors import reason
+from twostroke.core.files import read_text, reason
 
 SHEETS = Path(__file__).parent / "hardware_files"
 EXAMPLE = f"a sheet to copy: {SHEETS / 'h100-sxm.toml'}"
@@ -142,7 +142,7 @@ def load_hardware(name: str) -> HardwareSheet:
 
 def _read(path: Path) -> HardwareSheet:
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = tomllib.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {path}: {reason(error)}", hint=EXAMPLE) from error
     _check_names(path, "", raw, (*_TABLES, *_BOUNDS, *_OPTIONAL))

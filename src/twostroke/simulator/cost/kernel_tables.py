@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from twostroke.core.errors import ConfigError
-from twostroke.core.file_errors import reason
+from twostroke.core.files import read_text, reason
 from twostroke.model_spec.layer_specs import AttentionSpec
 from twostroke.simulator.cost.attention_cost import DecodeAttention, PrefillAttention
 from twostroke.simulator.cost.communication import all_reduce_time
@@ -148,7 +148,7 @@ class KernelTables:
         """Raises ConfigError if the file is no table, or one of another device."""
         hint = "make one with python -m benchmarks.simulator.fit --tables DEVICE FILE"
         try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
+            raw = json.loads(read_text(path))
             tables = cls(raw, hardware, efficiencies)
             tables.check()
             if not any(raw.get(kind) for kind in ("gemm", "decode", "prefill", "all_reduce")):

@@ -18,6 +18,8 @@ class StepShape(NamedTuple):
         sampled: Requests that draw a token.
         since_prefill: 1 in the first step after one that prefills, 2 in the next, and so on; 0
             later, and where the cost model does not tell these steps apart.
+        drafts: Draft tokens that the decoding requests verify, all together.
+        draft_rounds: Draft tokens that are made for each request once it has drawn.
         after_idle: Whether the engine was idle before the step; ``False`` also where the cost model
             does not tell these steps apart.
     """
@@ -28,3 +30,5 @@ class StepShape(NamedTuple):
     sampled: int
     since_prefill: int = 0
     after_idle: bool = False
+    drafts: int = 0
+    draft_rounds: int = 0

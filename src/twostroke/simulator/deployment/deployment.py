@@ -8,10 +8,13 @@ from pathlib import Path
 
 from twostroke.core.byte_sizes import format_decimal_bytes
 from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.kv_groups import KVGroups
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.model_spec.layer_groups import groups_beside
+from twostroke.model_spec.number_formats import cache_format
 from twostroke.model_spec.public_models import find_model
 from twostroke.model_spec.spec import ModelSpec
-from twostroke.simulator.cost.configuration import Dtypes, Parallel, Speculation
+from twostroke.simulator.cost.configuration import Drafting, Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import SHARED, Efficiencies, load_efficiencies
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet, load_hardware
@@ -58,28 +61,41 @@ def deploy(
         ModelLoadError: Unknown model.
         InsufficientMemoryError: It does not fit, and by how much.
     """
-    cost = _cost_model(options)
+    cost = _cost_model(options, cache.kv_format)
     hardware, model = cost.hardware, cost.model
-    draft = find_model(options.speculative_model) if options.speculative_model else None
+    draft, speculation = _drafting(options, model).model, options.resolve_speculation()
     format_ = None if options.weight_dtype == "auto" else options.weight_dtype
     weights = model.weight_bytes(format_, options.tp)
-    per_token = model.kv_bytes_per_token(options.kv_cache_dtype, options.tp)
+    per_token = model.kv_bytes_per_token(cache.kv_format, options.tp)
     state = model.state_bytes(options.tp)
     if draft is not None:
         weights += draft.weight_bytes(None, options.tp)
-        per_token += draft.kv_bytes_per_token(options.kv_cache_dtype, options.tp)
+        per_token += draft.kv_bytes_per_token(cache.kv_format, options.tp)
         state += draft.state_bytes(options.tp)
     states = state * min(scheduler.max_num_seqs, MAX_COUNT)
-    kv_room = room_for_kv(options, cache, scheduler, hardware, model, weights, per_token, states)
+    members = groups_beside(model, speculation.method if speculation else None)
+    groups = KVGroups(members.windows, int(min(scheduler.max_num_batched_tokens, MAX_COUNT)))
+    in_slot = members.bytes_per_slot(model, cache.kv_format, options.tp)
+    if draft is not None:
+        in_slot += draft.kv_bytes_per_token(cache.kv_format, options.tp)
+    block_bytes = cache.block_size * in_slot
+
+    def bytes_of(tokens: int) -> float:
+        return groups.most_blocks(tokens, cache.block_size) * block_bytes
+
+    whole = bytes_of(options.max_model_len or model.context_length)
+    kv_room = room_for_kv(options, cache, scheduler, hardware, model, weights, whole, states)
     wanted = options.max_model_len or min(model.context_length, MAX_LENGTH)
     longest = -(-wanted // cache.block_size)
     # Nothing is kept in the blocks of a model that caches nothing by the token.
     num_blocks = max(longest, min(scheduler.max_num_seqs * longest, _FREE_BLOCKS))
     if per_token:
-        num_blocks = min(int(kv_room // (per_token * cache.block_size)), _MAX_BLOCKS)
-    capacity = num_blocks * cache.block_size
+        num_blocks = min(int(kv_room // block_bytes), _MAX_BLOCKS)
+    longest_cached = groups.longest_request(num_blocks, cache.block_size)
+    capacity = wanted if longest_cached is None else longest_cached
     if capacity < (options.max_model_len or 2):
-        missing = per_token * (options.max_model_len or 2) - kv_room
+        least = options.max_model_len or 2
+        missing = (bytes_of(least) if groups.has_windows else per_token * least) - kv_room
         fewer = f"--max-model-len {capacity}" if options.max_model_len and capacity > 1 else ""
         refuse(options, hardware, model, weights, missing, "one request's KV cache", first=fewer)
     length = min(wanted, capacity)
@@ -94,34 +110,49 @@ def deploy(
             num_blocks=num_blocks,
             block_size=cache.block_size,
             kv_bytes_per_token=round(per_token),
+            kv_groups=groups,
+            kv_block_bytes=round(block_bytes),
+            kv_cache_dtype=cache_format(cache.kv_format).name,
             weight_bytes=weights,
             device="simulated",
         ),
         weight_bytes=weights,
-        kv_bytes=round(num_blocks * cache.block_size * per_token),
+        kv_bytes=round(num_blocks * block_bytes),
         state_bytes=states,
         max_model_len=length,
         notes=tuple(_notes(options, cost, capacity if capacity < wanted else None)),
     )
 
 
-def _cost_model(options: DeploymentOptions) -> RooflineCostModel:
+def _cost_model(options: DeploymentOptions, kv_format: str) -> RooflineCostModel:
     hardware, model = load_hardware(options.gpu), find_model(options.model)
-    speculation = None
-    if options.speculative_tokens:
-        draft = find_model(options.speculative_model) if options.speculative_model else None
-        speculation = Speculation(tokens=options.speculative_tokens, draft=draft)
     efficiencies = find_efficiencies(hardware, options)
     path = options.kernel_tables
     return RooflineCostModel(
         hardware,
         model,
         Parallel(tensor=options.tp),
-        Dtypes(weights=options.weight_dtype, kv_cache=options.kv_cache_dtype),
+        Dtypes(weights=options.weight_dtype, kv_cache=kv_format),
         efficiencies,
         tables=None if path is None else KernelTables.read(path, hardware, efficiencies),
-        speculation=speculation,
+        drafting=_drafting(options, model),
     )
+
+
+def _drafting(options: DeploymentOptions, model: ModelSpec) -> Drafting:
+    """What makes drafts: a smaller model, some of the target's layers, or nothing that costs."""
+    speculation = options.resolve_speculation()
+    if speculation is None:
+        return Drafting()
+    if speculation.method == "medusa":  # one layer and a matrix over the vocabulary for each head
+        head = model.hidden_size * (model.hidden_size + model.vocab_size)
+        return Drafting(share=min(1.0, head / model.num_parameters))
+    if speculation.model is not None:
+        return Drafting(model=find_model(speculation.model))
+    if speculation.method != "early-exit":
+        return Drafting()
+    layers = speculation.exit_layer or max(1, model.num_layers // 4)
+    return Drafting(share=min(1.0, layers / model.num_layers))
 
 
 def _notes(
@@ -167,16 +198,15 @@ def find_efficiencies(hardware: HardwareSheet, options: DeploymentOptions) -> Ef
 
 def describe(deployment: Deployment, options: DeploymentOptions) -> str:
     """One line: which model, in which formats, on what, and what is left for the KV cache."""
-    tokens = deployment.info.num_blocks * deployment.info.block_size
     per_token, states, cost = (
         deployment.info.kv_bytes_per_token,
         deployment.state_bytes,
         deployment.cost,
     )
-    kv_format = options.kv_cache_dtype if options.kv_cache_dtype != "auto" else "bf16"
     replicas = f"{options.replicas} x " if options.replicas > 1 else ""
     cache = (
-        f"{format_decimal_bytes(deployment.kv_bytes)} of {kv_format} KV cache for {tokens:,} tokens"
+        f"{format_decimal_bytes(deployment.kv_bytes)} of {deployment.info.kv_cache_dtype} KV cache"
+        f" for {deployment.info.capacity_text}"
         if per_token
         else "no KV cache"
     )

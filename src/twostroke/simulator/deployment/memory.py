@@ -28,14 +28,14 @@ def room_for_kv(
     hardware: HardwareSheet,
     model: ModelSpec,
     weights: int,
-    per_token: float,
+    whole: float,
     states: int,
 ) -> float:
     """Bytes on one device for the KV cache, which shares the configured memory with the weights.
 
     Args:
         weights: Bytes of weights on one device.
-        per_token: Bytes of KV cache per token on one device.
+        whole: Bytes of KV cache of a request of full length on one device.
         states: Bytes of the recurrent states of all requests that may run at once.
 
     Raises:
@@ -70,13 +70,7 @@ def room_for_kv(
         return float(cache.kv_cache_memory)
     if not hardware.is_cpu:
         return free
-    length = options.max_model_len or model.context_length
-    max_useful = (
-        -(-length // cache.block_size)
-        * cache.block_size
-        * min(scheduler.max_num_seqs, MAX_COUNT)
-        * per_token
-    )
+    max_useful = min(scheduler.max_num_seqs, MAX_COUNT) * whole
     return min(free * cache.cpu_memory_utilization, max_useful)
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.flag_values import require
+from twostroke.core.speculation_config import (
+    Method,
+    MethodName,
+    Speculation,
+    SpeculationConfig,
+)
 from twostroke.routing.routers import RouterName
 from twostroke.simulator.cost.efficiencies import stack_names
 
@@ -32,16 +38,24 @@ class DeploymentOptions:
     """Chooses each request's replica; prefix-affinity: the last one with the same prompt prefix."""
     weight_dtype: str = "auto"
     """Format of the weights (bf16, fp8, int8, int4, nvfp4 ...); auto takes the checkpoint's."""
-    kv_cache_dtype: str = "auto"
-    """Format of the KV cache (bf16, fp8)."""
     max_model_len: int | None = None
     """Most tokens of prompt and output; by default the model's context, if memory has room."""
+    speculation: Method | None = None
+    """Guess tokens ahead as `twostroke serve --speculation` does; how many come true, --acceptance
+    says.
+    """
+    speculative_config: str | None = None
+    """The same with settings, as JSON: `{"method": "ngram", "num_speculative_tokens": 5}`."""
     speculative_tokens: int = 0
-    """Tokens drafted for each request and step."""
+    """Tokens drafted for each request and step: always so many, or with --speculation at most."""
     acceptance: float = 0.7
     """Probability that a draft is accepted, given that those before it were."""
     speculative_model: str | None = None
     """Model that drafts; without one (n-gram) drafts cost nothing."""
+    host_bandwidth: float = 25.0
+    """GB/s between a device and its host's memory: for --preemption swap and tiers."""
+    disk_bandwidth: float = 3.0
+    """GB/s of the host's disk: for --kv-disk, whose folder the simulator does not touch."""
     efficiencies: str = "auto"
     """auto (fitted to the device), data-sheet (shared by all), or a file of twostroke calibrate."""
     kernel_tables: Path | None = None
@@ -81,9 +95,44 @@ class DeploymentOptions:
             self.speculative_tokens,
             "from 0 to 64",
         )
+        for name in ("host_bandwidth", "disk_bandwidth"):
+            flag, rate = "--" + name.replace("_", "-"), getattr(self, name)
+            require(0.001 <= rate <= 1e5, flag, rate, "from 0.001 to 100000 (GB/s)")
         require(0 <= self.acceptance <= 1, "--acceptance", self.acceptance, "from 0 to 1")
         ok = self.price_per_hour is None or 0 <= self.price_per_hour <= 1e6
         require(ok, "--price-per-hour", self.price_per_hour, "from 0 to a million")
-        if self.speculative_model is not None and not self.speculative_tokens:
+        speculation = self.resolve_speculation()
+        if self.speculative_model is not None and speculation is None:
             hint = "give both: --speculative-model NAME --speculative-tokens 4"
             raise ConfigError("--speculative-model needs --speculative-tokens", hint=hint)
+
+    def resolve_speculation(self) -> Speculation | None:
+        """How far ahead tokens are guessed, and how likely a guess is right."""
+        settings = SpeculationConfig(
+            speculation=self.speculation, speculative_config=self.speculative_config
+        ).resolve()
+        tokens, model = self.speculative_tokens, self.speculative_model
+        if settings is None:
+            if not tokens:
+                return None
+            method: MethodName = "ngram" if model is None else "draft"
+            settings = Speculation(method=method, num_speculative_tokens=tokens, adaptive=False)
+        elif model is not None and settings.method != "draft":
+            hint = "leave it out, or give --speculation draft"
+            message = f"--speculative-model means nothing with method {settings.method}"
+            raise ConfigError(message, hint=hint)
+        if settings.method == "draft" and model is None and settings.model is None:
+            if self.model != "pilot":
+                raise ConfigError(
+                    f"no draft model is known for {self.model}", hint="name --speculative-model"
+                )
+            model = "pilot-draft"
+        rate = self.acceptance
+        if settings.method == "synthetic":
+            rate = settings.acceptance_rate
+        return replace(
+            settings,
+            num_speculative_tokens=tokens or settings.num_speculative_tokens,
+            model=model or settings.model,
+            acceptance_rate=rate,
+        )

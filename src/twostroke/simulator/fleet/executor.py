@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from twostroke.core.step import ScheduledRequest, StepPlan, StepResult
+from dataclasses import replace
+
+from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.simulator.cost.estimate import CostModel
 from twostroke.simulator.cost.step_shape import StepShape
-from twostroke.simulator.fleet.acceptance import Acceptance
 from twostroke.simulator.fleet.clock import VirtualClock
+from twostroke.simulator.fleet.tiers import SimulatedTiers
 from twostroke.simulator.jumping.decode_curve import Bound, DecodeCurve, RunTimes
+from twostroke.spec_decode.synthetic import SyntheticAcceptance
 
 # Every draw gives this token. Lengths come from the workload: requests ignore the end token.
 TOKEN = 0
@@ -22,10 +25,10 @@ class SimulatedExecutor:
         cost: What a step takes.
         clock: The engine's clock.
         bound: Which end of the estimate's interval is taken for the truth.
-        acceptance: How drafts fare under speculation, which the cost model must know of too;
-            ``None``: there are none.
+        acceptance: How drafts fare, where the scheduler lets some be made.
         settling: How many steps after one that prefills the cost model tells apart from later ones.
         waking: Whether it tells apart steps before which the engine was idle.
+        tiers: Where blocks go that the KV cache has no room for.
     """
 
     def __init__(
@@ -35,17 +38,19 @@ class SimulatedExecutor:
         clock: VirtualClock,
         *,
         bound: Bound = "seconds",
-        acceptance: Acceptance | None = None,
+        acceptance: SyntheticAcceptance | None = None,
         settling: int = 0,
         waking: bool = False,
+        tiers: SimulatedTiers | None = None,
     ) -> None:
-        self.info = info
+        self.info = info if tiers is None else replace(info, tiers=tiers.infos)
+        self._tiers = tiers
         self.clock = clock
         self.acceptance = acceptance
         self.last_shape = StepShape(0, 0, (), 0)
         self.last_binding = ""
         self.last_bindings: list[tuple[str, int]] = []
-        self._requests: dict[str, tuple[int, int]] = {}  # number of prompt tokens, and seed
+        self._seeds: dict[str, int] = {}
         self._cost = cost
         self._bound = bound
         self._curve = DecodeCurve(cost, bound)
@@ -56,22 +61,47 @@ class SimulatedExecutor:
         self._ended = 0.0  # the last step
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Draw ``TOKEN`` for each request that samples, and say how long the step would take."""
+        """Draw ``TOKEN`` for each request that samples, and say how long the step would take.
+
+        Drafts are ``TOKEN`` too; how many of them are accepted is drawn.
+        """
         self._update_requests(plan)
+        if self._tiers is not None:
+            self.clock.advance(self._tiers.begin(plan, self.clock.now))
+            if not plan.scheduled:
+                return self._wait_for_blocks()
         shape = self._tell_apart(self._shape(plan))
         self.last_shape = shape
-        requests, context, prefill, sampled, since_prefill, after_idle = shape
-        if prefill or sampled != requests or since_prefill or after_idle:
+        requests, context, prefill, sampled, since_prefill, after_idle, drafts, rounds = shape
+        drafting = 0.0
+        if prefill or sampled != requests or since_prefill or after_idle or drafts or rounds:
             estimate = self._cost.step(shape)
             seconds, self.last_binding = float(getattr(estimate, self._bound)), estimate.binding
+            drafting = estimate.drafting * seconds / estimate.seconds
         else:
             piece = self._curve.piece(requests, context)
             seconds, self.last_binding = piece.at(context), piece.binding
         self.clock.advance(seconds)
         if self._waking:
             self._ended = self.clock.now
-        token_ids = self._draw(plan, sampled)
-        return StepResult(token_ids=token_ids, duration=seconds, timings={"forward": seconds})
+        result = StepResult(duration=seconds, timings={"forward": seconds})
+        if rounds:
+            result.timings = {"forward": seconds - drafting, "draft": drafting}
+        self._draw(plan, sampled, result)
+        if self._tiers is not None:
+            self._tiers.end(result, self.clock.now)
+        return result
+
+    def _wait_for_blocks(self) -> StepResult:
+        """A step without a pass: until the next blocks have arrived, if any are to come."""
+        assert self._tiers is not None
+        began, arrival = self.clock.now, self._tiers.next_arrival()
+        if arrival is not None:
+            self.clock.advance_to(arrival)
+        result = StepResult(duration=self.clock.now - began)
+        self.last_shape, self.last_binding = StepShape(0, 0, (), 0), ""
+        self._tiers.end(result, self.clock.now)
+        return result
 
     @property
     def settled(self) -> bool:
@@ -112,51 +142,47 @@ class SimulatedExecutor:
         """Nothing to free."""
 
     def _update_requests(self, plan: StepPlan) -> None:
-        """Only under speculation do durations and draws depend on more than the plan."""
+        """Only under speculation do draws depend on more than the plan."""
         if self.acceptance is not None:
             for request_id in plan.released:
-                self._requests.pop(request_id, None)
+                self._seeds.pop(request_id, None)
             for request_id, new in plan.new_requests.items():
-                self._requests[request_id] = new.num_prompt_tokens, new.seed
+                self._seeds[request_id] = new.seed
 
     def _shape(self, plan: StepPlan) -> StepShape:
-        """What a plan computes.
-
-        Under speculation a decoding request may lack as many tokens beyond the last as drafts were
-        accepted: the scheduler learns of these as of any new tokens, and lets the next step compute
-        them. The time for that is part of verifying them.
-        """
-        max_missing = 1 if self.acceptance is None else 1 + self.acceptance.tokens
-        decode_requests = decode_context = sampled = 0
+        """What a plan computes. A request that lacks one token decodes, drafts or none."""
+        decode_requests = decode_context = sampled = drafts = rounds = 0
         prefill = []
         for share in plan.scheduled.values():
-            start, count = share.start, share.num_tokens
+            num_drafts, start, count = len(share.draft_token_ids), share.start, share.num_tokens
             sampled += share.samples
-            if count == 1 or (share.samples and count <= max_missing and self._decodes(share)):
+            if count - num_drafts == 1:
                 decode_requests += 1
                 decode_context += start + count
+                drafts += num_drafts
             else:
                 prefill.append((count, start))
-        return StepShape(decode_requests, decode_context, tuple(prefill), sampled)
+            rounds = max(rounds, share.max_new_drafts)
+        shape = StepShape(decode_requests, decode_context, tuple(prefill), sampled)
+        return shape._replace(drafts=drafts, draft_rounds=rounds) if drafts or rounds else shape
 
-    def _decodes(self, share: ScheduledRequest) -> bool:
-        num_prompt_tokens, _ = self._requests[share.request_id]
-        return share.start >= num_prompt_tokens
-
-    def _draw(self, plan: StepPlan, sampled: int) -> dict[str, list[int]]:
-        if self.acceptance is not None:
-            return {
-                request_id: [TOKEN] * (1 + self._num_accepted(share))
-                for request_id, share in plan.scheduled.items()
-                if share.samples
-            }
-        if sampled == len(plan.scheduled):
-            return dict.fromkeys(plan.scheduled, self._one)
-        drawing = [name for name, share in plan.scheduled.items() if share.samples]
-        return dict.fromkeys(drawing, self._one)
-
-    def _num_accepted(self, share: ScheduledRequest) -> int:
-        if self.acceptance is None or not self._decodes(share):
-            return 0
-        _, seed = self._requests[share.request_id]
-        return self.acceptance.num_accepted(seed, share.start + share.num_tokens)
+    def _draw(self, plan: StepPlan, sampled: int, result: StepResult) -> None:
+        if self.acceptance is None:
+            if sampled == len(plan.scheduled):
+                result.token_ids = dict.fromkeys(plan.scheduled, self._one)
+            else:
+                drawing = [name for name, share in plan.scheduled.items() if share.samples]
+                result.token_ids = dict.fromkeys(drawing, self._one)
+            return
+        for request_id, share in plan.scheduled.items():
+            if not share.samples:
+                continue
+            accepted = 0
+            if num_drafts := len(share.draft_token_ids):
+                position = share.start + share.num_tokens - num_drafts
+                seed = self._seeds[request_id]
+                accepted = self.acceptance.num_accepted(seed, position, num_drafts)
+                result.num_accepted_drafts[request_id] = accepted
+            result.token_ids[request_id] = [TOKEN] * (1 + accepted)
+            if share.max_new_drafts:
+                result.draft_token_ids[request_id] = [TOKEN] * share.max_new_drafts

@@ -12,7 +12,8 @@ import msgspec
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.observability.latency import time_per_output_token
-from twostroke.routing.routers import Router
+from twostroke.observability.routes import RouteEvent
+from twostroke.routing.routers import Route, Router
 from twostroke.simulator.fleet.loads import ReplicaLoads
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.fleet.requests import make_request, to_routed
@@ -57,6 +58,7 @@ class FleetResult:
     Attributes:
         requests: Those that finished, by number.
         refused: Numbers of those that no replica could ever hold.
+        refused_early: Numbers of those that would have missed their targets.
         logs: One per replica.
         prefix_queries: Tokens looked up in the prefix caches; ``prefix_hits``: found there.
         interrupted: Ctrl-C stopped it before the end.
@@ -64,6 +66,7 @@ class FleetResult:
 
     requests: list[RequestResult] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
+    refused_early: list[int] = field(default_factory=list)
     logs: list[StepLog] = field(default_factory=list)
     total_blocks: int = 0
     block_size: int = 0
@@ -81,6 +84,7 @@ class Fleet:
 
     Args:
         max_model_len: Most tokens of a request, prompt and output.
+        on_route: Told of each request's way to a replica.
     """
 
     def __init__(
@@ -89,7 +93,9 @@ class Fleet:
         router: Router[int],
         workload: Workload,
         max_model_len: int,
+        on_route: Callable[[RouteEvent], None] | None = None,
     ) -> None:
+        self._on_route = on_route
         self._replicas = replicas
         self._router = router
         self._workload = workload
@@ -102,7 +108,7 @@ class Fleet:
         self._next_scheduled = next(self._scheduled, None)
         self._follow_ups: list[tuple[float, int, RequestSpec]] = []  # a heap, by arrival
         self._specs: dict[str, tuple[RequestSpec, int]] = {}
-        self._num_blocks = 0  # that all requests so far will fill
+        self._num_blocks = 0  # that all requests so far will fill, in one group of layers
         self._result = FleetResult(logs=[replica.log for replica in replicas])
 
     def run(self, progress: Callable[[int], None] = lambda _: None) -> FleetResult:
@@ -161,20 +167,35 @@ class Fleet:
         return spec
 
     def _admit(self, spec: RequestSpec, progress: Callable[[int], None]) -> None:
-        """Send a request to a replica, or refuse it, as the live engine does, if it never fits."""
+        """Send a request to a replica, or refuse it as the live engine does: early, or too long."""
         info = self._replicas[0].executor.info
-        total = spec.total_tokens
-        if total > self._max_model_len or -(-total // info.block_size) > info.num_blocks:
-            self._result.refused.append(spec.number)
-            self._expect(self._workload.after(spec, spec.arrival))
-            progress(1)
+        total, groups = spec.total_tokens, info.kv_groups
+        if (
+            total > self._max_model_len
+            or groups.most_blocks(total, info.block_size) > info.num_blocks
+        ):
+            self._refuse(spec, self._result.refused, progress)
             return
         loads = ReplicaLoads(self._replicas, spec.arrival)
-        replica = self._router.route(to_routed(spec), loads)
-        request = make_request(spec, self._params, info.block_size, self._num_blocks)
-        self._num_blocks += len(request.block_hashes)
+        route = self._router.route(to_routed(spec), loads)
+        replica = route.replica
+        request = make_request(spec, self._params, info.block_size, self._num_blocks, groups.count)
+        refused = self._replicas[replica].refuses(request)
+        if self._on_route is not None:
+            self._on_route(_route_event(spec, route, loads, refused))
+        if refused:
+            self._refuse(spec, self._result.refused_early, progress)
+            return
+        self._num_blocks += len(request.block_hashes) // groups.count
         self._specs[request.request_id] = spec, replica
         self._replicas[replica].add(request)
+
+    def _refuse(
+        self, spec: RequestSpec, refused: list[int], progress: Callable[[int], None]
+    ) -> None:
+        refused.append(spec.number)
+        self._expect(self._workload.after(spec, spec.arrival))
+        progress(1)
 
     def _expect(self, specs: Sequence[RequestSpec]) -> None:
         for spec in specs:
@@ -215,3 +236,21 @@ class Fleet:
             replica.scheduler.num_preemptions for replica in self._replicas
         )
         return result
+
+
+def _route_event(
+    spec: RequestSpec, route: Route[int], loads: ReplicaLoads, refused: bool
+) -> RouteEvent:
+    counts = list(loads.values())
+    return RouteEvent(
+        time=spec.arrival,
+        request_id=spec.request_id,
+        replica=route.replica,
+        reason=route.reason,
+        prompt_tokens=spec.prompt_tokens,
+        prefix_tokens=route.prefix_tokens,
+        load=counts[route.replica],
+        least_load=min(counts),
+        most_load=max(counts),
+        refused=refused,
+    )

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.kv_tier_config import KVTierConfig
+from twostroke.core.targets import Target
 from twostroke.observability.observer import Observer
+from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.simulator.cost.step_shape import SETTLING
 from twostroke.simulator.deployment.deployment import Deployment
 from twostroke.simulator.deployment.options import DeploymentOptions
-from twostroke.simulator.fleet.acceptance import Acceptance
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor
 from twostroke.simulator.fleet.replica import Replica
+from twostroke.simulator.fleet.tiers import Bandwidths, SimulatedTiers
 from twostroke.simulator.jumping.decode_curve import Bound
+from twostroke.spec_decode.synthetic import SyntheticAcceptance
 
 
 def make_replicas(
@@ -21,11 +25,13 @@ def make_replicas(
     options: DeploymentOptions,
     cache: CacheConfig,
     scheduler: SchedulerConfig,
+    tiers: KVTierConfig | None = None,
     *,
     bound: Bound = "seconds",
     jump: bool = True,
     seed: int = 0,
     observers: Sequence[Sequence[Observer]] = (),
+    targets: Sequence[Target] = (),
 ) -> list[Replica]:
     """Fresh engines at time 0.
 
@@ -34,12 +40,17 @@ def make_replicas(
         jump: Take runs of equal steps in one go.
         seed: Of the draws of accepted drafts.
         observers: For each replica its own, or none: steps of all replicas are numbered alike.
+        targets: When first tokens are due.
     """
-    acceptance = None
-    if options.speculative_tokens:
-        acceptance = Acceptance(options.speculative_tokens, options.acceptance, seed)
+    speculation, acceptance = options.resolve_speculation(), None
+    if speculation is not None:
+        acceptance = SyntheticAcceptance(speculation.acceptance_rate, seed)
+    bandwidths = Bandwidths(1e9 * options.host_bandwidth, 1e9 * options.disk_bandwidth)
     replicas, host = [], deployment.cost.efficiencies.host
     for number in range(options.replicas):
+        below = None
+        if tiers is not None and tiers.needs_tiers:
+            below = SimulatedTiers(tiers, deployment.info, bandwidths)
         executor = SimulatedExecutor(
             deployment.info,
             deployment.cost,
@@ -48,6 +59,7 @@ def make_replicas(
             acceptance=acceptance,
             settling=SETTLING if host.settle else 0,
             waking=host.wake > 0,
+            tiers=below,
         )
         replicas.append(
             Replica(
@@ -56,6 +68,9 @@ def make_replicas(
                 enable_prefix_caching=cache.enable_prefix_caching,
                 jump=jump,
                 observers=observers[number] if observers else (),
+                speculation=speculation,
+                targets=TTFTTargets(targets, options.model),
+                preemption="recompute" if tiers is None else tiers.preemption,
             )
         )
     return replicas

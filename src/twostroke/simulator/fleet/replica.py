@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from functools import partial
 
 from twostroke.core.config import SchedulerConfig
+from twostroke.core.kv_tier_config import PreemptionName
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
+from twostroke.core.speculation_config import Speculation
 from twostroke.engine.engine import Engine
-from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.kv_cache.windowed_manager import make_manager
 from twostroke.observability.observer import ObservedRun, ObservedStep, Observer
-from twostroke.scheduling.policies.choose import choose_policy
-from twostroke.scheduling.scheduler import Scheduler
+from twostroke.scheduling.admission.load_meter import LoadMeter
+from twostroke.scheduling.admission.predicted import Arrival, PredictedAdmission
+from twostroke.scheduling.admission.ttft_targets import TTFTTargets
+from twostroke.scheduling.assemble import make_scheduler
 from twostroke.scheduling.stats import read_stats
 from twostroke.simulator.fleet.executor import TOKEN, SimulatedExecutor
 from twostroke.simulator.fleet.step_log import StepLog
@@ -26,6 +30,9 @@ class Replica:
         executor: Owned by the replica from here on, with its clock.
         jump: Take runs of decode steps in one go.
         observers: More of them, behind the log that reports are made of.
+        speculation: How far ahead tokens are guessed; the executor knows how the guesses fare.
+        targets: When first tokens are due, for policy ``deadline`` and early refusal.
+        preemption: What happens to the blocks of a request that must wait for room.
     """
 
     def __init__(
@@ -36,27 +43,55 @@ class Replica:
         enable_prefix_caching: bool = True,
         jump: bool = True,
         observers: Sequence[Observer] = (),
+        speculation: Speculation | None = None,
+        targets: TTFTTargets | None = None,
+        preemption: PreemptionName = "recompute",
     ) -> None:
         info = executor.info
         self.executor = executor
         self.clock = executor.clock
-        self.kv = KVCacheManager(
+        self.kv = make_manager(
             info.num_blocks,
             info.block_size,
+            info.kv_groups,
             model_id=info.model_id,
             enable_prefix_caching=enable_prefix_caching,
         )
-        self.scheduler = Scheduler(config, self.kv, choose_policy(config))
+        made = make_scheduler(config, self.kv, speculation, preemption, info.tiers)
+        self.scheduler = made.scheduler
+        self._targets = targets or TTFTTargets((), info.model_id)
         self.log = StepLog(executor, self.scheduler)
         self._ended = EndedRequests()
         watching: list[Observer] = [self.log, self._ended, *observers]
+        self._admission: PredictedAdmission | None = None
+        if config.admission == "predicted":
+            meter = LoadMeter(self.scheduler, made.times)
+            self._admission = PredictedAdmission(config, self._targets, meter)
+            watching.append(meter)
         self.engine = Engine(self.scheduler, executor, watching, clock=self.clock)
-        self._jump = jump and executor.acceptance is None
+        # A run of steps is taken at once, without their times being learned from.
+        steps_alike = speculation is None and not info.tiers and not config.measures_steps
+        self._jump = jump and steps_alike
         self._num_added = 0
         self._finish_times: list[float] = []
 
+    def refuses(self, request: Request) -> bool:
+        """Whether a request that arrives is refused early; the step events then tell of it."""
+        if self._admission is None:
+            return False
+        now = max(self.clock.now, request.arrival_time)
+        refused = self._admission.judge(
+            _arrival(request), now, lambda: self.kv.find_prefix(request).num_tokens
+        )
+        if refused is not None:
+            self.engine.note_refusal(refused)
+        return refused is not None
+
     def add(self, request: Request) -> None:
         """Queue a request; if the engine was idle, time goes on with the request's arrival."""
+        request.ttft_target = self._targets.of(request.tenant, request.ttft_target)
+        if self._admission is not None:
+            self._admission.enter(_arrival(request), request.arrival_time)
         if not self.engine.has_work():
             self.clock.advance_to(request.arrival_time)
         request.seed = self._num_added
@@ -93,6 +128,10 @@ class Replica:
         planned = self.executor.decode_run(run.num_requests, run.context, run.max_steps, until)
         num_waiting = len(scheduler.requests) - run.num_requests
         end = planned.times[-1]
+        # The lists stay as they are when the last step frees their blocks.
+        # Those of windows are not told: see ``ObservedStep``.
+        told = () if self.kv.groups.has_windows else scheduler.running.values()
+        tables = {request.request_id: self.kv.block_ids(request) for request in told}
         advance = scheduler.advance(len(planned.durations), TOKEN, end)
         self.clock.advance_to(end)
         self.engine.observe_run(
@@ -106,9 +145,21 @@ class Replica:
                 blocks=advance.blocks,
                 read_stats=partial(read_stats, scheduler),
                 block_size=self.kv.block_size,
+                tables=[tables[r.request_id] for r in advance.requests] if tables else (),
+                num_groups=self.kv.groups.count,
                 token_budget=scheduler.config.max_num_batched_tokens,
             )
         )
+
+
+def _arrival(request: Request) -> Arrival:
+    return Arrival(
+        call_id=request.parent_id,
+        tenant=request.tenant,
+        num_tokens=request.num_prompt_tokens,
+        priority=request.priority,
+        ttft_target=request.ttft_target,
+    )
 
 
 class EndedRequests:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twostroke.core.kv_groups import keys_of_groups
 from twostroke.core.request import BlockKey, Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.routing.routers import RoutedRequest
@@ -41,14 +42,22 @@ def block_keys(spec: RequestSpec, block_size: int, first_private: int) -> list[B
 
 
 def make_request(
-    spec: RequestSpec, params: SamplingParams, block_size: int, first_private: int
+    spec: RequestSpec,
+    params: SamplingParams,
+    block_size: int,
+    first_private: int,
+    num_groups: int = 1,
 ) -> Request:
     """The request that the scheduler runs.
 
     Args:
         params: Shared by all: ``ignore_eos``, so that only ``max_total_tokens`` ends a request.
         first_private: As in ``block_keys``.
+        num_groups: Groups of the model's layers; each has a block, and so a key, for each position.
     """
+    keys = block_keys(spec, block_size, first_private)
+    if num_groups > 1:
+        keys = [each for key in keys for each in keys_of_groups(key, num_groups)]
     return Request(
         request_id=spec.request_id,
         token_ids=[TOKEN] * spec.prompt_tokens,
@@ -58,5 +67,5 @@ def make_request(
         arrival_time=spec.arrival,
         priority=spec.priority,
         tenant=f"tenant-{spec.tenant}",
-        block_hashes=block_keys(spec, block_size, first_private),
+        block_hashes=keys,
     )

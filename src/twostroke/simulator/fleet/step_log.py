@@ -39,10 +39,13 @@ class StepLog:
     Attributes:
         start: When a step begins, in seconds; ``end``: when it ends. A step may begin long after
             the one before: then the engine was idle.
-        decode_requests: Requests that computed one token (or, under speculation, verified drafts).
+        decode_requests: Requests that computed one token, and their drafts under speculation.
         decode_context: Tokens that those attended to.
         prefill_tokens: Prompt tokens computed.
         prefill_context: Pairs of a prompt token and a token that it attended to.
+        drafts: Draft tokens that those requests verified.
+        accepted: Tokens drawn and kept that had been drafted; ``rejected``: drafts that were
+            wrong, or came after the end.
         new_tokens: Tokens drawn and kept.
         gaps: Requests that also got a token in the step before: ``end - start`` lies between both.
         running: Requests that run after the step.
@@ -58,7 +61,8 @@ class StepLog:
         self.start, self.end, self.other_gaps = array("d"), array("d"), array("d")
         self.decode_requests, self.decode_context = array("i"), array("q")
         self.prefill_tokens, self.prefill_context = array("i"), array("q")
-        self.new_tokens, self.gaps = array("i"), array("i")
+        self.drafts, self.new_tokens, self.gaps = array("i"), array("i"), array("i")
+        self.accepted, self.rejected = array("i"), array("i")
         self.running, self.waiting, self.free_blocks = array("i"), array("i"), array("i")
         self.binding, self.kept_out = array("i"), array("i")
         self.bindings, self.reasons = Codes(), Codes()
@@ -84,7 +88,15 @@ class StepLog:
         self.decode_context.append(shape.decode_context)
         self.prefill_tokens.append(tokens)
         self.prefill_context.append(pairs)
+        self.drafts.append(shape.drafts)
         self.new_tokens.append(sum(len(output.token_ids) for output in step.outputs))
+        accepted = rejected = 0
+        if step.result.num_accepted_drafts:
+            for output in step.outputs:
+                accepted += output.num_accepted_drafts
+                rejected += len(output.draft_token_ids) - output.num_accepted_drafts
+        self.accepted.append(accepted)
+        self.rejected.append(rejected)
         self.gaps.append(self._count_gaps(step.result.token_ids, step.plan.time, step.finished))
         self.running.append(num_running)
         self.waiting.append(num_waiting)
@@ -104,6 +116,8 @@ class StepLog:
         self.decode_context.extend(range(context, context + steps * count, count))
         self.prefill_tokens.extend(_repeat(0, steps))
         self.prefill_context.extend(range(1) if steps == 1 else (0,) * steps)
+        for column in (self.drafts, self.accepted, self.rejected):
+            column.extend(_repeat(0, steps))
         self.new_tokens.extend(_repeat(count, steps))
         request_ids = [request.request_id for request in run.requests]
         self.gaps.append(self._count_gaps(request_ids, times[0], times[1]))
@@ -130,7 +144,9 @@ class StepLog:
         """Forget what an interruption left half written: Ctrl-C comes between any two lines."""
         columns: list[array[int] | array[float]] = [
             *(self.start, self.end, self.decode_requests, self.decode_context),
-            *(self.prefill_tokens, self.prefill_context, self.new_tokens, self.gaps),
+            *(self.prefill_tokens, self.prefill_context, self.drafts),
+            *(self.accepted, self.rejected),
+            *(self.new_tokens, self.gaps),
             *(self.running, self.waiting, self.free_blocks, self.binding, self.kept_out),
         ]
         num_complete = min(map(len, columns))

@@ -42,11 +42,13 @@ def find_decode_run(scheduler: Scheduler, token: int) -> DecodeRun | None:
         return None
     if len(running) > scheduler.config.max_num_batched_tokens:
         return None
+    # In a step that ends a request, its blocks are free before those that others give back.
+    spared = 1 if scheduler.kv.groups.has_windows else 0
     steps, context = MAX_STEPS, 0
     for request in running:
         if not _only_decodes(request, token):
             return None
-        steps = min(steps, request.max_total_tokens - len(request.token_ids))
+        steps = min(steps, request.max_total_tokens - len(request.token_ids) - spared)
         context += request.num_computed_tokens + 1
     steps = _steps_with_blocks(scheduler, running, steps)
     decisions: list[Decision] = []
@@ -77,13 +79,14 @@ def _only_decodes(request: Request, token: int) -> bool:
 
 
 def _steps_with_blocks(scheduler: Scheduler, running: Sequence[Request], steps: int) -> int:
-    """For how many steps, at most ``steps``, there are free blocks."""
+    """For how many steps, at most ``steps``, there are free blocks, even if none came back."""
     size, free = scheduler.kv.block_size, scheduler.kv.pool.num_free
-    if len(running) * -(-steps // size) <= free:
+    num_groups = scheduler.kv.groups.count
+    if num_groups * len(running) * -(-steps // size) <= free:
         return steps
-    begins = [0] * size  # requests that begin a block, by step modulo a block
+    begins = [0] * size  # blocks that are begun, by step modulo a block
     for request in running:
-        begins[-request.num_computed_tokens % size] += 1
+        begins[-request.num_computed_tokens % size] += num_groups
     for step in range(steps):
         free -= begins[step % size]
         if free < 0:
@@ -94,8 +97,8 @@ def _steps_with_blocks(scheduler: Scheduler, running: Sequence[Request], steps: 
 def _why_the_first_waits(scheduler: Scheduler, num_running: int) -> Decision | None:
     """What the scheduler would decide about the first waiting request in each step of a run.
 
-    ``None``: it might enter. A run frees no block and ends no request, so what keeps a request out
-    of its first step keeps it out of all, unless its prefix grows.
+    ``None``: it might enter. Without windows, a run frees no block, and it ends no request, so what
+    keeps a request out of its first step keeps it out of all, unless its prefix grows.
     """
     policy, config, kv = scheduler.policy, scheduler.config, scheduler.kv
     num_waiting = len(policy)
@@ -107,6 +110,8 @@ def _why_the_first_waits(scheduler: Scheduler, num_running: int) -> Decision | N
         return Decision(request.request_id, Reason.TOKEN_BUDGET, behind=behind)
     if num_running >= config.max_num_seqs:
         return Decision(request.request_id, Reason.MAX_NUM_SEQS, behind=behind)
+    if kv.groups.has_windows:  # then a run does free blocks
+        return None
     # Each running request needs one block at most in the first step.
     if kv.blocks_for(request.num_tokens) + num_running <= kv.pool.num_free:
         return None

@@ -22,11 +22,15 @@ COMPARED = (
     ("mfu", "MFU", 3),
     ("mbu", "MBU", 3),
     ("kv_peak", "KV peak", 2),
+    ("draft_acceptance", "drafts right", 2),
+    ("tokens_per_pass", "tokens a pass", 2),
     ("dollars_per_million_tokens", "$/M tokens", 3),
 )
 # Where the terminal is too narrow for all columns, these are dropped, from the first on.
 DROPPED_FIRST = (
     *(
+        "draft_acceptance",
+        "tokens_per_pass",
         "mbu",
         "completed",
         "mfu",

@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from twostroke.core.errors import ConfigError
+from twostroke.core.files import read_bytes
 from twostroke.observability.latency import PERCENTILES, Distribution, latency_fields
 from twostroke.simulator.reports.fields import WAITS
 from twostroke.simulator.results.summary import RUN_LATENCIES
@@ -93,7 +94,7 @@ def read_report(path: Path) -> list[dict[str, Any]]:
     """
     hint = "give a file that `twostroke simulate --output-json` of this version wrote"
     try:
-        raw = msgspec.json.decode(path.read_bytes())
+        raw = msgspec.json.decode(read_bytes(path))
         if not isinstance(raw, dict) or not isinstance(raw.get("runs"), list):
             raise ConfigError(f"{path} is no report: it has no list of runs", hint=hint)
         for run in raw["runs"]:
@@ -110,7 +111,7 @@ def read_report(path: Path) -> list[dict[str, Any]]:
                 )
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", hint=hint) from error
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is no report: {error}", hint=hint) from error
     runs = cast("list[dict[str, Any]]", raw["runs"])
     return [

@@ -7,6 +7,8 @@ from math import inf
 from pathlib import Path
 
 from twostroke.core.errors import ConfigError
+from twostroke.core.files import is_folder
+from twostroke.core.targets import parse_targets
 from twostroke.observability.latency import TARGETS
 
 
@@ -16,6 +18,10 @@ class OutputOptions:
 
     slo: str | None = None
     """Targets in seconds that a good request meets, such as ttft=0.5,tpot=0.05 (also e2el)."""
+    target: tuple[str, ...] = ()
+    """What a server would watch, as its --target (repeat the flag for more): value, burn rate and
+    verdict at the end of the run, on one replica.
+    """
     sweep: tuple[str, ...] = ()
     """Values of any flag, side by side: rate=1:16 (doubling), rate=1:16:6 (six), gpu=h100,l40s."""
     interval: bool = False
@@ -34,18 +40,21 @@ class OutputOptions:
     """Write what the live server's /metrics would say at the end here."""
     record: Path | None = None
     """Write every step's event to this JSONL file; of several replicas to FILE.0.jsonl ..."""
+    inspect: bool = False
+    """Show the run in the browser when it has ended: steps, requests, reasons, at any speed."""
     jump: bool = True
     """Take runs of decode steps in one go; the results are the same, byte for byte."""
 
     def __post_init__(self) -> None:
         self.targets()
+        parse_targets(self.target)
         if self.compare_only:
             if not self.compare:
                 raise ConfigError(
                     "--compare-only needs --compare",
                     hint="give both: --compare-only --compare a.json --compare b.json",
                 )
-            for name in ("sweep", "output_csv", "metrics", "record"):
+            for name in ("target", "sweep", "output_csv", "metrics", "record", "inspect"):
                 if getattr(self, name):
                     flag = "--" + name.replace("_", "-")
                     raise ConfigError(
@@ -53,12 +62,12 @@ class OutputOptions:
                     )
         for name in ("output_json", "output_html", "output_csv", "metrics", "record"):
             path: Path | None = getattr(self, name)
-            if path is not None and not path.parent.is_dir():
+            if path is not None and not is_folder(path.parent):
                 flag = "--" + name.replace("_", "-")
                 raise ConfigError(
                     f"{path.parent} is no folder", hint=f"make it, or give another {flag}"
                 )
-            if path is not None and path.is_dir():
+            if path is not None and is_folder(path):
                 flag = "--" + name.replace("_", "-")
                 raise ConfigError(f"{path} is a folder", hint=f"give {flag} a file in it")
 

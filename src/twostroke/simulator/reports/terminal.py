@@ -56,6 +56,7 @@ def _count_rows(run: Run) -> list[tuple[str, str]]:
         ("Total token throughput (tok/s)", f"{summary.total_throughput:.2f}"),
         ("Prefix cache hit rate", f"{summary.prefix_hit_rate:.1%}"),
         ("Preemptions", f"{summary.preemptions}"),
+        *summary.drafts.rows(),
         ("Time with a step running", f"{use.busy:.1%}"),
         ("MFU, MBU while it runs", f"{use.mfu:.1%}, {use.mbu:.1%}"),
         ("KV cache, mean and peak", f"{use.kv_mean:.1%}, {use.kv_peak:.1%}"),
@@ -71,6 +72,7 @@ def _count_rows(run: Run) -> list[tuple[str, str]]:
         )
     for name, count in (
         ("Refused requests (too long)", summary.refused),
+        ("Refused requests (late)", summary.refused_early),
         ("Unfinished requests", summary.unfinished),
     ):
         if count:

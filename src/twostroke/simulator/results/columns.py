@@ -28,6 +28,9 @@ class Columns:
     decode_context: Integers
     prefill_tokens: Integers
     prefill_context: Integers
+    drafts: Integers
+    accepted: Integers
+    rejected: Integers
     new_tokens: Integers
     gaps: Integers
     running: Integers
@@ -62,6 +65,9 @@ def to_columns(logs: Sequence[StepLog]) -> Columns:
         decode_context=_integers([log.decode_context for log in logs]),
         prefill_tokens=_integers([log.prefill_tokens for log in logs]),
         prefill_context=_integers([log.prefill_context for log in logs]),
+        drafts=_integers([log.drafts for log in logs]),
+        accepted=_integers([log.accepted for log in logs]),
+        rejected=_integers([log.rejected for log in logs]),
         new_tokens=_integers([log.new_tokens for log in logs]),
         gaps=_integers([log.gaps for log in logs]),
         running=_integers([log.running for log in logs]),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from twostroke.observability.draft_counts import DraftCounts
 from twostroke.observability.latency import (
     LATENCIES,
     PERCENTILES,
@@ -32,6 +33,7 @@ class Summary:
     Attributes:
         duration: Until the end of the last step.
         refused: Requests that no replica could ever hold.
+        refused_early: Requests that would have missed their targets (``--admission predicted``).
         unfinished: Requests that an interruption left.
         goodput: Requests per second that met the targets; ``None`` without targets.
         good_share: Share of the completed requests that met the targets; ``None`` likewise.
@@ -40,6 +42,7 @@ class Summary:
         ttft_by_tenant: The TTFT of each tenant, likewise.
         waiting_for: Shares of the time that requests wait, by the reason why the first of them
             does (``Reason``); ``step``: for the step under way when they arrived.
+        drafts: Of all requests, those that an interruption left included.
         dollars: Of all devices for ``duration``.
         watt_hours: At the devices' rated power for ``duration``: an upper bound.
     """
@@ -47,6 +50,7 @@ class Summary:
     duration: float
     completed: int
     refused: int
+    refused_early: int
     unfinished: int
     steps: int
     input_tokens: int
@@ -59,6 +63,7 @@ class Summary:
     waiting_for: dict[str, float]
     prefix_hit_rate: float
     preemptions: int
+    drafts: DraftCounts
     use: Utilisation
     dollars: float
     watt_hours: float
@@ -106,7 +111,8 @@ def summarize_run(
         duration=duration,
         completed=len(requests),
         refused=len(result.refused),
-        unfinished=total - len(requests) - len(result.refused),
+        refused_early=len(result.refused_early),
+        unfinished=total - len(requests) - len(result.refused) - len(result.refused_early),
         steps=len(columns.start),
         input_tokens=sum(request.prompt_tokens for request in requests),
         output_tokens=sum(request.output_tokens for request in requests),
@@ -120,7 +126,12 @@ def summarize_run(
         if result.prefix_queries
         else 0.0,
         preemptions=result.num_preemptions,
-        use=utilisation(columns, deployment, options.replicas, duration, options.kv_cache_dtype),
+        use=utilisation(
+            columns, deployment, options.replicas, duration, deployment.info.kv_cache_dtype
+        ),
+        drafts=DraftCounts(
+            int(columns.accepted.sum()), int(columns.rejected.sum()), int(columns.new_tokens.sum())
+        ),
         dollars=price * device_hours,
         watt_hours=hardware.power_watts * device_hours,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from twostroke.model_spec.number_formats import cache_bytes
+from twostroke.model_spec.number_formats import cache_format
 from twostroke.simulator.deployment.deployment import Deployment
 from twostroke.simulator.results.columns import Columns, Numbers
 
@@ -71,7 +71,8 @@ def utilisation(
 def step_flops(columns: Columns, deployment: Deployment) -> Numbers:
     """FLOPs of each step, over all devices of its replica."""
     model = deployment.model
-    decoded = columns.decode_requests * deployment.cost.queries
+    decoded = columns.decode_requests + columns.drafts
+    queries = decoded / np.maximum(columns.decode_requests, 1)
     total: Numbers = (columns.prefill_tokens + decoded) * np.float64(model.linear_flops())
     total += columns.new_tokens * float(model.head_flops())
     for layer in model.layers:
@@ -83,12 +84,7 @@ def step_flops(columns: Columns, deployment: Deployment) -> Numbers:
             pairs = np.minimum(pairs, columns.prefill_tokens * attention.window)
             context = np.minimum(context, columns.decode_requests * attention.window)
         total += layer.count * attention.prefill_flops() * pairs.astype(np.float64)
-        total += (
-            layer.count
-            * attention.decode_flops()
-            * deployment.cost.queries
-            * context.astype(np.float64)
-        )
+        total += layer.count * attention.decode_flops() * queries * context.astype(np.float64)
     return total
 
 
@@ -96,17 +92,15 @@ def step_bytes(columns: Columns, deployment: Deployment, kv_dtype: str) -> Numbe
     """Bytes that each step had to move, over all devices of its replica."""
     model, ranks = deployment.model, deployment.cost.ranks
     per_token = model.kv_bytes_per_token(kv_dtype, ranks) * ranks
-    tokens = columns.prefill_tokens + columns.decode_requests * deployment.cost.queries
+    tokens = columns.prefill_tokens + columns.decode_requests + columns.drafts
     read = np.zeros(len(tokens))
     for layer in model.layers:
         if layer.attention is not None:
             context = columns.decode_context
             if layer.attention.window is not None:
                 context = np.minimum(context, columns.decode_requests * layer.attention.window)
-            token_bytes = (
-                layer.count * layer.attention.cached_elements(ranks) * ranks * cache_bytes(kv_dtype)
-            )
-            read += context * token_bytes
+            token_bits = layer.attention.cached_bits(cache_format(kv_dtype), ranks)
+            read += context * (layer.count * token_bits * ranks / 8)
     requests = columns.decode_requests + (columns.prefill_tokens > 0)
     read += 2.0 * requests * model.state_bytes(ranks) * ranks
     return _weight_bytes(tokens.astype(np.float64), deployment) + read + tokens * per_token

@@ -14,9 +14,10 @@ import msgspec
 import numpy as np
 
 from twostroke.core.errors import ConfigError
+from twostroke.core.files import MAX_LINE, bounded_lines, open_at_once, reason
 from twostroke.observability.recorder import read_jsonl
 from twostroke.simulator.workloads.base import RequestSpec
-from twostroke.workloads.csv_trace import TRACE_COLUMNS, read_trace
+from twostroke.workloads.csv_trace import MAX_TOKENS, TRACE_COLUMNS, open_trace, read_trace
 
 # File names of the named traces, and where to get them.
 SOURCES = {
@@ -42,8 +43,8 @@ class MooncakeRow(msgspec.Struct):
     """One line; ``timestamp`` in ms. A hash stands for its 512 tokens and all before them."""
 
     timestamp: float
-    input_length: int
-    output_length: int
+    input_length: Annotated[int, msgspec.Meta(le=MAX_TOKENS)]
+    output_length: Annotated[int, msgspec.Meta(le=MAX_TOKENS)]
     hash_ids: list[Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]] = []
 
 
@@ -78,7 +79,10 @@ def read_specs(path: Path, max_requests: int | None = None) -> list[RequestSpec]
     if kind == "csv":
         rows = _read_csv(path, max_requests)
     else:
-        rows = list(_read_mooncake(path) if kind == "mooncake" else _read_recording(path))
+        try:
+            rows = list(_read_mooncake(path) if kind == "mooncake" else _read_recording(path))
+        except OSError as error:
+            raise _unreadable(path, error) from error
     rows = sorted(rows, key=itemgetter(0))
     if not rows:
         raise ConfigError(f"{path} holds no requests", hint="give a trace with at least one")
@@ -96,15 +100,19 @@ def read_specs(path: Path, max_requests: int | None = None) -> list[RequestSpec]
 
 def _kind(path: Path) -> Kind:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=open_at_once) as file:
             line = file.readline(2**20)
     except OSError as error:
-        raise ConfigError(
-            f"cannot read the trace {path}: {error.strerror}", hint="give another --trace-path"
-        ) from error
+        raise _unreadable(path, error) from error
     if not line.startswith(b"{"):
         return "csv"
     return "recording" if line.startswith(b'{"step"') else "mooncake"
+
+
+def _unreadable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"cannot read the trace {path}: {reason(error)}", hint="give another --trace-path"
+    )
 
 
 def _read_csv(path: Path, max_rows: int | None) -> Sequence[Row]:
@@ -116,8 +124,8 @@ def _read_csv(path: Path, max_rows: int | None) -> Sequence[Row]:
 def _read_clean_csv(path: Path, max_rows: int | None) -> Sequence[tuple[float, int, int]] | None:
     """``read_trace`` in a fifth of its time; ``None`` if it must mend a row or name an error."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            header = next(csv.reader([file.readline()]))
+        with open_trace(path) as file:
+            header = next(csv.reader([file.readline(MAX_LINE)]))
             rows = file.read()
         columns = [header.index(name) for name in TRACE_COLUMNS]
         if rows.strip():
@@ -132,6 +140,7 @@ def _read_clean_csv(path: Path, max_rows: int | None) -> Sequence[tuple[float, i
             if (
                 np.isfinite(table["arrival"]).all()
                 and min(table["prompt"].min(), table["output"].min()) > 0
+                and max(table["prompt"].max(), table["output"].max()) <= MAX_TOKENS
             ):
                 table = table[np.argsort(table["arrival"], kind="stable")]
                 if max_rows is not None and max_rows < len(table):
@@ -146,13 +155,13 @@ def _read_clean_csv(path: Path, max_rows: int | None) -> Sequence[tuple[float, i
 def _read_mooncake(path: Path) -> Iterator[Row]:
     decoder = msgspec.json.Decoder(MooncakeRow)
     identities: dict[tuple[int, int], int] = {}
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+    with open(path, "rb", opener=open_at_once) as file:
+        for number, line in enumerate(bounded_lines(file), 1):
             if not line.strip():
                 continue
             try:
                 row = decoder.decode(line)
-            except (msgspec.DecodeError, RecursionError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise ConfigError(
                     f"{path}, line {number}: {error}", hint="mend or remove the line"
                 ) from error

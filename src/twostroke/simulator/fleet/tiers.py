@@ -1,0 +1,128 @@
+"""Tiers below a simulated KV cache: blocks without bytes, and the time that theirs would take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from msgspec import structs
+
+from twostroke.core.kv_tier_config import KVTierConfig
+from twostroke.core.request import BlockKey
+from twostroke.core.step import StepPlan, StepResult
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.kv_cache.connector import TierInfo
+from twostroke.kv_tiers.memory_tier import MemoryTier
+
+NOTHING = memoryview(b"")
+
+
+class Bandwidths(NamedTuple):
+    """Bytes per second of one device's copies.
+
+    ``host``: to and from the memory of its host. ``disk``: from a disk into that memory.
+    """
+
+    host: float
+    disk: float
+
+
+class _Arriving(NamedTuple):
+    """A load under way: when it has arrived, and how many blocks of each tier it brings."""
+
+    time: float
+    num_blocks: Mapping[str, int]
+    seconds: float
+
+
+class SimulatedTiers:
+    """What ``kv_tiers.transfers.Transfers`` does, on a virtual clock.
+
+    Saves delay their step by a copy to the host; writing to the disk happens behind it. Loads wait
+    for one another and for no step. What is where is kept by the live engine's ``MemoryTier``.
+    """
+
+    def __init__(self, config: KVTierConfig, info: ExecutorInfo, bandwidths: Bandwidths) -> None:
+        self.block_bytes = max(1, info.block_bytes)
+        self._bandwidths = bandwidths
+        sizes = {
+            "swap": config.swap_space if config.preemption != "recompute" else 0,
+            "host": config.kv_host_memory,
+            "disk": config.kv_disk_size if config.kv_disk is not None else 0,
+        }
+        self.infos = [
+            TierInfo(
+                name=name,
+                num_blocks=size // self.block_bytes,
+                block_bytes=self.block_bytes,
+                saves_filled=name == "disk",
+                for_swap=name == "swap",
+            )
+            for name, size in sizes.items()
+            if size
+        ]
+        self._tiers = {
+            tier.name: MemoryTier(
+                TierInfo(name=tier.name, num_blocks=tier.num_blocks, for_swap=tier.for_swap)
+            )
+            for tier in self.infos
+        }
+        self._arriving: dict[str, _Arriving] = {}
+        self._failed: list[str] = []
+        self._refused: dict[str, list[BlockKey]] = {}
+        self._link_free = 0.0
+
+    def begin(self, plan: StepPlan, now: float) -> float:
+        """Carry out saves and drops, begin loads. Returns by how much the step is longer."""
+        num_saved = 0
+        for save in plan.block_saves:
+            tier = self._tiers[save.tier]
+            refused = [key for key in save.keys if not tier.save(key, NOTHING)]
+            self._refused.setdefault(save.tier, []).extend(refused)
+            num_saved += len(save.keys) - len(refused)
+        for drop in plan.block_drops:
+            self._tiers[drop.tier].drop(drop.removed)
+        for load in plan.block_loads:
+            self._begin_load(load.request_id, load.tier, load.keys, now)
+        return num_saved * self.block_bytes / self._bandwidths.host
+
+    def next_arrival(self) -> float | None:
+        """When the next load has arrived."""
+        return min((load.time for load in self._arriving.values()), default=None)
+
+    def end(self, result: StepResult, now: float) -> None:
+        """Report what has arrived by ``now``, and what the tiers have got and lost."""
+        loaded: dict[str, tuple[int, float]] = {}
+        for request_id, load in list(self._arriving.items()):
+            if load.time <= now:
+                del self._arriving[request_id]
+                result.loaded.append(request_id)
+                total = sum(load.num_blocks.values())
+                for name, count in load.num_blocks.items():
+                    blocks, seconds = loaded.get(name, (0, 0.0))
+                    loaded[name] = blocks + count, seconds + load.seconds * count / total
+        result.failed_loads += self._failed
+        self._failed = []
+        for name, tier in self._tiers.items():
+            blocks, seconds = loaded.get(name, (0, 0.0))
+            refused = self._refused.pop(name, [])
+            change = structs.replace(
+                tier.changes(), refused=refused, num_loaded=blocks, load_seconds=seconds
+            )
+            if change.stored or change.removed or refused or blocks:
+                result.tier_changes.append(change)
+
+    def _begin_load(self, request_id: str, tier: str, keys: list[bytes | int], now: float) -> None:
+        self._tiers[tier].load(request_id, keys)
+        if any(block.data is None for block in self._tiers[tier].arrived(len(keys))):
+            self._failed.append(request_id)
+            return
+        rate = self._bandwidths.host
+        if tier == "disk":
+            rate = min(rate, self._bandwidths.disk)
+        seconds = len(keys) * self.block_bytes / rate
+        self._link_free = max(self._link_free, now) + seconds
+        former = self._arriving.get(request_id, _Arriving(now, {}, 0.0))
+        self._arriving[request_id] = _Arriving(
+            self._link_free, {**former.num_blocks, tier: len(keys)}, former.seconds + seconds
+        )
