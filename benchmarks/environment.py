@@ -7,11 +7,13 @@ import os
 import platform
 import re
 import subprocess
+import textwrap
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+COLUMNS = 100
 
 
 class OtherPrograms:
@@ -73,12 +75,23 @@ def environment_text(where: dict[str, Any]) -> str:
     """The same as Markdown."""
     others_share = where["others_cpu_share"]
     share = "an unknown share" if others_share is None else f"{others_share:.1%}"
-    return (
+    text = (
         f"- machine: {where['cores']} cores, {where['cpu']}; {where['system']}; others took {share}"
         f" of its CPU time meanwhile\n- commit: {where['commit']}; torch {where['torch']} with"
         f" {where['threads']} threads (OMP_WAIT_POLICY {where['omp_wait_policy']}), Python"
         f" {where['python']}\n- date: {where['date']}\n- command: `{where['command']}`\n"
     )
+    return wrapped(text)
+
+
+def wrapped(text: str) -> str:
+    """Markdown with lines of at most 100 columns; rows of tables stay whole."""
+    lines = []
+    for line in text.split("\n"):
+        fits = len(line) <= COLUMNS or line.startswith("|")
+        indent = "  " if line.startswith("- ") else ""
+        lines += [line] if fits else textwrap.wrap(line, COLUMNS, subsequent_indent=indent)
+    return "\n".join(lines)
 
 
 def _cpu_seconds() -> tuple[float, float]:

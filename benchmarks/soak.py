@@ -2,22 +2,25 @@
 
     python -m benchmarks.soak --minutes 20
 
-Starts ``twostroke serve`` on loopback and sends it good requests beside aborts, dropped
-connections, malformed bodies and oversized prompts. At the end: every block is free, resident
-memory and file descriptors are what they were after the warm-up, and no good request failed. The
-exit code says whether all of that held.
+Starts ``twostroke serve`` on loopback and sends it good requests (chats, forms, loops with tools)
+beside aborts, dropped connections, malformed bodies and oversized prompts. After the warm-up a
+light key is measured too, first beside these visitors alone, then while a hostile one attacks
+(``benchmarks.attacks``). At the end: every block is free, resident memory and file descriptors are
+what they were after the warm-up, no good request failed, and no attack cost the light key a 429 or
+more than twice its P99 TTFT. The exit code says whether all of that held.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import shlex
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -26,9 +29,19 @@ import cyclopts
 import httpx
 import psutil
 
+from benchmarks.attacks import ATTACKS, Attacker, slow_to_read
+from benchmarks.body_delay import LIMIT
 from benchmarks.environment import OtherPrograms, environment, environment_text
+from benchmarks.neighbour import (
+    TTFT_FACTOR,
+    Phase,
+    judge_phases,
+    measure_phases,
+    phases_table,
+)
 from benchmarks.server import ServerProcess, running_server, tail
 from benchmarks.visitors import Tally, Visitor
+from twostroke.gateway.keys import key_line, new_key
 
 RESULTS = Path(__file__).parent / "results"
 # What grows to a fixed size and then stays is small enough to be full when the warm-up ends.
@@ -37,11 +50,16 @@ FLAGS = {
     "--max-model-len": "2048",
     "--step-events": "256",
     "--max-num-seqs": "32",
-    "--max-body-size": "1MiB",
     "--dtype": "float32",
+    "--policy": "fair",
+    "--tool-call-parser": "hermes",
 }
-MAX_BODY = 2**20
-WARM_UP_SHARE = 0.4
+# Shares of a run: nothing is judged; the light key without and with each attack, in turn; the light
+# key without an attacker again, which shows what memory the attacks have left behind.
+WARM_UP_SHARE, ATTACKS_SHARE, CALM_END_SHARE = 0.4, 0.5, 0.08
+# Of the warm-up, before and during its own attacks: what they make grow once is grown by then.
+CALM_SHARE, FIRST_ATTACKS_SHARE = 0.12, 0.2
+SLICE_SECONDS = 10.0  # at most, of a time with or without an attack
 MEMORY_TOLERANCE = 0.02
 SAMPLE_SECONDS = 0.5
 IDLE_SECONDS = 30.0  # within which a server without visitors must be idle
@@ -72,6 +90,7 @@ class Run:
 
     seconds: float
     tally: Tally
+    phases: list[Phase]
     samples: list[Sample]
     descriptors_before: int
     descriptors_after: int
@@ -98,9 +117,14 @@ def main(
     other_programs = OtherPrograms()
     with tempfile.TemporaryDirectory(prefix="twostroke-soak-") as folder:
         log = Path(folder) / "server.log"
+        keys = {name: new_key() for name in ("ordinary", "light", "hostile", "admin")}
+        key_file = Path(folder) / "keys"
+        lines = [key_line(name, key, admin=name == "admin") for name, key in keys.items()]
+        key_file.write_text("\n".join(lines))
         flags = [part for pair in FLAGS.items() for part in pair]
+        flags += ["--api-key-file", str(key_file)]
         with running_server("pilot", log, *flags) as server:
-            run = asyncio.run(soak(server, log, minutes * 60, concurrency, seed))
+            run = asyncio.run(soak(server, log, minutes * 60, concurrency, seed, keys))
     checks = judge(run)
     text = table(run, checks)
     print(text, flush=True)
@@ -112,35 +136,52 @@ def main(
 
 
 async def soak(
-    server: ServerProcess, log: Path, seconds: float, concurrency: int, seed: int
+    server: ServerProcess,
+    log: Path,
+    seconds: float,
+    concurrency: int,
+    seed: int,
+    keys: Mapping[str, str],
 ) -> Run:
     """Visit ``server`` for a while, then wait until it is idle."""
     process = psutil.Process(server.process.pid)
-    async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=30) as client:
+    headers = {"authorization": f"Bearer {keys['ordinary']}"}
+    async with httpx.AsyncClient(
+        base_url=server.url, headers=headers, trust_env=False, timeout=30
+    ) as client:
         context = (await client.get("/v1/models")).json()["data"][0]["max_model_len"]
         await client.post("/v1/completions", json={"prompt": "x", "max_tokens": 4})
+        await send_each_body_once(server.url, keys["hostile"])
         before = process.num_fds()
         tally, samples = Tally(), list[Sample]()
         began = time.perf_counter()
 
         async def visit(number: int) -> None:
             visitor = Visitor(
-                server.url, f"{seed} {number}", tally, max_model_len=context, max_body_size=MAX_BODY
+                server.url,
+                f"{seed} {number}",
+                tally,
+                max_model_len=context,
+                max_body_size=LIMIT,
+                key=keys["ordinary"],
             )
             try:
-                while time.perf_counter() - began < seconds:
+                while not light.done():
                     await visitor.visit()
             finally:
                 await visitor.close()
 
         watching = asyncio.ensure_future(watch(process, samples, began))
+        light = asyncio.ensure_future(neighbours(server.url, seconds, keys))
         await asyncio.gather(*(visit(number) for number in range(concurrency)))
+        phases = await light
         watching.cancel()
         lasted = time.perf_counter() - began
-        usage, requests = await become_idle(client)
+        usage, requests = await become_idle(client, keys["admin"])
         return Run(
             seconds=lasted,
             tally=tally,
+            phases=phases,
             samples=samples,
             descriptors_before=before,
             descriptors_after=await settle(process, before),
@@ -149,6 +190,31 @@ async def soak(
             alive=server.process.poll() is None,
             log=tail(log),
         )
+
+
+async def send_each_body_once(url: str, key: str) -> None:
+    """What any body makes grow once is grown then: the warm-up of a short run meets few of them."""
+    attacker = Attacker(url, key)
+    await slow_to_read(attacker)
+    await attacker.close()
+
+
+async def neighbours(url: str, seconds: float, keys: Mapping[str, str]) -> list[Phase]:
+    """What the light key sees after the warm-up, without and with an attacker."""
+    end_of_warm_up = asyncio.get_running_loop().time() + WARM_UP_SHARE * seconds
+
+    async def measure(attacks: Sequence[str], lengths: Sequence[float]) -> list[Phase]:
+        return await measure_phases(url, keys["light"], keys["hostile"], attacks, lengths)
+
+    await asyncio.sleep(CALM_SHARE * seconds)
+    await measure(list(ATTACKS), [FIRST_ATTACKS_SHARE * seconds / len(ATTACKS)] * len(ATTACKS))
+    await asyncio.sleep(max(0.0, end_of_warm_up - asyncio.get_running_loop().time()))
+    each = ATTACKS_SHARE * seconds / len(ATTACKS)
+    pairs = max(3, math.ceil(each / 2 / SLICE_SECONDS))
+    slices = [name for attack in ATTACKS for name in ("", attack) * pairs]
+    return await measure(
+        [*slices, ""], [each / 2 / pairs] * len(slices) + [CALM_END_SHARE * seconds]
+    )
 
 
 async def watch(process: psutil.Process, samples: list[Sample], began: float) -> None:
@@ -160,11 +226,12 @@ async def watch(process: psutil.Process, samples: list[Sample], began: float) ->
         await asyncio.sleep(SAMPLE_SECONDS)
 
 
-async def become_idle(client: httpx.AsyncClient) -> tuple[float, float]:
+async def become_idle(client: httpx.AsyncClient, admin_key: str) -> tuple[float, float]:
     """Share of blocks in use, and requests, once both are zero or time is up."""
     deadline = time.perf_counter() + IDLE_SECONDS
+    headers = {"authorization": f"Bearer {admin_key}"}
     while True:
-        metrics = (await client.get("/metrics")).text
+        metrics = (await client.get("/metrics", headers=headers)).text
         requests = metric(metrics, "vllm:num_requests_running") + metric(
             metrics, "vllm:num_requests_waiting"
         )
@@ -223,22 +290,53 @@ def judge(run: Run) -> list[Check]:
             "0",
             leaked <= 0,
         ),
+        *neighbour_checks(run.phases),
         Check("the server's process", "alive" if run.alive else "ended", "alive", run.alive),
     ]
 
 
+def neighbour_checks(phases: Sequence[Phase]) -> list[Check]:
+    """The light key: answered without an attacker, and as well during each attack."""
+    alone = [phase for phase in phases if not phase.attack]
+    answered, refused, failed = (
+        sum(counts) for counts in zip(*((len(p.ttfts), p.refused, len(p.failed)) for p in alone))
+    )
+    return [
+        Check(
+            "light key without an attacker: answered, refused, failed",
+            f"{answered}, {refused}, {failed}",
+            "all answered",
+            answered > 0 and not refused and not failed,
+        ),
+        *(
+            Check(
+                f"light key during {verdict.phase.attack}: TTFT, 429, failed",
+                f"{verdict.factor:.2f}x {'P99' if verdict.enough else 'P50'},"
+                f" {verdict.phase.refused}, {len(verdict.phase.failed)}",
+                f"{TTFT_FACTOR:g}x, 0, 0",
+                verdict.held,
+            )
+            for verdict in judge_phases(phases)
+        ),
+    ]
+
+
 def resident(samples: Sequence[Sample], seconds: float) -> tuple[float, float]:
-    """Median bytes just after the warm-up, and at the end: each over a tenth of the run."""
-    tenth = seconds / 10
+    """Median bytes after the warm-up, and at the end: each over a tenth of the run.
+
+    After the warm-up the lower of two tenths counts: its attacks may not have faded in the first.
+    """
+    tenth, warm = seconds / 10, WARM_UP_SHARE * seconds
     windows = [
-        (WARM_UP_SHARE * seconds, WARM_UP_SHARE * seconds + tenth),
+        (warm, warm + tenth),
+        (warm + tenth, warm + 2 * tenth),
         (seconds - tenth, seconds + 1),
     ]
-    first, last = (
+    *first, last = (
         statistics.median(sample.resident for sample in samples if begin <= sample.seconds <= end)
         for begin, end in windows
     )
-    return first, last
+    return min(first), last
 
 
 def table(run: Run, checks: Sequence[Check]) -> str:
@@ -259,7 +357,7 @@ def table(run: Run, checks: Sequence[Check]) -> str:
             for c in checks
         ),
     ]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", phases_table(run.phases)])
 
 
 def write(
@@ -270,6 +368,7 @@ def write(
     # Not asdict of the whole: it would count the pairs of a Counter.
     record = {field.name: getattr(run, field.name) for field in fields(run)}
     record["tally"] = {field.name: getattr(run.tally, field.name) for field in fields(run.tally)}
+    record["phases"] = [asdict(phase) for phase in run.phases]
     record["samples"] = [list(asdict(sample).values()) for sample in run.samples]
     results = {
         **where,

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import jsonschema
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 QUESTIONS = (
@@ -48,17 +49,31 @@ class Visitor:
     Args:
         max_model_len: The model's context, in tokens.
         max_body_size: The server's limit, in bytes.
+        key: The API key that it sends.
     """
 
     def __init__(
-        self, url: str, seed: str, tally: Tally, *, max_model_len: int, max_body_size: int
+        self,
+        url: str,
+        seed: str,
+        tally: Tally,
+        *,
+        max_model_len: int,
+        max_body_size: int,
+        key: str,
     ) -> None:
         self._url = url
         self._random = Random(seed)
         self._tally = tally
         self._context = max_model_len
         self._max_body = max_body_size
-        self._http = httpx.AsyncClient(base_url=url, timeout=GOOD_SECONDS, trust_env=False)
+        self._authorization = f"Bearer {key}"
+        self._http = httpx.AsyncClient(
+            base_url=url,
+            timeout=GOOD_SECONDS,
+            trust_env=False,
+            headers={"authorization": self._authorization},
+        )
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -68,6 +83,8 @@ class Visitor:
         kinds: dict[Callable[[], Awaitable[None]], int] = {
             self.ask: 30,
             self.ask_streaming: 30,
+            self.fill_a_form: 15,
+            self.call_a_tool: 15,
             self.abort: 15,
             self.vanish: 10,
             self.send_nonsense: 10,
@@ -79,7 +96,14 @@ class Visitor:
             await act()
         except UnexpectedAnswerError as error:
             self._tally.fail(kind, str(error))
-        except (httpx.HTTPError, OSError, ValueError, KeyError, IndexError) as error:
+        except (
+            httpx.HTTPError,
+            OSError,
+            ValueError,
+            KeyError,
+            IndexError,
+            jsonschema.ValidationError,
+        ) as error:
             self._tally.fail(kind, f"{type(error).__name__}: {error}")
         self._tally.visits[kind] += 1
 
@@ -143,12 +167,65 @@ class Visitor:
         body["prompt"] = [random.randrange(10, 256) for _ in range(random.randint(1, 400))]
         return TEXT, body
 
+    async def fill_a_form(self) -> None:
+        """JSON by a schema: what ends by itself fits it. Some leave in the middle."""
+        name, schema = self._random.choice(list(FORMS.items()))
+        body: dict[str, Any] = {
+            "messages": [{"role": "user", "content": self._random.choice(QUESTIONS)}],
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": name, "schema": schema},
+            },
+            "max_tokens": self._random.randint(1, 96),
+            "temperature": self._random.choice((0, 1)),
+        }
+        if self._random.random() < 0.3:
+            await self._leave_a_stream(CHAT, body)
+            return
+        response = await self._http.post(CHAT, json=body)
+        _expect(response, 200)
+        answer = response.json()
+        choice = answer["choices"][0]
+        if choice["finish_reason"] == "stop":
+            jsonschema.validate(json.loads(choice["message"]["content"]), schema)
+        self._tally.tokens += answer["usage"]["completion_tokens"]
+
+    async def call_a_tool(self) -> None:
+        """A loop: a call that fits its tool, then an answer to the result. Some leave before."""
+        messages: list[dict[str, Any]] = [{"role": "user", "content": "What fits on a GPU?"}]
+        body = {
+            "messages": messages,
+            "tools": [TOOL],
+            "tool_choice": "required",
+            "parallel_tool_calls": False,
+            "max_tokens": 120,
+        }
+        if self._random.random() < 0.3:
+            await self._leave_a_stream(CHAT, body)
+            return
+        response = await self._http.post(CHAT, json=body)
+        _expect(response, 200)
+        choice = response.json()["choices"][0]
+        if choice["finish_reason"] != "tool_calls":
+            raise UnexpectedAnswerError(response.text[:200])
+        (call,) = choice["message"]["tool_calls"]
+        arguments = json.loads(call["function"]["arguments"])
+        jsonschema.validate(arguments, TOOL["function"]["parameters"])
+        messages += [choice["message"]]
+        messages += [{"role": "tool", "tool_call_id": call["id"], "content": "yes"}]
+        answer = await self._http.post(CHAT, json=body | {"tool_choice": "auto", "max_tokens": 32})
+        _expect(answer, 200)
+        self._tally.tokens += answer.json()["usage"]["completion_tokens"]
+
     # ---- those who leave -------------------------------------------------------------------------
 
     async def abort(self) -> None:
         """Closes a stream after a few events."""
         path, body = self._question()
-        body |= {"stream": True, "max_tokens": 400, "ignore_eos": True}
+        await self._leave_a_stream(path, body | {"max_tokens": 400, "ignore_eos": True})
+
+    async def _leave_a_stream(self, path: str, body: dict[str, Any]) -> None:
+        body = body | {"stream": True}
         events = self._random.randint(0, 10)
         async with self._http.stream("POST", path, json=body) as response:
             if response.status_code != 200:
@@ -166,7 +243,8 @@ class Visitor:
             body | {"max_tokens": 400, "ignore_eos": True, "stream": self._random.random() < 0.5}
         ).encode()
         head = (
-            f"POST {path} HTTP/1.1\r\nhost: soak\r\ncontent-type:"
+            f"POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization:"
+            f" {self._authorization}\r\ncontent-type:"
             f" application/json\r\ncontent-length: {len(data)}\r\n"
         )
         request = f"{head}\r\n".encode() + data
@@ -211,7 +289,33 @@ class Visitor:
             raise UnexpectedAnswerError(response.text[:200])
 
 
-FINISHED = ("stop", "length")
+FINISHED = ("stop", "length", "tool_calls")
+FORMS: dict[str, dict[str, Any]] = {
+    "size": {
+        "type": "object",
+        "properties": {
+            "gpu": {"enum": ["A100", "H100"]},
+            "gigabytes": {"type": "integer", "minimum": 1, "maximum": 999},
+            "fits": {"type": "boolean"},
+        },
+        "required": ["gpu", "fits"],
+        "additionalProperties": False,
+    },
+    "tree": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 9},
+            "below": {"type": "array", "items": {"$ref": "#"}, "maxItems": 2},
+        },
+        "required": ["name"],
+        "additionalProperties": False,
+    },
+    "texts": {"type": "array", "items": {"type": "string", "pattern": "^[a-z]+$"}, "minItems": 1},
+}
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "fits", "parameters": FORMS["size"], "strict": True},
+}
 NONSENSE: tuple[bytes, ...] = (
     b"",
     b"{",
@@ -232,6 +336,8 @@ NONSENSE: tuple[bytes, ...] = (
         b' "http://x"}}]}]}'
     ),
     b'{"messages": [], "prompt": [], "tokens": [1e9]}',
+    b'{"prompt": "x", "guided_json": {"not": {}}}',
+    b'{"prompt": "x", "guided_json": {"$ref": "#"}}',
     (
         b'{"messages": [{"role": "user", "content": "x"}], "tools": [{}], "tokens": [-1], "prompt":'
         b" [-1]}"

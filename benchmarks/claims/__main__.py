@@ -18,11 +18,15 @@ from pathlib import Path
 import cyclopts
 
 from benchmarks.claims import (
+    break_even,
     chunked_prefill,
     continuous_batching,
     kv_cache,
+    kv_tiers,
     kv_waste,
     prefix_caching,
+    scaled_cache,
+    window,
 )
 from benchmarks.claims.report import Claim, keep_recorded, write_claims
 from benchmarks.claims.workbench import Workbench, default_model
@@ -34,6 +38,11 @@ MEASURES: dict[str, Sequence[Callable[[Workbench], Claim]]] = {
     "prefix_caching": (prefix_caching.measure,),
     "chunked_prefill": (chunked_prefill.measure,),
     "kv_waste": (kv_waste.measure,),
+    "scaled_cache": (scaled_cache.measure,),
+    "window": (window.measure,),
+    "swap": (kv_tiers.measure_swap,),
+    "warm_start": (kv_tiers.measure_warm_start,),
+    "break_even": (break_even.measure, break_even.measure_memory_bound),
 }
 # Without the variable nothing is looked for: a folder of this name is not there.
 TRACES = Path(os.environ.get("TWOSTROKE_DATA", "$TWOSTROKE_DATA")) / "traces"

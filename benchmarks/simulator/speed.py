@@ -25,6 +25,7 @@ from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 LOOP = 10_000_000
 LARGE = SchedulerConfig(max_num_seqs=256, max_num_batched_tokens=8192)
+SMALL = SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=2048)
 
 
 def scenarios() -> dict[str, Scenario]:
@@ -40,10 +41,11 @@ def scenarios() -> dict[str, Scenario]:
             workload=SimulatedWorkloadOptions(num_requests=2000, rate=8.0), scheduler=LARGE
         ),
         "chats, 1 a second": Scenario(
-            workload=SimulatedWorkloadOptions(num_requests=2000, rate=1.0)
+            workload=SimulatedWorkloadOptions(num_requests=2000, rate=1.0), scheduler=SMALL
         ),
         "azure-conv lengths, 6 a second": Scenario(
-            workload=SimulatedWorkloadOptions(workload="azure-conv", num_requests=2000, rate=6.0)
+            workload=SimulatedWorkloadOptions(workload="azure-conv", num_requests=2000, rate=6.0),
+            scheduler=SMALL,
         ),
     }
     if os.environ.get("TWOSTROKE_TRACES"):

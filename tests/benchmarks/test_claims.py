@@ -10,11 +10,14 @@ import pytest
 
 from benchmarks import make_checkpoint
 from benchmarks.claims import (
+    break_even,
     chunked_prefill,
     continuous_batching,
     kv_cache,
+    kv_tiers,
     kv_waste,
     prefix_caching,
+    window,
 )
 from benchmarks.claims.report import Claim, keep_recorded, write_claims
 from benchmarks.claims.workbench import (
@@ -43,11 +46,21 @@ CLAIMS: dict[str, Callable[[Workbench], Claim]] = {
     "prefix_caching": lambda bench: prefix_caching.measure(
         bench, prefix_caching.Workload(shared=64, requests=2)
     ),
+    "window": lambda bench: window.measure(
+        bench, window.Workload(requests=8, prompt=96, output=24, window=20, chunk=16, full=2)
+    ),
+    "swap": lambda bench: kv_tiers.measure_swap(
+        bench, kv_tiers.Overload(requests=4, prompt=20, output=30, kv_tokens=160)
+    ),
+    "warm_start": lambda bench: kv_tiers.measure_warm_start(bench, tokens=64),
     "chunked_prefill": lambda bench: chunked_prefill.measure(
         bench,
         chunked_prefill.Workload(long_prompt=150, running=2, prompt=24, lead=3, chunks=(16, 64)),
     ),
 }
+
+
+FEW_RATES = break_even.Workload(depths=(1, 3), rates=(0.0, 0.5, 1.0), output_len=12)
 
 
 @pytest.fixture
@@ -66,6 +79,21 @@ def test_a_claim_is_one_line_of_claim_measured_and_conditions(name: str, bench: 
         shown(bench.checkpoint) if name == "continuous_batching" else bench.name
     ) in claim.conditions
     assert len(next(value for key, value in claim.figures.items() if key.startswith("ratio"))) == 2
+
+
+@pytest.mark.parametrize("measure", [break_even.measure, break_even.measure_memory_bound])
+def test_the_break_even_stands_beside_the_formula(
+    measure: Callable[[Workbench, break_even.Workload], Claim], bench: Workbench
+) -> None:
+    for _ in range(5):  # a few milliseconds each: another program may take one side's
+        claim = measure(bench, FEW_RATES)
+        assert claim.line().count(" | ") == 2
+        assert "depth 3" in claim.measured and "by the formula" in claim.measured
+        one, three = claim.figures["curves"]
+        assert len(one["speedups"]) == len(three["speedups"]) == 3
+        if three["speedups"][2] > three["speedups"][0]:
+            return
+    raise AssertionError("all drafts right are no faster than none, in five measurements")
 
 
 def steps_needed(lengths: Sequence[int], slots: int) -> dict[str, int]:

@@ -10,10 +10,12 @@ import pytest
 
 from benchmarks import soak
 from benchmarks.environment import environment
+from benchmarks.neighbour import ENOUGH_VISITS, Phase, judge_phases
 from benchmarks.soak import Run, Sample, judge
 from benchmarks.visitors import Tally
 
 MIB = 2**20
+ALONE = Phase(ttfts=[0.01] * 300, seconds=9)
 
 
 def run(**changes: object) -> Run:
@@ -24,6 +26,7 @@ def run(**changes: object) -> Run:
     clean = Run(
         seconds=100.0,
         tally=tally,
+        phases=[ALONE, Phase("fill_the_queue", [0.015] * 300, seconds=9)],
         samples=samples,
         descriptors_before=15,
         descriptors_after=15,
@@ -62,7 +65,45 @@ def test_what_is_wrong_is_seen() -> None:
     assert missed(run(tally=failing)) == ["visits not answered as they should be"]
 
 
+def test_a_hostile_neighbour_that_costs_others_something_is_seen() -> None:
+    row = "light key during fill_the_queue: TTFT, 429, failed"
+
+    def during(**changes: object) -> list[str]:
+        fields = {"ttfts": [0.015] * 300, "seconds": 9, **changes}
+        phase = Phase("fill_the_queue", **fields)  # type: ignore[arg-type]
+        return missed(run(phases=[ALONE, phase]))
+
+    assert during() == []
+    assert during(ttfts=[0.01] * 290 + [0.03] * 10) == [row], "the slowest hundredth counts"
+    assert during(refused=1) == [row]
+    assert during(failed=["HTTP 500"]) == [row]
+    assert during(attack_statuses={"400": 7, "503": 1}) == [row]
+    assert during(ttfts=[]) == [row], "no answer at all"
+    assert during(ttfts=[0.015] * 70) == [row], "the few that it could send were answered quickly"
+    unserved = run(phases=[Phase(refused=2), Phase("fill_the_queue", [0.01] * 300)])
+    assert missed(unserved)[0].startswith("light key without an attacker")
+
+
+def test_an_attack_is_judged_by_the_times_beside_its_own() -> None:
+    """All slices of a long run together; of a short one the best pair, by its median."""
+
+    def slices(*ttfts: float, count: int) -> list[Phase]:
+        names = ["", "fill_the_queue"] * (len(ttfts) // 2)
+        return [Phase(name, [ttft] * count, seconds=9) for name, ttft in zip(names, ttfts)]
+
+    assert judge_phases(slices(0.01, 0.015, 0.1, 0.15, count=300))[0].held
+    assert not judge_phases(slices(0.01, 0.015, 0.01, 0.03, count=300))[0].held
+    few = ENOUGH_VISITS // 2 - 1
+    assert judge_phases(slices(0.01, 0.015, 0.01, 0.03, count=few))[0].held
+    assert not judge_phases(slices(0.01, 0.025, 0.01, 0.03, count=few))[0].held
+    starved = slices(0.01, 0.01, count=few)
+    starved[1].ttfts = [0.01] * 20
+    assert not judge_phases(starved)[0].held
+    assert "P50" in soak.table(run(phases=starved), [])
+
+
 @pytest.mark.soak
+@pytest.mark.timeout(900)  # on a busy machine the end of a visit is waited for
 def test_two_minutes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = soak.main(minutes=2.0, concurrency=32, out=tmp_path)
     with capsys.disabled():
@@ -70,5 +111,6 @@ def test_two_minutes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     record = json.loads((tmp_path / "soak.json").read_text())
     assert code == 0, (record["tally"]["errors"], record["log"])
     assert record["tally"]["visits"].keys() == {
-        *("ask", "ask_streaming", "abort", "vanish", "send_nonsense", "send_too_much")
+        *("ask", "ask_streaming", "fill_a_form", "call_a_tool"),
+        *("abort", "vanish", "send_nonsense", "send_too_much"),
     }

@@ -1,8 +1,9 @@
 """Writes a Llama checkpoint as a bf16 GGUF file; llama.cpp's own quantizer rounds it.
 
-Token ids are all that a benchmark needs, so the file has no tokenizer. Run in the environment of
-llama.cpp, which has ``gguf``, ``safetensors`` and ``numpy``. Queries and keys are reordered as
-llama.cpp's rotation wants them (``convert_hf_to_gguf.py``, ``LlamaModel.permute``).
+Token ids are all that most benchmarks need, so the file has a vocabulary only where
+``--vocabulary`` asks for it (of byte-level tokenizers). Run in the environment of llama.cpp, which
+has ``gguf`` and ``numpy``. Queries and keys are reordered as llama.cpp's rotation wants them
+(``convert_hf_to_gguf.py``, ``LlamaModel.permute``).
 """
 
 from __future__ import annotations
@@ -54,7 +55,24 @@ def target_name(name: str) -> str:
     return f"blk.{layer}.{NAMES[rest]}.weight"
 
 
-def convert(folder: Path, target: Path) -> None:
+def add_vocabulary(writer: gguf.GGUFWriter, folder: Path) -> None:
+    """Tokens and merges of a byte-level ``tokenizer.json``."""
+    raw = json.loads((folder / "tokenizer.json").read_text())
+    if (model := raw["model"])["type"] != "BPE":
+        raise SystemExit(f"error: a {model['type']} vocabulary cannot be converted")
+    tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    special = {added["content"] for added in raw["added_tokens"]}
+    kinds = gguf.TokenType
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(tokens)
+    writer.add_token_types([kinds.CONTROL if t in special else kinds.NORMAL for t in tokens])
+    merges = model["merges"]
+    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merges])
+    writer.add_eos_token_id(json.loads((folder / "config.json").read_text())["eos_token_id"])
+
+
+def convert(folder: Path, target: Path, vocabulary: bool = False) -> None:
     """Write the checkpoint in ``folder`` as bf16; norms become float32, as llama.cpp keeps them."""
     raw = json.loads((folder / "config.json").read_text())
     heads, kv_heads = raw["num_attention_heads"], raw["num_key_value_heads"]
@@ -72,7 +90,10 @@ def convert(folder: Path, target: Path) -> None:
     writer.add_rope_freq_base(raw["rope_theta"])
     writer.add_vocab_size(raw["vocab_size"])
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
-    writer.add_tokenizer_model("no_vocab")
+    if vocabulary:
+        add_vocabulary(writer, folder)
+    else:
+        writer.add_tokenizer_model("no_vocab")
     for name, values in tensors(folder / "model.safetensors"):
         if values.ndim == 1:
             writer.add_tensor(target_name(name), (values.astype(np.uint32) << 16).view(np.float32))
@@ -107,12 +128,14 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("out", type=Path, help="folder for bf16.gguf, q8_0.gguf and q4_0.gguf")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only-bf16", action="store_true", help="round nothing")
+    parser.add_argument("--vocabulary", action="store_true", help="with the tokens' texts")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     plain = args.out / "bf16.gguf"
     if not plain.exists():
-        convert(args.checkpoint, plain)
-    for format in FORMATS:
+        convert(args.checkpoint, plain, args.vocabulary)
+    for format in () if args.only_bf16 else FORMATS:
         if not (args.out / f"{format}.gguf").exists():
             quantize(plain, args.out / f"{format}.gguf", format, args.threads)
 

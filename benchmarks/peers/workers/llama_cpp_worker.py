@@ -15,12 +15,20 @@ import numpy as np
 from benchmarks.peers.workers.protocol import Clock, Prompts, serve
 
 BATCH = 512
+KV_TYPES = {
+    "f16": llama_cpp.GGML_TYPE_F16,
+    "bf16": 30,  # GGML_TYPE_BF16, which the bindings do not name
+    "q8_0": llama_cpp.GGML_TYPE_Q8_0,
+    "q4_0": llama_cpp.GGML_TYPE_Q4_0,
+}
 
 
 class Model:
     """A model and one context; all rounds use it, emptied in between."""
 
-    def __init__(self, path: str, threads: int, sequences: int, tokens: int) -> None:
+    def __init__(
+        self, path: str, threads: int, sequences: int, tokens: int, kv_type: str = "f16"
+    ) -> None:
         self.model = llama_cpp.llama_model_load_from_file(
             path.encode(), llama_cpp.llama_model_default_params()
         )
@@ -30,6 +38,7 @@ class Model:
         params.n_ctx, params.n_seq_max = sequences * tokens, sequences
         params.n_batch = params.n_ubatch = BATCH
         params.n_threads = params.n_threads_batch = threads
+        params.type_k = params.type_v = KV_TYPES[kv_type]
         self.context = llama_cpp.llama_init_from_model(self.model, params)
         if not self.context:
             raise SystemExit("error: llama.cpp cannot make a context")
@@ -48,15 +57,12 @@ class Model:
             batch.seq_id[i][0], batch.logits[i] = sequence, wanted
         if llama_cpp.llama_decode(self.context, batch) != 0:
             raise SystemExit("error: llama_decode failed")
-        return [
-            int(
-                np.ctypeslib.as_array(
-                    llama_cpp.llama_get_logits_ith(self.context, i), (self.vocab,)
-                ).argmax()
-            )
-            for i, entry in enumerate(entries)
-            if entry[3]
-        ]
+        return [self.choose(i, entry[2]) for i, entry in enumerate(entries) if entry[3]]
+
+    def choose(self, row: int, sequence: int) -> int:
+        """The next token of a sequence, whose logits are in this row of the batch."""
+        logits = llama_cpp.llama_get_logits_ith(self.context, row)
+        return int(np.ctypeslib.as_array(logits, (self.vocab,)).argmax())
 
 
 def main() -> None:
@@ -65,12 +71,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--sequences", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=512, help="room for each sequence")
+    parser.add_argument("--kv-type", choices=KV_TYPES, default="f16")
     args = parser.parse_args()
     # Kept: the library calls it as long as it lives.
     quiet = llama_cpp.llama_log_callback(lambda *_: None)
     llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
-    model = Model(args.model, args.threads, args.sequences, args.tokens)
+    model = Model(args.model, args.threads, args.sequences, args.tokens, args.kv_type)
 
     def run(prompts: Prompts, output_len: int, clock: Clock) -> None:
         model.clear()

@@ -1,0 +1,184 @@
+"""What one key can do to all others: the attacks of ``benchmarks.soak``, and of its quick test.
+
+    TWOSTROKE_ATTACK_KEY=... python -m benchmarks.attacks fill_the_queue http://127.0.0.1:8000 60
+
+Runs as a process of its own, so that what it costs to attack does not delay what is measured.
+An attack is one round; rounds follow each other, some at a time, whatever the server answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+import cyclopts
+import httpx
+
+from benchmarks.body_delay import LIMIT, worst_bodies
+
+KEY_VARIABLE = "TWOSTROKE_ATTACK_KEY"
+TEXT = "/v1/completions"
+ROUND_SECONDS = 20.0
+# A refusal comes quickly: this keeps the attacker from taking the processor that is measured.
+PAUSE_SECONDS = 0.02
+NUM_SLOW_BODIES = 20
+
+
+class Attacker:
+    """The hostile key's client.
+
+    Args:
+        patience: Seconds after which it gives up on a request.
+
+    Attributes:
+        num_rounds: Of the attack that ended, whatever the server answered.
+        num_sent: Requests.
+        statuses: Of the answers that it waited for.
+    """
+
+    def __init__(self, url: str, key: str, patience: float = ROUND_SECONDS) -> None:
+        self.url = url
+        self.patience = patience
+        self.headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+        self.num_rounds = self.num_sent = 0
+        self.statuses: Counter[int] = Counter()
+        self._http = httpx.AsyncClient(
+            base_url=url, headers=self.headers, timeout=patience, trust_env=False
+        )
+
+    async def post(self, body: object, path: str = TEXT) -> None:
+        """Send a body, as JSON or as the bytes that it is, and leave if no answer comes in time."""
+        content: dict[str, Any] = {"content" if isinstance(body, bytes) else "json": body}
+        self.num_sent += 1
+        with suppress(httpx.HTTPError):
+            response = await self._http.post(path, **content)
+            self.statuses[response.status_code] += 1
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+
+Attack = Callable[[Attacker], Awaitable[None]]
+
+
+async def fill_the_queue(attacker: Attacker) -> None:
+    """A hundred bytes that ask for a thousand endless samples."""
+    await attacker.post({"prompt": ["a"] * 8, "n": 128, "max_tokens": 2000, "ignore_eos": True})
+
+
+async def long_stop_strings(attacker: Attacker) -> None:
+    """1,024 samples that each look for 16 strings of 1,024 characters."""
+    stop = [("ab" * 512)[:1022] + f"{i:02}" for i in range(16)]
+    await attacker.post({"prompt": ["a"] * 8, "n": 128, "max_tokens": 500, "stop": stop})
+
+
+async def utf_16_bodies(attacker: Attacker) -> None:
+    """Deep nesting in encodings in which a search for brackets in bytes does not see it."""
+    nested = '{"prompt": ' + "[" * 400_000 + "]" * 400_000 + "}"
+    for encoding in ("utf-16", "utf-32-le"):
+        await attacker.post(nested.encode(encoding))
+
+
+async def slow_to_read(attacker: Attacker) -> None:
+    """Bodies within the limit on bytes that take long to read, or to answer; in any order."""
+    bodies = worst_bodies()
+    for body in random.sample(bodies, len(bodies)):
+        await attacker.post(body.content, body.path)
+
+
+async def many_logprobs(attacker: Attacker) -> None:
+    """Calls that keep as many log-probabilities as they may, and more."""
+    body = {"prompt": ["a"], "n": 8, "max_tokens": 500, "ignore_eos": True, "logprobs": 20}
+    larger = {**body, "n": 128, "max_tokens": 700}
+    await asyncio.gather(*(attacker.post(body) for _ in range(4)), attacker.post(larger))
+
+
+async def half_sent_bodies(attacker: Attacker) -> None:
+    """Connections that each send most of a large body, and then drip."""
+    await asyncio.gather(*(_drip(attacker) for _ in range(NUM_SLOW_BODIES)))
+
+
+ATTACKS: Mapping[str, Attack] = {
+    attack.__name__: attack
+    for attack in (
+        fill_the_queue,
+        long_stop_strings,
+        utf_16_bodies,
+        slow_to_read,
+        many_logprobs,
+        half_sent_bodies,
+    )
+}
+
+
+def main(
+    name: str,
+    url: str,
+    seconds: float,
+    *,
+    concurrency: int = 2,
+    patience: float = ROUND_SECONDS,
+) -> int:
+    """Attack for a while. To stdout go an empty line when it begins, and at the end, as JSON, what
+    was sent and answered.
+
+    Args:
+        name: One of ``ATTACKS``.
+        concurrency: Rounds at a time.
+        patience: Seconds after which a request is given up.
+    """
+    key = os.environ[KEY_VARIABLE]
+    print(flush=True)
+    attacker = asyncio.run(attack(ATTACKS[name], url, key, seconds, concurrency, patience))
+    numbers = {"rounds": attacker.num_rounds, "sent": attacker.num_sent}
+    print(json.dumps({**numbers, "statuses": attacker.statuses}))
+    return 0
+
+
+async def attack(
+    kind: Attack, url: str, key: str, seconds: float, concurrency: int, patience: float
+) -> Attacker:
+    """Rounds of one attack for ``seconds``."""
+    attacker = Attacker(url, key, patience)
+
+    async def again_and_again() -> None:
+        while True:
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(ROUND_SECONDS):
+                    await kind(attacker)
+            attacker.num_rounds += 1
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await asyncio.gather(*(again_and_again() for _ in range(concurrency)))
+    await attacker.close()
+    return attacker
+
+
+async def _drip(attacker: Attacker) -> None:
+    address = urlsplit(attacker.url)
+    lines = [f"{name}: {value}" for name, value in attacker.headers.items()]
+    lines = [f"POST {TEXT} HTTP/1.1", "host: localhost", *lines, f"content-length: {LIMIT}"]
+    attacker.num_sent += 1
+    _, writer = await asyncio.open_connection(address.hostname, address.port)
+    try:
+        writer.write("\r\n".join([*lines, "", ""]).encode() + b" " * (LIMIT * 3 // 4))
+        while True:
+            await writer.drain()
+            await asyncio.sleep(0.2)
+            writer.write(b" ")
+    finally:
+        writer.transport.abort()
+
+
+if __name__ == "__main__":
+    sys.exit(cyclopts.run(main))

@@ -1,0 +1,1 @@
+"""What the inspector costs, and how it looks."""

@@ -1,0 +1,1 @@
+"""What formats of the KV cache cost in quality (`quality`) and save in time (`speed`)."""

@@ -1,0 +1,1 @@
+"""Servers beyond their capacity, and long prompts among chats."""
