@@ -5,11 +5,13 @@ BIN := $(VENV)/bin
 CPP := src/twostroke/kernels/cpp
 KERNELS := hatch_build.py $(wildcard $(CPP)/*.?pp $(CPP)/*/*.?pp)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+CLIENTS := .venv-clients
+APART := tests/server/clients/apart
 PORT ?= 8000
 MODEL ?= pilot
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format train claims soak clean
+.PHONY: help serve test clients check format train claims soak clean
 
 help: ## Show the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -19,6 +21,12 @@ serve: $(VENV)/.installed ## Install, and serve MODEL (pilot) on 127.0.0.1:PORT 
 
 test: $(VENV)/.installed-dev ## Install what tests need, and run them all
 	$(BIN)/python -m pytest
+
+clients: $(VENV)/.installed-dev ## Install clients of other versions apart (390 MB), test them
+	test -d $(CLIENTS) || $(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip install --constraint $(APART)/constraints.txt \
+	    litellm llama-index-llms-openai-like instructor mcp
+	$(BIN)/python -m pytest tests/server/clients/test_apart.py
 
 check: $(VENV)/.installed-dev ## Lint, format, types and the arrows between packages
 	$(BIN)/ruff check .
@@ -40,7 +48,8 @@ soak: $(VENV)/.installed-dev ## Treat a server badly for 20 minutes; it must sta
 	$(BIN)/python -m benchmarks.soak
 
 clean: ## Remove .venv and caches
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(CLIENTS) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .import_linter_cache
 
 # A stamp, not bin/python: a venv that was left half-made would look finished.
 $(VENV)/.made:

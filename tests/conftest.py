@@ -7,15 +7,22 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 # The models in the tests are tiny, and waiting for a second thread on a busy machine costs far more
 # than it saves.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell without a terminal starts what runs in its background deaf to Ctrl-C, which some tests
-# send.
+# A shell without a terminal starts what runs in its background deaf to Ctrl-C, and `nohup` to a
+# closed terminal. Some tests send these to processes that they start, which inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 
 @pytest.fixture(params=["avx512", "avxvnni", "avx2", "generic"])

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 
 from twostroke.core import wire
 from twostroke.core.errors import ErrorMessage, TwostrokeError
+from twostroke.core.kv_groups import ONE_GROUP, KVGroups
 from twostroke.core.step import ScheduledRequest, StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.kv_cache.connector import KVConnector
+from twostroke.kv_tiers.transfers import Transfers
 from twostroke.runtime.request_states import RequestStates
 from twostroke.sampling.request_state import RequestState
 
 VOCAB = 50
-EMPTY = b"empty"
+SLOT_BYTES = 8
+EMPTY = b"empty...".ljust(SLOT_BYTES)
+OpenTiers = Callable[[int, threading.Event], dict[str, KVConnector]]
 
 
 def chain(previous: bytes, token: int) -> bytes:
     """Stands for the keys and values at a position: they depend on this token and all before it."""
-    return blake2b(previous + token.to_bytes(4, "little"), digest_size=8).digest()
+    return blake2b(previous + token.to_bytes(4, "little"), digest_size=SLOT_BYTES).digest()
+
+
+def in_group(fingerprint: bytes, group: int) -> bytes:
+    """The same position's keys and values in the layers of a group."""
+    return bytes([fingerprint[0] ^ group]) + fingerprint[1:]
 
 
 def next_token(token_ids: Iterable[int], seed: int = 0) -> int:
@@ -40,7 +52,8 @@ class FakeExecutor:
 
     It knows of requests, tokens and block tables only what plans say of them, as a real executor
     does. With ``num_drafts`` it guesses as many next tokens after each one it draws, some of them
-    wrong, and verifies them in the next step.
+    wrong, and verifies them in the next step. ``open_tiers`` gives it tiers for blocks of a size.
+    With ``groups`` it keeps a fingerprint for each of them, and reads what their windows show.
     """
 
     def __init__(
@@ -49,6 +62,8 @@ class FakeExecutor:
         block_size: int = 4,
         max_model_len: int = 128,
         num_drafts: int = 0,
+        open_tiers: OpenTiers | None = None,
+        groups: KVGroups = ONE_GROUP,
     ) -> None:
         self.info = ExecutorInfo(
             model_id="fake",
@@ -57,6 +72,7 @@ class FakeExecutor:
             num_blocks=num_blocks,
             block_size=block_size,
             eos_token_ids=frozenset({0}),
+            kv_groups=groups,
         )
         self.slots = [EMPTY] * (num_blocks * block_size)
         self.tables: dict[str, list[int]] = {}
@@ -65,6 +81,12 @@ class FakeExecutor:
         self.num_accepted = 0
         self.fail_on: set[str] = set()
         self.raise_next: Exception | None = None
+        self.transfers: Transfers | None = None
+        if open_tiers is not None:
+            memory, wake = FakeBlockMemory(self.slots, block_size), threading.Event()
+            tiers = open_tiers(memory.block_bytes, wake)
+            self.transfers = Transfers(tiers, memory, wake)
+            self.info = replace(self.info, tiers=[tier.info for tier in tiers.values()])
 
     def execute(self, plan: StepPlan) -> StepResult:
         plan = wire.decode(wire.encode(plan), StepPlan)  # nothing else may be needed
@@ -74,6 +96,8 @@ class FakeExecutor:
         if self.raise_next:
             error, self.raise_next = self.raise_next, None
             raise error
+        if self.transfers is not None:
+            self.transfers.begin(plan)
         size = self.info.block_size
         sources = [
             self.slots[source * size : (source + 1) * size] for source, _ in plan.block_copies
@@ -88,10 +112,14 @@ class FakeExecutor:
         for share in plan.scheduled.values():
             if share.samples:
                 self._draw(share, result)
+        if self.transfers is not None:
+            self.transfers.advance(plan, result, 0.0)
         return wire.decode(wire.encode(result), StepResult)
 
     def close(self) -> None:
         self.tables.clear()
+        if self.transfers is not None:
+            self.transfers.close()
 
     def next_token(self, request: RequestState, token_ids: list[int]) -> int:
         return next_token(token_ids, request.seed)
@@ -117,27 +145,56 @@ class FakeExecutor:
         if drafts:
             result.draft_token_ids[share.request_id] = drafts
 
-    def _slot(self, request_id: str, position: int) -> int:
-        size = self.info.block_size
-        return self.tables[request_id][position // size] * size + position % size
+    def _slot(self, request_id: str, position: int, group: int) -> int:
+        size, index = self.info.block_size, position // self.info.block_size
+        block = self.tables[request_id][index * self.info.kv_groups.count + group]
+        assert block >= 0, f"{request_id} has no block for position {position} in group {group}"
+        return block * size + position % size
 
     def _write(self, share: ScheduledRequest) -> None:
         table = self.tables.setdefault(share.request_id, [])
         first = share.first_new_block
         assert first <= len(table), "a part of the block table was never sent"
         table[first : first + len(share.new_block_ids)] = share.new_block_ids
-        assert len(table) >= share.num_blocks, "the step's slots are not in the block table"
-        previous = self.slots[self._slot(share.request_id, share.start - 1)] if share.start else b""
+        num_blocks = share.num_blocks * self.info.kv_groups.count
+        assert len(table) >= num_blocks, "the step's slots are not in the block table"
+        previous = b""
+        for token in self.requests[share.request_id].token_ids[: share.start]:
+            previous = chain(previous, token)
         for offset, token in enumerate(self.requests.input_tokens(share)):
             previous = chain(previous, token)
-            self.slots[self._slot(share.request_id, share.start + offset)] = previous
+            for group in range(self.info.kv_groups.count):
+                slot = self._slot(share.request_id, share.start + offset, group)
+                self.slots[slot] = in_group(previous, group)
 
     def _check(self, share: ScheduledRequest) -> None:
         computed = self.requests[share.request_id].token_ids[: share.start]
         expected = b""
         for position, token in enumerate([*computed, *self.requests.input_tokens(share)]):
             expected = chain(expected, token)
-            actual = self.slots[self._slot(share.request_id, position)]
-            assert actual == expected, (
-                f"{share.request_id} reads wrong keys and values at position {position}"
-            )
+            for group, window in enumerate(self.info.kv_groups.windows):
+                if window is not None and position <= share.start - window:
+                    continue
+                actual = self.slots[self._slot(share.request_id, position, group)]
+                assert actual == in_group(expected, group), (
+                    f"{share.request_id} reads wrong keys and values at position {position}"
+                )
+
+
+class FakeBlockMemory:
+    """Implements ``BlockMemory`` on the fake executor's slots."""
+
+    def __init__(self, slots: list[bytes], block_size: int) -> None:
+        self._slots, self._size = slots, block_size
+        self.block_bytes = block_size * SLOT_BYTES
+
+    def read(self, block_ids: Sequence[int]) -> list[memoryview]:
+        size = self._size
+        return [memoryview(b"".join(self._slots[b * size : (b + 1) * size])) for b in block_ids]
+
+    def write(self, block_ids: Sequence[int], blocks: Sequence[memoryview]) -> None:
+        for block, data in zip(block_ids, blocks, strict=True):
+            assert len(data) == self.block_bytes
+            for offset in range(self._size):
+                part = data[offset * SLOT_BYTES : (offset + 1) * SLOT_BYTES]
+                self._slots[block * self._size + offset] = bytes(part)

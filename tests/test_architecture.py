@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from pathlib import Path
 from textwrap import dedent
 
@@ -15,6 +16,7 @@ from twostroke.engine.engine import Engine
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "twostroke"
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+MAX_FILES = 20
 MAX_LINES = 400
 # Files that may be longer, each with its reason.
 LONGER: dict[str, str] = {}
@@ -56,6 +58,17 @@ def test_files_have_one_subject() -> None:
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in paths}
     too_long = {name for name, length in lengths.items() if length > MAX_LINES}
     assert too_long == LONGER.keys()
+
+
+def test_a_folder_has_few_files() -> None:
+    """A reader sees a whole folder at a glance; a fuller one has rooms."""
+    counts = Counter(
+        str(path.parent.relative_to(ROOT))
+        for name in ("src", "tests")
+        for path in (ROOT / name).rglob("*.py")
+        if path.name != "__init__.py"
+    )
+    assert not {name for name, count in counts.items() if count > MAX_FILES}
 
 
 def test_every_decision_is_in_the_index() -> None:

@@ -27,14 +27,20 @@ WIDE: dict[str, str] = {
         (
             "benchmarks/claims/results/claims.md",
             "benchmarks/results/peers.md",
+            "benchmarks/results/soak.md",
             "benchmarks/results/avx2/peers.md",
         ),
         "a table of a run whose rows name their figures, conditions and records",
     ),
     **dict.fromkeys(
         (
+            "src/twostroke/server/http/docs_page/rapidoc-min.js",
             "src/twostroke/simulator/reports/page/uPlot.iife.min.js",
             "src/twostroke/simulator/reports/page/uPlot.min.css",
+            "src/twostroke/inspector/static/vendor/htm.module.js",
+            "src/twostroke/inspector/static/vendor/preact.module.js",
+            "src/twostroke/inspector/static/vendor/signals-core.js",
+            "tests/inspector/axe/axe.min.js",
         ),
         "another project's file, as that project ships it",
     ),
