@@ -178,9 +178,8 @@ def _write(
     out: Path,
 ) -> None:
     rows = [
-        "| task | T | requests | method | acceptance | tokens a pass | TPOT, ms | none, ms |"
-        " faster | asked | same tokens |",
-        "|---|---:|---:|---|---:|---:|---:|---:|---:|---|---|",
+        "| task | T | requests | method | accepted | a pass | TPOT | none's | faster, x | asked |",
+        "|---|---:|---:|---|---:|---:|---:|---:|---:|---|",
     ]
     for (task, temperature, count, name), one in measured.items():
         acceptance = "-" if one.acceptance is None else f"{one.acceptance:.2f}"
@@ -191,20 +190,25 @@ def _write(
         rows.append(
             f"| {task} | {temperature:g} | {count} | {name} | {acceptance} |"
             f" {one.tokens_per_pass:.2f} | {one.tpot_ms:.2f} | {one.plain_tpot_ms:.2f} |"
-            f" {one.speedup:.2f}x ({min(one.speedups):.2f} to {max(one.speedups):.2f}) |"
-            f" {verdict} | {'yes' if one.same_tokens else 'NO'} |"
+            f" {one.speedup:.2f} ({min(one.speedups):.2f} to {max(one.speedups):.2f}) | {verdict} |"
         )
     missing = "".join(f"- {name} was left out: {reason}\n" for name, reason in left_out.items())
     size = Widening()
     what = (
-        f"pilot's function in a model {size.width} times as wide and {size.depth} times as deep"
-        " (benchmarks/speculation/widened.py)"
+        f"pilot's function in a model {size.width} times as wide and {size.depth} times as deep\n"
+        "  (benchmarks/speculation/widened.py)"
         if model == "widened"
         else model
     )
+    differ = [
+        f"{task}, {name}" for (task, _, _, name), one in measured.items() if not one.same_tokens
+    ]
+    tokens = (
+        f"OTHER TOKENS than none: {'; '.join(differ)}" if differ else "same tokens in every row"
+    )
     text = (
-        f"{environment_text(where)}- model: {what}; medians of {rounds} rounds in turn, the"
-        f" extremes in brackets\n{missing}\n" + "\n".join(rows)
+        f"{environment_text(where)}- model: {what}\n- medians of {rounds} rounds in turn, the"
+        f" extremes in brackets; times in ms; {tokens}\n{missing}\n" + "\n".join(rows)
     )
     record = {
         "environment": where,
