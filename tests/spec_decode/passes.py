@@ -47,7 +47,9 @@ class Conversation:
         self._drawn.pop(request_id, None)
         self.proposer.update(StepPlan(0, 0.0, released=[request_id]))
 
-    def draw(self, request_id: str, token_ids: Sequence[int], most: int = 8) -> list[int]:
+    def draw(
+        self, request_id: str, token_ids: Sequence[int], most: int = 8, forced: bool = False
+    ) -> list[int]:
         """The request draws these tokens in one step; its drafts for the next."""
         state = self._states[request_id]
         state.token_ids += self._drawn.get(request_id, [])
@@ -58,7 +60,8 @@ class Conversation:
         self.proposer.update(plan)
         table = np.zeros((1, 1), dtype=np.int32)
         drawn = {request_id: list(token_ids)}
-        drafts = self.proposer.propose(FinishedPass(plan, [state], table, drawn))
+        step = FinishedPass(plan, [state], table, drawn, forced=[request_id] if forced else [])
+        drafts = self.proposer.propose(step)
         assert set(drafts) <= {request_id}
         assert len(drafts.get(request_id, [])) <= most
         return drafts.get(request_id, [])

@@ -91,3 +91,16 @@ def test_memory_is_bounded() -> None:
     assert len(proposer._answers) == MAX_GROUPS
     assert all(len(answers) == 100 for answers in proposer._answers.values())
     assert not proposer._live
+
+
+def test_answers_keep_their_forced_tokens() -> None:
+    """A request gets no drafts where its form leaves no choice; what was forced is its answer."""
+    talk = Conversation(SuffixProposer(OPTIONS))
+    talk.add("a", [9])
+    assert talk.draw("a", [1]) == []
+    assert talk.draw("a", [2, 3, 4], forced=True) == []
+    assert talk.draw("a", [5]) == []
+    talk.end("a")
+    talk.add("b", [9])
+    assert talk.draw("b", [1, 2]) == [3, 4, 5]
+    assert talk.draw("b", [3], forced=True) == []

@@ -225,8 +225,7 @@ class TorchExecutor:
         forced = self.constraints.add_forced(batch, result)
         if self.proposer is not None:
             table = batch.attention.block_table
-            tokens = {name: ids for name, ids in result.token_ids.items() if name not in forced}
-            step = FinishedPass(plan, batch.states, table, tokens, hidden)
+            step = FinishedPass(plan, batch.states, table, result.token_ids, hidden, forced)
             result.draft_token_ids |= self.proposer.propose(step)
             clock.mark("draft")
 

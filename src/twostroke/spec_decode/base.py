@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -38,10 +38,11 @@ class FinishedPass:
         block_table: ``[requests, blocks]``, likewise; entries beyond a request's own blocks are
             arbitrary. Where the depth asks for slots (``DraftDepth.needs_slots``), it has room for
             the drawn tokens and for ``max_new_drafts`` more.
-        token_ids: What was drawn, by request id. A request that failed has no entry.
+        token_ids: What was drawn or forced, by request id. A request that failed has no entry.
         hidden: A tensor ``[rows, hidden]``, the normed last states that tokens were drawn from: the
             rows of one share after those of another, one more than it had drafts. ``None`` where no
             model ran.
+        forced: Requests whose next tokens leave no choice: they get no drafts.
     """
 
     plan: StepPlan
@@ -49,13 +50,16 @@ class FinishedPass:
     block_table: NDArray[np.int32]
     token_ids: Mapping[str, list[int]]
     hidden: Any = None  # importing torch here would bring it to the simulator
+    forced: Collection[str] = ()
 
     def continuations(self) -> list[Continuation]:
         """The requests that may get drafts: they have drawn, and the plan allows some."""
         return [
             Continuation(state, tokens, share.max_new_drafts, index)
             for index, (share, state) in enumerate(zip(self.plan.scheduled.values(), self.states))
-            if share.max_new_drafts and (tokens := self.token_ids.get(share.request_id))
+            if share.max_new_drafts
+            and share.request_id not in self.forced
+            and (tokens := self.token_ids.get(share.request_id))
         ]
 
     def last_rows(self, going: Sequence[Continuation]) -> list[int]:

@@ -192,6 +192,33 @@ def test_what_is_no_call_is_content(name: str, text: str) -> None:
     assert not calls_of(parse(name, [text]))
 
 
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "nan", "01", "True"])
+@pytest.mark.parametrize("name", ["hermes", "mistral", "openai", "llama3_json", "deepseek_v3"])
+def test_words_that_only_python_reads_are_no_json(name: str, word: str) -> None:
+    """They were passed on as arguments, on which every client's JSON parser fails."""
+    text = TWO_CALLS[name].replace('"days": 3', f'"days": {word}')
+    assert text != TWO_CALLS[name]
+    for pieces in ([text], list(text)):
+        parts = parse(name, pieces)
+        assert word not in text_of(parts, CallArguments)
+        assert word in text_of(parts)
+
+
+def test_arguments_in_a_string_are_json_too() -> None:
+    text = '<tool_call>{"name": "f", "arguments": "{\\"a\\": NaN}"}</tool_call>'
+    assert text_of(parse("hermes", [text])) == text
+
+
+def test_a_cut_header_of_harmony_is_not_shown() -> None:
+    """An answer cut by ``max_tokens`` showed the marks of the header it was cut in."""
+    tokens = ["<|channel|>", "analysis", "<|message|>", "Hm.", "<|end|>", "<|start|>", "assistant"]
+    tokens += [" to=", "functions.now", "<|channel|>", "comment", "ary", " <|constrain|>", "json"]
+    for count in range(len(tokens) + 1):
+        parts = parse("openai", tokens[:count])
+        assert parts == ([Reasoning("Hm.")] if count > 3 else [])
+    assert parse("openai", [" to=", "functions.now"]) == []
+
+
 def test_deep_and_long_calls_end_as_content() -> None:
     deep = '<tool_call>{"arguments": ' + '{"a":' * 5000 + "1" + "}" * 5000 + "}</tool_call>"
     assert text_of(parse("hermes", [deep])) == deep

@@ -13,16 +13,30 @@ from twostroke.text.answer_parsing.parts import CallArguments, CallStarted, Cont
 from twostroke.text.answer_parsing.source import AnswerSource, MalformedCallError, Reading
 
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
+# An answer begins behind "<|start|>assistant" of the prompt, or writes that itself.
+_BEGINNINGS = ("<|channel|>", "<|start|>", " to=")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _FUNCTION = re.compile(r"to=functions\.([^\s<]+)")
 
 
 def harmony_parts(source: AnswerSource) -> Reading[None]:
-    """Analysis is reasoning, a message to a function a call, all else content."""
+    """Analysis is reasoning, a message to a function a call, all else content.
+
+    A header that the end of the answer cuts off is nothing. An answer without one is content.
+    """
     indices = count()
+    in_headers = False
     while not (yield from source.at_end()):
         source.keep()
-        header, _ = yield from source.text_until("<|message|>")
+        in_headers = in_headers or (yield from source.next_is(*_BEGINNINGS)) is not None
+        try:
+            header, _ = yield from source.text_until("<|message|>")
+        except MalformedCallError:
+            if source.ended and in_headers:
+                source.take_since_mark()
+                return
+            raise
+        in_headers = True
         channel, function = _CHANNEL.search(header), _FUNCTION.search(header)
         if function is not None:
             index = next(indices)

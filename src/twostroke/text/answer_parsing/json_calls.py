@@ -8,7 +8,12 @@ from functools import partial
 from itertools import count
 
 from twostroke.text.answer_parsing.parts import CallArguments, CallStarted, Content
-from twostroke.text.answer_parsing.source import AnswerSource, MalformedCallError, Reading
+from twostroke.text.answer_parsing.source import (
+    AnswerSource,
+    MalformedCallError,
+    Reading,
+    strict_json,
+)
 
 NAME_FIELD = "name"
 ARGUMENT_FIELDS = ("arguments", "parameters")
@@ -159,7 +164,7 @@ def _as_object(text: str) -> str:
     """The JSON object in ``text``, which may be a string that holds one."""
     value = json.loads(text)
     try:
-        held = json.loads(value) if isinstance(value, str) else value
+        held = strict_json(value) if isinstance(value, str) else value
     except (ValueError, RecursionError) as error:
         raise MalformedCallError("the arguments are no JSON object") from error
     if held is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Generator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from twostroke.text.answer_parsing.parts import AnswerPart
 
@@ -29,6 +29,19 @@ MAX_DEPTH = 64
 
 class MalformedCallError(Exception):
     """The text is not of the form that the model's family has for tool calls."""
+
+
+def strict_json(text: str) -> Any:
+    """The value of a JSON text, without the NaN and Infinity that Python reads besides (RFC 8259).
+
+    Raises:
+        ValueError: It is no JSON.
+    """
+    return json.loads(text, parse_constant=_refuse)
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
 
 
 class AnswerSource:
@@ -212,7 +225,7 @@ class AnswerSource:
                 break
         text = "".join(pieces)
         try:
-            json.loads(text)
+            strict_json(text)
         except ValueError as error:
             raise MalformedCallError(f"not valid JSON: {error}") from error
         return text
@@ -238,8 +251,13 @@ class AnswerSource:
             if match is None or match.end() - self._position > MAX_WORD_CHARS:
                 raise MalformedCallError("neither a JSON number nor a word of JSON")
             if match.end() < len(self._text) or self.ended:
-                return self.take(match.end() - self._position)
+                break
             yield None
+        try:
+            strict_json(match[0])
+        except ValueError as error:
+            raise MalformedCallError(f"{match[0]!r} is no word of JSON") from error
+        return self.take(len(match[0]))
 
     def _json_string_token(self, part: PartOfText | None) -> Reading[str]:
         """A string with its quotes. Its parts are yielded as they come, escapes whole."""
