@@ -8,7 +8,7 @@ import { store } from "../lib/store.js";
 
 /** The step's tokens by request, the largest first; and above it how full its budget is. */
 function drawStep(context, width, height, palette) {
-  store.tick.value;
+  store.beat.value; // as the heading: bar and words are of one step
   selected.value;
   const row = store.lastRow;
   if (row < 0) return;
