@@ -19,6 +19,7 @@ from twostroke.core.errors import (
     InvalidRequestError,
     NonFiniteLogitsError,
     RequestFailedError,
+    ShuttingDownError,
 )
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
@@ -94,15 +95,26 @@ def test_several_tokens_a_step_end_where_single_ones_would(params: dict[str, Any
     assert answers[0] == answers[1]
 
 
+@pytest.mark.parametrize("error", [None, ErrorMessage.of(ShuttingDownError("x"))])
+def test_an_abort_keeps_what_was_computed(error: ErrorMessage | None) -> None:
+    """A shutdown's too: it took whole shared prompts out of the folder of a warm start."""
+    engine = LLMEngine(FakeExecutor())
+    engine.submit(call("a", [1, 2, 3, 4, 5]))
+    engine.step()
+    engine.abort("a", error)
+    engine.submit(call("b", [1, 2, 3, 4, 5]))
+    assert finish(engine)["b"][-1].num_cached_tokens == 4
+
+
 def test_what_may_be_wrong_is_not_cached() -> None:
-    """An engine that ends a request with an error drops its blocks; a client's abort keeps them."""
-    for error, found in ((None, 4), (ErrorMessage.of(EngineDeadError("x")), 0)):
-        engine = LLMEngine(FakeExecutor())
-        engine.submit(call("a", [1, 2, 3, 4, 5]))
-        engine.step()
-        engine.abort("a", error)
-        engine.submit(call("b", [1, 2, 3, 4, 5]))
-        assert finish(engine)["b"][-1].num_cached_tokens == found
+    """An engine that has failed drops the blocks of what ran."""
+    engine = LLMEngine(FakeExecutor())
+    engine.submit(call("a", [1, 2, 3, 4, 5]))
+    engine.step()
+    pool = engine.scheduler.kv.pool
+    assert any(pool.content(block) for block in range(pool.num_blocks))
+    engine.die(EngineDeadError("x"))
+    assert not any(pool.content(block) for block in range(pool.num_blocks))
 
 
 def test_stop_token_is_left_out_of_the_text_unless_asked_for() -> None:

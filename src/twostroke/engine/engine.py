@@ -90,11 +90,13 @@ class Engine:
         """End requests between two steps. Returns their last outputs.
 
         Args:
+            reason: With ``ERROR`` their keys and values may be wrong, and are not found again.
             error: Why, where it is not the client who wants it.
         """
         requests, now = list(requests), self.clock()
+        discard = reason is FinishReason.ERROR
         for request in requests:
-            self.scheduler.finish(request.request_id, reason, now, discard=error is not None)
+            self.scheduler.finish(request.request_id, reason, now, discard=discard)
             self._live.pop(request.request_id, None)
         outputs = [make_output(request, [], reason, error) for request in requests]
         self._ended_between_steps += requests
