@@ -18,6 +18,7 @@ import contextlib
 import gzip
 import json
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -154,6 +155,7 @@ def measure_memory(minutes: float) -> dict[str, Any]:
                 heaps.append(cdp.send("Runtime.getHeapUsage")["usedSize"])
                 found = cdp.send("Performance.getMetrics")["metrics"]
                 nodes.append(next(item["value"] for item in found if item["name"] == "Nodes"))
+                print(f"{len(heaps) / 4:g} of {minutes:g} minutes: {heaps[-1] / 1e6:.1f} MB")
         load.join()
     late = heaps[len(heaps) // 2 :]
     return {
@@ -276,7 +278,12 @@ def main() -> None:
     for name, part in parts.items():
         if given.only in (None, name):
             record[name] = part()
-    record["environment"] = environment("python -m benchmarks.inspector.cost", others.share())
+    command = " ".join(["python -m benchmarks.inspector.cost", *sys.argv[1:]])
+    where = environment(command, others.share())
+    if given.only is None:
+        record["environment"] = where
+    else:
+        record[given.only]["environment"] = where
     RESULTS.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record, indent=1))
 
