@@ -8,6 +8,8 @@ import pytest
 
 from tests.fakes import FakeExecutor
 from tests.server.running import wait_until
+from twostroke.core.config import CacheConfig, EngineConfig
+from twostroke.core.errors import InvalidRequestError
 from twostroke.core.output import RequestOutput
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine import cache_admin
@@ -95,3 +97,36 @@ async def test_what_goes_meanwhile_is_no_error() -> None:
     assert finished is not None
     tree = finished.tree()
     assert sum(node.tokens for node in tree.prefixes) == 10 * BLOCK and not tree.num_left_out
+
+
+async def test_all_who_ask_at_once_share_a_survey(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One copy for each that asked took a gigabyte for 500 questions about a large cache."""
+    begun: list[ShowCache] = []
+    begin = CacheAdmin.begin_survey
+
+    def noted(self: CacheAdmin, order: ShowCache) -> OpenSurvey:
+        begun.append(order)
+        return begin(self, order)
+
+    monkeypatch.setattr(cache_admin, "SURVEY_PIECE", 1)
+    monkeypatch.setattr(CacheAdmin, "begin_survey", noted)
+    engine = AsyncEngine(make_engine())
+    try:
+        await fill(engine)
+        orders = [ShowCache("a" if number % 2 else None) for number in range(100)]
+        reports = await asyncio.gather(*map(engine.manage_cache, orders))
+    finally:
+        engine.close()
+    assert len(begun) <= 4
+    for order, report in zip(orders, reports, strict=True):
+        assert len(report.prefixes) == (order.tenant is None)
+
+
+async def test_a_survey_of_no_cache_is_refused() -> None:
+    config = EngineConfig(cache=CacheConfig(enable_prefix_caching=False))
+    engine = AsyncEngine(LLMEngine(FakeExecutor(), None, config))
+    try:
+        with pytest.raises(InvalidRequestError, match="keeps no prefixes"):
+            await engine.manage_cache(ShowCache())
+    finally:
+        engine.close()

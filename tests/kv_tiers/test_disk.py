@@ -104,6 +104,35 @@ def test_a_block_can_be_loaded_before_it_is_written(tmp_path: Path) -> None:
     tier.close()
 
 
+def test_a_block_that_is_saved_anew_while_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first bytes, dropped as wrong, stayed under its key; the right ones were lost."""
+    goes_on, began = threading.Event(), threading.Event()
+    write = DiskFolder.write
+
+    def slow(self: DiskFolder, key: bytes, payload: memoryview) -> int:
+        began.set()
+        goes_on.wait(PATIENCE)
+        return write(self, key, payload)
+
+    monkeypatch.setattr(DiskFolder, "write", slow)
+    key = key_of(0)
+    with opened(tmp_path) as tier:
+        tier.save(key, block_of(1))
+        assert began.wait(PATIENCE)
+        tier.drop([key])
+        tier.save(key, block_of(2))
+        goes_on.set()
+        written(tier)
+        assert tier.changes().stored == [key]
+        (block,) = load(tier, [key])
+        assert block.data == block_of(2)
+    with opened(tmp_path) as tier:
+        (block,) = load(tier, [key])
+        assert block.data == block_of(2)
+
+
 def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     """Also after a restart: a load counts as a use, and files remember it."""
     with opened(tmp_path) as tier:
@@ -272,6 +301,16 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
         tier.save(key_of(0), block_of(0))
     assert path.stat().st_mode & 0o077 == 0
     assert all(file.stat().st_mode & 0o077 == 0 for file in files_of(path))
+
+
+@pytest.mark.parametrize(("mode", "warns"), [(0o700, False), (0o755, False), (0o777, True)])
+def test_a_folder_that_others_may_write_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warns: bool
+) -> None:
+    tmp_path.chmod(mode)
+    with caplog.at_level(logging.WARNING), opened(tmp_path):
+        pass
+    assert ("other users may write here" in caplog.text) is warns
 
 
 def test_a_full_device_costs_blocks_and_nothing_else(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +14,11 @@ from twostroke.core.errors import ConfigError
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.step import BlockTransfer, ScheduledRequest, StepPlan, StepResult, TierChange
 from twostroke.kv_cache.connector import TierInfo
+from twostroke.kv_tiers import disk_tier
+from twostroke.kv_tiers import transfers as transfers_module
 from twostroke.kv_tiers.block_file import BlockKind
+from twostroke.kv_tiers.disk_folder import DiskFolder
+from twostroke.kv_tiers.disk_tier import DiskTier
 from twostroke.kv_tiers.memory_tier import MemoryTier
 from twostroke.kv_tiers.open_tiers import SWAP_FOLDER, open_transfers
 from twostroke.kv_tiers.transfers import CHUNK_BYTES, LEAST_DELAY, Transfers
@@ -139,16 +145,23 @@ def test_swap_files_go_with_their_owner(tmp_path: Path) -> None:
     left_behind = tmp_path / f"{SWAP_FOLDER}killed"
     left_behind.mkdir()
     (left_behind / "lock").touch()
+    os.utime(left_behind, (0, 0))
+    being_made = tmp_path / f"{SWAP_FOLDER}just-now"
+    being_made.mkdir()
     foreign = tmp_path / f"{SWAP_FOLDER}link"
     (tmp_path / "mine").mkdir()
     foreign.symlink_to(tmp_path / "mine")
     first = open_transfers(config, NoMemory(), KIND, on_gpu=False)
     assert first is not None and list(first.tiers) == ["swap", "disk"]
-    (own,) = set(swap_folders(tmp_path)) - {foreign}
+    (own,) = set(swap_folders(tmp_path)) - {foreign, being_made}
     assert own != left_behind
     with pytest.raises(ConfigError, match="in use"):
         open_transfers(config, NoMemory(), KIND, on_gpu=False)
-    assert set(swap_folders(tmp_path)) == {foreign, own}  # what fails leaves nothing behind
+    assert set(swap_folders(tmp_path)) == {
+        foreign,
+        own,
+        being_made,
+    }  # what fails leaves nothing behind
     first.close()
     assert not own.exists() and (tmp_path / "mine").is_dir()
 
@@ -192,3 +205,69 @@ def test_what_a_tier_refuses_is_reported() -> None:
     assert (change.stored, change.refused) == ([b"a"], [b"b", b"c"])
     transfers.advance(plan_with(runs=True), result := StepResult(), 0.0)
     assert not result.tier_changes
+
+
+def test_a_start_that_fails_gives_its_folder_back(tmp_path: Path) -> None:
+    """A second try in the same process, as in a notebook, found the first one's lock."""
+    wrong = KVTierConfig(kv_disk=str(tmp_path), kv_disk_size=10**6, kv_host_memory=1 << 60)
+    right = KVTierConfig(kv_disk=str(tmp_path), kv_disk_size=10**6)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="--kv-host-memory"):
+            open_transfers(wrong, NoMemory(), KIND, on_gpu=False)
+    transfers = open_transfers(right, NoMemory(), KIND, on_gpu=False)
+    assert transfers is not None
+    transfers.close()
+
+
+def test_a_large_victim_is_swapped_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With files, only what fits the queue of the writer was; and it was copied all at once."""
+    monkeypatch.setattr(disk_tier, "MAX_UNWRITTEN", 4 * KIND.payload_bytes)
+    monkeypatch.setattr(transfers_module, "SAVE_BYTES", 3 * KIND.payload_bytes)
+
+    class CountingMemory(NoMemory):
+        most_at_once = 0
+
+        def read(self, block_ids: Sequence[int]) -> list[memoryview]:
+            self.most_at_once = max(self.most_at_once, len(block_ids))
+            return [memoryview(bytes([number]) * self.block_bytes) for number in block_ids]
+
+    memory = CountingMemory()
+    config = KVTierConfig(preemption="swap", kv_disk=str(tmp_path), swap_space=10**6)
+    transfers = open_transfers(config, memory, KIND, on_gpu=False)
+    assert transfers is not None
+    keys: list[bytes | int] = [bytes([number]) * 16 for number in range(50)]
+    save = BlockTransfer("", list(range(50)), keys, "swap")
+    transfers.begin(plan_with(runs=True, block_saves=[save]))
+    transfers.advance(plan_with(runs=True), result := StepResult(), 0.0)
+    transfers.close()
+    (change,) = result.tier_changes
+    assert change.stored == keys and not change.refused
+    assert memory.most_at_once == 3
+
+
+def test_a_stuck_file_system_refuses_instead_of_holding_steps_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    write = DiskFolder.write
+
+    def stuck(self: DiskFolder, key: bytes, payload: memoryview) -> int:
+        goes_on.wait(10)
+        return write(self, key, payload)
+
+    monkeypatch.setattr(DiskFolder, "write", stuck)
+    monkeypatch.setattr(disk_tier, "MAX_UNWRITTEN", 2 * KIND.payload_bytes)
+    monkeypatch.setattr(disk_tier, "STUCK_SECONDS", 0.1)
+    info = TierInfo(name="swap", num_blocks=100, for_swap=True)
+    tier = DiskTier(info, DiskFolder(tmp_path, KIND), 10**6, threading.Event())
+    block, began = memoryview(bytes(KIND.payload_bytes)), time.monotonic()
+    taken = [tier.save(bytes([number]) * 16, block) for number in range(50)]
+    assert taken == [True] * 2 + [False] * 48
+    assert time.monotonic() - began < 3  # one wait, not one for each block
+    goes_on.set()
+    end = time.monotonic() + 10
+    while tier.num_unwritten():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    assert tier.save(b"x" * 16, block)
+    tier.close()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.scheduling.harness import BLOCK, Harness, expected_output, make_request
 from twostroke.core.config import SchedulerConfig
+from twostroke.core.kv_groups import KVGroups
 from twostroke.core.kv_tier_config import PreemptionName
 from twostroke.core.request import BlockKey, FinishReason, Request
 from twostroke.core.step import Reason
@@ -244,6 +245,23 @@ def test_a_cleared_cache_stays_empty_of_what_was_on_its_way() -> None:
     run(harness)
     assert again.num_cached_tokens == 0
     assert again.output_token_ids == expected_output(again, prompt)
+
+
+@pytest.mark.parametrize("groups", [KVGroups((None,)), KVGroups((None, 6))])
+def test_what_runs_while_the_cache_is_cleared_takes_no_place_in_it(groups: KVGroups) -> None:
+    """Its later blocks filled cache and tiers although no lookup could reach them."""
+    tiers = Tiers(host=50, saves_filled=True)
+    harness = Harness(num_blocks=64, open_tiers=tiers, groups=groups)
+    harness.scheduler.add(make_request("a", list(range(20)), 40))
+    for _ in range(8):
+        harness.step()
+    harness.kv.clear()
+    harness.run()
+    assert not harness.kv.pool.num_cached
+    assert not harness.scheduler.tiers.directory.num_blocks("host")
+    harness.scheduler.add(make_request("b", list(range(20)), 1))
+    harness.run()
+    assert harness.kv.find_prefix(make_request("c", list(range(20)), 1)).num_tokens
 
 
 def test_a_cleared_cache_empties_the_swap_space_too() -> None:

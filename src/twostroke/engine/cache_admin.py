@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from typing import NamedTuple
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.engine.cache_orders import (
@@ -24,16 +24,21 @@ from twostroke.scheduling.scheduler import Scheduler
 SURVEY_PIECE = 1000
 
 
-class SurveyedCache(NamedTuple):
+class SurveyedCache:
     """The cache's report without its tree, and what that is made of, on any thread."""
 
-    bare: CacheReport
-    survey: PrefixSurvey
+    def __init__(self, bare: CacheReport, survey: PrefixSurvey) -> None:
+        self._report = bare
+        self._survey: PrefixSurvey | None = survey
+        self._lock = threading.Lock()
 
     def report(self) -> CacheReport:
-        """With the tree."""
-        self.bare.prefixes, self.bare.left_out_blocks = self.survey.tree()
-        return self.bare
+        """With the tree. It is made once, for all who asked; they do not change it."""
+        with self._lock:
+            if self._survey is not None:
+                self._report.prefixes, self._report.left_out_blocks = self._survey.tree()
+                self._survey = None
+        return self._report
 
 
 class CacheAdmin:

@@ -61,13 +61,15 @@ class BlockTable(msgspec.Struct):
 
     The first ``num_indexed`` are in the prefix cache's index; the executor knows the first
     ``num_sent``. Slots below ``num_writable`` lie in blocks that the executor knows; those of them
-    that are not computed yet lie in blocks that no other table holds.
+    that are not computed yet lie in blocks that no other table holds. With ``enters_index`` off
+    its further blocks stay out of the index: nothing before them is in it.
     """
 
     blocks: list[int]
     num_indexed: int = 0
     num_sent: int = 0
     num_writable: int = 0
+    enters_index: bool = True
 
 
 class KVCacheManager:
@@ -274,10 +276,11 @@ class KVCacheManager:
     def end_load(self, request_id: str, *, loaded: bool) -> None:
         """Let lookups find what was loaded, if it was, as the blocks that were used last."""
         load = self._loads.pop(request_id)
+        places = {key: place for place, key in enumerate(load.request.block_hashes)}
         for block, key in zip(load.new_blocks, load.keys):
             if loaded and self.pool.index(block, key):
                 for watcher in self._watchers:
-                    watcher.on_stored(load.request, load.request.block_hashes.index(key), [block])
+                    watcher.on_stored(load.request, places[key], [block])
         for block in reversed([*load.kept_blocks, *load.new_blocks]):
             self.pool.release(block)
 
@@ -295,9 +298,14 @@ class KVCacheManager:
         return keys if self.pins.pin(keys, until, tenant) else None
 
     def clear(self) -> int:
-        """Forget all prefixes, pinned ones too; running requests go on. Returns how many blocks."""
+        """Forget all prefixes, pinned ones too. Returns how many blocks.
+
+        Running requests go on, and nothing of them is found later either.
+        """
         for watcher in self._watchers:
             watcher.on_cleared()
+        for table in self._tables.values():
+            table.enters_index = False
         # What is on its way ends in blocks without content.
         self._loads = {name: load._replace(keys=[]) for name, load in self._loads.items()}
         self.pins.clear()
@@ -344,7 +352,7 @@ class KVCacheManager:
         return counts
 
     def _index_full_blocks(self, request: Request, table: BlockTable, num_full: int) -> None:
-        if not self._caching or num_full <= table.num_indexed:
+        if not (self._caching and table.enters_index) or num_full <= table.num_indexed:
             return
         hashes = extend_block_hashes(request, num_full, self.block_size, self._model_id)
         for position in range(table.num_indexed, num_full):

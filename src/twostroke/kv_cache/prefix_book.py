@@ -11,8 +11,8 @@ from twostroke.kv_cache.tier_directory import TierDirectory
 
 MEMORY = "memory"
 IN_MEMORY = (MEMORY,)
-# With tiers, what is lost is looked for after so many removals.
-REMOVALS_BETWEEN_LOOKS = 4096
+# With tiers, so many contents are looked at with each removal, in turn: what is lost is forgotten.
+LOOKS_PER_REMOVAL = 4
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class PrefixBook:
         self._pool, self._directory, self.block_size = pool, directory, block_size
         self._num_groups = num_groups
         self._entries: dict[BlockKey, _Entry] = {}
-        self._num_removals = 0
+        self._to_look_at: list[BlockKey] = []
 
     def on_stored(self, request: Request, first: int, blocks: list[int]) -> None:
         hashes, step = request.block_hashes, self._num_groups
@@ -53,9 +53,7 @@ class PrefixBook:
         if is_wrong or not self._directory.tiers:
             self._entries.pop(key, None)
             return
-        self._num_removals += 1
-        if self._num_removals % REMOVALS_BETWEEN_LOOKS == 0:
-            self._forget_lost()
+        self._forget_lost()
 
     def on_found(self, request: Request, num_blocks: int) -> None:
         for key in request.block_hashes[:num_blocks]:
@@ -89,10 +87,13 @@ class PrefixBook:
         return CopiedBlock(entry.parent, Looks(tiers, (*entry.tenants,), entry.hits, pinned))
 
     def _forget_lost(self) -> None:
-        """Forget what neither the cache nor a tier has any more."""
-        for key in list(self._entries):
+        """Forget what neither the cache nor a tier has any more: some of it each time."""
+        if not self._to_look_at:
+            self._to_look_at = list(self._entries)
+        for key in self._to_look_at[-LOOKS_PER_REMOVAL:]:
             if self._pool.find(key) is None and self._directory.find(key) is None:
-                del self._entries[key]
+                self._entries.pop(key, None)
+        del self._to_look_at[-LOOKS_PER_REMOVAL:]
 
     def _where(self, key: BlockKey) -> tuple[str, ...]:
         in_memory = self._pool.find(key) is not None

@@ -108,7 +108,8 @@ class WindowedKVCacheManager(KVCacheManager):
         blocks = [NO_BLOCK] * (length * self.groups.count)
         for index in self._needed(length):
             block = find(keys[index])
-            assert block is not None
+            if block is None:  # on another thread (a prediction): evicted since it was found
+                return NO_PREFIX
             blocks[index] = block
         return Prefix(blocks, length * self.block_size, looked_up=True)
 
@@ -326,7 +327,7 @@ class WindowedKVCacheManager(KVCacheManager):
 
     def _index_full_blocks(self, request: Request, table: BlockTable, num_full: int) -> None:
         end = num_full * self.groups.count
-        if not self._caching or end <= table.num_indexed:
+        if not (self._caching and table.enters_index) or end <= table.num_indexed:
             return
         hashes = self._hashes(request, num_full)
         for index in range(table.num_indexed, end):

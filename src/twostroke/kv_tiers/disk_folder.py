@@ -60,37 +60,31 @@ class DiskFolder:
         self.kind = kind
         self.file_bytes = kind.file_bytes
         self.name = hashlib.blake2b(repr(tuple(kind)).encode(), digest_size=16).hexdigest()
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise ConfigError(
-                f"{flag} {path}: {reason(error)}", hint="give a folder that may be written"
-            ) from error
-        try:
-            self._lock = self._take_lock(path, flag)
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(self.name, mode=0o700, dir_fd=self._root)
-            self._folder = os.open(self.name, _FOLDER_FLAGS, dir_fd=self._root)
-            self.found: OrderedDict[tuple[str, str], int] = OrderedDict(self._scan(path))
-        except OSError as error:
-            raise ConfigError(
-                f"{flag} {path}: {reason(error)}", hint="give a folder of its own"
-            ) from error
-
-    def _take_lock(self, path: Path, flag: str) -> int:
-        lock = os.open("lock", os.O_RDWR | os.O_CREAT | _FILE_FLAGS, 0o600, dir_fd=self._root)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(lock, 32).decode("ascii", "replace").strip()
-            raise ConfigError(
-                f"{flag} {path} is in use by another process" + (f" ({owner})" if owner else ""),
-                hint="end that process, or give each process a folder of its own",
-            ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"pid {os.getpid()}\n".encode(), 0)
-        return lock
+        with contextlib.ExitStack() as descriptors:
+            try:
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except OSError as error:
+                raise ConfigError(
+                    f"{flag} {path}: {reason(error)}", hint="give a folder that may be written"
+                ) from error
+            descriptors.callback(os.close, self._root)
+            _warn_of_other_writers(os.fstat(self._root), path, flag)
+            try:
+                flags = os.O_RDWR | os.O_CREAT | _FILE_FLAGS
+                lock = os.open("lock", flags, 0o600, dir_fd=self._root)
+                descriptors.callback(os.close, lock)
+                _take(lock, path, flag)
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(self.name, mode=0o700, dir_fd=self._root)
+                self._folder = os.open(self.name, _FOLDER_FLAGS, dir_fd=self._root)
+                descriptors.callback(os.close, self._folder)
+                self.found: OrderedDict[tuple[str, str], int] = OrderedDict(self._scan(path))
+            except OSError as error:
+                raise ConfigError(
+                    f"{flag} {path}: {reason(error)}", hint="give a folder of its own"
+                ) from error
+            self._descriptors = descriptors.pop_all()
 
     # ---- files -----------------------------------------------------------------------------------
 
@@ -145,8 +139,7 @@ class DiskFolder:
 
     def close(self) -> None:
         """Give the folder up."""
-        for descriptor in (self._folder, self._root, self._lock):
-            os.close(descriptor)
+        self._descriptors.close()  # the lock after the folder
 
     # ---- what lies there at the start ------------------------------------------------------------
 
@@ -190,6 +183,31 @@ class DiskFolder:
                         yield file.name, file.stat(follow_symlinks=False)
         finally:
             os.close(descriptor)
+
+
+def _take(lock: int, path: Path, flag: str) -> None:
+    """Lock the folder's lock file for this process, which ends with the descriptor."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(lock, 32).decode("ascii", "replace").strip()
+        raise ConfigError(
+            f"{flag} {path} is in use by another process" + (f" ({owner})" if owner else ""),
+            hint="end that process, or give each process a folder of its own",
+        ) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"pid {os.getpid()}\n".encode(), 0)
+
+
+def _warn_of_other_writers(status: os.stat_result, path: Path, flag: str) -> None:
+    """Checksums show accidents: who may write here can put blocks of his own under a key."""
+    if status.st_uid not in (os.getuid(), 0) or status.st_mode & 0o022:
+        logger.warning(
+            "%s %s: other users may write here, and so change what the model has read;"
+            " take their rights away (chmod go-w) or give a folder of your own",
+            flag,
+            path,
+        )
 
 
 def _file_name(key: bytes) -> str:

@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 # Memory for blocks that wait to be written, and for those that were read ahead.
 MAX_UNWRITTEN, MAX_READ_AHEAD = 256 << 20, 64 << 20
 CLOSE_SECONDS = 30.0
+# A file system that writes no block for so long is taken for stuck.
+STUCK_SECONDS = 5.0
 
 
 class Place(NamedTuple):
@@ -58,7 +60,8 @@ class DiskTier:
         self._requested: deque[tuple[str, bytes]] = deque()
         self._arrived: deque[ArrivedBlock] = deque()
         self._log = ChangeLog(info.name)
-        self._closing = self._warned = False
+        self._closing = self._warned = self._is_stuck = False
+        self._num_written = 0
         self._changed = threading.Condition()
         with self._changed:
             self._evict()
@@ -96,10 +99,11 @@ class DiskTier:
                 self._touch(key)
                 self._log.store(key)
                 return True
-            unwritten = (len(self._unwritten) + 1) * self._block_bytes
-            if self._closing or unwritten > max(MAX_UNWRITTEN, self._block_bytes):
-                return False
-            if self._for_swap and self._num_bytes + unwritten > self._max_bytes:
+            if self._for_swap:
+                if self._num_bytes + self._unwritten_with_one_more() > self._max_bytes:
+                    return False
+                self._wait_for_writer()
+            if self._closing or not self._may_wait_to_be_written():
                 return False
             self._unwritten[key] = block
             self._log.store(key)
@@ -150,6 +154,22 @@ class DiskTier:
 
     # ---- with the lock held ----------------------------------------------------------------------
 
+    def _unwritten_with_one_more(self) -> int:
+        return (len(self._unwritten) + 1) * self._block_bytes
+
+    def _may_wait_to_be_written(self) -> bool:
+        return self._unwritten_with_one_more() <= max(MAX_UNWRITTEN, self._block_bytes)
+
+    def _wait_for_writer(self) -> None:
+        """A large victim is written while the step waits: to compute it again takes longer, and
+        where it does not, ``auto`` sees that in what saving costs."""
+        while not (self._closing or self._is_stuck or self._may_wait_to_be_written()):
+            end = time.monotonic() + STUCK_SECONDS
+            former = self._num_written
+            while self._num_written == former and (left := end - time.monotonic()) > 0:
+                self._changed.wait(left)
+            self._is_stuck = self._num_written == former
+
     def _place(self, key: BlockKey) -> Place:
         assert isinstance(key, bytes)
         return Place(self._folder.name, f"{key.hex()}.kv")
@@ -198,14 +218,21 @@ class DiskTier:
                 self._warn("a KV block could not be written", error)
                 size = 0
             with self._changed:
-                is_wanted = self._unwritten.pop(key, None) is not None
+                # It may have been dropped while it was written, and saved anew with other bytes.
+                is_wanted = self._unwritten.get(key) is block
+                if is_wanted:
+                    del self._unwritten[key]
                 if size:
                     self._files[self._place(key)] = size
                     self._num_bytes += size
-                if not (size and is_wanted):  # dropped while it was written, or not written
+                if not (size and is_wanted):
                     self._forget(self._place(key))
-                    self._log.remove(key)
+                    if key not in self._unwritten:
+                        self._log.remove(key)
                 self._evict()
+                self._num_written += 1
+                self._is_stuck = False
+                self._changed.notify_all()
 
     def _read_all(self) -> None:
         while True:

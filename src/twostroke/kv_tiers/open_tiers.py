@@ -6,8 +6,10 @@ import contextlib
 import logging
 import os
 import shutil
+import stat
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 from twostroke.core.byte_sizes import format_bytes
@@ -23,6 +25,8 @@ from twostroke.kv_tiers.transfers import BlockMemory, Transfers
 logger = logging.getLogger(__name__)
 
 SWAP_FOLDER = "twostroke-swap-"
+# Younger ones may be those of a process that has not locked its own yet.
+LEFT_BEHIND_SECONDS = 60.0
 
 
 def open_transfers(
@@ -38,18 +42,26 @@ def open_transfers(
     if not config.needs_tiers:
         return None
     wake = threading.Event()
-    tiers: dict[str, KVConnector] = {}
-    disk = None if config.kv_disk is None else _open_disk(config, Path(config.kv_disk), kind, wake)
-    if config.preemption != "recompute":
-        info = _info("swap", "--swap-space", config.swap_space, kind, for_swap=True)
-        tiers["swap"] = (
-            _in_memory(info, "--swap-space") if on_gpu else _swap_files(config, info, kind, wake)
-        )
-    if config.kv_host_memory:
-        flag = "--kv-host-memory"
-        tiers["host"] = _in_memory(_info("host", flag, config.kv_host_memory, kind), flag)
-    if disk is not None:
-        tiers["disk"] = disk
+    with contextlib.ExitStack() as opened:  # what is open when another cannot be opened is closed
+        disk = None
+        if config.kv_disk is not None:
+            disk = _open_disk(config, Path(config.kv_disk), kind, wake)
+            opened.callback(disk.close)
+        tiers: dict[str, KVConnector] = {}
+        if config.preemption != "recompute":
+            info = _info("swap", "--swap-space", config.swap_space, kind, for_swap=True)
+            tiers["swap"] = (
+                _in_memory(info, "--swap-space")
+                if on_gpu
+                else _swap_files(config, info, kind, wake)
+            )
+            opened.callback(tiers["swap"].close)
+        if config.kv_host_memory:
+            flag = "--kv-host-memory"
+            tiers["host"] = _in_memory(_info("host", flag, config.kv_host_memory, kind), flag)
+        if disk is not None:
+            tiers["disk"] = disk
+        opened.pop_all()
     return Transfers(tiers, memory, wake, config.kv_load_share)
 
 
@@ -127,6 +139,8 @@ def _remove_left_behind(parent: Path, kind: BlockKind) -> None:
     """Remove this user's swap folders whose owners were killed: nobody holds their locks."""
     for path in parent.glob(f"{SWAP_FOLDER}*"):
         with contextlib.suppress(ConfigError, OSError):
-            if path.is_symlink() or path.stat().st_uid != os.getuid():
+            status = path.lstat()
+            is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            if not is_own or time.time() - status.st_mtime < LEFT_BEHIND_SECONDS:
                 continue
             _SwapFolder(path, kind).close()

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 # Copied between two looks at the clock.
 CHUNK_BYTES = 4 << 20
+# Copied at once to be saved: a large victim is not held in memory twice.
+SAVE_BYTES = 64 << 20
 # Seconds of copying that no step is spared: short steps would never get a block otherwise.
 LEAST_DELAY = 0.001
 # How long a step that has nothing to compute waits for a block.
@@ -67,6 +69,7 @@ class Transfers:
         self.tiers = tiers
         self._memory, self._wake, self._share, self._clock = memory, wake, max_share, clock
         self._chunk = max(1, CHUNK_BYTES // max(1, memory.block_bytes))
+        self._saved_at_once = max(1, SAVE_BYTES // max(1, memory.block_bytes))
         self._loads: dict[str, _Load] = {}
         self._refused: defaultdict[str, list[BlockKey]] = defaultdict(list)  # since the last step
         self._num_loaded: defaultdict[str, int] = defaultdict(int)  # in this step, by tier
@@ -81,18 +84,9 @@ class Transfers:
             places = self._loads.setdefault(load.request_id, _Load()).missing
             places.update(zip(load.keys, load.block_ids, strict=True))
         for save in plan.block_saves:
-            try:
-                blocks = self._memory.read(save.block_ids)
-            except (RuntimeError, MemoryError):
-                logger.exception("%d KV blocks could not be saved", len(save.block_ids))
-                self._refused[save.tier] += save.keys
-                continue
-            tier = self.tiers[save.tier]
-            self._refused[save.tier] += [
-                key
-                for key, block in zip(save.keys, blocks, strict=True)
-                if not tier.save(key, block)
-            ]
+            for start in range(0, len(save.keys), self._saved_at_once):
+                end = start + self._saved_at_once
+                self._save(save.tier, save.block_ids[start:end], save.keys[start:end])
         for drop in plan.block_drops:
             self.tiers[drop.tier].drop(drop.removed)
         for load in plan.block_loads:
@@ -126,6 +120,17 @@ class Transfers:
     def close(self) -> None:
         for tier in self.tiers.values():
             tier.close()
+
+    def _save(self, tier: str, block_ids: Sequence[int], keys: Sequence[BlockKey]) -> None:
+        try:
+            blocks = self._memory.read(block_ids)
+        except (RuntimeError, MemoryError):
+            logger.exception("%d KV blocks could not be saved", len(block_ids))
+            self._refused[tier] += keys
+            return
+        save = self.tiers[tier].save
+        pairs = zip(keys, blocks, strict=True)
+        self._refused[tier] += [key for key, block in pairs if not save(key, block)]
 
     def _copy_until(self, end: float, *, wait: bool = False) -> None:
         """Copy what arrives before ``end``, or what has arrived by now; always a chunk of it."""

@@ -99,14 +99,14 @@ class KVEventLog:
     def on_stored(self, request: Request, first: int, blocks: list[int]) -> None:
         if first % self._num_groups:
             return
-        size, hashes = self._block_size, request.block_hashes[:: self._num_groups]
-        first //= self._num_groups
-        last = first - (-len(blocks) // self._num_groups)
+        step, hashes = self._num_groups, request.block_hashes
+        keys = hashes[first : first + len(blocks) : step]
+        size, place = self._block_size, first // step
         self._pending.append(
             BlockStored(
-                block_hashes=[_text(key) for key in hashes[first:last]],
-                parent_block_hash=_text(hashes[first - 1]) if first else None,
-                token_ids=request.token_ids[first * size : last * size],
+                block_hashes=[_text(key) for key in keys],
+                parent_block_hash=_text(hashes[first - step]) if first else None,
+                token_ids=request.token_ids[place * size : (place + len(keys)) * size],
                 block_size=size,
                 medium=self._medium,
                 lora_name=request.adapter_id or None,

@@ -104,9 +104,13 @@ def load_parts(config: EngineConfig, folder: Path | None, profiler: Profiler) ->
         proposer = make_proposer(speculation, model, kv, own, models.heads)
     precision = f"{model.dtype} {config.model.quantization} {kv.layout.name} {_arithmetic(model)}"
     model_id = model_fingerprint(folder, precision)
+    ability = read_pooling_ability(folder, spec.hidden_size, config.model)
+    pooling = with_scores(ability, read_object(folder / "config.json"), config.model)
+    dense = DenseModules.load(folder, pooling, device)
+    acceptance = synthetic_acceptance(speculation)
+    # What can fail comes first: from here on a folder is locked.
     transfers = _open_transfers(config, model_id, kv, KEY_BYTES + (caches.groups.count > 1))
     clock.mark("kv_cache")
-    ability = read_pooling_ability(folder, spec.hidden_size, config.model)
     generates = config.model.runner != "pooling" and model.spec.tied == spec.tied and not ranks
     info = ExecutorInfo(
         model_id=model_id,
@@ -122,13 +126,11 @@ def load_parts(config: EngineConfig, folder: Path | None, profiler: Profiler) ->
         eos_token_ids=frozenset(spec.eos_token_ids),
         sampling_defaults=defaults,
         generates=generates,
-        pooling=with_scores(ability, read_object(folder / "config.json"), config.model),
+        pooling=pooling,
         device=str(device),
         tiers=[] if transfers is None else [t.info for t in transfers.tiers.values()],
         load_seconds=clock.seconds,
     )
-    dense = DenseModules.load(folder, info.pooling, device)
-    acceptance = synthetic_acceptance(speculation)
     return ExecutorParts(model, kv, info, proposer, acceptance, dense, score_head, transfers)
 
 

@@ -88,7 +88,7 @@ class TieredBlocks:
     def on_stored(self, request: Request, first: int, blocks: list[int]) -> None:
         for tier in self._kept:
             if tier.saves_filled:
-                for key, block in zip(request.block_hashes[first:], blocks):
+                for key, block in zip(request.block_hashes[first : first + len(blocks)], blocks):
                     self._save(tier.name, key, block)
 
     def on_removed(self, block: int, key: BlockKey, *, is_wrong: bool = False) -> None:

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -26,6 +25,7 @@ from twostroke.core.request import FinishReason
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.cache_admin import SurveyedCache
 from twostroke.engine.cache_orders import CacheOrder, CacheReport, ShowCache
+from twostroke.engine.cache_surveys import CacheSurveys
 from twostroke.engine.clients.answers import Answers
 from twostroke.engine.clients.queue_limit import QueueLimit, TargetLimit
 from twostroke.engine.clients.stream import AsyncStream
@@ -43,7 +43,6 @@ from twostroke.engine.messages import (
     TakeSnapshot,
     make_requests,
 )
-from twostroke.kv_cache.prefix_book import OpenSurvey
 from twostroke.observability.events import RefusedRequest, SchedulerStats, StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
@@ -86,7 +85,7 @@ class AsyncEngine:
         self._inbox: queue.SimpleQueue[EngineMessage] = queue.SimpleQueue()
         self._streams: dict[str, AsyncStream] = {}
         self._answers: Answers[CacheReport | SurveyedCache] = Answers()
-        self._surveys: deque[tuple[int, OpenSurvey]] = deque()  # the engine's thread's own
+        self._surveys = CacheSurveys(engine.cache)  # the engine's thread's own
         self._snapshots: Answers[EngineSnapshot] = Answers(SNAPSHOT_SECONDS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = self._closed = False
@@ -323,7 +322,7 @@ class AsyncEngine:
         """Carry an order out and answer it; what takes long is only begun here."""
         try:
             if isinstance(order, ShowCache):
-                self._surveys.append((number, self._engine.cache.begin_survey(order)))
+                self._surveys.ask(number, order)
                 return
             answer: CacheReport | Exception = self._engine.cache.carry_out(order)
         except TwostrokeError as error:
@@ -332,12 +331,10 @@ class AsyncEngine:
 
     def _survey(self) -> None:
         """Copy a piece more for who asked first; a step comes before the next one."""
-        if not self._surveys:
-            return
-        number, survey = self._surveys[0]
-        if (surveyed := self._engine.cache.advance(survey)) is not None:
-            self._surveys.popleft()
-            self._post(self._answers.put, (number, surveyed))
+        if (answered := self._surveys.advance()) is not None:
+            numbers, answer = answered
+            for number in numbers:
+                self._post(self._answers.put, (number, answer))
 
     def _snapshot(self, message: TakeSnapshot) -> EngineSnapshot | Exception:
         """Whoever looks does not end the engine, whatever goes wrong."""
