@@ -7,6 +7,7 @@ import { Told } from "./lib/copy.js";
 import { Drawer } from "./lib/drawer.js";
 import { foreign } from "./lib/format.js";
 import { COMMON, helpShown, listen } from "./lib/keyboard.js";
+import { listenForPopovers } from "./lib/popovers.js";
 import { connection, description, playing, start, trouble, useKey } from "./lib/source.js";
 import { Share, openShare } from "./lib/share/share.js";
 import { TimeBar } from "./lib/timebar.js";
@@ -38,8 +39,10 @@ const KINDS = { live: "live", recording: "recording", simulation: "simulation" }
 const Source = view(() => {
   const found = description.value;
   const lost = connection.value === "lost";
-  const word = lost ? "no connection" : found ? KINDS[found.kind] : "opening";
-  const on = found?.kind === "live" && !lost ? "on" : lost ? "off" : "";
+  const past = found?.kind === "live" && !playing.value;
+  const kind = past ? "paused" : KINDS[found?.kind];
+  const word = lost ? "no connection" : found ? kind : "opening";
+  const on = found?.kind === "live" && !past && !lost ? "on" : lost ? "off" : "";
   return html`<span class="state"
     ><i class=${`dot ${on}`}></i><span class="word">${word}</span></span
   >`;
@@ -204,6 +207,7 @@ const App = view(
 
 const step = readAddress(NAMES);
 keepAddress(NAMES);
+listenForPopovers();
 listen(
   PAGES,
   () => {

@@ -3,7 +3,14 @@
 import { html, view } from "./html.js";
 import { go, select, selected, selectRequest } from "./address.js";
 import { CopyButtons, copy } from "./copy.js";
-import { aboutGap, aboutRequest, aboutStep, linksOfGap, worstGap } from "./explain.js";
+import {
+  aboutGap,
+  aboutRequest,
+  aboutStep,
+  linksOfGap,
+  standsOut,
+  worstGap,
+} from "./explain.js";
 import { clock, count, foreign, shortId, time } from "./format.js";
 import { description, seek, seesAll } from "./source.js";
 import { store } from "./store.js";
@@ -53,10 +60,13 @@ function requestPart(id) {
       ? (record.lastToken - record.firstToken) / (output - 1)
       : null;
   const labels = Object.entries(record.labels);
+  const life = html`<${Why} lines=${aboutRequest(record)} />`;
+  const first = gap && standsOut(record); // why somebody has come here
   return html` <p class="mono muted">${foreign(record.id, 60)}</p>
-    <${Why} lines=${aboutRequest(record)} />
+    ${first ? null : life}
     ${gap ? html`<${Why} lines=${aboutGap(record, gap)} />` : null}
     ${gap ? html`<${OfGap} record=${record} gap=${gap} />` : null}
+    ${first ? life : null}
     <${Facts}
       rows=${[
         ["status", record.status === "finished" ? `ended (${record.reason})` : record.status],

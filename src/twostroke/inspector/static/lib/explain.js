@@ -121,7 +121,16 @@ export function aboutRequest(record) {
   return lines;
 }
 
-export { aboutGap, linksOfGap, usualGap, worstGap } from "./stutter.js";
+export { aboutGap, linksOfGap, standsOut, usualGap, worstGap } from "./stutter.js";
+
+/** Shares of a step that are of answers alone. */
+function decodesIn(first, end) {
+  let number = 0;
+  for (let share = first; share < end; share += 1) {
+    number += store.shares.get("prompt", share) === 0;
+  }
+  return number;
+}
 
 export function aboutStep(row) {
   const { steps } = store;
@@ -138,6 +147,13 @@ export function aboutStep(row) {
     lines.push(
       `The budget is ${count(budget)} tokens a step; ${count(budget - tokens)} were free.`,
     );
+  const decodes = decodesIn(first, end);
+  if (prompt && decodes) {
+    lines.push(
+      `${decodes === 1 ? "One answer" : `${count(decodes)} answers`} got a token each, and waited` +
+        " for the prompts too: a step ends for all at once.",
+    );
+  }
   const note = store.notes.get(row);
   for (const [record, by] of note?.preempted ?? []) {
     lines.push(`${shortId(record.id)} was preempted${by ? ` for ${shortId(by.id)}` : ""}.`);

@@ -110,6 +110,10 @@ async function follow(found, abort) {
     learnBefore(state, history);
     store.append(history);
     store.learn(state);
+  } else if (missing > 0) {
+    // The feed would merge what a paused page has missed, and merged steps tell of no gaps.
+    const range = `from=${store.lastStep + 1}&to=${found.last_step}&count=${missing}`;
+    store.append(await json(`/steps?${range}`, { signal: abort }));
   }
   const facts = keepFacts(abort);
   try {

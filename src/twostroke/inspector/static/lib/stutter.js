@@ -5,6 +5,8 @@ import { gapsOf, store } from "./store.js";
 
 const SAMPLE = 2048; // steps from which the usual price of a prompt token is learned
 const LEAST_PROMPT = 8; // tokens in a step that tell it
+const MANY_TIMES = 10; // the usual gap: one that stands out
+const NOTICED = 0.1; // seconds
 const ENOUGH = 0.3; // of a gap's excess, so that it is the cause
 
 /**
@@ -88,6 +90,12 @@ export function usualGap(record) {
   return usual;
 }
 
+/** Whether a request's longest gap is one that readers notice, and far above its mean. */
+export function standsOut(record) {
+  const mean = (record.lastToken - record.firstToken) / Math.max(1, record.output - 1);
+  return record.worstGap > Math.max(NOTICED, MANY_TIMES * mean);
+}
+
 export function aboutGap(record, found) {
   const times = found.usual
     ? ` (${short(found.gap / found.usual)} times the usual` + ` ${time(found.usual)})`
@@ -95,6 +103,7 @@ export function aboutGap(record, found) {
   const lines = [
     `Its longest gap between two tokens was ${time(found.gap)}${times}, up to step` +
       ` ${count(found.step)}.`,
+    ...aboutOthers(record, found),
   ];
   const [other, tokens] = found.causes[0] ?? [];
   if (found.cause === "preempted") {
@@ -124,6 +133,15 @@ export function aboutGap(record, found) {
   }
   const help = HELP[found.cause];
   return help ? [...lines, help] : lines;
+}
+
+/** How many gaps of a request stand out beside its longest, and how long they held it up. */
+function aboutOthers(record, found) {
+  if (!found.usual) return [];
+  const long = gapsOf(store, record).filter((gap) => gap[1] >= MANY_TIMES * found.usual);
+  if (long.length < 2) return [];
+  const sum = long.reduce((total, gap) => total + gap[1], 0);
+  return [`${count(long.length)} of its gaps were over ten times the usual: ${time(sum)} in all.`];
 }
 
 const HELP = {

@@ -95,32 +95,34 @@ let own = null;
 /** The same strips of the one engine that is shown, from the steps in the store. */
 export function ownStrips() {
   if (!store.length) return null;
-  if (own && own.row === store.lastRow && own.first === store.steps.first) return own.levels;
-  if (own && performance.now() - own.at < AGAIN_MS && own.row < store.lastRow) return own.levels;
+  const isNew = !own || own.row > store.lastRow || own.first > store.lastRow;
+  if (!isNew && performance.now() - own.at < AGAIN_MS) return own.levels;
   const { steps } = store;
   const begin = steps.get("time", steps.first);
-  const end = Math.max(store.end, begin + 1e-6);
+  const end = Math.max(store.now, store.end, begin + 1e-6); // idle time, too
   const zeros = () => new Array(OWN_COLUMNS).fill(0);
   const level = { running: zeros(), waiting: zeros(), kv: zeros(), step: zeros() };
   const numbers = zeros();
+  const last = { running: zeros(), waiting: zeros(), kv: zeros() }; // of each column
   const total = description.value?.num_blocks || 1;
   for (let row = steps.first; row < steps.end; row += 1) {
     const share = (steps.get("time", row) - begin) / (end - begin);
     const column = Math.min(OWN_COLUMNS - 1, Math.floor(share * OWN_COLUMNS));
     numbers[column] += 1;
-    level.running[column] += steps.get("running", row);
-    level.waiting[column] += steps.get("waiting", row);
-    level.kv[column] += 1 - steps.get("free", row) / total;
+    last.running[column] = steps.get("running", row);
+    last.waiting[column] = steps.get("waiting", row);
+    last.kv[column] = 1 - steps.get("free", row) / total;
+    for (const name of Object.keys(last)) level[name][column] += last[name][column];
     level.step[column] = steps.get("step", row);
   }
   for (let column = 0; column < OWN_COLUMNS; column += 1) {
-    for (const name of ["running", "waiting", "kv"]) {
+    for (const name of Object.keys(last)) {
       if (numbers[column]) level[name][column] /= numbers[column];
-      else if (column) level[name][column] = level[name][column - 1];
+      else if (column) level[name][column] = last[name][column] = last[name][column - 1];
     }
     if (!numbers[column] && column) level.step[column] = level.step[column - 1];
   }
-  const levels = { begin, end, replicas: [level], imbalance: zeros(), routed: {} };
+  const levels = { begin, end, replicas: [{ ...level, last }], imbalance: zeros(), routed: {} };
   own = { row: store.lastRow, first: steps.first, at: performance.now(), levels };
   return levels;
 }

@@ -108,7 +108,7 @@ const Row = view(({ number, levels, most, busiest }) => {
   const step = level.step[at];
   const fleet = fleetOf();
   const here = !fleet || fleet.replica === number;
-  const [running, waiting, kv] = NAMES.map((name) => level[name][at]);
+  const [running, waiting, kv] = NAMES.map((name) => (level.last ?? level)[name][at]);
   const name = fleet ? `Replica ${number}` : "This server";
   const words =
     `${short(running)} running, ${short(waiting)} waiting,` + ` ${short(100 * kv)} % of the blocks`;

@@ -174,7 +174,7 @@ const MapPanel = view(() => {
     <p class="legend">
       <span><i class="prefill"></i>holds prompt</span
       ><span><i class="decode"></i>holds output</span>
-      <span><i class="cached"></i>free, still cached</span
+      <span><i class="cached half"></i>free, still cached</span
       ><span><i style=${{ border: "2px solid var(--cached)" }}></i>shared by several</span>
       <span
         ><i style=${{ background: "var(--faint)", border: "1px solid var(--line)" }}></i>empty</span

@@ -133,19 +133,20 @@ function lead() {
   if (ordered.length) {
     const [name, seconds] = ordered[0];
     const part = Math.round((100 * seconds) / busy);
-    longest = ` ${part}\u00a0% of each step is ${PARTS[name] ?? name}.`;
+    longest = ` ${part}\u00a0% of that is ${PARTS[name] ?? name}.`;
   }
   const mix =
     prompt > tokens / 2
-      ? "mostly prefill: it reads prompts"
+      ? "it mostly reads prompts (prefill)"
       : prompt
-        ? "decode, with some prefill in between"
-        : "decode alone: a token for each request and step";
-  return `Busy ${Math.round(100 * share)}\u00a0% of the time, ${mix}.${longest} ${queue}`;
+        ? "it writes answers (decode) and reads some prompts (prefill)"
+        : "it writes answers (decode), a token for each request in each step";
+  const much = `${Math.round(100 * share)}\u00a0%`;
+  return `Busy for ${much} of the last 5 seconds: ${mix}.${longest} ${queue}`;
 }
 
 const PARTS = {
-  forward: "the model's forward pass",
+  forward: "the model itself (its forward pass)",
   sample: "drawing tokens",
   input: "building the input",
   schedule: "scheduling",
@@ -241,11 +242,11 @@ const Figures = view(() => {
       missed=${missed("tpot")}
       points=${limit("tpot") ? binned(store.tpot, now, spread(share("tpot"))) : gaps.points}
       note=${gaps.sorted.length
-        ? `gaps ${time(percentile(gaps.sorted, 0.5))}, p99 ${time(percentile(gaps.sorted, 0.99))}`
+        ? `gap ${time(percentile(gaps.sorted, 0.5))}, longest ${time(gaps.sorted.at(-1))}`
         : "none in the last minute"}
       how="Time per output token: the mean gap between a request's tokens, of those that ended in
-        the last minute, or else of those that run. Below: single gaps, their median and 99th
-        percentile; the line shows gaps, or where there is a target, what it is about."
+        the last minute, or else of those that run. A mean hides a single long gap: below are the
+        median and the longest of all gaps. The line shows gaps; with a target, TPOT."
     />
     <${Figure}
       title="Output"
@@ -283,7 +284,7 @@ const Figures = view(() => {
       points=${seesAll() ? series.queue : []}
       note=${waiting && store.held.length
         ? reasonWord(store.held[0].reason)
-        : `${row >= 0 ? count(store.steps.get("running", row)) : 0} run`}
+        : `${row >= 0 ? count(store.steps.get("running", row)) : 0} running`}
       how="Requests that have come and wait for their first step, or for room after a preemption."
     />
     <${Figure}

@@ -2,11 +2,23 @@
 
 import { html, view } from "../lib/html.js";
 import { filter, selected, selectRequest } from "../lib/address.js";
-import { heldBack, reasonWord } from "../lib/explain.js";
+import { heldBack, reasonWord, standsOut } from "../lib/explain.js";
 import { count, foreign, short, shortId, time } from "../lib/format.js";
 import { store } from "../lib/store.js";
 
 const MAX_ROWS = 80;
+
+/** The longest gap of a request, which leads to why; in red where it stands out. */
+const LongestGap = ({ record }) => {
+  if (!record.worstGap) return "";
+  return html`<button
+    class=${`link ${standsOut(record) ? "held" : ""}`}
+    title="why?"
+    onClick=${() => selectRequest(record.id)}
+  >
+    ${time(record.worstGap)}
+  </button>`;
+};
 
 /** A request as a bar of its greatest length: what was cached, what is computed, what came out. */
 const Bar = ({ record }) => {
@@ -40,7 +52,11 @@ const Row = ({ record }) => {
       ? (record.output - 1) / Math.max(1e-9, (record.lastToken ?? now) - since)
       : null;
   const note = held || (record.computed < record.prompt ? "prefill" : "");
-  return html`<tr aria-selected=${selected.value?.id === record.id}>
+  return html`<tr
+    class="leads"
+    aria-selected=${selected.value?.id === record.id}
+    onClick=${() => selectRequest(record.id)}
+  >
     <td class="mono">
       <button class="link" title=${foreign(record.id)} onClick=${() => selectRequest(record.id)}>
         ${shortId(record.id)}
@@ -48,9 +64,10 @@ const Row = ({ record }) => {
     </td>
     <td class="n">${time(now - record.arrival)}</td>
     <td class="grow"><${Bar} record=${record} /></td>
-    <td class="n">${count(record.prompt)}</td>
+    <td class="n wide">${count(record.prompt)}</td>
     <td class="n">${count(Math.max(0, record.output))}</td>
     <td class="n wide">${rate === null ? "" : short(rate)}</td>
+    <td class="n"><${LongestGap} record=${record} /></td>
     <td class="n wide">${record.blocks || ""}</td>
     <td class=${`wide ${held ? "held" : "muted"}`}>${note}</td>
   </tr>`;
@@ -72,9 +89,10 @@ const Rows = ({ title, records, hint }) =>
                 <col style=${{ width: "84px" }} />
                 <col style=${{ width: "72px" }} />
                 <col />
-                <col style=${{ width: "64px" }} />
+                <col class="wide" style=${{ width: "64px" }} />
                 <col style=${{ width: "64px" }} />
                 <col class="wide" style=${{ width: "72px" }} />
+                <col style=${{ width: "96px" }} />
                 <col class="wide" style=${{ width: "64px" }} />
                 <col class="wide" style=${{ width: "128px" }} />
               </colgroup>
@@ -83,9 +101,10 @@ const Rows = ({ title, records, hint }) =>
                   <th>request</th>
                   <th class="n">age</th>
                   <th>progress</th>
-                  <th class="n">prompt</th>
+                  <th class="n wide">prompt</th>
                   <th class="n">output</th>
                   <th class="n wide">tokens/s</th>
+                  <th class="n">longest gap</th>
                   <th class="n wide">blocks</th>
                   <th class="wide">held back</th>
                 </tr>
@@ -134,9 +153,9 @@ const Ended = ({ records }) =>
         <col style=${{ width: "84px" }} />
         <col />
         <col />
-        <col />
-        <col />
         <col class="wide" />
+        <col />
+        <col />
         <col class="wide" />
       </colgroup>
       <thead>
@@ -144,16 +163,21 @@ const Ended = ({ records }) =>
           <th>request</th>
           <th class="n">took</th>
           <th class="n">TTFT</th>
-          <th class="n">prompt</th>
+          <th class="n wide">prompt</th>
           <th class="n">output</th>
-          <th class="n wide">longest gap</th>
+          <th class="n">longest gap</th>
           <th class="n wide">end</th>
         </tr>
       </thead>
       <tbody>
         ${records.map(
           (record) =>
-            html`<tr key=${record.number} aria-selected=${selected.value?.id === record.id}>
+            html`<tr
+              key=${record.number}
+              class="leads"
+              aria-selected=${selected.value?.id === record.id}
+              onClick=${() => selectRequest(record.id)}
+            >
               <td class="mono">
                 <button class="link" onClick=${() => selectRequest(record.id)}>
                   ${shortId(record.id)}
@@ -163,21 +187,9 @@ const Ended = ({ records }) =>
               <td class="n">
                 ${record.firstToken === null ? "" : time(record.firstToken - record.arrival)}
               </td>
-              <td class="n">${count(record.prompt)}</td>
+              <td class="n wide">${count(record.prompt)}</td>
               <td class="n">${count(record.output)}</td>
-              <td class="n wide">
-                ${
-                  record.worstGap
-                    ? html`<button
-                        class="link"
-                        title="why?"
-                        onClick=${() => selectRequest(record.id)}
-                      >
-                        ${time(record.worstGap)}
-                      </button>`
-                    : ""
-                }
-              </td>
+              <td class="n"><${LongestGap} record=${record} /></td>
               <td class=${`n wide ${record.reason === "error" ? "held" : "muted"}`}>
                 ${record.reason}
               </td>

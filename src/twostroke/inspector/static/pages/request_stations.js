@@ -170,14 +170,14 @@ function summary(record, call) {
   if (!call || record.firstToken === null || record.arrival === null) return "";
   const whole = record.firstToken - call.received;
   const http = Math.max(0, record.arrival - call.received);
-  const share = Math.round((100 * http) / Math.max(whole, 1e-9));
+  const share = Number(((100 * http) / Math.max(whole, 1e-9)).toPrecision(2));
   const out =
     call.first_byte !== null && call.streamed && call.first_byte > record.firstToken
       ? ` Its first byte was written ${time(call.first_byte - record.firstToken)} after it.`
       : "";
   return (
     `The first token came ${time(whole)} after the request's head; ${time(http)} of that` +
-    ` (${share} %) passed before the engine had it.${out}`
+    ` (${share}\u00a0%) passed before the engine had it.${out}`
   );
 }
 

@@ -255,6 +255,9 @@ const Nothing = view(() => {
   return html`<section class="panel empty">
     <p>${words}</p>
     <pre>${command}</pre>
+    <p>
+      What a guess is, and when it pays: <a href="#/learn?chapter=speculation">Learn: speculation</a>.
+    </p>
   </section>`;
 });
 

@@ -27,7 +27,7 @@ import {
   drawShares,
   drawWaits,
 } from "./timeline/drawing.js";
-import { STRIP, drawChosen, worstOfAll } from "./timeline/gap.js";
+import { STRIP, drawChosen, drawStripNames, worstOfAll } from "./timeline/gap.js";
 import { lanesFor } from "./timeline/lanes.js";
 import { listen } from "./timeline/pointer.js";
 import { fixedEnd, follow, hovered, inView, pan, span, zoom } from "./timeline/view.js";
@@ -65,16 +65,17 @@ function draw(context, width, height, palette) {
   const clipped = known
     ? { ...scene, begin: Math.max(begin, known[0]), end: Math.min(end, known[1]) }
     : scene;
-  if (!known || store.length) drawWaits(context, palette, clipped, lanes, tops, store.now);
+  if (!known || (store.length && begin < known[1])) drawWaits(context, palette, clipped, lanes, tops, store.now);
   drawShares(context, palette, scene, lanes, tops);
   drawMarks(context, palette, scene, lanes, tops);
-  if (chosen) drawChosen(context, palette, chosen, lanes, tops, scene);
+  const longest = chosen ? drawChosen(context, palette, chosen, lanes, tops, scene) : 0;
   drawHover(context, palette, x, bottom);
   if (found.moment !== null && found.moment < end) {
     drawMoment(context, palette, x(found.moment), bottom);
   }
   context.restore();
   drawNames(context, palette, lanes, tops, left, chosen);
+  if (longest) drawStripNames(context, palette, left, bottom, longest);
   if (!lanes.records.length && store.length) {
     context.fillStyle = palette.muted;
     context.font = `12px ${palette.font}`;
@@ -117,7 +118,7 @@ const Hovered = view(() => {
   const [first, end] = store.sharesOf(row);
   return html`<span class="num"
     >step ${count(store.steps.get("step", row))}: ${time(store.steps.get("duration", row))},
-    ${" "}${count(store.steps.get("tokens", row))} tokens of ${end - first} requests</span
+    ${" "}${count(store.steps.get("tokens", row))} tokens, ${end - first} requests</span
   >`;
 });
 

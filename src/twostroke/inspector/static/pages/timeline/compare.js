@@ -10,7 +10,7 @@ import { api, description, seesAll } from "../../lib/source.js";
 import { Store } from "../../lib/store.js";
 import { drawSides, heightFor, recordIn } from "./compare_drawing.js";
 import { honesty, last, mean, signed, timesOf, verdict } from "./compare_words.js";
-import { bounds, inView } from "./view.js";
+import { bounds, inView, show } from "./view.js";
 
 /** null, or what is compared: `{begin, end, against, tokens, answer, sides, trouble}`. */
 export const compared = signal(null);
@@ -35,9 +35,11 @@ export function startComparing() {
 export function stopComparing() {
   asking?.abort();
   const { compare: _, from: __, to: ___, ...rest } = extra.value;
+  const found = compared.value;
   batch(() => {
     compared.value = null;
     extra.value = rest;
+    if (found) show(found.begin, found.end); // what was compared, not the present
   });
 }
 

@@ -56,8 +56,15 @@ export function verdict(answer) {
   return (
     `${SUBJECT[answer.question.against](answer.question.tokens)}, these ${number} take` +
     ` ${time(theirs)} on average instead of ${time(ours)}; the longest gap between two tokens` +
-    ` is ${time(gaps[1])} instead of ${time(gaps[0])}. ${aboutEnds(ends)}`
+    ` is ${time(gaps[1])} instead of ${time(gaps[0])}.${aboutMore(answer)} ${aboutEnds(ends)}`
   );
+}
+
+/** Shorter pieces are more pieces: the longest gap falls while the 99th percentile rises. */
+function aboutMore({ recorded, other }) {
+  const shorter = other.longest_gap < recorded.longest_gap;
+  if (!(shorter && other.p99_gap > 1.1 * recorded.p99_gap)) return "";
+  return " There are more long gaps, each shorter: the same prompt comes in more pieces.";
 }
 
 const SUBJECT = {
@@ -75,10 +82,10 @@ function aboutEnds(ends) {
 export function honesty(answer) {
   const { recorded } = timesOf(answer);
   const lines = [
-    "Both sides are simulated with the same step times, fitted to" +
-      ` ${count(answer.fit.num_steps)} recorded steps (median error` +
-      ` ${(100 * answer.fit.median_error).toFixed(1)}\u00a0%),` +
-      " on a machine as fast at each moment as it was.",
+    "Both sides are simulated. How long a step takes is learned from" +
+      ` ${count(answer.fit.num_steps)} recorded ones (half of them are met within` +
+      ` ${(100 * answer.fit.median_error).toFixed(1)}\u00a0%); where the machine was slow, it is` +
+      " slow on both sides.",
   ];
   if (answer.fit.median_error > UNSTEADY) {
     lines.unshift("The machine was unsteady in this time: do not rely on the seconds.");
@@ -93,10 +100,9 @@ export function honesty(answer) {
     const ended = known.filter(([finish, simulated]) => finish !== null && simulated !== null);
     const ends = last(ended.map((pair) => pair[1])) - last(ended.map((pair) => pair[0]));
     lines.push(
-      `As it was set, the simulation is ${Math.abs(off).toFixed(1)}\u00a0%` +
-        ` ${off < 0 ? "faster" : "slower"} than the recording in the mean of the` +
-        ` ${count(recorded.length)} that ended, and ends ${time(Math.abs(ends))}` +
-        ` ${ends < 0 ? "earlier" : "later"}.`,
+      `With the settings that ran, the simulated requests take ${Math.abs(off).toFixed(1)}\u00a0%` +
+        ` ${off < 0 ? "less" : "more"} time than the real ones (${count(recorded.length)} that` +
+        ` ended), and the last ends ${time(Math.abs(ends))} ${ends < 0 ? "earlier" : "later"}.`,
     );
   }
   if (answer.question.against === "static") {

@@ -73,7 +73,8 @@ export function drawArea(context, palette, { parts, x, left, width }, top = 0, t
         prompt = ofPrompt;
         decode = rest;
       }
-      right = Math.max(place + 1, end - 0.5);
+      // Wide steps are a pixel apart, wherever they end.
+      right = Math.max(place + 1, end - place > 6 ? Math.floor(end) - 1 : end - 0.5);
     }
     flush();
   }

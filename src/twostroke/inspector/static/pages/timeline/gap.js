@@ -1,6 +1,7 @@
 // "Who stuttered me": the selected request's gaps as a strip, a line from the worst to its cause.
 
 import { selectRequest } from "../../lib/address.js";
+import { tell } from "../../lib/copy.js";
 import { worstGap } from "../../lib/explain.js";
 import { count, shortId, time } from "../../lib/format.js";
 import { gapsOf, store } from "../../lib/store.js";
@@ -16,7 +17,10 @@ export function worstOfAll() {
     if (record.worstRow < store.steps.first) continue;
     if (!worst || record.worstGap > worst.worstGap) worst = record;
   }
-  if (!worst) return;
+  if (!worst) {
+    tell("no gap between tokens is known yet");
+    return;
+  }
   const found = worstGap(worst);
   selectRequest(worst.id);
   const wide = Math.max(8 * found.gap, 0.2);
@@ -24,6 +28,7 @@ export function worstOfAll() {
   show(end - wide, end);
 }
 
+/** The strip of gaps under the lanes, and what caused the longest. Returns the longest in view. */
 export function drawChosen(context, palette, chosen, lanes, tops, scene) {
   const { x, left, width, bottom } = scene;
   const lane = tops.get(chosen.number);
@@ -44,8 +49,22 @@ export function drawChosen(context, palette, chosen, lanes, tops, scene) {
     context.fillRect(begin, base - tall, Math.max(1, x(end) - begin - 0.5), tall);
   }
   const found = chosen.worstGap > 0 ? worstGap(chosen) : null;
-  if (!found || x(found.begin) > width || x(found.end) < left) return;
-  drawCause(context, palette, found, lanes, tops, { ...scene, lane, base, most });
+  if (found && x(found.begin) <= width && x(found.end) >= left) {
+    drawCause(context, palette, found, lanes, tops, { ...scene, lane, base, most });
+  }
+  return gaps.length ? most : 0;
+}
+
+/** What the strip shows, and its greatest value, left of it. */
+export function drawStripNames(context, palette, left, bottom, most) {
+  const base = bottom + PAD + STRIP;
+  context.fillStyle = palette.muted;
+  context.font = `12px ${palette.font}`;
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  context.fillText("its gaps", left - 8, base - STRIP + 20);
+  context.fillText(`\u2264 ${time(most)}`, left - 8, base - STRIP + 36);
+  context.textAlign = "left";
 }
 
 /** The gap on its own lane as a bracket, a line to its cause, and the cause in a frame. */

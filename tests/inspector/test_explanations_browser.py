@@ -1,0 +1,119 @@
+"""Protects: what the page says of a stutter stays true wherever the reader has been meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests.inspector.browser import needs_browser, opened, running_browser
+from tests.server.running import running_server
+from tests.server.tiny import tiny_engine
+from twostroke.core.config import ObservabilityConfig
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = needs_browser
+OPEN = "details.how[open]"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def stuttered() -> Iterator[str]:
+    """A server where a long prompt came while another request was answered; it is idle now."""
+    seen = ObservabilityConfig(step_events=50_000)
+    with tiny_engine(observability=seen) as engine, running_server(engine) as url:
+
+        def ask(prompt: str, max_tokens: int) -> None:
+            body = {"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True}
+            httpx.post(f"{url}/v1/completions", json=body, timeout=60).raise_for_status()
+
+        victim = threading.Thread(target=ask, args=("the quick", 230))
+        victim.start()
+        end = time.monotonic() + 20
+        while httpx.get(f"{url}/v1/inspect").json()["last_step"] < 40:
+            assert time.monotonic() < end
+            time.sleep(0.005)
+        ask("fox " * 50, 4)
+        victim.join()
+        for _ in range(6):  # more steps than one frame of the feed has
+            ask("the quick", 230)
+        yield f"{url}/inspect/"
+
+
+def ended(page: Page) -> str:
+    return page.locator("section:has(h2:text('Ended lately')) tbody").inner_text()
+
+
+def test_gaps_stay_known_after_a_look_at_the_past(browser: Browser, stuttered: str) -> None:
+    """Steps missed meanwhile came merged: the gaps in them were lost, and others were blamed."""
+    with opened(browser, stuttered) as page:
+        page.wait_for_selector("text=Ended lately")
+        before = ended(page)
+        page.goto(f"{stuttered}#/live?at=20")
+        page.wait_for_selector("header >> text=paused")
+        page.wait_for_selector("footer >> text=step 20")
+        page.click("text=To now")
+        page.wait_for_selector("header >> text=live")
+        page.wait_for_selector("text=Ended lately")
+        assert ended(page) == before
+
+
+def test_a_click_anywhere_in_a_row_leads_to_its_request(browser: Browser, stuttered: str) -> None:
+    with opened(browser, stuttered) as page:
+        row = page.locator("section:has(h2:text('Ended lately')) tbody tr").last
+        name = row.locator("td").first.inner_text()
+        row.locator("td").last.click()
+        page.wait_for_selector(f"aside >> text=Request {name}")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_one_explanation_at_a_time_within_the_window(
+    browser: Browser, stuttered: str, width: int
+) -> None:
+    from playwright.sync_api import expect
+
+    with opened(browser, stuttered, width=width) as page:
+        page.wait_for_selector("text=Ended lately")
+        page.locator("tbody .link").first.click()
+        page.wait_for_selector("aside")
+        for index in range(4):
+            page.locator("main .figure details.how summary").nth(index).press("Enter")
+            mine = page.locator("main .figure details.how").nth(index)
+            expect(mine).to_have_attribute("open", "")
+            expect(page.locator(OPEN)).to_have_count(1)
+            box = page.locator(f"{OPEN} p").bounding_box()
+            assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width
+        page.keyboard.press("Escape")
+        expect(page.locator(OPEN)).to_have_count(0)
+        expect(page.locator("aside")).to_have_count(1)
+        page.locator("main .figure details.how summary").first.click()
+        page.locator(".lead").click(position={"x": 4, "y": 4})
+        expect(page.locator(OPEN)).to_have_count(0)
+        page.keyboard.press("Escape")
+        page.wait_for_selector("aside", state="detached")
+
+
+def test_the_way_back_from_a_comparison_is_what_was_compared(
+    browser: Browser, stuttered: str
+) -> None:
+    with opened(browser, stuttered) as page:
+        page.wait_for_selector("text=Ended lately")  # the steps have come
+        page.click("nav >> text=Timeline")
+        page.click("text=Who stuttered?")
+        page.wait_for_selector("aside")
+        page.click("text=Compare")
+        page.wait_for_selector(".compare")
+        page.click("text=Back to the timeline")
+        page.wait_for_selector("text=Who stuttered?")
+        assert "end=" in page.evaluate("location.hash")
