@@ -117,3 +117,42 @@ def test_the_way_back_from_a_comparison_is_what_was_compared(
         page.click("text=Back to the timeline")
         page.wait_for_selector("text=Who stuttered?")
         assert "end=" in page.evaluate("location.hash")
+
+
+def test_a_page_that_has_not_all_steps_says_at_least(browser: Browser, stuttered: str) -> None:
+    """After 2,048 further steps a new page knows less of the request: its figure is a bound."""
+    api = stuttered.removesuffix("/inspect/")
+    with opened(browser, stuttered) as page:
+        page.wait_for_selector("text=Ended lately")
+        assert "\u2265" not in ended(page)
+    last = httpx.get(f"{api}/v1/inspect").json()["last_step"]
+    body = {"prompt": "the quick", "max_tokens": 230, "ignore_eos": True}
+    while httpx.get(f"{api}/v1/inspect").json()["last_step"] < last + 2000:
+        httpx.post(f"{api}/v1/completions", json=body, timeout=60).raise_for_status()
+    with opened(browser, stuttered) as page:
+        page.wait_for_selector("text=Ended lately")
+        rows = ended(page).splitlines()
+        assert any("\u2265" in row for row in rows), rows
+        assert not all("\u2265" in row for row in rows), rows
+
+
+def test_asked_again_the_next_stutter_is_shown(browser: Browser, stuttered: str) -> None:
+    with opened(browser, stuttered) as page:
+        page.wait_for_selector("text=Ended lately")
+        page.click("nav >> text=Timeline")
+        names = []
+        for _ in range(2):
+            page.click("text=Who stuttered?")
+            page.wait_for_selector("aside h2")
+            names.append(page.locator("aside h2").first.inner_text())
+        assert names[0] != names[1]
+
+
+def test_the_timeline_opens_where_the_chosen_request_ran(browser: Browser, stuttered: str) -> None:
+    with opened(browser, stuttered) as page:
+        page.wait_for_selector("text=Ended lately")
+        page.locator("section:has(h2:text('Ended lately')) tbody tr").last.click()
+        time.sleep(11)  # longer than what is in view at first
+        page.click("nav >> text=Timeline")
+        page.wait_for_selector("text=Who stuttered?")
+        assert "end=" in page.evaluate("location.hash")

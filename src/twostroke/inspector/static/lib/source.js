@@ -5,6 +5,7 @@ import { store } from "./store.js";
 
 const BASE = new URL("../v1/inspect", document.baseURI).href;
 const HISTORY = 2048; // steps before the moment that are loaded with it
+const MOST_MISSED = 16384; // steps that a page which goes on asks for; beyond, it begins anew
 const AHEAD = 512; // steps that are fetched at once while a recording plays
 const FACTS_SECONDS = 2; // how often a live engine is asked what waits
 
@@ -101,7 +102,7 @@ async function run(abort, step) {
 
 async function follow(found, abort) {
   const missing = found.last_step - store.lastStep;
-  if (store.lastStep < found.first_step || missing > HISTORY || missing < 0) {
+  if (store.lastStep < found.first_step || missing > MOST_MISSED || missing < 0) {
     const [history, state] = await Promise.all([
       json(`/steps?to=${found.last_step}&count=${HISTORY}`, { signal: abort }),
       json("/state", { signal: abort }),
@@ -110,10 +111,8 @@ async function follow(found, abort) {
     learnBefore(state, history);
     store.append(history);
     store.learn(state);
-  } else if (missing > 0) {
-    // The feed would merge what a paused page has missed, and merged steps tell of no gaps.
-    const range = `from=${store.lastStep + 1}&to=${found.last_step}&count=${missing}`;
-    store.append(await json(`/steps?${range}`, { signal: abort }));
+  } else {
+    await catchUp(found.last_step, abort);
   }
   const facts = keepFacts(abort);
   try {
@@ -135,6 +134,16 @@ async function follow(found, abort) {
     clearInterval(facts);
   }
   if (!abort.aborted) throw new Error("the connection ended");
+}
+
+/** The feed would merge what a paused page has missed, and merged steps tell of no gaps. */
+async function catchUp(last, abort) {
+  while (store.lastStep < last) {
+    const path = `/steps?from=${store.lastStep + 1}&to=${last}&fit=first`;
+    const frame = await json(path, { signal: abort });
+    if (!frame.steps.step.length) return;
+    store.append(frame);
+  }
 }
 
 /** What waits is in no step; so it is asked for, and only while a page looks. */

@@ -106,6 +106,7 @@ export class Store extends Rows {
         worstGap: 0,
         worstRow: -1,
         worstBegin: 0,
+        someGapsUnknown: false, // tokens came in steps that are not here, or merged
         firstRow: -1,
         lastRow: -1,
       };
@@ -167,7 +168,10 @@ export class Store extends Rows {
     if (from === 0 && frame.missed) {
       this.lost += frame.missed;
       // What a request got meanwhile is unknown: the time since then is no gap between two tokens.
-      for (const record of this.requests.values()) record.lastToken = null;
+      for (const record of this.requests.values()) {
+        record.lastToken = null;
+        record.someGapsUnknown ||= record.status === "running";
+      }
     }
     for (let index = from; index < to; index += 1) {
       const row = this.addRow((name) => frame.steps[name][index]);
@@ -199,14 +203,19 @@ export class Store extends Rows {
       columns.tokens[index] -
       columns.drafts[index] +
       columns.accepted[index];
-    if (record.firstRow < 0) record.firstRow = row;
+    if (record.firstRow < 0) {
+      record.firstRow = row;
+      record.someGapsUnknown ||= record.firstToken !== null;
+    }
     record.lastRow = row;
     if (!got) return;
     record.output = Math.max(record.output, record.computed + 1 - record.prompt);
     if (record.firstToken === null) {
       record.firstToken = end;
       if (record.arrival !== null) this.sample(this.ttft, [end, end - record.arrival]);
-    } else if (record.lastToken !== null && this.steps.get("span", row) === 1) {
+    } else if (this.steps.get("span", row) > 1) {
+      record.someGapsUnknown = true;
+    } else if (record.lastToken !== null) {
       const gap = end - record.lastToken;
       this.shares.set("gap", at, gap);
       if (gap > record.worstGap) {

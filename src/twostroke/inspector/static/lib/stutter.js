@@ -100,8 +100,9 @@ export function aboutGap(record, found) {
   const times = found.usual
     ? ` (${short(found.gap / found.usual)} times the usual` + ` ${time(found.usual)})`
     : "";
+  const known = record.someGapsUnknown ? ", of those that this page has," : "";
   const lines = [
-    `Its longest gap between two tokens was ${time(found.gap)}${times}, up to step` +
+    `Its longest gap between two tokens${known} was ${time(found.gap)}${times}, up to step` +
       ` ${count(found.step)}.`,
     ...aboutOthers(record, found),
   ];

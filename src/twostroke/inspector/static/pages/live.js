@@ -230,8 +230,8 @@ const Figures = view(() => {
       missed=${missed("ttft")}
       points=${binned(store.ttft, now, spread(share("ttft")))}
       note=${ttft.length ? `median ${time(percentile(ttft, 0.5))}` : "none in the last minute"}
-      how="Time to first token: from the arrival of a request to its first output token. So many in
-        100 requests of the last minute had at most this."
+      how=${"Time to first token: from the arrival of a request to its first output token." +
+        ` ${percent(share("ttft"))} of 100 requests of the last minute had at most this.`}
     />
     <${Figure}
       title=${`TPOT, p${percent(share("tpot"))}`}

@@ -8,15 +8,18 @@ import { store } from "../lib/store.js";
 
 const MAX_ROWS = 80;
 
-/** The longest gap of a request, which leads to why; in red where it stands out. */
+/**
+ * The longest gap of a request, which leads to why; in red where it stands out. With a sign of
+ * "at least" where this page does not have all steps.
+ */
 const LongestGap = ({ record }) => {
   if (!record.worstGap) return "";
   return html`<button
     class=${`link ${standsOut(record) ? "held" : ""}`}
-    title="why?"
+    title=${record.someGapsUnknown ? "of the steps that this page has; why?" : "why?"}
     onClick=${() => selectRequest(record.id)}
   >
-    ${time(record.worstGap)}
+    ${record.someGapsUnknown ? "\u2265 " : ""}${time(record.worstGap)}
   </button>`;
 };
 

@@ -30,7 +30,7 @@ import {
 import { STRIP, drawChosen, drawStripNames, worstOfAll } from "./timeline/gap.js";
 import { lanesFor } from "./timeline/lanes.js";
 import { listen } from "./timeline/pointer.js";
-import { fixedEnd, follow, hovered, inView, pan, span, zoom } from "./timeline/view.js";
+import { fixedEnd, follow, hovered, inView, pan, show, span, zoom } from "./timeline/view.js";
 
 const GUTTER = 76; // for the names of lanes
 const AXIS = 22;
@@ -118,9 +118,11 @@ const Hovered = view(() => {
   const [first, end] = store.sharesOf(row);
   return html`<span class="num"
     >step ${count(store.steps.get("step", row))}: ${time(store.steps.get("duration", row))},
-    ${" "}${count(store.steps.get("tokens", row))} tokens, ${end - first} requests</span
+    ${" "}${many(store.steps.get("tokens", row), "token")}, ${many(end - first, "request")}</span
   >`;
 });
+
+const many = (number, what) => `${count(number)} ${what}${number === 1 ? "" : "s"}`;
 
 const label = computed(
   () =>
@@ -171,6 +173,7 @@ export class Timeline extends Component {
   }
 
   componentDidMount() {
+    this.showChosen();
     this.followed = effect(readCompared); // also where a link leads here from this very page
     this.free = useKeys({
       w: () => (compared.value ? zoomCompared(0.7) : zoom(0.7)),
@@ -179,6 +182,15 @@ export class Timeline extends Component {
       d: () => (compared.value ? panCompared(0.2) : pan(span.value / 5)),
       c: () => (compared.value ? stopComparing() : startComparing()),
     });
+  }
+
+  /** Whoever comes from a request that ended before what is in view wants to see that. */
+  showChosen() {
+    const chosen = selected.value?.id && store.requests.get(selected.value.id);
+    if (!chosen || extra.value.end !== undefined || extra.value.compare) return;
+    if (chosen.finish === null || chosen.finish >= inView()[0]) return;
+    const margin = 0.1 * (chosen.finish - chosen.arrival) + 0.01;
+    show(chosen.arrival - margin, chosen.finish + margin);
   }
 
   componentWillUnmount() {

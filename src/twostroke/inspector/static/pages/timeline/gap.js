@@ -1,6 +1,6 @@
 // "Who stuttered me": the selected request's gaps as a strip, a line from the worst to its cause.
 
-import { selectRequest } from "../../lib/address.js";
+import { selected, selectRequest } from "../../lib/address.js";
 import { tell } from "../../lib/copy.js";
 import { worstGap } from "../../lib/explain.js";
 import { count, shortId, time } from "../../lib/format.js";
@@ -10,17 +10,26 @@ import { show } from "./view.js";
 export const STRIP = 56; // pixels
 const PAD = 8;
 
-/** Select the request that has the longest gap of all that are in the store, and show it. */
+const MOST_SHOWN = 8; // requests that a repeated question goes through
+let answered = null; // the request that was shown last
+
+/**
+ * Select the request that has the longest gap of all that are in the store, and show it; asked
+ * again, the next one.
+ */
 export function worstOfAll() {
-  let worst = null;
-  for (const record of store.requests.values()) {
-    if (record.worstRow < store.steps.first) continue;
-    if (!worst || record.worstGap > worst.worstGap) worst = record;
-  }
-  if (!worst) {
+  const known = [...store.requests.values()].filter(
+    (record) => record.worstRow >= store.steps.first,
+  );
+  known.sort((one, other) => other.worstGap - one.worstGap);
+  if (!known.length) {
     tell("no gap between tokens is known yet");
     return;
   }
+  const again = answered !== null && selected.value?.id === answered;
+  const before = again ? known.findIndex((record) => record.id === answered) : -1;
+  const worst = known[(before + 1) % Math.min(known.length, MOST_SHOWN)];
+  answered = worst.id;
   const found = worstGap(worst);
   selectRequest(worst.id);
   const wide = Math.max(8 * found.gap, 0.2);

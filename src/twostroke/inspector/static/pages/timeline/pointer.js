@@ -52,13 +52,17 @@ export function listen(layout) {
 }
 
 function choose({ record, row, px, at }, layout) {
-  if (row < 0 && layout.seekTo && px >= layout.left) {
+  if (px < layout.left) {
+    if (record) selectRequest(record.id); // its name was clicked
+    return;
+  }
+  if (row < 0 && layout.seekTo) {
     // Only the overview knows this moment: load its steps.
     layout.seekTo(at);
     if (record) selectRequest(record.id);
     return;
   }
-  if (record && (px < layout.left || row < 0 || !inStep(record, row))) selectRequest(record.id);
+  if (record && (row < 0 || !inStep(record, row))) selectRequest(record.id);
   else if (record && selected.value?.id !== record.id) selectRequest(record.id);
   else if (row >= 0) select({ kind: "step", step: store.steps.get("step", row) });
 }
@@ -73,7 +77,9 @@ function hit(event, layout) {
     ((px - layout.left) / (layout.width - layout.left)) * (layout.end - layout.begin);
   const lane = Math.floor((py - layout.top) / layout.lanes.height);
   const inside = py >= layout.top && py < layout.bottom;
-  const record = inside ? recordAt(layout.lanes, lane, at) : undefined;
+  const record = inside
+    ? recordAt(layout.lanes, lane, Math.max(at, layout.begin)) // also left of it, at the names
+    : undefined;
   const row = store.length ? store.rowAt(at) : -1;
   const found = row >= 0 && at >= store.steps.get("time", row) && at <= store.endOf(row);
   return { px, at, record, row: found ? row : -1 };
