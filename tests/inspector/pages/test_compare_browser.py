@@ -64,7 +64,7 @@ def test_a_recording_is_compared_with_static_batches(
         page.wait_for_selector(VERDICT)
         shown = page.locator("main").inner_text()
         assert "Both sides are simulated." in shown
-        off = re.search(r"the simulation is ([\d.]+)\s% (?:faster|slower)", shown)
+        off = re.search(r"the simulated requests take ([\d.]+)\s% (?:less|more) time", shown)
         assert off is not None
         assert float(off[1]) < 10
         assert ink(page, ".sides canvas") > 1000

@@ -153,8 +153,12 @@ def test_a_written_answer_is_that_of_a_completion(browser: Browser, live: str) -
         tokens = choice["logprobs"]["tokens"]
         wait_until(lambda: len(answer_of(page)) == len(tokens), 15)
         total = sum(choice["logprobs"]["token_logprobs"])
-        said = page.locator(".answer h2 .num").inner_text().replace(MINUS, "-")
-        assert abs(float(said.split()[1]) - total) < 0.02
+
+        def said() -> float:
+            words = page.locator(".answer h2 .num").inner_text().replace(MINUS, "-")
+            return float(words.split()[1])
+
+        wait_until(lambda: abs(said() - total) < 0.02, 15)  # the last token's may come with it
         page.wait_for_function("() => location.hash.includes('answer=')")
         link = page.evaluate("location.hash")
         page.wait_for_selector(ROWS)
@@ -244,6 +248,7 @@ def test_hostile_tokens_are_text(browser: Browser, live: str) -> None:
         assert page.title() == "twostroke inspector"
         assert page.locator("main img, main script").count() == 0
         assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+        page.unroute_all(behavior="ignoreErrors")  # one may be on its way
 
 
 def test_an_error_is_told_and_asked_again(browser: Browser, live: str) -> None:
