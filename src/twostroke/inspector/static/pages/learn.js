@@ -160,7 +160,9 @@ const Panel = view(({ chapter }) => {
     return html`<div class="learn-hidden">
       <p>Predict first. The figure then shows what happens.</p>
       <p>
-        <button class="quiet" onClick=${() => guess(chapter, SKIPPED)}>Show it without a guess</button>
+        <button class="quiet" onClick=${() => guess(chapter, SKIPPED)}>
+          Show it without a guess
+        </button>
       </p>
     </div>`;
   }

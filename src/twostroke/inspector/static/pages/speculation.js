@@ -256,7 +256,8 @@ const Nothing = view(() => {
     <p>${words}</p>
     <pre>${command}</pre>
     <p>
-      What a guess is, and when it pays: <a href="#/learn?chapter=speculation">Learn: speculation</a>.
+      What a guess is, and when it pays:${" "}
+      <a href="#/learn?chapter=speculation">Learn: speculation</a>.
     </p>
   </section>`;
 });

@@ -65,7 +65,9 @@ function draw(context, width, height, palette) {
   const clipped = known
     ? { ...scene, begin: Math.max(begin, known[0]), end: Math.min(end, known[1]) }
     : scene;
-  if (!known || (store.length && begin < known[1])) drawWaits(context, palette, clipped, lanes, tops, store.now);
+  if (!known || (store.length && begin < known[1])) {
+    drawWaits(context, palette, clipped, lanes, tops, store.now);
+  }
   drawShares(context, palette, scene, lanes, tops);
   drawMarks(context, palette, scene, lanes, tops);
   const longest = chosen ? drawChosen(context, palette, chosen, lanes, tops, scene) : 0;
