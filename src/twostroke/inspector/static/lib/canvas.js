@@ -153,6 +153,15 @@ export function niceStep(span, count) {
   return factor * power;
 }
 
+const CLOCK_STEPS = [10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400];
+
+/** The same for seconds, of which clocks have sixty to a minute. */
+export function niceSeconds(span, count) {
+  const raw = span / Math.max(1, count);
+  const onClock = raw > 5 && CLOCK_STEPS.find((candidate) => candidate >= raw);
+  return onClock || niceStep(span, count);
+}
+
 /** Diagonal lines, for what is unused. */
 export function hatch(context, x, y, width, height, colour, gap = 6) {
   if (width <= 0 || height <= 0) return;

@@ -2,7 +2,7 @@
 
 import { html, view } from "../lib/html.js";
 import { go } from "../lib/address.js";
-import { Canvas, niceStep } from "../lib/canvas.js";
+import { Canvas, niceSeconds } from "../lib/canvas.js";
 import { count, short, time } from "../lib/format.js";
 import { seek } from "../lib/source.js";
 import { store } from "../lib/store.js";
@@ -165,17 +165,20 @@ function drawRouted(levels) {
   };
 }
 
+const minutes = (seconds) =>
+  `${Math.floor(seconds / 60)}:${String(Math.round(seconds % 60)).padStart(2, "0")}`;
+
 function drawAxis(levels) {
   return (context, width, height, palette) => {
     const span = levels.end - levels.begin;
-    const step = niceStep(span, Math.max(2, width / 110));
+    const step = niceSeconds(span, Math.max(2, width / 110));
     context.font = `12px ${palette.font}`;
     context.textBaseline = "middle";
     context.fillStyle = palette.muted;
     for (let at = 0; at <= span; at += step) {
       const x = Math.round((at / span) * width);
       context.fillRect(x, 0, 1, 4);
-      const words = at ? time(at) : "0";
+      const words = !at ? "0" : step < 10 ? time(at) : minutes(at);
       const wide = context.measureText(words).width;
       if (x + wide < width) context.fillText(words, x + (at ? 3 : 0), height - 8);
     }

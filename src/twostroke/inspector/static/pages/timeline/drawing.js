@@ -3,20 +3,21 @@
 // A scene is a part of time on a part of the canvas: `begin`, `end`, `x` (from time to pixels),
 // `left`, `width`, and `parts`: rings of steps with the rows that are in view, oldest first.
 
-import { niceStep } from "../../lib/canvas.js";
+import { niceSeconds } from "../../lib/canvas.js";
 import { clock, count, shortId } from "../../lib/format.js";
 import { description } from "../../lib/source.js";
 
 export const AREA = 64; // pixels of the budget over time
 
 export function drawAxis(context, palette, { begin, end, x, left, width }, top, height) {
-  const step = niceStep(end - begin, Math.max(2, (width - left) / 130));
+  const step = niceSeconds(end - begin, Math.max(2, (width - left) / 130));
   const digits = step >= 1 ? 0 : 3;
   context.strokeStyle = palette.line;
   context.fillStyle = palette.muted;
   context.textBaseline = "middle";
   context.textAlign = "left";
-  const origin = description.value?.clock_origin ? 0 : (description.value?.first_time ?? 0);
+  const wall = description.value?.clock_origin; // lines are at full seconds of the clock
+  const origin = wall ? -(wall % step) : (description.value?.first_time ?? 0);
   for (let at = Math.ceil((begin - origin) / step) * step + origin; at < end; at += step) {
     const place = Math.round(x(at)) + 0.5;
     if (place < left || at < origin - 1e-9) continue;
