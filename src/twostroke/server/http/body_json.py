@@ -26,6 +26,9 @@ MAX_CONTAINERS = 2**16
 MAX_KEYS = 2**16
 MAX_VALUES = 2**18  # or what `max_values` says; token ids are the values that bodies have many of
 _PIECE = 2**16  # bytes that are looked through between two turns of the event loop
+# What it takes the event loop to receive a large body, in seconds for each byte: 2.5 ms for 1.6 MB,
+# 3.8 ms for 3.2 MB on an AMD EPYC.
+_RECEIVING = 1.4e-9
 
 
 def max_values(max_model_len: int) -> int:
@@ -63,8 +66,8 @@ class StrictRoute(APIRoute):
 async def parse_large(body: bytes, limit: int, memory: BodyMemory) -> Any:
     """On a thread, so that the event loop gets its turn at each call of a Python function.
 
-    As long as the parser worked it rests before the next large body: a flood of them leaves half
-    of the interpreter's time to the model.
+    As long as receiving and parsing took it rests before the next large body: a flood of them
+    leaves half of the interpreter's time to the model.
     """
     loop = asyncio.get_running_loop()
     async with memory.parsing:
@@ -73,7 +76,7 @@ async def parse_large(body: bytes, limit: int, memory: BodyMemory) -> Any:
         try:
             return await asyncio.to_thread(_parse_timed, body, limit, seconds)
         finally:
-            memory.rested_at = loop.time() + sum(seconds)
+            memory.rested_at = loop.time() + sum(seconds) + _RECEIVING * len(body)
 
 
 def _parse_timed(body: bytes, limit: int, seconds: list[float]) -> Any:
