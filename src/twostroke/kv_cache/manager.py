@@ -61,8 +61,8 @@ class BlockTable(msgspec.Struct):
 
     The first ``num_indexed`` are in the prefix cache's index; the executor knows the first
     ``num_sent``. Slots below ``num_writable`` lie in blocks that the executor knows; those of them
-    that are not computed yet lie in blocks that no other table holds. With ``enters_index`` off
-    its further blocks stay out of the index: nothing before them is in it.
+    that are not computed yet lie in blocks that no other table holds. ``enters_index`` is off once
+    the prefix cache was cleared: no lookup would get past the blocks that are gone.
     """
 
     blocks: list[int]
