@@ -1,8 +1,7 @@
-"""Compiled once, kept within bounds, beside the event loop, for a bounded time."""
+"""Compiled once for each tenant, kept within bounds, and tried before an answer depends on it."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.constraints import walks
-from twostroke.constraints import compile_threads
-from twostroke.constraints.compile_threads import CompileThreads
+from tests.server.running import wait_until
+from twostroke.constraints import compiler as compiler_module
 from twostroke.constraints.compiler import GrammarCompiler, with_texts
 from twostroke.constraints.constraint import Grammar
 from twostroke.core.errors import InvalidRequestError, QueueFullError
@@ -81,54 +80,6 @@ def test_threads_that_want_the_same_wait_for_one() -> None:
     assert len(grammars) == 1 and compiler.num_built == 1
 
 
-async def test_the_event_loop_goes_on_and_a_slow_one_is_given_up() -> None:
-    compiler = SlowCompiler()
-    threads = CompileThreads(compiler, seconds=0.2)
-    slow = asyncio.create_task(threads.compile(StructuredOutputsParams(regex="a")))
-    turns = 0
-    while not slow.done():
-        await asyncio.sleep(0.01)
-        turns += 1
-    with pytest.raises(InvalidRequestError, match=r"structured_outputs.regex took longer than 0.2"):
-        slow.result()
-    assert turns > 5
-    compiler.may_go_on.set()
-    await threads.compile(StructuredOutputsParams(regex="b"))
-
-
-async def test_what_nothing_waits_for_is_not_begun() -> None:
-    """A client that leaves takes its compilation along, unless that runs already."""
-    compiler = SlowCompiler()
-    threads = CompileThreads(compiler, seconds=5)
-    running = [
-        asyncio.create_task(threads.compile(StructuredOutputsParams(regex=text)))
-        for text in "abcdef"
-    ]
-    await asyncio.sleep(0.05)
-    for task in running[2:]:
-        task.cancel()
-    await asyncio.wait(running[2:])
-    compiler.may_go_on.set()
-    await asyncio.gather(*running[:2])
-    await threads.compile(StructuredOutputsParams(regex="z"))
-    assert compiler.num_built == 3
-
-
-async def test_the_queue_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_threads, "MAX_WAITING", 3)
-    compiler = SlowCompiler()
-    threads = CompileThreads(compiler, seconds=5)
-    running = [
-        asyncio.create_task(threads.compile(StructuredOutputsParams(regex=text))) for text in "abc"
-    ]
-    await asyncio.sleep(0.01)
-    with pytest.raises(QueueFullError):
-        await threads.compile(StructuredOutputsParams(regex="d"))
-    compiler.may_go_on.set()
-    await asyncio.gather(*running)
-    await threads.compile(StructuredOutputsParams(regex="d"))
-
-
 class BrokenCompiler(GrammarCompiler):
     """Its vocabulary cannot be prepared, once another thread waits for it."""
 
@@ -152,3 +103,54 @@ def test_who_waits_for_a_compilation_hears_of_any_failure() -> None:
         for done in (first, second):
             with pytest.raises(RuntimeError, match="no vocabulary"):
                 done.result(timeout=60)
+
+
+def test_tenants_share_no_grammar() -> None:
+    """What one writes in a form, and how far that fills it, does nothing to another's."""
+    compiler = GrammarCompiler(walks.tokenizer())
+    one, other = (compiler.compile(StructuredOutputsParams(regex="a", scope=s)) for s in "xy")
+    assert one is not other and len(compiler) == 2
+
+
+def test_what_an_answer_holds_is_not_compiled_again() -> None:
+    compiler = GrammarCompiler(walks.tokenizer(), max_grammars=1)
+    wanted = StructuredOutputsParams(regex="a")
+    held = compiler.compile(wanted)
+    compiler.compile(StructuredOutputsParams(regex="b"))
+    assert compiler.find(wanted) is held and compiler.compile(wanted) is held
+
+
+def test_a_full_queue_refuses_who_fills_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler_module, "MAX_WAITING", 4)
+    compiler = SlowCompiler()
+
+    def begin(scope: str, text: str) -> None:
+        compiler.begin(StructuredOutputsParams(regex=text, scope=scope))
+
+    begin("heavy", "runs")
+    wait_until(lambda: compiler.num_built == 1)
+    for text in "abcd":
+        begin("heavy", text)
+    begin("light", "a")
+    begin("light", "b")
+    with pytest.raises(QueueFullError, match="4 of your requests wait"):
+        begin("heavy", "f")
+    begin("other", "a")
+    compiler.may_go_on.set()
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        StructuredOutputsParams(regex="a{30000}"),
+        StructuredOutputsParams(json={"const": "ab" * 9_000}),
+        StructuredOutputsParams(choice=["x" * 20_000, "y"]),
+    ],
+)
+def test_a_form_that_forces_a_long_text_is_refused(wanted: StructuredOutputsParams) -> None:
+    """What is forced is gone through again for each token: 30,000 characters take 5 ms."""
+    compiler = GrammarCompiler(walks.tokenizer())
+    with pytest.raises(InvalidRequestError, match="no choice for more than 8192") as caught:
+        compiler.compile(wanted)
+    assert caught.value.hint and caught.value.param == f"structured_outputs.{wanted.kind}"
+    compiler.compile(StructuredOutputsParams(regex="a{3000}"))

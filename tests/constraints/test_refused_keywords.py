@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.constraints import walks
-from twostroke.constraints.json_schema import rewrite_schema
+from twostroke.constraints.schemas.json_schema import rewrite_schema
 from twostroke.core.errors import InvalidRequestError
 
 INTEGER = {"type": "integer"}

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.constraints import walks
-from tests.constraints.schemas import CATEGORIES, FORMATS, Schema
+from tests.constraints.schema_cases import CATEGORIES, FORMATS, Schema
 from tests.engine.exactness.test_structured_exactness import answers, make_engine
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.request import FinishReason

@@ -4,37 +4,55 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import OrderedDict
+import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from twostroke.constraints.compiling.first_masks import compiled_grammar
+from twostroke.constraints.compiling.grammar_cache import GrammarCache
+from twostroke.constraints.compiling.turn_threads import TurnThreads, in_one_piece
+from twostroke.constraints.compiling.vocabulary import load_vocabulary
 from twostroke.constraints.constraint import Grammar
-from twostroke.constraints.grammar_constraint import CompiledGrammar, first_line
-from twostroke.constraints.json_values import check_size
 from twostroke.constraints.library_grammar import library_grammar
+from twostroke.constraints.schemas.json_values import check_size
 from twostroke.constraints.thought_budget import ThoughtMarks, thought_marks
-from twostroke.constraints.vocabulary import load_vocabulary
-from twostroke.core.errors import InvalidRequestError
+from twostroke.core.errors import InvalidRequestError, QueueFullError
 from twostroke.core.structured_outputs import MAX_SCHEMA_CHARS, PARAM, StructuredOutputsParams
 from twostroke.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+    from llguidance import LLTokenizer
 
 MAX_GRAMMARS = 256
-TRIED_TOKENS = 3  # of an answer, when its grammar is compiled
 MAX_KEY_CHARS = 8 * 2**20  # of all cached descriptions together
+MAX_GRAMMAR_BYTES = 512 * 2**20  # that all cached grammars hold, estimated
+NUM_THREADS = 2
+MAX_WAITING = 64  # compilations, of all tenants
+
+
+@dataclass(slots=True)
+class Compilation:
+    """One that waits, runs or is done, and for which some may wait together.
+
+    Attributes:
+        began: When it left the queue, on the clock ``time.monotonic``.
+    """
+
+    description: str
+    num_waiting: int = 0
+    began: float | None = None
+    done: Future[Grammar] = field(default_factory=Future)
 
 
 class GrammarCompiler:
     """Compiles grammars for one tokenizer. Safe on any thread.
 
     The same description gives the same grammar, so a process that has only the description can
-    compile it again.
+    compile it again. Tenants share the threads by turns, and no grammars: ``scope`` tells their
+    descriptions apart. All of the library's recursion is on these threads, whose stacks are deep.
 
     Args:
         tokenizer: Of the model. Its vocabulary is prepared for the first grammar.
@@ -43,17 +61,16 @@ class GrammarCompiler:
 
     def __init__(self, tokenizer: Tokenizer, *, max_grammars: int = MAX_GRAMMARS) -> None:
         self._tokenizer = tokenizer
-        self._max_grammars = max_grammars
         self._lock = threading.Lock()
         self._vocabulary_lock = threading.Lock()
         self._vocabulary: LLTokenizer | None = None
-        self._grammars: OrderedDict[str, Grammar] = OrderedDict()
-        self._num_chars = 0
+        self._cache = GrammarCache(max_grammars, MAX_KEY_CHARS, MAX_GRAMMAR_BYTES)
         self._marks: ThoughtMarks | None = None
-        self._building: dict[str, Future[Grammar]] = {}
+        self._under_way: dict[str, Compilation] = {}
+        self._threads = TurnThreads("twostroke-compile", NUM_THREADS)
 
     def __len__(self) -> int:
-        return len(self._grammars)
+        return len(self._cache)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -65,36 +82,55 @@ class GrammarCompiler:
             self._marks = thought_marks(self._tokenizer)
         return self._marks
 
-    def compile(self, wanted: StructuredOutputsParams) -> Grammar:
-        """The grammar of a description: from the cache, or compiled on the calling thread.
+    def find(self, wanted: StructuredOutputsParams) -> Grammar | None:
+        """The grammar of a description, if it is kept, or held by whoever uses it."""
+        key = _key(wanted)
+        with self._lock:
+            return self._cache.find(key)
 
-        Threads that want the same at once wait for one of them.
+    def compile(self, wanted: StructuredOutputsParams) -> Grammar:
+        """The grammar of a description: from the cache, or once it has been compiled.
 
         Raises:
             InvalidRequestError: It is malformed, no answer can satisfy it, or it asks for what
                 cannot be enforced; the message names the keyword and where it stands.
         """
+        return self.begin(wanted, bounded=False).done.result()
+
+    def begin(self, wanted: StructuredOutputsParams, *, bounded: bool = True) -> Compilation:
+        """Queue a compilation, or join one of the same; whoever leaves before its end says so.
+
+        Args:
+            bounded: Only while few others wait.
+
+        Raises:
+            QueueFullError: Too many wait, and more than its share of them are the scope's.
+        """
         key = _key(wanted)
         with self._lock:
-            if (grammar := self._grammars.get(key)) is not None:
-                self._grammars.move_to_end(key)
-                return grammar
-            building = self._building.get(key)
-            if building is None:
-                mine: Future[Grammar] = Future()
-                self._building[key] = mine
-        if building is not None:
-            return building.result()
-        try:
-            mine.set_result(grammar := self._build(wanted))
-        except BaseException as error:  # whatever it is, other threads wait for it
-            mine.set_exception(error)
-            raise
-        finally:
-            with self._lock:
-                del self._building[key]
-        self._keep(key, grammar)
-        return grammar
+            if (compilation := self._under_way.get(key)) is not None:
+                compilation.num_waiting += 1
+                return compilation
+            compilation = Compilation(key, num_waiting=1)
+            if (grammar := self._cache.find(key)) is not None:
+                compilation.done.set_result(grammar)
+                return compilation
+            if bounded:
+                self._check_queue(wanted.scope)
+            self._under_way[key] = compilation
+            work = in_one_piece(partial(self._run, compilation, wanted))
+            # Where there are keys, one that compiles without end leaves half of a thread.
+            compilation.done = self._threads.submit(
+                wanted.scope, work, rest=float(wanted.scope != "")
+            )
+        return compilation
+
+    def leave(self, compilation: Compilation) -> None:
+        """Wait for it no more. It is dropped if nobody does and it has not begun."""
+        with self._lock:
+            compilation.num_waiting -= 1
+            if not compilation.num_waiting and compilation.done.cancel():
+                self._under_way.pop(compilation.description, None)
 
     def end_token_ids(
         self, eos_token_ids: Collection[int], stop_token_ids: Collection[int]
@@ -110,26 +146,37 @@ class GrammarCompiler:
                 self._vocabulary = load_vocabulary(self._tokenizer)
             return self._vocabulary
 
+    def _check_queue(self, scope: str) -> None:
+        """A scope that has nothing waiting is let in, and so is one with less than its share."""
+        waiting = self._threads.num_waiting()
+        own, total = waiting.get(scope, 0), sum(waiting.values())
+        if own and total >= MAX_WAITING and own >= MAX_WAITING // len(waiting):
+            message = f"{own} of your requests wait for a schema or grammar to be compiled"
+            raise QueueFullError(message, hint="try again later")
+
+    def _run(self, compilation: Compilation, wanted: StructuredOutputsParams) -> Grammar:
+        try:
+            self.load()  # once; not on the time of the request that happens to be first
+            compilation.began = time.monotonic()
+            grammar = self._build(wanted)
+            with self._lock:
+                self._cache.keep(wanted.scope, compilation.description, grammar)
+            return grammar
+        finally:
+            with self._lock:
+                self._under_way.pop(compilation.description, None)
+
     def _build(self, wanted: StructuredOutputsParams) -> Grammar:
         param = f"{PARAM}.{wanted.kind}"
         vocabulary = self.load()
         try:
             text = library_grammar(wanted, self._tokenizer)
-            return _compiled(text, vocabulary, param)
+            return compiled_grammar(text, vocabulary, param)
         except (InvalidRequestError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic of the library's Rust is no Exception
             message = f"{param} cannot be compiled: {type(error).__name__}"
             raise InvalidRequestError(message, param=param) from error
-
-    def _keep(self, key: str, grammar: Grammar) -> None:
-        with self._lock:
-            if key not in self._grammars:
-                self._num_chars += len(key)
-            self._grammars[key] = grammar
-            while len(self._grammars) > self._max_grammars or self._num_chars > MAX_KEY_CHARS:
-                oldest, _ = self._grammars.popitem(last=False)
-                self._num_chars -= len(oldest)
 
 
 def with_texts(wanted: StructuredOutputsParams) -> StructuredOutputsParams:
@@ -162,55 +209,9 @@ def _key(wanted: StructuredOutputsParams) -> str:
         wanted.disable_additional_properties,
         wanted.whitespace_pattern,
         wanted.thought,
+        wanted.scope,
     ]
     content = getattr(wanted, wanted.kind)
     return f"{wanted.kind}\n{json.dumps(options)}\n" + (
         content if isinstance(content, str) else json.dumps(content)
-    )
-
-
-def _compiled(text: str, vocabulary: LLTokenizer, param: str) -> Grammar:
-    """A grammar with its first mask: references to themselves fail only there."""
-    from llguidance import LLMatcher
-
-    matcher = LLMatcher(vocabulary, text, log_level=0, limits=_limits())
-    grammar = CompiledGrammar(matcher, vocabulary.eos_token)
-    if not matcher.is_error() and not any(matcher.compute_bitmask()) and not matcher.is_error():
-        raise InvalidRequestError(f"no answer can satisfy {param}", param=param)
-    reason = first_line(matcher.get_error()) or _what_fails_early(matcher)
-    if not reason:
-        return grammar
-    if reason.startswith("NoExtension"):
-        reason = "no answer can satisfy it"
-    raise InvalidRequestError(f"{param} cannot be used: {reason}", param=param)
-
-
-def _what_fails_early(matcher: LLMatcher) -> str:
-    """Why an answer cannot even begin; empty if it can. What is too large mostly fails there."""
-    beginning = matcher.deep_copy()
-    for _ in range(TRIED_TOKENS):
-        mask = np.frombuffer(beginning.compute_bitmask(), dtype=np.uint8)
-        allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
-        if not len(allowed) or not beginning.consume_token(int(allowed[0])):
-            break
-    return first_line(beginning.get_error()) if beginning.is_error() else ""
-
-
-def _limits() -> LLParserLimits:
-    """Bounds of memory and time, in the library's own units; it stops at them by itself.
-
-    An initial fuel of 1,000,000 lasts 20 ms. A mask of the worst grammar that passes takes 20 ms,
-    and such an answer ends within a second (docs/reference/structured-output.md). 240 optional
-    properties fit, or an ``anyOf`` of 1,000 options. A state of the lexer takes 2 kB.
-    """
-    from llguidance import LLParserLimits
-
-    return LLParserLimits(
-        initial_lexer_fuel=1_000_000,
-        step_lexer_fuel=100_000,
-        max_items_in_row=1_000,
-        step_max_items=4_000,
-        max_lexer_states=50_000,
-        max_grammar_size=250_000,
-        verbose_errors=False,
     )

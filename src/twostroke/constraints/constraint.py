@@ -8,6 +8,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from twostroke.core.errors import InvalidRequestError
+
+
+class StatesFullError(InvalidRequestError):
+    """The grammar can remember no more states; one that begins anew can."""
+
 
 class AllowedTokens(NamedTuple):
     """The tokens that may come next.
@@ -46,12 +52,26 @@ class Constraint(Protocol):
 
 
 class Grammar(Protocol):
-    """What constraints of the same form share: compiled once, never changed."""
+    """What constraints of the same form share: compiled once. Safe on any thread with a deep stack
+    (``compiling/turn_threads.py``).
 
-    def start(self, end_token_ids: Sequence[int], vocab_size: int) -> Constraint:
+    The states that answers have been through are remembered for all, up to a limit. Beyond it their
+    constraints raise ``StatesFullError``: what starts then has none of these states.
+    """
+
+    @property
+    def num_bytes(self) -> int:
+        """What it holds by now, estimated."""
+        ...
+
+    def start(
+        self, end_token_ids: Sequence[int], vocab_size: int, *, alone: bool = False
+    ) -> Constraint:
         """A constraint for one answer, before its first token.
 
         Args:
             end_token_ids: Tokens that end the answer: allowed where it may end, and only there.
             vocab_size: Columns of the logits, for the length of the bits.
+            alone: It remembers states by itself, and has all the room for its own answer.
         """
+        ...

@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from twostroke.constraints.json_schema import rewrite_schema
-from twostroke.constraints.json_values import WorkLimit, check_size
+from twostroke.constraints.lark_rules import checked_grammar
+from twostroke.constraints.schemas.json_schema import rewrite_schema
+from twostroke.constraints.schemas.json_values import WorkLimit, check_size
 from twostroke.constraints.structural_tag import structural_tag_grammar
 from twostroke.constraints.thoughts import after_thought, with_grammar
 from twostroke.constraints.tool_answers import FORM, tool_call_grammar
@@ -49,7 +50,9 @@ def _grammar_of_form(wanted: StructuredOutputsParams, tokenizer: Tokenizer) -> s
             # As one terminal: thousands of rules would be thousands of readings of each answer.
             return LLMatcher.grammar_from_lark("start: CHOICE\nCHOICE: " + " | ".join(texts))
         case "grammar":
-            return LLMatcher.grammar_from_lark(_lark(wanted.grammar or "", param))
+            lark = _lark(wanted.grammar or "", param)
+            checked = checked_grammar(lark, param, _inline_schema(wanted))
+            return LLMatcher.grammar_from_lark(checked)
         case "tool_calls":
             return _tool_answer(json.loads(wanted.tool_calls or ""), wanted, tokenizer)
         case _:

@@ -8,8 +8,13 @@ from twostroke.constraints.thought_budget import ThoughtBudget, thought_is_open
 from twostroke.core.step import NewRequest
 
 
-def start_constraint(grammars: GrammarCompiler, new: NewRequest, vocab_size: int) -> Constraint:
+def start_constraint(
+    grammars: GrammarCompiler, new: NewRequest, vocab_size: int, *, alone: bool = False
+) -> Constraint:
     """The constraint of a request that has one, before the first token of its answer.
+
+    Args:
+        alone: See ``Grammar.start``.
 
     Raises:
         InvalidRequestError: Its form cannot be enforced.
@@ -18,7 +23,9 @@ def start_constraint(grammars: GrammarCompiler, new: NewRequest, vocab_size: int
     constraint: Constraint | None = None
     if params.structured_outputs is not None:
         ends = grammars.end_token_ids(new.eos_token_ids, params.stop_token_ids)
-        constraint = grammars.compile(params.structured_outputs).start(ends, vocab_size)
+        constraint = grammars.compile(params.structured_outputs).start(
+            ends, vocab_size, alone=alone
+        )
     if params.thinking_token_budget is not None:
         prompt = new.token_ids[: new.num_prompt_tokens]
         constraint = ThoughtBudget(

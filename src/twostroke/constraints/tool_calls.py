@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from twostroke.constraints.rules import Rules, quoted
-from twostroke.constraints.schema_keywords import ANNOTATIONS, TYPES
+from twostroke.constraints.schemas.schema_keywords import ANNOTATIONS, TYPES
 from twostroke.core.errors import InvalidRequestError
 from twostroke.text.answer_parsing.families import HARMONY
 from twostroke.text.answer_parsing.json_calls import (

@@ -264,8 +264,9 @@ class StepResult(msgspec.Struct):
             Lists are read, never changed: several may be the same.
         num_accepted_drafts: For requests with drafts: how many of them were accepted.
         draft_token_ids: Guesses for the next step, where there are any.
-        repeated: Requests with drafts whose numbers went wrong, be it because of these. Nothing of
-            their shares counts as computed: the next step has to run them without drafts.
+        repeated: Requests with drafts whose numbers went wrong, be it because of these; and those
+            the form of whose answer takes long to look up. Nothing of their shares counts as
+            computed: the next step has to run them, without these drafts.
         logprobs: One entry for each of those tokens, where asked for.
         prompt_logprobs: For positions ``start + 1 ..`` of the prompt covered by this step, where
             asked for.

@@ -36,6 +36,8 @@ class StructuredOutputsParams:
         disable_any_whitespace: JSON on one line: a space behind each comma and colon, no other.
         disable_additional_properties: Objects that say nothing of further properties have none.
         whitespace_pattern: Where JSON may have white space, at most what this expression matches.
+        scope: Compiled grammars are shared only between equal scopes; a server gives each key its
+            own.
     """
 
     json: str | dict[str, Any] | None = None
@@ -49,6 +51,7 @@ class StructuredOutputsParams:
     disable_any_whitespace: bool = False
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
+    scope: str = ""
 
     def __post_init__(self) -> None:
         asked = [name for name in KINDS if getattr(self, name) not in (None, False)]
@@ -62,6 +65,8 @@ class StructuredOutputsParams:
             raise _invalid("thought", "must be empty, optional, opened or channels")
         if self.json_object not in (None, True, False):
             raise _invalid("json_object", "must be true or false")
+        if not isinstance(self.scope, str):
+            raise _invalid("scope", "must be a text")
         for name in ("disable_any_whitespace", "disable_additional_properties"):
             if not isinstance(getattr(self, name), bool):
                 raise _invalid(name, "must be true or false")

@@ -23,7 +23,7 @@ from twostroke.layers.attention.base import AttentionBackend
 from twostroke.models.decoder import Decoder
 from twostroke.observability.profile import INPUT, NO_PROFILE, SAMPLING, Clock, Profiler
 from twostroke.runtime.backends import attention_backend
-from twostroke.runtime.constraint_states import ConstraintStates, StepMasks
+from twostroke.runtime.constraints.states import ConstraintStates, StepMasks
 from twostroke.runtime.device import memory_error, release_cached_memory
 from twostroke.runtime.input_batch import Batch, InputBatch
 from twostroke.runtime.kv_tensors import KVTensors
@@ -215,14 +215,14 @@ class TorchExecutor:
         self._pool(batch, hidden, result)
         with self._profiler.measure(SAMPLING):
             drawn_from = hidden if rows is drawn else hidden[drawn]
-            self._sample(batch, drawn_from, masks.take(result), result)
+            self._sample(batch, drawn_from, masks.take(result, clock.total()), result)
         clock.mark("sample")
         return drawn_from
 
     def _propose(
         self, plan: StepPlan, batch: Batch, hidden: Tensor, clock: PhaseClock, result: StepResult
     ) -> None:
-        forced = self.constraints.add_forced(batch, result)
+        forced = self.constraints.add_forced(batch, result, clock.total())
         if self.proposer is not None:
             table = batch.attention.block_table
             step = FinishedPass(plan, batch.states, table, result.token_ids, hidden, forced)

@@ -277,8 +277,14 @@ class PanickingGrammar:
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
 
-    def start(self, end_token_ids: Sequence[int], vocab_size: int) -> Constraint:
-        return PanickingConstraint(self._grammar.start(end_token_ids, vocab_size))
+    @property
+    def num_bytes(self) -> int:
+        return self._grammar.num_bytes
+
+    def start(
+        self, end_token_ids: Sequence[int], vocab_size: int, *, alone: bool = False
+    ) -> Constraint:
+        return PanickingConstraint(self._grammar.start(end_token_ids, vocab_size, alone=alone))
 
 
 class PanickingConstraint:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 
+from twostroke.constraints.constraint import Grammar
 from twostroke.core.errors import ErrorMessage
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
@@ -22,10 +23,17 @@ class AsyncStream:
         call: Whose outputs these are.
         send_abort: Asks the engine to end the request. Its last outputs come here all the same, and
             are dropped.
+        grammar: Of the form of its answers; kept here, the engine finds it whenever they begin.
     """
 
-    def __init__(self, call: GenerationRequest, send_abort: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        call: GenerationRequest,
+        send_abort: Callable[[], None],
+        grammar: Grammar | None = None,
+    ) -> None:
         self._call = call
+        self._grammar = grammar
         # Until there is a listener, outputs are kept for it, or for an iterator.
         self._outputs: asyncio.Queue[RequestOutput | None] = asyncio.Queue()
         self._on_output: Callable[[RequestOutput], None] = self._outputs.put_nowait

@@ -134,7 +134,9 @@ class AsyncEngine:
         self._queue_limit.add(request.tenant, request.params.n)
         self._target_limit.add(request)
         abort = AbortRequest(request.request_id)
-        stream = AsyncStream(request, partial(self._inbox.put, abort))
+        form = request.params.structured_outputs
+        grammar = None if form is None else self.grammars.find(form)
+        stream = AsyncStream(request, partial(self._inbox.put, abort), grammar)
         self._streams[request.request_id] = stream
         self._inbox.put(message)
         return stream

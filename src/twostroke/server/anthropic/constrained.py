@@ -31,11 +31,13 @@ async def constrained(
     tools: Sequence[ToolFields] | None,
     reading: AnswerReading,
     params: SamplingParams,
+    tenant: str,
 ) -> SamplingParams:
     """The parameters, with the form that the request asks of its answer, compiled.
 
     Args:
         tools: Those that the answer may call.
+        tenant: On whose behalf.
 
     Raises:
         InvalidRequestError: The form cannot be enforced, or does not go with the tools.
@@ -49,7 +51,7 @@ async def constrained(
             params = after_thought(reading.with_markers(params), reading)
             if params.structured_outputs is None:
                 return params
-            compiled = await model.compile_threads.compile(params.structured_outputs)
+            compiled = await model.compile_threads.compile(params.structured_outputs, tenant)
             return replace(params, structured_outputs=compiled)
         choice = body.tool_choice
         named = choice.name if choice is not None and choice.type == "tool" else None
@@ -61,7 +63,7 @@ async def constrained(
         must_call = choice is not None and choice.type in ("any", "tool")
         max_calls = 1 if named is not None else body.max_calls
         return await constrain_calls(
-            model, CallableTools(places, must_call, max_calls), reading, params
+            model, CallableTools(places, must_call, max_calls), reading, params, tenant
         )
     except InvalidRequestError as error:
         raise _in_terms_of_messages(error) from error

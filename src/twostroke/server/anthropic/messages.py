@@ -85,7 +85,7 @@ async def _begin(
     reading = AnswerReading(model, schemas, prompt.token_ids)
     if model.reasoning_parser is not None:
         params = replace(params, thinking_token_budget=body.thinking_budget)
-    params = await constrained(model, body, tools, reading, params)
+    params = await constrained(model, body, tools, reading, params, caller.tenant)
     answer = MessageResponseFormat(
         message_id,
         anthropic_request_id(request_digits(request.scope)),

@@ -32,9 +32,9 @@ def distribution_router(state: ServerState) -> APIRouter:
         model = state.model_for_new_work()
         model.check_name(body.model)
         params = body.to_params(model.client.info.sampling_defaults)
-        params = await compile_answer_form(model, body, params)
-        prompt = await _encode(model, body)
         caller = caller_of(request.scope)
+        params = await compile_answer_form(model, body, params, caller.tenant)
+        prompt = await _encode(model, body)
         caller.trace.stage(names.TOKENISE, {names.NUM_TOKENS: len(prompt)})
         request_id = name_request(request.scope, "cmpl")
         generation = Generation(

@@ -70,9 +70,12 @@ def answer_form(body: GenerationFields) -> StructuredOutputsParams | None:
 
 
 async def compile_answer_form(
-    model: ServedModel, body: GenerationFields, params: SamplingParams
+    model: ServedModel, body: GenerationFields, params: SamplingParams, tenant: str
 ) -> SamplingParams:
     """The parameters, once the form of the answer has been compiled beside the event loop.
+
+    Args:
+        tenant: On whose behalf.
 
     Raises:
         InvalidRequestError: The form cannot be enforced; the message names the keyword and where it
@@ -82,7 +85,7 @@ async def compile_answer_form(
     if params.structured_outputs is None:
         return params
     try:
-        compiled = await model.compile_threads.compile(params.structured_outputs)
+        compiled = await model.compile_threads.compile(params.structured_outputs, tenant)
     except InvalidRequestError as error:
         raise in_terms_of_client(body, error) from error
     return replace(params, structured_outputs=compiled)

@@ -65,7 +65,7 @@ async def chat_call(
     for_template = {**variables.values, "tools": body.prompt_tools}
     prompt = await chat_prompt(model, body, params, for_template, request_id, caller)
     reading = AnswerReading(model, body.callable_tools, prompt.token_ids)
-    params = await constrain_answer(model, body, reading, params)
+    params = await constrain_answer(model, body, reading, params, caller.tenant)
     expected = await prediction(model, body)
     requests = body.engine_requests(request_id, [prompt.token_ids], params, expected)
     return ChatCall(requests, params, prompt, reading, ignored)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from twostroke.constraints.compile_threads import CompileThreads
+from twostroke.constraints.compiling.compile_threads import CompileThreads
 from twostroke.core.errors import ConfigError, ModelNotFoundError
 from twostroke.core.sampling_params import MAX_LOGPROBS
 from twostroke.engine.clients.base import EngineClient

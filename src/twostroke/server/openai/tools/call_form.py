@@ -33,12 +33,16 @@ class CallableTools(NamedTuple):
 
 
 async def constrain_answer(
-    model: ServedModel, body: ChatCompletionRequest, reading: AnswerReading, params: SamplingParams
+    model: ServedModel,
+    body: ChatCompletionRequest,
+    reading: AnswerReading,
+    params: SamplingParams,
+    tenant: str,
 ) -> SamplingParams:
     """Parameters with the form that a chat's answer has, compiled; see ``constrain_calls``."""
     if body.callable_tools is None:
         params = after_thought(reading.with_markers(params), reading)
-        return await compile_answer_form(model, body, params)
+        return await compile_answer_form(model, body, params, tenant)
     choice = body.tool_choice
     named = choice.function.name if isinstance(choice, NamedToolChoice) else None
     tools = [
@@ -50,7 +54,7 @@ async def constrain_answer(
     must_call = choice == "required" or named is not None
     calls = CallableTools(tools, must_call, 1 if single else None)
     try:
-        return await constrain_calls(model, calls, reading, params)
+        return await constrain_calls(model, calls, reading, params, tenant)
     except InvalidRequestError as error:
         raise in_terms_of_client(body, error) from error
 
@@ -68,12 +72,16 @@ async def constrain_calls(
     calls: CallableTools,
     reading: AnswerReading,
     params: SamplingParams,
+    tenant: str,
 ) -> SamplingParams:
     """Parameters with the form of an answer that may call tools, and the text that parsers need.
 
     An answer that must call is constrained from its beginning, any other once the model has opened
     a call. An answer with a form of its own is either calls or of that form. All begins behind the
     thought, where the model has one.
+
+    Args:
+        tenant: On whose behalf.
 
     Raises:
         InvalidRequestError: The form cannot be enforced, or does not go with the tools.
@@ -94,7 +102,7 @@ async def constrain_calls(
         thought="" if reading.thought == "channels" else reading.thought,
     )
     try:
-        compiled = await model.compile_threads.compile(form)
+        compiled = await model.compile_threads.compile(form, tenant)
     except InvalidRequestError as error:
         if must_call or strict or answer is not None:
             message = error.message.replace(f"{PARAM}.tool_calls", "tools")

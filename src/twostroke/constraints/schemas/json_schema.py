@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from twostroke.constraints.disjoint import first_overlap
-from twostroke.constraints.json_values import (
+from twostroke.constraints.schemas.disjoint import first_overlap
+from twostroke.constraints.schemas.json_values import (
     TooMuchWorkError,
     WorkLimit,
     first_inexact_number,
 )
-from twostroke.constraints.references import References
-from twostroke.constraints.schema_keywords import ANNOTATIONS, ENFORCED, FORMATS
+from twostroke.constraints.schemas.paths import Part, longest_path
+from twostroke.constraints.schemas.references import References
+from twostroke.constraints.schemas.schema_keywords import ANNOTATIONS, ENFORCED, FORMATS
 from twostroke.core.errors import InvalidRequestError
 
 MAX_SCHEMA_DEPTH = 60
+MAX_PATH = 2_000  # levels through references; what is accepted takes 20 MB of the library's stack
 MAX_OPTIONS = 256  # of one oneOf, which are compared with one another
 REWRITE = 20  # units of ``WorkLimit`` for each schema
 # They are read beside others, or lead to schemas that are rewritten where they are referred to.
@@ -53,6 +55,8 @@ class _Rewriter:
         # Of new definitions, by the identity of the target: one has many spellings.
         self._names: dict[int, str] = {}
         self._pending: list[tuple[str, Any, str]] = []  # name, schema and where it stood
+        self._depth = 0  # of the definition that is being rewritten
+        self._referred: list[str] = []  # the names of those that it refers to
 
     def rewrite(self) -> Any:
         if not isinstance(self._root, (bool, dict)):
@@ -64,12 +68,23 @@ class _Rewriter:
             raise self._error("#", message, hint="give it fewer options or references") from error
 
     def _rewrite(self) -> Any:
-        result = self._schema(self._root, "#", 0)
+        parts: dict[str, Part] = {}
+        result = self._definition("#", self._root, "#", parts)
         definitions: dict[str, Any] = {}
         while self._pending:
             name, schema, path = self._pending.pop()
-            definitions[name] = self._schema(schema, path, 0)
+            definitions[name] = self._definition(name, schema, path, parts)
+        if longest_path(parts) > MAX_PATH:
+            message = f"references lead through more than {MAX_PATH} levels of schemas"
+            raise self._error("#", message, hint="put fewer definitions behind one another")
         return {**result, "$defs": definitions} if definitions else result
+
+    def _definition(self, name: str, schema: Any, path: str, parts: dict[str, Part]) -> Any:
+        """A rewritten schema; how deep it is and what it refers to goes into ``parts``."""
+        self._depth, self._referred = 0, []
+        result = self._schema(schema, path, 0)
+        parts[name] = Part(self._depth + 1, self._referred)
+        return result
 
     def _schema(self, schema: Any, path: str, depth: int) -> Any:
         if isinstance(schema, bool):
@@ -79,6 +94,7 @@ class _Rewriter:
         self._work.spend(REWRITE)
         if depth > MAX_SCHEMA_DEPTH:
             raise self._error(path, f"schemas are nested more than {MAX_SCHEMA_DEPTH} levels deep")
+        self._depth = max(self._depth, depth)
         result: dict[str, Any] = {}
         for keyword, value in schema.items():
             self._check(keyword, value, path)
@@ -206,6 +222,7 @@ class _Rewriter:
     def _refer(self, reference: str, path: str) -> str:
         """The reference to the rewritten target, which is rewritten later if it is new."""
         if reference in ("#", "#/"):
+            self._referred.append("#")
             return "#"
         target = self._references.resolve(reference)
         if target is None:
@@ -213,6 +230,7 @@ class _Rewriter:
         if id(target) not in self._names:
             self._names[id(target)] = name = str(len(self._names))
             self._pending.append((name, target, reference))
+        self._referred.append(self._names[id(target)])
         return f"#/$defs/{self._names[id(target)]}"
 
     def _error(self, path: str, message: str, hint: str | None = None) -> InvalidRequestError:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
-from twostroke.constraints.json_values import WorkLimit
+from twostroke.constraints.schemas.json_values import WorkLimit
 
 Resolve = Callable[[str], Any]
 MAX_STEPS = 8  # references and properties that are followed to find a difference

@@ -1,0 +1,1 @@
+"""Clients' JSON schemas: what of them is enforced, and how large they may be."""
