@@ -38,9 +38,8 @@ def test_what_holds_no_schema_stays_as_it_is() -> None:
 
 def test_schemas_are_written_anew_where_they_stand() -> None:
     grammar = 'start: "<" body ">"\nbody: %json {"a": "}\\""} | %json\n  {"b": []}\nother: "c"\n'
-    first, second = (
-        json.dumps({"seen": schema, "at": "grammar.body"}) for schema in ({"a": '}"'}, {"b": []})
-    )
+    schemas: list[Any] = [{"a": '}"'}, {"b": []}]
+    first, second = (json.dumps({"seen": schema, "at": "grammar.body"}) for schema in schemas)
     assert checked(grammar) == (
         f'start: "<" body ">"\nbody: %json {first} | %json {second}\nother: "c"\n'
     )

@@ -29,7 +29,7 @@ class Sized:
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 30), st.integers(0, 40))))
 def test_no_limit_is_exceeded(kept: list[tuple[str, int, int]]) -> None:
     cache = GrammarCache(8, 20, 100)
-    grammars = {}
+    grammars: dict[str, Sized] = {}
     for tenant, number, num_bytes in kept:
         description = f"{tenant}{number}"
         cache.keep(tenant, description, grammars.setdefault(description, Sized(num_bytes)))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from tests.constraints import walks
 from tests.engine.exactness.test_exactness import Call, run
 from tests.proposers import GUESSING, Guessing, ScriptedProposer
+from tests.runtime.constraints.late_masks import late_masks
 from tests.server.tiny import VOCAB, checkpoint
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.constraints.constraint import AllowedTokens, Constraint, Grammar
@@ -138,13 +140,17 @@ def calls(draw: st.DrawFn) -> list[Call]:
     budget=st.sampled_from([5, 16, 256]),
     max_num_seqs=st.sampled_from([1, 3, 8]),
     num_blocks=st.sampled_from([9, 12, 40]),
+    late=st.sampled_from([None, None, 0, 1]),
 )
 def test_every_answer_with_a_form_equals_a_plain_loop_with_masks(
-    calls: list[Call], budget: int, max_num_seqs: int, num_blocks: int
+    calls: list[Call], budget: int, max_num_seqs: int, num_blocks: int, late: int | None
 ) -> None:
-    """Random mixes of forms and free text under scarce blocks: preempted requests replay."""
+    """Random mixes of forms and free text under scarce blocks: preempted requests replay, and some
+    masks come after their pass, which is then run again.
+    """
     engine = make_engine(num_blocks, max_num_batched_tokens=budget, max_num_seqs=max_num_seqs)
-    outputs = run(engine, calls)
+    with nullcontext() if late is None else late_masks(late):
+        outputs = run(engine, calls)
     executor = engine.executor
     assert isinstance(executor, TorchExecutor)
     for call in calls:
