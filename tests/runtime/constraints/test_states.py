@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
+from unittest.mock import patch
 
 import pytest
 
 from tests.constraints import walks
 from tests.engine.exactness.test_structured_exactness import make_engine
 from twostroke.constraints.constraint import AllowedTokens, Constraint, Grammar
+from twostroke.constraints.grammar_constraint import CompiledGrammar
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
@@ -132,9 +134,8 @@ def test_a_request_may_leave_while_its_masks_are_looked_up(engine: LLMEngine) ->
 def test_as_many_tokens_are_forced_as_the_answer_may_have(engine: LLMEngine) -> None:
     """Not 64 for each request, whatever it asks for."""
     form = StructuredOutputsParams(regex="a{60}")
-    grammar = engine.grammars and engine.grammars.compile(form)
-    assert grammar is not None
-    constraint = grammar.start([walks.END], engine.info.vocab_size)
+    assert engine.grammars is not None
+    constraint = engine.grammars.compile(form).start([walks.END], engine.info.vocab_size)
     advanced: list[int] = []
     advance = constraint.advance
 
@@ -142,10 +143,12 @@ def test_as_many_tokens_are_forced_as_the_answer_may_have(engine: LLMEngine) -> 
         advanced.extend(tokens)
         advance(tokens)
 
-    constraint.advance = counting  # type: ignore[method-assign]
-    grammar.start = lambda *_, **__: constraint  # type: ignore[method-assign]
-    params = SamplingParams(max_tokens=3, structured_outputs=form)
-    engine.submit(GenerationRequest(request_id="a", prompt_token_ids=[70], params=params))
-    got = step_until(engine, "a")["a"]
+    with (
+        patch.object(constraint, "advance", counting),
+        patch.object(CompiledGrammar, "start", lambda *_, **__: constraint),
+    ):
+        params = SamplingParams(max_tokens=3, structured_outputs=form)
+        engine.submit(GenerationRequest(request_id="a", prompt_token_ids=[70], params=params))
+        got = step_until(engine, "a")["a"]
     assert sum(len(output.token_ids) for output in got) == 3
     assert len(advanced) <= 3
