@@ -23,6 +23,7 @@ import cyclopts
 import httpx
 
 from benchmarks.body_delay import LIMIT, worst_bodies
+from tests.constraints.hostile_forms import SCHEMAS, rules
 
 KEY_VARIABLE = "TWOSTROKE_ATTACK_KEY"
 TEXT = "/v1/completions"
@@ -101,6 +102,36 @@ async def many_logprobs(attacker: Attacker) -> None:
     await asyncio.gather(*(attacker.post(body) for _ in range(4)), attacker.post(larger))
 
 
+async def hostile_forms(attacker: Attacker) -> None:
+    """Schemas and grammars that have ended the process, by recursion through their references."""
+    await attacker.post({"prompt": "a", "structured_outputs": {"json": SCHEMAS["items"]}})
+    await attacker.post({"prompt": "a", "structured_outputs": {"grammar": rules("{}", 3_200)}})
+
+
+async def slow_forms(attacker: Attacker) -> None:
+    """Under a hundred bytes each: forms whose every token takes a millisecond to look up."""
+    for regex in ("a{8000}", "a{30000}"):
+        form = {"regex": regex}
+        await attacker.post({"prompt": "a", "n": 64, "max_tokens": 64, "structured_outputs": form})
+
+
+async def full_forms(attacker: Attacker) -> None:
+    """Long answers that fill what a grammar remembers, by a schema that others may use, too."""
+    schema = {"type": "string", "minLength": 2000, "maxLength": 8000}
+    body = {"prompt": "a", "n": 8, "max_tokens": 600, "temperature": 1.5}
+    await attacker.post({**body, "structured_outputs": {"json": schema}})
+
+
+async def new_forms(attacker: Attacker) -> None:
+    """Forty forms at once that nobody has used before."""
+    values = [f"value {number}" for number in range(1_500)]
+    bodies = [
+        {"prompt": "a", "max_tokens": 1, "guided_json": {"enum": [*values, str(random.random())]}}
+        for _ in range(40)
+    ]
+    await asyncio.gather(*map(attacker.post, bodies))
+
+
 async def half_sent_bodies(attacker: Attacker) -> None:
     """Connections that each send most of a large body, and then drip."""
     await asyncio.gather(*(_drip(attacker) for _ in range(NUM_SLOW_BODIES)))
@@ -114,6 +145,10 @@ ATTACKS: Mapping[str, Attack] = {
         utf_16_bodies,
         slow_to_read,
         many_logprobs,
+        hostile_forms,
+        slow_forms,
+        full_forms,
+        new_forms,
         half_sent_bodies,
     )
 }
