@@ -31,6 +31,8 @@ class PoolingAbility(msgspec.Struct, frozen=True, kw_only=True):
         score_tokens: Of one without a head: the tokens that stand for no and yes as its answer to
             the question whether a document fits (``text/judgements.py``).
         whole_prompts: Each token sees all of its prompt, so a prompt runs within one step.
+        prompts: Texts that its makers had put before others, by the names of what for; clients put
+            them there themselves, or name one in an API that has a field for it.
         reason: Why it gives no embeddings, if it gives none, and what to change.
     """
 
@@ -41,6 +43,7 @@ class PoolingAbility(msgspec.Struct, frozen=True, kw_only=True):
     score_kind: PoolingKind | None = None
     score_tokens: tuple[str, str] | None = None
     whole_prompts: bool = False
+    prompts: tuple[tuple[str, str], ...] = ()
     reason: tuple[str, str] = ("", "")
 
 
@@ -52,6 +55,7 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):
             of a pair of texts.
         dimensions: Keep so many elements of an embedding, then normalise (Matryoshka embeddings,
             Kusupati et al. 2022); ``None`` keeps all.
+        normalise: Whether an embedding has length 1; ``None``: as the model's makers chose.
         second_text_start: Position at which the second text of a pair begins, for models that mark
             the two apart; ``None`` if there is one text.
         score_token_ids: For models that score by two tokens: those that stand for no and yes.
@@ -59,6 +63,7 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     task: PoolingTask = "embed"
     dimensions: int | None = None
+    normalise: bool | None = None
     second_text_start: int | None = None
     score_token_ids: tuple[int, int] | None = None
 
@@ -122,7 +127,7 @@ def resolve_pooling(params: PoolingParams, ability: PoolingAbility, num_tokens: 
     return Pooling(
         task="embed",
         kind=ability.kind,
-        normalise=ability.normalise,
+        normalise=ability.normalise if params.normalise is None else params.normalise,
         size=_size(params.dimensions, ability),
         second_text_start=start,
         whole_prompts=ability.whole_prompts,

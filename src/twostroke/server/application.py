@@ -44,7 +44,7 @@ from twostroke.server.http.request_id import RequestIds
 from twostroke.server.http.root_path import RootPath
 from twostroke.server.openai.chat import chat_router
 from twostroke.server.openai.chat_answer import ChatChunk, ChatCompletion
-from twostroke.server.openai.embeddings.answer import EmbeddingList
+from twostroke.server.openai.embeddings.answer import EmbeddingList, PoolingList
 from twostroke.server.openai.embeddings.routes import embeddings_router
 from twostroke.server.openai.models import ModelCard, ModelList, models_router
 from twostroke.server.openai.ranking.answer import Ranking, ScoreList
@@ -73,6 +73,7 @@ ANSWERS: tuple[type[Struct], ...] = (
     ChatChunk,
     Completion,
     EmbeddingList,
+    PoolingList,
     ScoreList,
     Ranking,
     ModelList,

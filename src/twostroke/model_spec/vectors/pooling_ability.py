@@ -14,6 +14,7 @@ from twostroke.model_spec.vectors.pooling_files import (
     DenseModule,
     read_embedding_sizes,
     read_pooling_files,
+    read_prompts,
 )
 
 _NOT_TRAINED = (
@@ -58,18 +59,15 @@ def read_pooling_ability(
     if files is not None and files.dense and not files.unsupported:
         size = _size_behind(files.dense, size, folder)
         sizes = tuple(part for part in sizes if part <= size)
-    if files is None:
-        return PoolingAbility(
-            kind=default_kind, size=size, sizes=sizes, whole_prompts=whole_prompts
-        )
-    if files.unsupported:
+    if files is not None and files.unsupported:
         return PoolingAbility(reason=(f"this model's embeddings: {files.unsupported}", ""))
     return PoolingAbility(
-        kind=files.kind,
-        normalise=files.normalise,
+        kind=default_kind if files is None else files.kind,
+        normalise=files is None or files.normalise,
         size=size,
         sizes=sizes,
         whole_prompts=whole_prompts,
+        prompts=read_prompts(folder),
     )
 
 

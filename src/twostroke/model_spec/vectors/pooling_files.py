@@ -23,6 +23,8 @@ _MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU")
 _MAX_MODULES = 16
 _MAX_SIZES = 64
+_MAX_PROMPTS = 256
+_MAX_PROMPT_CHARS = 10_000
 _MAX_DENSE = 65_536  # elements of a state, before or behind a Dense module
 HINT = "download the checkpoint again, or remove modules.json to embed with the default pooling"
 
@@ -142,6 +144,31 @@ def read_text_length(folder: Path) -> int | None:
     if type(length) is not int or not 1 <= length <= MAX_INTEGER:
         raise ModelLoadError(f"{path}: max_seq_length is {short(length)}", hint=HINT)
     return length
+
+
+def read_prompts(folder: Path) -> tuple[tuple[str, str], ...]:
+    """``prompts`` of ``config_sentence_transformers.json``, by name; empty where there are none.
+
+    Raises:
+        ModelLoadError: The file is unreadable, or they are no texts.
+    """
+    path = folder / "config_sentence_transformers.json"
+    if not path.is_file():
+        return ()
+    prompts = read_object(path, HINT).get("prompts")
+    if prompts is None:
+        return ()
+    if not isinstance(prompts, dict) or len(prompts) > _MAX_PROMPTS:
+        raise ModelLoadError(f"{path}: prompts must be texts by name", hint=HINT)
+    if not all(_is_short_text(text) for pair in prompts.items() for text in pair):
+        raise ModelLoadError(f"{path}: one of its prompts is no text, or too long", hint=HINT)
+    return tuple(prompts.items())
+
+
+def _is_short_text(value: object) -> bool:
+    if not isinstance(value, str) or len(value) > _MAX_PROMPT_CHARS:
+        return False
+    return not any("\ud800" <= char <= "\udfff" for char in value)  # half of a character
 
 
 def read_embedding_sizes(config: Mapping[str, Any], size: int) -> tuple[int, ...]:

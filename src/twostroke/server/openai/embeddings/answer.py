@@ -1,16 +1,18 @@
-"""The objects that ``/v1/embeddings`` answers with, made of the engine's answers."""
+"""The objects that ``/v1/embeddings`` and ``/pooling`` answer with, from the engine's answers."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 from msgspec import Struct
 
 from twostroke.core.output import RequestOutput
-from twostroke.core.pooling import unpack_vector
 from twostroke.engine.answer import CollectedAnswer
 from twostroke.server.generation.response_format import CallTokens
+
+T = TypeVar("T")
 
 
 class PromptUsage(Struct):
@@ -39,6 +41,25 @@ class EmbeddingList(Struct, kw_only=True):
     usage: PromptUsage
 
 
+class PooledStates(Struct, kw_only=True):
+    """One input's vector, as of ``Embedding``; a score is one number."""
+
+    index: int
+    object: str = "pooling"
+    data: list[float] | str
+
+
+class PoolingList(Struct, kw_only=True):
+    """The vectors in the order of the inputs."""
+
+    object: str = "list"
+    id: str
+    created: int
+    model: str
+    data: list[PooledStates]
+    usage: PromptUsage
+
+
 class WholeAnswers:
     """The part of ``ResponseFormat`` that answers without a stream have no use for."""
 
@@ -51,32 +72,24 @@ class WholeAnswers:
         raise AssertionError("vectors are not streamed")
 
 
-class EmbeddingFormat(WholeAnswers):
-    """Implements ``ResponseFormat``.
+class VectorFormat(WholeAnswers, Generic[T]):
+    """Implements ``ResponseFormat`` for vectors in any dialect.
 
     Args:
-        created: Unix time.
-        base64_encoded: Vectors as base64.
+        write: One packed vector, as the answer has it.
+        make: The answer, of all vectors in order and the number of prompt tokens.
     """
 
-    def __init__(self, request_id: str, model: str, created: int, *, base64_encoded: bool) -> None:
-        self._request_id, self._model, self._created = request_id, model, created
-        self._base64 = base64_encoded
+    def __init__(self, write: Callable[[bytes], T], make: Callable[[list[T], int], object]) -> None:
+        self._write, self._make = write, make
 
-    def complete(self, answers: Sequence[CollectedAnswer], tokens: CallTokens) -> EmbeddingList:
-        return EmbeddingList(
-            id=self._request_id,
-            created=self._created,
-            model=self._model,
-            data=[
-                Embedding(index=index, embedding=self._written(vector_of(answer)))
-                for index, answer in enumerate(answers)
-            ],
-            usage=PromptUsage(tokens.prompt, tokens.prompt),
-        )
+    def complete(self, answers: Sequence[CollectedAnswer], tokens: CallTokens) -> object:
+        return self._make([self._write(vector_of(answer)) for answer in answers], tokens.prompt)
 
-    def _written(self, vector: bytes) -> list[float] | str:
-        return base64.b64encode(vector).decode() if self._base64 else unpack_vector(vector)
+
+def base64_of(vector: bytes) -> str:
+    """A packed vector in base64."""
+    return base64.b64encode(vector).decode()
 
 
 def vector_of(answer: CollectedAnswer) -> bytes:
