@@ -16,7 +16,7 @@ from twostroke.gateway.gateway import Gateway, GatewayMiddleware
 from twostroke.inspector.compare.routes import compare_router
 from twostroke.inspector.content import ContentBook
 from twostroke.inspector.live import LiveSource
-from twostroke.inspector.model.facts import DescribeModel, find_once
+from twostroke.inspector.model.facts import DescribeModel, FindFacts, find_once
 from twostroke.inspector.model.routes import model_router
 from twostroke.inspector.overview_routes import overview_router
 from twostroke.inspector.request_routes import request_router
@@ -42,6 +42,7 @@ from twostroke.server.http.health import Health, Load, TargetList, Version, heal
 from twostroke.server.http.ignored_header import IGNORED_FIELDS
 from twostroke.server.http.request_id import RequestIds
 from twostroke.server.http.root_path import RootPath
+from twostroke.server.ollama.dialect import OLLAMA_ANSWERS, ollama_router
 from twostroke.server.openai.chat import chat_router
 from twostroke.server.openai.chat_answer import ChatChunk, ChatCompletion
 from twostroke.server.openai.embeddings.answer import EmbeddingList, PoolingList
@@ -58,6 +59,7 @@ from twostroke.server.openai.tokenization import (
     tokenization_router,
 )
 from twostroke.server.options import ServerOptions
+from twostroke.server.plain_shapes import CohereError, TeiError
 from twostroke.server.responses.events import EVENTS
 from twostroke.server.responses.objects import DeletedResponse, InputItemList, ResponseObject
 from twostroke.server.responses.routes import responses_router
@@ -66,6 +68,8 @@ from twostroke.server.responses.stored_routes import stored_responses_router
 from twostroke.server.responses.workroom import Workroom
 from twostroke.server.state.server_state import OwnedEngine, ServerState
 from twostroke.server.tracing import TRACE_RESPONSE, TraceRequests
+from twostroke.server.vectors.cohere import CohereEmbeddings, cohere_router
+from twostroke.server.vectors.tei import tei_router
 from twostroke.server.version import package_version
 
 ANSWERS: tuple[type[Struct], ...] = (
@@ -93,6 +97,10 @@ ANSWERS: tuple[type[Struct], ...] = (
     Health,
     Version,
     *ANTHROPIC_ANSWERS,
+    *OLLAMA_ANSWERS,
+    CohereEmbeddings,
+    CohereError,
+    TeiError,
 )
 # What scripts of web pages may read of an answer's head.
 EXPOSED_HEADERS = (
@@ -100,9 +108,9 @@ EXPOSED_HEADERS = (
     *LIMIT_HEADERS,
 )
 DESCRIPTION = (
-    "OpenAI's and Anthropic's APIs over the twostroke engine. A field works, or is refused by name"
-    " if it would change the answer; what changes no guarantee is ignored, and the header"
-    " x-ignored-fields names it."
+    "OpenAI's, Anthropic's and Ollama's APIs over the twostroke engine. A field works, or is"
+    " refused by name if it would change the answer; what changes no guarantee is ignored, and the"
+    " header x-ignored-fields names it."
 )
 
 
@@ -180,9 +188,10 @@ def create_app_for(
     if gateway is not None and options.inspector:
         gateway.open(page_paths())
     _add_middleware(app, state, options, gateway, tracer)
-    _add_routes(app, state, options, store)
+    find_facts = find_once(describe_model, lambda: state.model().client)
+    _add_routes(app, state, store, find_facts)
     if tracer is not None and options.inspector:
-        _add_inspector(app, state, tracer, content, describe_model)
+        _add_inspector(app, state, tracer, content, find_facts)
     document_api(app, ANSWERS, gateway, amend=document_models)
     return app
 
@@ -223,7 +232,7 @@ def _add_middleware(
 
 
 def _add_routes(
-    app: FastAPI, state: ServerState, options: ServerOptions, store: ResponseStore
+    app: FastAPI, state: ServerState, store: ResponseStore, find_facts: FindFacts
 ) -> None:
     for router in (
         chat_router,
@@ -236,8 +245,11 @@ def _add_routes(
         models_router,
         health_router,
         cache_router,
+        cohere_router,
+        tei_router,
     ):
         app.include_router(router(state))
+    app.include_router(ollama_router(state, find_facts))
     workroom = Workroom(store)
     app.include_router(responses_router(state, workroom))
     app.include_router(stored_responses_router(workroom))
@@ -249,7 +261,7 @@ def _add_inspector(
     state: ServerState,
     tracer: Tracer,
     content: ContentBook | None,
-    describe_model: DescribeModel | None,
+    find_facts: FindFacts,
 ) -> None:
     def client() -> EngineClient:
         return state.model().client
@@ -266,6 +278,6 @@ def _add_inspector(
     app.include_router(overview_router(lambda: source))
     app.include_router(compare_router(lambda: source))
     app.include_router(simulate_router())
-    app.include_router(model_router(lambda: source, find_once(describe_model, client), client))
+    app.include_router(model_router(lambda: source, find_facts, client))
     app.include_router(distribution_router(state))
     app.include_router(page_router())

@@ -21,6 +21,7 @@ from twostroke.server.openai.chat_messages import (
     ContentPart,
 )
 from twostroke.server.openai.chat_prompt import encode_messages
+from twostroke.server.openai.template_variables import THINKING_VARIABLES
 from twostroke.server.openai.tools.request_tools import ToolFields, template_tools
 from twostroke.server.state.served_model import ServedModel
 from twostroke.text.tokenizer import LONG_TEXT
@@ -29,8 +30,6 @@ from twostroke.text.tokenizer import LONG_TEXT
 # it no two prompts would share a prefix.
 ATTRIBUTION = "x-anthropic-billing-header"
 BLOCK_CHARS = 64  # a block takes as long as so many characters
-# How chat templates call the choice whether to think.
-_THINKING_VARIABLES = ("enable_thinking", "thinking")
 _EFFORTS = {"xhigh": "high", "max": "high"}  # templates know three
 
 
@@ -165,7 +164,7 @@ def _template_variables(
     ignored: list[str] = []
     if (thinking := body.thinking) is not None:
         wanted = thinking.type != "disabled"
-        choices = {name: wanted for name in _THINKING_VARIABLES if name in read}
+        choices = {name: wanted for name in THINKING_VARIABLES if name in read}
         values |= choices
         # A model that always thinks does so without being asked, too.
         if not choices and not (wanted and model.reasoning_parser is not None):

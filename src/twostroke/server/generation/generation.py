@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -35,7 +36,7 @@ from twostroke.server.generation.request_log import RequestLog
 from twostroke.server.generation.response_format import CallTokens, ResponseFormat
 from twostroke.server.http.ignored_header import ignored_header
 from twostroke.server.http.json_response import WholeResponse, encode_json
-from twostroke.server.http.sse import EventStream, run_while_connected
+from twostroke.server.http.sse import EVENTS, EventStream, run_while_connected
 from twostroke.server.state.logprobs_budget import LOGPROB_BYTES
 from twostroke.server.state.served_model import ServedModel
 
@@ -107,6 +108,8 @@ class Generation:
         self._prompt_only = prompt_only
         self._num_running = self.num_choices
         self._tokens = CallTokens(sum(map(len, prompts)), 0, [0] * len(prompts))
+        self._tokens.submitted = time.monotonic()
+        self._tokens.arrived = caller.arrived or self._tokens.submitted
         self._headers = ignored_header(ignored)
         labels = requests[0].labels
         self._log = RequestLog(
@@ -156,10 +159,16 @@ class Generation:
         for stream in streams:
             stream.abort()
 
-    async def respond(self, response_format: ResponseFormat, request: Request) -> Response:
-        """The response, streamed or whole, that ends the generation when its client leaves."""
+    async def respond(
+        self, response_format: ResponseFormat, request: Request, stream_type: str = EVENTS
+    ) -> Response:
+        """The response, streamed or whole, that ends the generation when its client leaves.
+
+        Args:
+            stream_type: Media type of a stream.
+        """
         if self._streamed:
-            events = EventStream(self.end, self._headers)
+            events = EventStream(self.end, self._headers, stream_type)
             held = PromptRoom(self._held, self._echoed, self._n)
             self.deliver_to(
                 StreamedDelivery(self.request_id, response_format, events, self._tokens, held)
@@ -214,6 +223,7 @@ class Generation:
         """Deliver an output under the number of its choice, until the last or a failure."""
         if not self._num_running:
             return
+        self._tokens.begun = self._tokens.begun or time.monotonic()
         try:
             if self._prompt_only:
                 _empty(output)

@@ -12,13 +12,15 @@ from twostroke.engine.answer import CollectedAnswer
 
 @dataclass(slots=True)
 class CallTokens:
-    """Tokens of one call so far, over all its prompts and samples.
+    """Tokens of one call so far, over all its prompts and samples, and when they came.
 
     Attributes:
         prompt: A prompt counts once, however many samples it has.
         cached: Those of them that the prefix cache had, by prompt.
         accepted: Tokens of the answers that were drafted before they were drawn.
         rejected: Drafts that were verified and wrong.
+        arrived: When the client's call arrived; ``submitted``: when the engine got its prompts;
+            ``begun``: when the first output came, 0 before. All on the clock ``time.monotonic``.
     """
 
     prompt: int
@@ -26,6 +28,9 @@ class CallTokens:
     cached: list[int]
     accepted: int = 0
     rejected: int = 0
+    arrived: float = 0.0
+    submitted: float = 0.0
+    begun: float = 0.0
 
 
 class ResponseFormat(Protocol):

@@ -60,8 +60,13 @@ def answer_responses(
     content: dict[str, Any] = {"application/json": {"schema": _reference(answer)}}
     if stream is not None:
         content["text/event-stream"] = {"schema": _event_schema(stream)}
-    headers = {"headers": _IGNORED} if has_body else {}
-    return {200: {"description": description, "content": content, **headers}}
+    response = {"description": description, "content": content}
+    return {200: with_ignored(response) if has_body else response}
+
+
+def with_ignored(response: dict[str, Any]) -> dict[str, Any]:
+    """A 200 of a route with a body, fields of which may be ignored."""
+    return {**response, "headers": _IGNORED}
 
 
 def _event_schema(chunk: type[msgspec.Struct]) -> dict[str, Any]:
@@ -108,6 +113,14 @@ ERROR_RESPONSES: Responses = {
         retry=True,
     ),
 }
+
+
+def errors_shaped(error: type[msgspec.Struct]) -> Responses:
+    """The same in the shape of another dialect."""
+    content = {"application/json": {"schema": _reference(error)}}
+    return {
+        status: {**response, "content": content} for status, response in ERROR_RESPONSES.items()
+    }
 
 
 def document_api(

@@ -48,6 +48,7 @@ from twostroke.server.anthropic_shape import (
 )
 from twostroke.server.http.request_id import answer_id, request_digits, request_id
 from twostroke.server.http.validation_errors import describe_validation
+from twostroke.server.plain_shapes import plain_error
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +171,7 @@ def encode_error(error: Exception) -> bytes:
 
 
 class ErrorResponse(Response):
-    """An error in OpenAI's shape; a request that expects Anthropic's gets that."""
+    """An error in OpenAI's shape; a request that expects another dialect's gets that."""
 
     def __init__(
         self, message: str, rule: ErrorRule, param: str | None, retry_after: int | None
@@ -182,14 +183,16 @@ class ErrorResponse(Response):
 
     def shaped(self, scope: Scope) -> Response:
         """The response as the request of ``scope`` expects it."""
-        if not speaks_anthropic(scope):
-            return self
-        name = anthropic_request_id(request_digits(scope))
-        status = anthropic_status(self._rule.status, self._rule.code)
-        error = anthropic_error(self._message, status, self._rule.code, name)
-        body = msgspec.json.encode(error)
+        status, extra = self._rule.status, {}
+        error: msgspec.Struct | None = plain_error(scope.get("path", ""), self._message, status)
+        if error is None:
+            if not speaks_anthropic(scope):
+                return self
+            name = anthropic_request_id(request_digits(scope))
+            status, extra = anthropic_status(status, self._rule.code), {REQUEST_ID: name}
+            error = anthropic_error(self._message, status, self._rule.code, name)
         headers = {key: value for key, value in self.headers.items() if key != "content-length"}
-        return Response(body, status, {**headers, REQUEST_ID: name})
+        return Response(msgspec.json.encode(error), status, {**headers, **extra})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         why = {names.ERROR_TYPE: self._rule.code or self._rule.type, names.REASON: self._message}
@@ -213,7 +216,7 @@ def error_response(error: Exception) -> ErrorResponse:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Give every error of ``app`` OpenAI's shape, or Anthropic's where that is expected.
+    """Give every error of ``app`` OpenAI's shape, or that of another dialect where expected.
 
     That is ``TwostrokeError``, the validator's errors, unknown routes and bugs.
     """

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
+EVENTS = "text/event-stream"
 WriteChunk = Callable[[bytes], bool]
 
 # The ASGI extension of our connections: a ``WriteChunk`` that writes a piece of this request's
@@ -67,15 +68,20 @@ class EventStream(Response):
 
     Args:
         abort: Ends the generation; called when the client leaves, and at the end.
+        media_type: Of dialects whose frames are no events.
 
     Attributes:
         num_kept_bytes: What the client has not taken yet.
     """
 
-    media_type = "text/event-stream"
-
-    def __init__(self, abort: Callable[[], None], headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        abort: Callable[[], None],
+        headers: Mapping[str, str] | None = None,
+        media_type: str = EVENTS,
+    ) -> None:
         self.status_code = 200
+        self.media_type = media_type
         self.background = None
         self._abort = abort
         self._write: WriteChunk = _not_now

@@ -11,6 +11,8 @@ from twostroke.text.chat_template import ChatTemplate
 from twostroke.text.json_values import json_pieces
 
 FIELD = "chat_template_kwargs"
+# How chat templates call the choice whether to think.
+THINKING_VARIABLES = ("enable_thinking", "thinking")
 # What the server itself gives the template, from other fields of the request.
 OWN = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}

@@ -1,0 +1,1 @@
+"""Ollama's dialect: chats, single prompts, embeddings, and what is said of the model."""

@@ -1,0 +1,187 @@
+"""``POST /api/chat`` and ``POST /api/generate``: the way of a request to its answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from twostroke.core.errors import InvalidRequestError
+from twostroke.engine.messages import GenerationRequest
+from twostroke.gateway.caller import caller_of
+from twostroke.server.generation.encoding import check_tokens
+from twostroke.server.generation.generation import Generation
+from twostroke.server.http.ignored_header import ignored_header
+from twostroke.server.http.json_response import json_response
+from twostroke.server.http.request_id import name_request
+from twostroke.server.ollama.as_chat import (
+    as_chat,
+    in_terms_of_ollama,
+    sampling_fields,
+    validated,
+)
+from twostroke.server.ollama.documented import OLLAMA_ERRORS, line_responses
+from twostroke.server.ollama.generation_answer import (
+    LINES,
+    ChatLine,
+    GenerateLine,
+    LineMaker,
+    OllamaResponseFormat,
+    chat_line,
+    generate_line,
+    loaded_line,
+)
+from twostroke.server.ollama.generation_fields import (
+    GenerationFields,
+    OllamaChatRequest,
+    OllamaGenerateRequest,
+)
+from twostroke.server.ollama.message_fields import OllamaMessageFields
+from twostroke.server.ollama.names import known_name
+from twostroke.server.ollama.pieces import PieceReader
+from twostroke.server.ollama.route import OllamaRoute
+from twostroke.server.openai.answer_form import compile_answer_form
+from twostroke.server.openai.chat_call import chat_call
+from twostroke.server.openai.text_completions.prompt import encode_prompts
+from twostroke.server.openai.text_completions.request import CompletionRequest
+from twostroke.server.state.served_model import ServedModel
+from twostroke.server.state.server_state import ServerState
+
+
+def ollama_generation_router(state: ServerState) -> APIRouter:
+    """The routes that generate text."""
+    router = APIRouter(route_class=OllamaRoute)
+
+    @router.post(
+        "/api/chat", response_class=Response, responses=line_responses(ChatLine) | OLLAMA_ERRORS
+    )
+    async def ollama_chat(body: OllamaChatRequest, request: Request) -> Response:
+        """The model's answer to a conversation, in Ollama's dialect."""
+        model = state.model_for_new_work()
+        name = known_name(model, body.model)
+        if not body.messages:
+            return _loaded(chat_line, name, body)
+        return await _respond(model, name, body, body.messages, request, chat_line)
+
+    @router.post(
+        "/api/generate",
+        response_class=Response,
+        responses=line_responses(GenerateLine) | OLLAMA_ERRORS,
+    )
+    async def ollama_generate(body: OllamaGenerateRequest, request: Request) -> Response:
+        """The model's answer to a single prompt."""
+        model = state.model_for_new_work()
+        name = known_name(model, body.model)
+        if not body.prompt:
+            return _loaded(generate_line, name, body)
+        if body.raw:
+            return await _respond_raw(model, name, body, body.prompt, request)
+        turns = [] if not body.system else [_message("system", body.system)]
+        turns.append(_message("user", body.prompt))
+        return await _respond(model, name, body, turns, request, generate_line)
+
+    return router
+
+
+def _message(role: str, content: str) -> OllamaMessageFields:
+    return OllamaMessageFields.model_validate({"role": role, "content": content})
+
+
+def _loaded(make_line: LineMaker, name: str, body: GenerationFields) -> Response:
+    return json_response(loaded_line(make_line, name), ignored_header(body.dropped_fields()))
+
+
+async def _respond(
+    model: ServedModel,
+    name: str,
+    body: GenerationFields,
+    messages: list[OllamaMessageFields],
+    request: Request,
+    make_line: LineMaker,
+) -> Response:
+    """The answer to a conversation, by way of the chat request that asks for the same."""
+    request_id, caller = name_request(request.scope, "ollama"), caller_of(request.scope)
+    context = body.context if isinstance(body, OllamaGenerateRequest) else None
+    chat, ignored = await as_chat(model, body, messages)
+    try:
+        check_tokens(model, context or [], "context")
+        call = await chat_call(model, chat, request_id, caller)
+        (asked,) = call.requests
+        asked = replace(asked, prompt_token_ids=[*(context or ()), *asked.prompt_token_ids])
+        generation = Generation(
+            model,
+            caller,
+            request_id,
+            [_within_context(model, asked)],
+            streamed=body.streamed,
+            ignored=ignored + call.ignored,
+        )
+    except InvalidRequestError as error:
+        raise in_terms_of_ollama(chat.in_terms_of_chat(error)) from error
+    reader = PieceReader(call.reading, show_thoughts=body.think is not False)
+    answer = OllamaResponseFormat(
+        make_line,
+        name,
+        reader,
+        model.client.tokenizer,
+        num_top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        prompt=asked.prompt_token_ids if make_line is generate_line else None,
+    )
+    return await generation.respond(answer, request, LINES)
+
+
+async def _respond_raw(
+    model: ServedModel, name: str, body: OllamaGenerateRequest, prompt: str, request: Request
+) -> Response:
+    """The answer to a prompt that is the model's input as it is."""
+    for param, given in (
+        ("system", body.system),
+        ("context", body.context),
+        ("think", body.think),
+        ("truncate", body.truncate),
+    ):
+        if given:
+            raise InvalidRequestError(
+                f"{param} does not go with raw", param=param, hint="leave one of them out"
+            )
+    fields, ignored = sampling_fields(model, body)
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    values = {**fields, "prompt": prompt, "stream": body.streamed, "logprobs": logprobs}
+    completion = validated(CompletionRequest, values)
+    request_id, caller = name_request(request.scope, "ollama"), caller_of(request.scope)
+    try:
+        params = completion.to_params(model.client.info.sampling_defaults)
+        params = await compile_answer_form(model, completion, params)
+        (encoded,) = await encode_prompts(model, completion, params)
+        (asked,) = completion.engine_requests(request_id, [encoded.token_ids], params)
+        generation = Generation(
+            model,
+            caller,
+            request_id,
+            [_within_context(model, asked)],
+            streamed=body.streamed,
+            ignored=body.dropped_fields() + ignored,
+        )
+    except InvalidRequestError as error:
+        raise in_terms_of_ollama(error) from error
+    answer = OllamaResponseFormat(
+        generate_line,
+        name,
+        PieceReader(None, show_thoughts=True),
+        model.client.tokenizer,
+        num_top_logprobs=logprobs,
+    )
+    return await generation.respond(answer, request, LINES)
+
+
+def _within_context(model: ServedModel, asked: GenerationRequest) -> GenerationRequest:
+    """A request whose ``num_predict`` fits beside its prompt: the answer may fill the context.
+
+    A prompt that leaves no room stays as it is, and is refused with the numbers.
+    """
+    limit, room = asked.params.max_tokens, model.client.info.longest_request
+    room -= len(asked.prompt_token_ids)
+    if limit is None or room < 1:
+        return asked
+    return replace(asked, params=replace(asked.params, max_tokens=min(limit, room)))
