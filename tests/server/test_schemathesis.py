@@ -43,6 +43,23 @@ WITH_BODY = [
     "POST /v1/messages/count_tokens",
     "POST /v1/responses",
     "POST /v1/cache/prefixes",
+    "POST /pooling",
+    "POST /embed",
+    "POST /v2/embed",
+    "POST /api/chat",
+    "POST /api/generate",
+    "POST /api/embed",
+    "POST /api/embeddings",
+    "POST /api/show",
+    "POST /api/pull",
+]
+# They answer whatever is sent with the same refusal.
+REFUSING = [
+    "POST /api/push",
+    "POST /api/create",
+    "POST /api/copy",
+    "DELETE /api/delete",
+    "POST /api/blobs/{digest}",
 ]
 STORED = [
     "GET /v1/responses/{response_id}",
@@ -62,6 +79,11 @@ WITHOUT = [
     "DELETE /v1/cache",
     "GET /v1/cache/events",
     "GET /version",
+    "GET /",
+    "GET /api/version",
+    "GET /api/tags",
+    "GET /api/ps",
+    *REFUSING,
     *STORED,
 ]
 # A request may fit the schema and not the model (too long), or contradict itself (top_logprobs
@@ -81,6 +103,14 @@ TAME: dict[str, Any] = {
     "tokens": [5, 6, 7],
     "messages": [{"role": "user", "content": "x"}],
     "previous_response_id": None,
+    "name": "tiny",
+    "texts": ["the dog"],
+    "inputs": ["the dog"],
+    "input_type": "search_query",
+    "output_dimension": 8,
+    "task": "embed",
+    "prompt_name": None,
+    "context": None,
 }
 GOOD = {
     "POST /detokenize": ("tokens",),
@@ -88,6 +118,13 @@ GOOD = {
     "POST /v1/embeddings": ("input", "dimensions"),
     "POST /v1/score": ("text_1", "text_2"),
     "POST /v1/rerank": ("query", "documents"),
+    "POST /pooling": ("input", "dimensions", "task"),
+    "POST /embed": ("inputs", "dimensions"),
+    "POST /v2/embed": ("texts", "model", "input_type", "output_dimension"),
+    "POST /api/chat": ("messages", "model"),
+    "POST /api/embed": ("input", "dimensions"),
+    "POST /api/show": ("name",),
+    "POST /api/pull": ("name",),
 }
 CONTEXT = 48
 
@@ -138,6 +175,8 @@ def test_a_good_request_is_answered_as_documented(
         body["logprobs"] = True if "chat" in label else 2
     elif label == "POST /v1/messages":
         body |= {"stream": streamed, "max_tokens": 3, "system": "be brief"}
+    elif label in ("POST /api/chat", "POST /api/generate"):
+        body |= {"stream": streamed, "options": {"num_predict": 3}, "logprobs": True}
     case = operation.Case(body=body, media_type="application/json")
     assert case.call_and_validate(timeout=SECONDS).status_code == 200
 

@@ -104,6 +104,8 @@ class StrictModel(BaseModel):
             }
         if cls.ignores_unknown:
             resolved.pop("additionalProperties", None)
+        else:
+            resolved["additionalProperties"] = {"type": "null"}  # which asks for nothing
         return schema
 
 

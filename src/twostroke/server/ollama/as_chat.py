@@ -91,7 +91,10 @@ def sampling_fields(model: ServedModel, body: GenerationFields) -> tuple[dict[st
     fields: dict[str, Any] = {}
     ignored: list[str] = []
     if body.options is not None:
-        fields, ignored = body.options.chat_fields(model.client.info.sampling_defaults)
+        try:
+            fields, ignored = body.options.chat_fields(model.client.info.sampling_defaults)
+        except InvalidRequestError as error:
+            raise in_terms_of_ollama(error) from error
     if body.format == "json":
         fields["response_format"] = {"type": "json_object"}
     elif body.format:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from twostroke.core.errors import InvalidRequestError
+from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.messages import GenerationRequest
 from twostroke.gateway.caller import caller_of
 from twostroke.server.generation.encoding import check_tokens
@@ -61,7 +62,7 @@ def ollama_generation_router(state: ServerState) -> APIRouter:
         model = state.model_for_new_work()
         name = known_name(model, body.model)
         if not body.messages:
-            return _loaded(chat_line, name, body)
+            return _loaded(chat_line, model, name, body)
         return await _respond(model, name, body, body.messages, request, chat_line)
 
     @router.post(
@@ -74,7 +75,7 @@ def ollama_generation_router(state: ServerState) -> APIRouter:
         model = state.model_for_new_work()
         name = known_name(model, body.model)
         if not body.prompt:
-            return _loaded(generate_line, name, body)
+            return _loaded(generate_line, model, name, body)
         if body.raw:
             return await _respond_raw(model, name, body, body.prompt, request)
         turns = [] if not body.system else [_message("system", body.system)]
@@ -88,8 +89,34 @@ def _message(role: str, content: str) -> OllamaMessageFields:
     return OllamaMessageFields.model_validate({"role": role, "content": content})
 
 
-def _loaded(make_line: LineMaker, name: str, body: GenerationFields) -> Response:
-    return json_response(loaded_line(make_line, name), ignored_header(body.dropped_fields()))
+def _loaded(
+    make_line: LineMaker, model: ServedModel, name: str, body: GenerationFields
+) -> Response:
+    """The answer where nothing is to be written; what is malformed is refused all the same."""
+    completion, ignored = _completion(model, body, "")
+    _params(model, completion)
+    return json_response(loaded_line(make_line, name), ignored_header(ignored))
+
+
+def _completion(
+    model: ServedModel, body: GenerationFields, prompt: str
+) -> tuple[CompletionRequest, list[str]]:
+    """The request that has a prompt completed as it is, and fields that change nothing."""
+    fields, ignored = sampling_fields(model, body)
+    values = {
+        **fields,
+        "prompt": prompt,
+        "stream": body.streamed,
+        "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
+    }
+    return validated(CompletionRequest, values), body.dropped_fields() + ignored
+
+
+def _params(model: ServedModel, completion: CompletionRequest) -> SamplingParams:
+    try:
+        return completion.to_params(model.client.info.sampling_defaults)
+    except InvalidRequestError as error:
+        raise in_terms_of_ollama(error) from error
 
 
 async def _respond(
@@ -145,13 +172,10 @@ async def _respond_raw(
             raise InvalidRequestError(
                 f"{param} does not go with raw", param=param, hint="leave one of them out"
             )
-    fields, ignored = sampling_fields(model, body)
-    logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    values = {**fields, "prompt": prompt, "stream": body.streamed, "logprobs": logprobs}
-    completion = validated(CompletionRequest, values)
+    completion, ignored = _completion(model, body, prompt)
+    params = _params(model, completion)
     request_id, caller = name_request(request.scope, "ollama"), caller_of(request.scope)
     try:
-        params = completion.to_params(model.client.info.sampling_defaults)
         params = await compile_answer_form(model, completion, params)
         (encoded,) = await encode_prompts(model, completion, params)
         (asked,) = completion.engine_requests(request_id, [encoded.token_ids], params)
@@ -161,7 +185,7 @@ async def _respond_raw(
             request_id,
             [_within_context(model, asked)],
             streamed=body.streamed,
-            ignored=body.dropped_fields() + ignored,
+            ignored=ignored,
         )
     except InvalidRequestError as error:
         raise in_terms_of_ollama(error) from error
@@ -170,7 +194,7 @@ async def _respond_raw(
         name,
         PieceReader(None, show_thoughts=True),
         model.client.tokenizer,
-        num_top_logprobs=logprobs,
+        num_top_logprobs=completion.logprobs,
     )
     return await generation.respond(answer, request, LINES)
 

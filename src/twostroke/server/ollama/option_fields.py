@@ -13,6 +13,7 @@ from twostroke.core.sampling_params import (
     MAX_STOP_STRING_LENGTH,
     MAX_STOP_STRINGS,
     MIN_REPETITION_PENALTY,
+    SamplingParams,
 )
 from twostroke.server.http.body_fields import FirstMistake, StrictModel
 
@@ -144,6 +145,8 @@ class OptionFields(OllamaFields):
         ignored = [f"options.{name}" for name in self.dropped_fields()]
         window = self.repeat_last_n
         if window == 0:
+            # What is out of range is refused, though it has no effect.
+            SamplingParams(**{name: fields[name] for name in _PENALTIES if name in fields})
             fields |= _PENALTIES
         elif window not in (None, -1):
             in_force = {**defaults, **fields}
