@@ -123,3 +123,30 @@ def test_an_encoder_takes_texts_as_long_as_it_was_trained_on(tmp_path: Path) -> 
     path.write_text('{"max_seq_length": "many"}')
     with pytest.raises(ModelLoadError, match="max_seq_length is 'many'"):
         max_len()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"prompts": {"query": "query: ", "": "x"}}', (("query", "query: "), ("", "x"))),
+        ('{"prompts": {}}', ()),
+        ('{"prompts": null}', ()),
+        ("{}", ()),
+        ('{"prompts": ["query"]}', None),
+        ('{"prompts": {"query": 5}}', None),
+        ('{"prompts": {"query": "\\ud800"}}', None),
+        ('{"prompts": {"query": "' + "x" * 20_000 + '"}}', None),
+    ],
+)
+def test_prompts_of_the_makers_are_known(
+    tmp_path: Path, text: str, expected: tuple[tuple[str, str], ...] | None
+) -> None:
+    write_encoder(tmp_path, "BertModel")
+    assert read_pooling_ability(tmp_path, 8, ModelOptions(), generates=False).prompts == ()
+    (tmp_path / "config_sentence_transformers.json").write_text(text)
+    if expected is not None:
+        ability = read_pooling_ability(tmp_path, 8, ModelOptions(), generates=False)
+        assert ability.prompts == expected
+        return
+    with pytest.raises(ModelLoadError, match="prompts"):
+        read_pooling_ability(tmp_path, 8, ModelOptions(), generates=False)

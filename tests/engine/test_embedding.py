@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -165,6 +166,22 @@ def test_a_prompt_may_fill_the_whole_context_and_no_more() -> None:
     assert output.vector is not None
     with pytest.raises(RequestTooLargeError, match="maximum context length is 64"):
         engine.submit(pooling_request("a", [3] * 65, PoolingParams()))
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("asked", [None, True, False])
+def test_a_request_may_say_whether_its_vector_has_length_one(own: bool, asked: bool | None) -> None:
+    engine = load(checkpoint("mean", own))
+    params = PoolingParams(normalise=asked)
+    (output,) = run(engine, {0: [pooling_request("a", [5, 6, 7], params)]})
+    vector = unpack_vector(output.vector or b"")
+    length = math.hypot(*vector)
+    assert (abs(length - 1) < 1e-5) == (own if asked is None else asked)
+    (plain,) = run(engine, {0: [pooling_request("b", [5, 6, 7], PoolingParams(normalise=False))]})
+    raw = unpack_vector(plain.vector or b"")
+    assert [value / length for value in vector] == pytest.approx(
+        [value / math.hypot(*raw) for value in raw], abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("dimensions", [0, -1, 33, True, 10**30])

@@ -53,7 +53,7 @@ class CohereEmbedRequest(StrictModel):
             "The prompt of the checkpoint's that goes before each text; ignored where it has none."
         ),
     )
-    embedding_types: Annotated[list[EmbeddingType], MaxLen(4), FirstMistake()] | None = Field(
+    embedding_types: Annotated[list[EmbeddingType], MaxLen(16), FirstMistake()] | None = Field(
         None,
         description=(
             "By default float. base64: little-endian float32; binary and ubinary: a bit for each"
