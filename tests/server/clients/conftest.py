@@ -10,6 +10,7 @@ import pytest
 from tests.server.openai.tools.test_tools import HERMES
 from tests.server.running import running_server
 from tests.server.scripted import Script, ScriptedEngine, ScriptedStream
+from tests.server.tiny import tiny_engine
 from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
 from twostroke.engine.messages import GenerationRequest
 from twostroke.startup import start_async_engine
@@ -45,6 +46,13 @@ def agent() -> TurnsEngine:
 def agent_url(agent: TurnsEngine) -> Iterator[str]:
     with running_server(agent) as url:
         yield url + "/v1"
+
+
+@pytest.fixture(scope="session")
+def vectors_url() -> Iterator[str]:
+    """A tiny model that embeds."""
+    with tiny_engine() as engine, running_server(engine, served_model_name=("tiny",)) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -19,12 +19,17 @@ SCRIPTS = sorted(path.stem for path in HERE.glob("*_calls.py"))
 @pytest.mark.skipif(not PYTHON.exists(), reason="make clients makes the environment")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_calls_as_users_write_them(
-    script: str, agent: TurnsEngine, agent_url: str, pilot_url: str, tmp_path: Path
+    script: str,
+    agent: TurnsEngine,
+    agent_url: str,
+    pilot_url: str,
+    vectors_url: str,
+    tmp_path: Path,
 ) -> None:
     if script == "instructor_calls":
         agent.turns = [CALL]
     result = subprocess.run(
-        [PYTHON, HERE / f"{script}.py", pilot_url, agent_url],
+        [PYTHON, HERE / f"{script}.py", pilot_url, agent_url, vectors_url],
         capture_output=True,
         text=True,
         timeout=120,

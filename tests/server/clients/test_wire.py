@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import jsonschema
+import ollama
 import pytest
 from anthropic.types import Message
 from openai.types import Completion
@@ -27,6 +28,9 @@ TYPES: dict[str, Any] = {
     "/v1/completions": Completion,
     "/v1/responses": Response,
     "/v1/messages": Message,
+    "/api/chat": ollama.ChatResponse,
+    "/api/generate": ollama.GenerateResponse,
+    "/api/show": ollama.ShowResponse,
 }
 NAMES = [f"{call['client']}-{place}" for place, call in enumerate(CALLS)]
 
@@ -43,6 +47,8 @@ def test_a_call_gets_what_it_asks_for(call: dict[str, Any], agent_url: str, pilo
     TYPES[path].model_validate_json(response.content)
     if path == "/v1/chat/completions":
         check_chat(body, response.json()["choices"][0])
+    if path == "/api/chat":
+        check_ollama(body, response.json())
 
 
 def check_chat(body: dict[str, Any], choice: dict[str, Any]) -> None:
@@ -53,7 +59,18 @@ def check_chat(body: dict[str, Any], choice: dict[str, Any]) -> None:
     assert message["content"] or message["tool_calls"]
 
 
+def check_ollama(body: dict[str, Any], answer: dict[str, Any]) -> None:
+    message = answer["message"]
+    if body.get("format") is not None and answer["done_reason"] == "stop":
+        jsonschema.validate(json.loads(message["content"]), body["format"])
+    assert message["content"] or message["tool_calls"]
+
+
 def check_stream(path: str, text: str) -> None:
+    if path.startswith("/api/"):
+        lines = [TYPES[path].model_validate_json(line) for line in text.splitlines()]
+        assert lines[-1].done and not any(line.done for line in lines[:-1])
+        return
     data = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
     if path == "/v1/responses":
         last = json.loads(data[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import ollama
@@ -23,6 +24,7 @@ from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.structured_outputs import StructuredOutputsParams
 from twostroke.server.http.ignored_header import IGNORED_FIELDS
 from twostroke.server.ollama.generation_fields import OllamaChatRequest, OllamaGenerateRequest
+from twostroke.server.ollama.message_fields import OllamaMessageFields, chat_messages
 from twostroke.server.ollama.option_fields import OptionFields
 
 # What asks for something, and what the engine then gets.
@@ -300,3 +302,34 @@ async def test_an_effort_reaches_templates_that_read_it() -> None:
         response = await chat(engine, think=think)
         assert IGNORED_FIELDS not in response.headers
         assert prompt_of(engine).endswith(effort)
+
+
+async def test_ids_that_come_with_results_alone_are_those_of_the_calls() -> None:
+    """So LiteLLM sends them."""
+    engine = engine_that_says()
+    calls = [{"function": {"name": "get_weather", "arguments": {"city": c}}} for c in ("A", "B")]
+    turns: list[dict[str, Any]] = [
+        *USER,
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        {"role": "tool", "content": "rain", "tool_call_id": "first"},
+        {"role": "tool", "content": "sun", "tool_call_id": "second"},
+        {"role": "tool", "content": "nothing asked", "tool_call_id": "third"},
+    ]
+    response = await chat(engine, messages=turns, tools=[WEATHER])
+    assert response.status_code == 200, response.text
+    assert prompt_of(engine).endswith(
+        "assistant: [first get_weather A][second get_weather B]|\n"
+        "tool: rain[first get_weather]|\ntool: sun[second get_weather]|\n"
+        "tool: nothing asked[third ]|\nassistant: "
+    )
+
+
+async def test_many_calls_and_results_cost_what_they_are_long() -> None:
+    """The results of as many calls as a body may hold are matched in one pass."""
+    call = {"function": {"name": "get_weather", "arguments": {}}}
+    calls = {"role": "assistant", "tool_calls": [call] * 128}
+    turns = [calls] * 100 + [{"role": "tool", "content": "", "tool_call_id": "x"}] * 8000
+    messages = [OllamaMessageFields.model_validate(turn) for turn in turns]
+    began = time.perf_counter()
+    assert len(chat_messages(messages)) == 8100
+    assert time.perf_counter() - began < 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -65,7 +66,7 @@ def chat_messages(messages: Sequence[OllamaMessageFields]) -> list[dict[str, Any
     Raises:
         InvalidRequestError: The arguments of a call are nested too deeply.
     """
-    open_calls: dict[str, str] = {}  # ids of calls without an answer, to the names of their tools
+    open_calls = _OpenCalls()
     num_calls = 0
     turns = []
     for place, message in enumerate(messages):
@@ -75,25 +76,51 @@ def chat_messages(messages: Sequence[OllamaMessageFields]) -> list[dict[str, Any
             calls = []
             for call in message.tool_calls or ():
                 num_calls += 1
-                # Nine letters and digits: Mistral's templates take no others.
-                call_id = call.id or f"call{num_calls:05d}"
-                open_calls[call_id] = call.function.name
                 arguments = _json(call.function.arguments, f"messages[{place}].tool_calls")
                 function = {"name": call.function.name, "arguments": arguments}
+                # Nine letters and digits: Mistral's templates take no others.
+                call_id = call.id or f"call{num_calls:05d}"
                 calls.append({"id": call_id, "type": "function", "function": function})
+                open_calls.add(calls[-1], has_own_id=bool(call.id))
             turn["tool_calls"] = calls or None
         elif message.role == "tool":
-            call_id = message.tool_call_id or _answered(open_calls, message.tool_name)
-            name = open_calls.pop(call_id, None)
-            turn["tool_call_id"] = call_id or None
-            turn["name"] = message.tool_name or name
+            answered = open_calls.take(message.tool_call_id, message.tool_name)
+            if answered is not None:
+                turn["tool_call_id"] = answered["id"]
+                turn["name"] = answered["function"]["name"]
+            turn["tool_call_id"] = message.tool_call_id or turn.get("tool_call_id")
+            turn["name"] = message.tool_name or turn.get("name")
         turns.append({key: value for key, value in turn.items() if value is not None})
     return turns
 
 
-def _answered(open_calls: Mapping[str, str], tool: str | None) -> str:
-    """The id of the first call, of a tool if one is named, that has no answer; or nothing."""
-    return next((i for i, name in open_calls.items() if tool in (None, "", name)), "")
+class _OpenCalls:
+    """Calls that have no result so far. Each is looked at a bounded number of times."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, dict[str, Any]] = {}
+        self._by_name: defaultdict[str, deque[str]] = defaultdict(deque)  # ids; "": of any name
+        self._unnamed: set[str] = set()  # ids that the client did not give
+
+    def add(self, call: dict[str, Any], *, has_own_id: bool) -> None:
+        self._by_id[call["id"]] = call
+        for name in ("", call["function"]["name"]):
+            self._by_name[name].append(call["id"])
+        if not has_own_id:
+            self._unnamed.add(call["id"])
+
+    def take(self, call_id: str | None, tool: str | None) -> dict[str, Any] | None:
+        """The call that a result answers: by its id, else the first of that tool."""
+        if call_id is not None and (call := self._by_id.pop(call_id, None)) is not None:
+            return call
+        ids = self._by_name[tool or ""]
+        while ids:
+            if (call := self._by_id.pop(first := ids.popleft(), None)) is not None:
+                # LiteLLM sends the ids of calls with their results alone.
+                if call_id is not None and first in self._unnamed:
+                    call["id"] = call_id
+                return call
+        return None
 
 
 def _json(arguments: Mapping[str, Any] | None, param: str) -> str:
