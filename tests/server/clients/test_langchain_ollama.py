@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
@@ -34,14 +34,14 @@ Chat = Callable[..., ChatOllama]
 
 
 @pytest.fixture
-def closing() -> Iterator[ExitStack]:
-    """Closes what LangChain leaves open."""
+def closing() -> Iterator[Callable[[Any], None]]:
+    """Has the client of a model closed in the end, which LangChain leaves open."""
     with ExitStack() as stack:
-        yield stack
+        yield lambda model: stack.enter_context(model._client)
 
 
 @pytest.fixture
-def chat(closing: ExitStack) -> Chat:
+def chat(closing: Callable[[Any], None]) -> Chat:
     """Makes chats, each of which checks on its way that the model is listed."""
 
     def make(url: str, model: str = "pilot") -> ChatOllama:
@@ -53,20 +53,22 @@ def chat(closing: ExitStack) -> Chat:
             num_ctx=2048,
             validate_model_on_init=True,
         )
-        closing.callback(llm._client.close)
+        closing(llm)
         return llm
 
     return make
 
 
-def test_text_whole_and_streamed(pilot_url: str, chat: Chat, closing: ExitStack) -> None:
+def test_text_whole_and_streamed(
+    pilot_url: str, chat: Chat, closing: Callable[[Any], None]
+) -> None:
     llm = chat(pilot_url)
     whole = llm.invoke(QUESTION)
     pieces = [str(chunk.content) for chunk in llm.stream(QUESTION)]
     assert "".join(pieces) == whole.content and len(pieces) > 3
     assert whole.usage_metadata is not None and whole.usage_metadata["output_tokens"] > 0
     plain = OllamaLLM(model="pilot", base_url=pilot_url.removesuffix("/v1"), num_predict=20)
-    closing.callback(plain._client.close)
+    closing(plain)
     assert plain.invoke(QUESTION)
 
 
@@ -105,9 +107,9 @@ def test_calls_in_a_stream(agent: TurnsEngine, agent_url: str, chat: Chat) -> No
     assert [call["args"] for call in calls] == [{"city": "Bern"}]
 
 
-def test_embeddings(closing: ExitStack) -> None:
+def test_embeddings(closing: Callable[[Any], None]) -> None:
     with tiny_engine() as engine, running_server(engine, served_model_name=("tiny",)) as url:
         embeddings = OllamaEmbeddings(model="tiny", base_url=url)
-        closing.callback(embeddings._client.close)
+        closing(embeddings)
         documents = embeddings.embed_documents(["the dog", "a fox"])
         assert embeddings.embed_query("the dog") == pytest.approx(documents[0], abs=1e-5)

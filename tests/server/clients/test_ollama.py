@@ -87,7 +87,7 @@ def test_a_form(api: ollama.Client) -> None:
     Gpu.model_validate_json(answer.message.content or "")
     free = api.generate("pilot", "Reply in JSON.", format="json", options={"num_predict": 200})
     if free.done_reason == "stop":
-        assert isinstance(json.loads(free.response), dict)
+        assert isinstance(json.loads(free.response or ""), dict)
 
 
 def test_log_probabilities(api: ollama.Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from concurrent.futures import Future
 from typing import Any
 
 import httpx
@@ -12,7 +13,7 @@ import pytest
 from tests.server.http_calls import client_for
 from tests.server.ollama.ollama_calls import USER, chat, engine_that_says, lines_of, post
 from tests.server.openai.test_curl import curl, with_status
-from tests.server.running import running_server
+from tests.server.running import running_server, wait_until
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.core.errors import (
     EngineDeadError,
@@ -24,6 +25,8 @@ from twostroke.core.errors import (
 )
 from twostroke.gateway.gateway import Gateway
 from twostroke.gateway.options import GatewayOptions
+from twostroke.server.application import create_app
+from twostroke.server.options import ServerOptions
 
 
 def check_shape(response: httpx.Response, status: int) -> str:
@@ -86,6 +89,19 @@ async def test_a_bug_is_a_500_without_its_text() -> None:
     engine = ScriptedEngine()
     engine.script.refuse = RuntimeError("secret")  # type: ignore[assignment]
     assert "secret" not in check_shape(await chat(engine), 500)
+
+
+async def test_a_model_that_is_still_loading() -> None:
+    """The server is there; what it serves is not yet known."""
+    app = create_app(Future(), ServerOptions())
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        assert (await client.get("/")).text == "Ollama is running"
+        assert (await client.get("/api/version")).status_code == 200
+        for path in ("tags", "ps"):
+            assert "loading" in check_shape(await client.get(f"/api/{path}"), 503)
+        for path in ("chat", "show", "pull"):
+            check_shape(await client.post(f"/api/{path}", json={}), 503)
 
 
 @pytest.mark.parametrize("path", ["chat", "generate", "embed", "show", "pull"])
@@ -188,4 +204,4 @@ def test_a_client_that_leaves_ends_its_answer() -> None:
     with running_server(engine) as url:
         command = ["curl", "-sN", "--max-time", "1", f"{url}/api/generate", "-d", '{"prompt":"x"}']
         subprocess.run(command, check=False, capture_output=True)
-        assert engine.aborted == [engine.submitted[0].request_id]
+        wait_until(lambda: engine.aborted == [engine.submitted[0].request_id])
