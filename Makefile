@@ -22,10 +22,10 @@ serve: $(VENV)/.installed ## Install, and serve MODEL (pilot) on 127.0.0.1:PORT 
 test: $(VENV)/.installed-dev ## Install what tests need, and run them all
 	$(BIN)/python -m pytest
 
-clients: $(VENV)/.installed-dev ## Install clients of other versions apart (390 MB), test them
+clients: $(VENV)/.installed-dev ## Install clients of other versions apart (600 MB), test them
 	test -d $(CLIENTS) || $(PYTHON) -m venv $(CLIENTS)
 	$(CLIENTS)/bin/python -m pip install --constraint $(APART)/constraints.txt \
-	    litellm llama-index-llms-openai-like instructor mcp
+	    litellm llama-index-llms-openai-like instructor mcp cohere
 	$(BIN)/python -m pytest tests/server/clients/test_apart.py
 
 check: $(VENV)/.installed-dev ## Lint, format, types and the arrows between packages

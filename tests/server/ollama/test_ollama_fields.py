@@ -19,9 +19,11 @@ from tests.server.ollama.ollama_calls import (
     post,
     prompt_of,
 )
+from tests.server.running import ROOT
 from tests.server.scripted import ScriptedEngine
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.structured_outputs import StructuredOutputsParams
+from twostroke.server.http.body_fields import StrictModel
 from twostroke.server.http.ignored_header import IGNORED_FIELDS
 from twostroke.server.ollama.generation_fields import OllamaChatRequest, OllamaGenerateRequest
 from twostroke.server.ollama.message_fields import OllamaMessageFields, chat_messages
@@ -333,3 +335,10 @@ async def test_many_calls_and_results_cost_what_they_are_long() -> None:
     began = time.perf_counter()
     assert len(chat_messages(messages)) == 8100
     assert time.perf_counter() - began < 1
+
+
+@pytest.mark.parametrize("fields", [OllamaChatRequest, OllamaGenerateRequest, OptionFields])
+def test_the_reference_names_every_field(fields: type[StrictModel]) -> None:
+    text = (ROOT / "docs" / "reference" / "ollama-api.md").read_text(encoding="utf-8")
+    names = {*fields.model_fields, *fields.ignored, *fields.refused} - {"options"}
+    assert not [name for name in sorted(names) if f"`{name}`" not in text]

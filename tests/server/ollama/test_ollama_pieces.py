@@ -84,8 +84,8 @@ async def test_a_call_that_was_cut_off_is_left_out() -> None:
 @pytest.mark.parametrize("path", ["chat", "generate"])
 async def test_the_last_line_has_the_figures(path: str) -> None:
     engine = engine_that_says(seconds_per_step=0.01)
-    body: dict[str, Any] = {"prompt": "hi"}
-    body = body if path == "generate" else {"messages": USER}
+    asks: dict[str, dict[str, Any]] = {"chat": {"messages": USER}, "generate": {"prompt": "hi"}}
+    body = asks[path]
     *lines, last = lines_of(await post(engine, path, {"model": "scripted:latest", **body}))
     assert not any(line["done"] for line in lines) and last["done"]
     assert all(line["model"] == "scripted:latest" for line in [*lines, last])
@@ -130,7 +130,12 @@ async def test_a_failure_in_mid_stream_is_the_last_line() -> None:
 
 async def test_nothing_to_say_means_that_the_model_is_there() -> None:
     engine = engine_that_says(template=THINKING)
-    for path, body in (("chat", {"messages": []}), ("generate", {}), ("chat", {})):
+    asks: list[tuple[str, dict[str, Any]]] = [
+        ("chat", {"messages": []}),
+        ("chat", {}),
+        ("generate", {}),
+    ]
+    for path, body in asks:
         answer = (await post(engine, path, {**body, "keep_alive": 0})).json()
         assert answer["done"] and answer["done_reason"] == "load"
     assert not engine.submitted
