@@ -104,8 +104,6 @@ class StrictModel(BaseModel):
             }
         if cls.ignores_unknown:
             resolved.pop("additionalProperties", None)
-        else:
-            resolved["additionalProperties"] = {"type": "null"}  # which asks for nothing
         return schema
 
 

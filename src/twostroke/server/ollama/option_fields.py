@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import MaxLen
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import (
@@ -59,6 +61,17 @@ class OllamaFields(StrictModel):
     """The base of the request objects of this API."""
 
     limits: ClassVar[Mapping[str, Mapping[str, Any]]] = LIMITS
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Says that a null of any name is taken, which no required field hides here."""
+        schema = super().__get_pydantic_json_schema__(core, handler)
+        resolved = handler.resolve_ref_schema(schema)
+        if resolved.get("additionalProperties") is False:
+            resolved["additionalProperties"] = {"type": "null"}
+        return schema
 
 
 class OptionFields(OllamaFields):
