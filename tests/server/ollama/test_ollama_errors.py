@@ -150,6 +150,12 @@ async def test_old_turns_go_where_that_is_asked_for() -> None:
     assert response.status_code == 200, response.text
     prompt = engine.tokenizer.decode(engine.submitted[-1].prompt_token_ids)
     assert "number 19" in prompt and "number 0 " not in prompt
+    # A limit that no context holds leaves the turns the room that they have without one.
+    response = await chat(engine, messages=turns, truncate=True, options={"num_predict": 5000})
+    assert response.status_code == 200, response.text
+    first, second = engine.submitted
+    assert second.prompt_token_ids == first.prompt_token_ids
+    assert second.params.max_tokens == 60 - len(second.prompt_token_ids)
 
 
 async def test_num_ctx_cuts_nothing() -> None:

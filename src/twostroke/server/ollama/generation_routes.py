@@ -131,6 +131,9 @@ async def _respond(
     request_id, caller = name_request(request.scope, "ollama"), caller_of(request.scope)
     context = body.context if isinstance(body, OllamaGenerateRequest) else None
     chat, ignored = await as_chat(model, body, messages)
+    limit = chat.max_tokens
+    if body.truncate and limit is not None and limit > model.client.info.longest_request // 2:
+        chat.max_tokens = None  # turns make room for an answer of common length, not for this one
     try:
         check_tokens(model, context or [], "context")
         call = await chat_call(model, chat, request_id, caller)
@@ -140,7 +143,7 @@ async def _respond(
             model,
             caller,
             request_id,
-            [_within_context(model, asked)],
+            [_within_context(model, asked, limit)],
             streamed=body.streamed,
             ignored=ignored + call.ignored,
         )
@@ -183,7 +186,7 @@ async def _respond_raw(
             model,
             caller,
             request_id,
-            [_within_context(model, asked)],
+            [_within_context(model, asked, params.max_tokens)],
             streamed=body.streamed,
             ignored=ignored,
         )
@@ -199,13 +202,14 @@ async def _respond_raw(
     return await generation.respond(answer, request, LINES)
 
 
-def _within_context(model: ServedModel, asked: GenerationRequest) -> GenerationRequest:
+def _within_context(
+    model: ServedModel, asked: GenerationRequest, limit: int | None
+) -> GenerationRequest:
     """A request whose ``num_predict`` fits beside its prompt: the answer may fill the context.
 
     A prompt that leaves no room stays as it is, and is refused with the numbers.
     """
-    limit, room = asked.params.max_tokens, model.client.info.longest_request
-    room -= len(asked.prompt_token_ids)
+    room = model.client.info.longest_request - len(asked.prompt_token_ids)
     if limit is None or room < 1:
         return asked
     return replace(asked, params=replace(asked.params, max_tokens=min(limit, room)))
