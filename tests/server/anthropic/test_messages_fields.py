@@ -134,7 +134,7 @@ HOSTILE: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
     ({"tools": [{"name": "a"}]}, "tools[0].input_schema is missing"),
     ({"tools": [WEATHER, WEATHER]}, "tools[1].name is that of another tool"),
-    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+    ({"tools": [{"type": "computer_20250124", "name": "computer"}]}, "tools[0].type: it answers"),
     ({"tools": [{**WEATHER, "defer_loading": True}]}, "tools[0].defer_loading is not supported"),
     (
         {"tools": [{**WEATHER, "strict": True, "input_schema": UNENFORCED}]},

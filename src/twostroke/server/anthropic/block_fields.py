@@ -2,72 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import MaxLen, MinLen
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from twostroke.core.sampling_params import MAX_STOP_STRING_LENGTH, MAX_STOP_STRINGS
-from twostroke.server.http.body_fields import FirstMistake, StrictModel
+from twostroke.server.anthropic.source_fields import (
+    IGNORED_IN_BLOCKS,
+    AnthropicFields,
+    PartFields,
+    ResultPartFields,
+    texts_of,
+)
+from twostroke.server.http.body_fields import FirstMistake
+from twostroke.server.http.validation_errors import explained
 
 MAX_MESSAGES = 8192
-MAX_BLOCKS = 8192  # over all messages, those in tool results included
+MAX_BLOCKS = 8192  # over all messages, those in tool results and documents included
 MAX_ID_LENGTH = 256
 
-_CACHE_ALWAYS = "prefixes are cached as long as there is room"
-# Keys of blocks, which ignore unknown ones as well: these are in the API document.
-_IGNORED_IN_BLOCKS = {
-    "cache_control": _CACHE_ALWAYS,
-    "citations": "answers have none",
-}
-LIMITS: Mapping[str, Mapping[str, Any]] = {
-    "max_tokens": {"minimum": 0},
-    "temperature": {"minimum": 0, "maximum": 100},
-    "top_k": {"minimum": -1},
-    "top_p": {"exclusiveMinimum": 0, "maximum": 1},
-    "stop_sequences": {
-        "maxItems": MAX_STOP_STRINGS,
-        "items": {"type": "string", "minLength": 1, "maxLength": MAX_STOP_STRING_LENGTH},
-    },
-}
 
-
-class AnthropicFields(StrictModel):
-    """The base of the request objects of this API."""
-
-    limits: ClassVar[Mapping[str, Mapping[str, Any]]] = LIMITS
-
-
-class TextFields(AnthropicFields):
-    """A text: of the system prompt, or within a tool's result."""
-
-    ignores_unknown: ClassVar[bool] = True
-    ignored: ClassVar[Mapping[str, str]] = _IGNORED_IN_BLOCKS
-
-    type: Literal["text"]
-    text: str
-
-
-class BlockFields(AnthropicFields):
+class BlockFields(PartFields):
     """One block of a message; which fields it needs is a matter of its type."""
 
-    ignores_unknown: ClassVar[bool] = True
     ignored: ClassVar[Mapping[str, str]] = {
-        **_IGNORED_IN_BLOCKS,
+        **IGNORED_IN_BLOCKS,
         "is_error": "the result's text says it; chat templates have no place for it",
     }
-    nested: ClassVar[tuple[str, ...]] = ("content",)
     needed: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "text": ("text",),
+        **PartFields.needed,
         "thinking": ("thinking",),
         "tool_use": ("id", "name", "input"),
         "tool_result": ("tool_use_id",),
     }
 
-    type: Literal["text", "thinking", "redacted_thinking", "tool_use", "tool_result"]
-    text: str | None = None
+    type: Literal[
+        "text",
+        "document",
+        "search_result",
+        "thinking",
+        "redacted_thinking",
+        "tool_use",
+        "tool_result",
+    ]
     thinking: str | None = Field(
         None, description="A thought of the model, for chat templates that write it."
     )
@@ -77,16 +56,15 @@ class BlockFields(AnthropicFields):
     name: str | None = None
     input: dict[str, Any] | None = Field(None, description="What the model called a tool with.")
     tool_use_id: str | None = Field(None, max_length=MAX_ID_LENGTH)
-    content: str | Annotated[list[TextFields], FirstMistake()] | None = Field(
-        None, description="What a tool answered: text alone."
+    content: str | Annotated[list[ResultPartFields], FirstMistake()] | None = Field(
+        None, description="What a tool answered, or the text of a search result."
     )
 
     @model_validator(mode="after")
-    def _has_what_its_type_needs(self) -> Self:
-        for field in self.needed.get(self.type, ()):
-            if getattr(self, field) is None:
-                how = "null" if field in self.model_fields_set else "missing"
-                raise PydanticCustomError("missing_field", "missing", {"field": field, "how": how})
+    def _has_texts_in_a_search_result(self) -> Self:
+        parts = self.content if isinstance(self.content, list) else []
+        if self.type == "search_result" and any(part.type != "text" for part in parts):
+            raise explained("a search result holds text blocks alone")
         return self
 
     def result_texts(self) -> list[str]:
@@ -115,16 +93,9 @@ def text_block(text: str) -> BlockFields:
     return BlockFields.model_construct(type="text", text=text)
 
 
-def texts_of(content: str | Iterable[TextFields] | None) -> list[str]:
-    """The pieces of a content that is text alone."""
-    if isinstance(content, str):
-        return [content]
-    return [block.text for block in content or ()]
-
-
 def _check_num_blocks(messages: Any) -> Any:
     """Bound the blocks over all messages: an empty one is 30 bytes, and microseconds to check."""
-    if _num_nested(messages, depth=2) > MAX_BLOCKS:
+    if _num_nested(messages, depth=3) > MAX_BLOCKS:
         raise PydanticCustomError(
             "too_long", "too long", {"max_length": MAX_BLOCKS, "of": "content blocks"}
         )
@@ -132,7 +103,9 @@ def _check_num_blocks(messages: Any) -> Any:
 
 
 def _num_nested(values: Any, depth: int) -> int:
-    contents = [v.get("content") for v in values if isinstance(v, dict)] if depth else []
+    parts = [value for value in values if isinstance(value, dict)] if depth else []
+    sources = [part["source"] for part in parts if isinstance(part.get("source"), dict)]
+    contents = [part.get("content") for part in parts + sources]
     lists = [content for content in contents if isinstance(content, list)]
     return sum(len(content) + _num_nested(content, depth - 1) for content in lists)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ _NAMES = (
 async def constrained(
     model: ServedModel,
     body: MessageRequest,
-    tools: Sequence[ToolFields] | None,
+    tools: Mapping[int, ToolFields] | None,
     reading: AnswerReading,
     params: SamplingParams,
     tenant: str,
@@ -36,7 +36,7 @@ async def constrained(
     """The parameters, with the form that the request asks of its answer, compiled.
 
     Args:
-        tools: Those that the answer may call.
+        tools: Those that the answer may call, by their places in the request.
         tenant: On whose behalf.
 
     Raises:
@@ -57,7 +57,7 @@ async def constrained(
         named = choice.name if choice is not None and choice.type == "tool" else None
         places = [
             (place, tool)
-            for place, tool in enumerate(tools)
+            for place, tool in tools.items()
             if named is None or tool.function.name == named
         ]
         must_call = choice is not None and choice.type in ("any", "tool")
@@ -84,4 +84,6 @@ def _in_terms_of_messages(error: InvalidRequestError) -> InvalidRequestError:
         if theirs in param:
             message, param = message.replace(theirs, ours), param.replace(theirs, ours)
             break
+    # Errors of this API have no field for the place.
+    message = message if param in message else f"{param}: {message}"
     return InvalidRequestError(message, param=param, hint=error.hint)

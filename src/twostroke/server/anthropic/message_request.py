@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MaxLen
@@ -10,7 +10,8 @@ from pydantic import Field
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import MAX_STOP_STRINGS, SamplingParams
-from twostroke.server.anthropic.block_fields import AnthropicFields, Messages, TextFields
+from twostroke.server.anthropic.block_fields import Messages
+from twostroke.server.anthropic.source_fields import CACHE_ALWAYS, AnthropicFields, TextFields
 from twostroke.server.anthropic.tool_fields import (
     AnthropicToolChoice,
     AnthropicTools,
@@ -65,7 +66,7 @@ class ConversationFields(AnthropicFields):
 
     ignored: ClassVar[Mapping[str, str]] = {
         "billing_policy": "nothing is billed",
-        "cache_control": "prefixes are cached as long as there is room",
+        "cache_control": CACHE_ALWAYS,
         "context_management": "the conversation is taken as it is",
         "diagnostics": "answers have none",
         "fallback_credit_token": "nothing is billed",
@@ -120,25 +121,36 @@ class ConversationFields(AnthropicFields):
                 hint="send the whole conversation, without thread",
             )
 
-    def callable_tools(self) -> list[ToolFields] | None:
-        """Tools that the answer may call, as functions of a chat; ``None`` without any."""
+    def callable_tools(self) -> dict[int, ToolFields] | None:
+        """Tools that the answer may call, as functions of a chat, by their places in ``tools``.
+
+        ``None``: there are none.
+        """
         tools = chat_tools(self.tools or ())
         choice = self.tool_choice
         if choice is not None and choice.type in ("any", "tool"):
-            if not tools:
-                raise InvalidRequestError(
-                    "tool_choice needs tools",
-                    param="tool_choice",
-                    hint="send tools, or leave it out",
-                )
-            names = [tool.function.name for tool in tools]
-            if choice.type == "tool" and choice.name not in names:
-                raise InvalidRequestError(
-                    f"tool_choice names {choice.name!a}, which is not among the tools",
-                    param="tool_choice.name",
-                    hint=f"there are {', '.join(sorted(names)[:20])}",
-                )
+            self._check_demanded(choice, [tool.function.name for tool in tools.values()])
         return None if choice is not None and choice.type == "none" else tools or None
+
+    def _check_demanded(self, choice: AnthropicToolChoice, names: Sequence[str]) -> None:
+        """Refuse a choice among the tools of these names that cannot be made."""
+        elsewhere = [tool.name for tool in self.tools or () if tool.runs_elsewhere]
+        if choice.name in elsewhere or (elsewhere and not names):
+            raise InvalidRequestError(
+                f"tool_choice demands {choice.name or elsewhere[0]}, which this server cannot run",
+                param="tool_choice",
+                hint="leave it out, or send tools that the client runs",
+            )
+        if not names:
+            raise InvalidRequestError(
+                "tool_choice needs tools", param="tool_choice", hint="send tools, or leave it out"
+            )
+        if choice.type == "tool" and choice.name not in names:
+            raise InvalidRequestError(
+                f"tool_choice names {choice.name!a}, which is not among the tools",
+                param="tool_choice.name",
+                hint=f"there are {', '.join(sorted(names)[:20])}",
+            )
 
     @property
     def max_calls(self) -> int | None:

@@ -61,7 +61,8 @@ def messages_router(state: ServerState) -> APIRouter:
         model = state.model()
         model.check_name(body.model)
         try:
-            prompt = await messages_prompt(model, body, body.callable_tools(), must_fit=False)
+            functions = list((body.callable_tools() or {}).values())
+            prompt = await messages_prompt(model, body, functions, must_fit=False)
         except RequestTooLargeError as error:
             raise _too_long(error) from error
         # How many they are is known only now, so the next request feels it.
@@ -77,11 +78,12 @@ async def _begin(
     """A generation that has been submitted, and how it is answered."""
     params = body.to_params(model.client.info.sampling_defaults)
     tools = body.callable_tools()
+    functions = list((tools or {}).values())
     message_id = name_request(request.scope, "msg", "_")
     caller = caller_of(request.scope)
-    prompt = await messages_prompt(model, body, tools, must_fit=True, trace=caller.trace)
+    prompt = await messages_prompt(model, body, functions, must_fit=True, trace=caller.trace)
     params = _within_context(model.client.info, len(prompt.token_ids), params)
-    schemas = None if tools is None else tool_schemas(tools)
+    schemas = None if tools is None else tool_schemas(functions)
     reading = AnswerReading(model, schemas, prompt.token_ids)
     if model.reasoning_parser is not None:
         params = replace(params, thinking_token_budget=body.thinking_budget)

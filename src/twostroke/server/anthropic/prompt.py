@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.observability.tracing.trace import NOT_TRACED, Trace
-from twostroke.server.anthropic.block_fields import BlockFields, MessageFields, text_block, texts_of
+from twostroke.server.anthropic.block_fields import BlockFields, MessageFields, text_block
 from twostroke.server.anthropic.message_request import ConversationFields
+from twostroke.server.anthropic.source_fields import texts_of
 from twostroke.server.http.body_fields import check_unicode
 from twostroke.server.openai.chat_messages import (
     CallOfFunction,
@@ -43,7 +44,7 @@ class MessagesPrompt(NamedTuple):
 async def messages_prompt(
     model: ServedModel,
     body: ConversationFields,
-    tools: Sequence[ToolFields] | None,
+    tools: Sequence[ToolFields],
     *,
     must_fit: bool,
     trace: Trace = NOT_TRACED,
@@ -121,8 +122,8 @@ def _turns_of(
     num_results = 0
     for block in blocks:
         match block.type:
-            case "text":
-                texts.append(block.text or "")
+            case "text" | "document" | "search_result":
+                texts.append(block.shown())
             case "thinking":
                 thoughts.append(block.thinking or "")
             case "tool_use":
@@ -188,8 +189,7 @@ def _check_texts(body: ConversationFields) -> None:
     for i, message in enumerate(body.messages):
         for j, block in enumerate(message.blocks()):
             path = f"messages[{i}].content" + ("" if isinstance(message.content, str) else f"[{j}]")
-            texts = [block.text, block.thinking, block.id, block.name, block.tool_use_id]
-            texts += block.result_texts()
+            texts = [block.thinking, block.id, block.name, block.tool_use_id, block.shown()]
             if block.input is not None:
                 texts.append(json.dumps(block.input, ensure_ascii=False))
             check_unicode(path, [text for text in texts if text is not None])

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic_core import PydanticCustomError
+
 from twostroke.core.errors import InvalidRequestError
 
 TEXT_ONLY = "this server takes text only: no images, audio or files"
 _UNION_TAGS = frozenset({"str", "int", "float", "bool", "dict", "list"})
+
+
+def explained(message: str, hint: str = "") -> PydanticCustomError:
+    """For a validator of a field: what is wrong with its value, and what to send instead."""
+    return PydanticCustomError("explained", "{message}", {"message": message, "hint": hint})
 
 
 def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
@@ -51,6 +58,9 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
         return InvalidRequestError(
             f"{param} holds more than {limit}", param=param, hint="send fewer"
         )
+    if error["type"] == "explained":
+        message, hint = error["ctx"]["message"], error["ctx"]["hint"]
+        return InvalidRequestError(f"{param}: {message}", param=param, hint=hint or None)
     texts = dict.fromkeys(e["msg"] for e in same_field if _field_name(e["loc"]) == param)
     message = f"{param}: " + " or ".join(text[0].lower() + text[1:] for text in texts)
     if error["type"] == "literal_error":
