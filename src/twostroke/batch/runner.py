@@ -30,8 +30,9 @@ PROMPT_COUNTS = ("prompt_tokens", "input_tokens", "cache_read_input_tokens")
 ANSWER_COUNTS = ("completion_tokens", "output_tokens")
 # An answer may take as long as the user allows, a connection only so long.
 CONNECT_SECONDS = 10
-# The server is busy, or a proxy cannot reach it: the same request may be answered later.
-BUSY = frozenset({429, 502, 503, 504})
+# The server is busy (529 is how Anthropic's API says it), or a proxy cannot reach it: the same
+# request may be answered later.
+BUSY = frozenset({429, 502, 503, 504, 529})
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 # A pause that the server asks for is kept once, however long, and then half of it more.
 PATIENCE_PER_PAUSE = 1.5
@@ -56,8 +57,7 @@ class BatchRunner:
 
     Args:
         http: A client whose base URL is the server's.
-        patience: For how many seconds a request is retried while the server is busy or away and
-            answers no other request. A longer pause that the server asks for is kept.
+        patience: See ``LineSender``.
         done: Called when a line's answer has been written.
         timeout: Seconds that one answer may take; by default any.
     """
@@ -71,12 +71,13 @@ class BatchRunner:
         done: Callable[[], object],
         timeout: float | None = None,
     ) -> None:
-        self._reader = AnswerReader(http, timeout)
+        self._sender = LineSender(http, patience=patience, timeout=timeout)
         self._results = results
-        self._patience = patience
         self._done = done
-        self._last_answer = time.monotonic()
-        self.totals = Totals()
+
+    @property
+    def totals(self) -> Totals:
+        return self._sender.totals
 
     async def run(self, lines: Iterable[Line], max_concurrency: int) -> None:
         """Send each line and write its answer or failure to the output.
@@ -95,20 +96,55 @@ class BatchRunner:
 
     async def _work(self, remaining: Iterator[Line]) -> None:
         for line in remaining:
-            output = await self._answer(line)
-            self._results.append(output)
-            if output.succeeded:
-                self.totals.succeeded += 1
-            else:
-                self.totals.failed += 1
+            self._results.append(await self._sender.answer(line))
             self._done()
+
+
+class LineSender:
+    """Sends lines to a server, each until it is answered.
+
+    Args:
+        http: A client whose base URL is the server's.
+        patience: For how many seconds a line is sent again while the server is busy or away and
+            answers no other. A longer pause that the server asks for is kept.
+        timeout: Seconds that one answer may take; by default any.
+        max_refusals: So often a line is sent again to a busy server that answers others; then the
+            refusal is its answer. By default as often as patience lasts.
+    """
+
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        *,
+        patience: float,
+        timeout: float | None = None,
+        max_refusals: int | None = None,
+    ) -> None:
+        self._reader = AnswerReader(http, timeout)
+        self._patience = patience
+        self._max_refusals = max_refusals
+        self._last_answer = time.monotonic()
+        self.totals = Totals()
+
+    async def answer(self, line: Line) -> BatchOutput:
+        """The output of a line.
+
+        Raises:
+            TwostrokeError: The server stays away or refuses the key.
+        """
+        output = await self._answer(line)
+        if output.succeeded:
+            self.totals.succeeded += 1
+        else:
+            self.totals.failed += 1
+        return output
 
     async def _answer(self, line: Line) -> BatchOutput:
         if isinstance(line, BadLine):
             return BatchOutput(
                 line.id, line.custom_id, None, BatchError("invalid_line", line.message, line.number)
             )
-        start, wait, num_broken = time.monotonic(), FIRST_WAIT, 0
+        start, wait, num_broken, num_refused = time.monotonic(), FIRST_WAIT, 0, 0
         while True:
             requested_pause = None
             try:
@@ -128,6 +164,9 @@ class BatchRunner:
                     raise _refused_key(answer)
                 if answer.status not in BUSY:
                     self._last_answer = time.monotonic()
+                    return self._make_output(line, answer)
+                num_refused += 1
+                if num_refused == self._max_refusals and self._last_answer > start:
                     return self._make_output(line, answer)
                 reason = f"answers {answer.status}: {message_in(answer.body)}"
                 requested_pause = parse_retry_after(answer.headers.get("retry-after", ""))

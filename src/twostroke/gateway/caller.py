@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twostroke.engine.clients.base import EngineClient, OutputStream
 from twostroke.engine.executor import ExecutorInfo
@@ -23,6 +23,24 @@ if TYPE_CHECKING:
 SCOPE_KEY = "twostroke.caller"
 # Of an ASGI scope: when the call arrived, on the clock ``time.monotonic``.
 ARRIVED_KEY = "twostroke.arrived"
+# Of an ASGI scope: in whose background the server itself makes the call, see ``Background``.
+BACKGROUND_KEY = "twostroke.background"
+# What is in the background runs behind all else under ``--policy priority``; among themselves such
+# requests keep the order of their priorities, up to this.
+BEHIND_ALL = 2**32
+
+
+class Background(Protocol):
+    """A call that the server makes itself, on behalf of a tenant who does not wait for it.
+
+    Only the server puts one into a scope: no key is asked for.
+    """
+
+    @property
+    def tenant(self) -> str: ...
+
+    def submitted(self, stream: OutputStream, num_prompt_tokens: int) -> None:
+        """A request of the call is on its way to the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +56,7 @@ class Caller:
         admin: Whether it may see what concerns all tenants.
         trace: Of this request.
         arrived: When its call arrived, on the clock ``time.monotonic``; ``None``: just now.
+        background: Where it does not wait for the answer.
     """
 
     tenant: str = ""
@@ -48,6 +67,7 @@ class Caller:
     admin: bool = True
     trace: Trace = NOT_TRACED
     arrived: float | None = None
+    background: Background | None = None
 
     def metrics(self, client: EngineClient) -> tuple[bytes, str]:
         """The exposition that it may see, and its content type: its own series, or everything."""
@@ -91,7 +111,12 @@ class Caller:
             self.trace.follow(request.request_id, self.tenant)
             waited = 0.0 if self.arrived is None else time.monotonic() - self.arrived
             request = replace(request, tenant=self.tenant, cache_salt=salt, waited=waited)
+            if self.background is not None and client.scheduler_config.policy == "priority":
+                own = max(-BEHIND_ALL, min(request.priority, BEHIND_ALL))
+                request = replace(request, priority=2 * BEHIND_ALL + own)
             stream = client.submit(request)
+            if self.background is not None:
+                self.background.submitted(stream, len(request.prompt_token_ids))
             if self.trace.is_recorded:
                 stream.when_ended(self.trace.part_began())
             if self.tally is not None:
@@ -123,8 +148,11 @@ class Caller:
 def caller_of(scope: MutableMapping[str, Any]) -> Caller:
     """The sender of the request of this ASGI scope; an anonymous one where there is no gateway."""
     caller: Caller | None = scope.get(SCOPE_KEY)
-    arrived = scope.get(ARRIVED_KEY)
-    return replace(caller or Caller(trace=trace_of(scope)), arrived=arrived)
+    return replace(
+        caller or Caller(trace=trace_of(scope)),
+        arrived=scope.get(ARRIVED_KEY),
+        background=scope.get(BACKGROUND_KEY),
+    )
 
 
 def _max_usage(info: ExecutorInfo, request: GenerationRequest, open_ended: int) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from twostroke.core.errors import TwostrokeError
-from twostroke.gateway.caller import SCOPE_KEY, Caller
+from twostroke.gateway.caller import BACKGROUND_KEY, SCOPE_KEY, Background, Caller
 from twostroke.gateway.keys import KeyRing, given_keys, read_key_file
 from twostroke.gateway.options import GatewayOptions
 from twostroke.gateway.usage import UsageBook
@@ -85,7 +85,12 @@ class Gateway:
             return None
         tenant, admin, trace = "", True, trace_of(scope)
         if self._keys is not None:
-            tenant = self._keys.holder_of(_authorization(scope))
+            background: Background | None = scope.get(BACKGROUND_KEY)
+            tenant = (
+                self._keys.holder_of(_authorization(scope))
+                if background is None
+                else (self._keys.check_name(background.tenant))
+            )
             admin = tenant in self._admins
             trace.event(names.AUTHENTICATED, {names.TENANT: tenant})
         limits = tally = None

@@ -120,6 +120,14 @@ class KeyRing:
         marked = any(record.admin and record.name == name for record in self._records)
         return marked or self.names == {name}
 
+    def check_name(self, name: str) -> str:
+        """The name, if there is still a key of it; raises ``RevokedKeyError``."""
+        if name not in self.names:
+            raise RevokedKeyError(
+                f"there is no key of the name {name!a} any more", hint="ask for a new one"
+            )
+        return name
+
     def holder_of(self, authorization: str | None) -> str:
         """The name behind the value of an ``Authorization`` header.
 

@@ -29,13 +29,20 @@ from twostroke.server.anthropic.messages import messages_router
 from twostroke.server.anthropic.models import anthropic_models_router
 from twostroke.server.anthropic.request_ids import AnthropicRequestIds
 from twostroke.server.anthropic_shape import REQUEST_ID
+from twostroke.server.batches.answers import BATCH_ANSWERS, OUTPUT_FORMS
+from twostroke.server.batches.message_objects import BATCHES_PATH as MESSAGE_BATCHES_PATH
+from twostroke.server.batches.message_routes import message_batches_router
+from twostroke.server.batches.openai_routes import batches_router
+from twostroke.server.batches.queue import BatchQueue
 from twostroke.server.cache.answers import CacheObject, ClearedCache, PinnedPrefix
 from twostroke.server.cache.routes import cache_router
 from twostroke.server.distribution.routes import distribution_router
+from twostroke.server.files.routes import FILES_PATH, files_router
+from twostroke.server.files.store import FileStore
 from twostroke.server.http.access_log import AccessLog
 from twostroke.server.http.api_document import LIMIT_HEADERS, document_api
 from twostroke.server.http.body_json import max_values
-from twostroke.server.http.body_size import BodySizeLimit
+from twostroke.server.http.body_size import BodyLimit, BodySizeLimit
 from twostroke.server.http.docs_page.routes import docs_router
 from twostroke.server.http.errors import error_response, install_error_handlers
 from twostroke.server.http.health import Health, Load, TargetList, Version, health_router
@@ -101,6 +108,7 @@ ANSWERS: tuple[type[Struct], ...] = (
     CohereEmbeddings,
     CohereError,
     TeiError,
+    *BATCH_ANSWERS,
 )
 # What scripts of web pages may read of an answer's head.
 EXPOSED_HEADERS = (
@@ -156,19 +164,25 @@ def create_app_for(
     tracer: Tracer | None = None,
     content: ContentBook | None = None,
     describe_model: DescribeModel | None = None,
+    files: FileStore | None = None,
 ) -> FastAPI:
     """The same, for a caller that watches and drains ``state`` itself.
 
     Args:
         store: Of responses; by default the one that ``options`` ask for.
+        files: The store of files, by default likewise.
     """
     store = store or ResponseStore(options.responses_store, options.responses_store_size)
+    files = files or FileStore(options.files_store, options.files_store_size)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         loading = asyncio.ensure_future(state.load())
+        await batches.start()
         yield
         loading.cancel()
+        await batches.close()
+        await files.close()
         await store.close()
         if gateway is not None:
             await gateway.close()
@@ -189,7 +203,11 @@ def create_app_for(
         gateway.open(page_paths())
     _add_middleware(app, state, options, gateway, tracer)
     find_facts = find_once(describe_model, lambda: state.model().client)
+    batches = BatchQueue(app, state, files, OUTPUT_FORMS, options.max_body_size)
     _add_routes(app, state, store, find_facts)
+    app.include_router(files_router(files, batches.reader_of))
+    app.include_router(batches_router(batches))
+    app.include_router(message_batches_router(batches))
     if tracer is not None and options.inspector:
         _add_inspector(app, state, tracer, content, find_facts)
     document_api(app, ANSWERS, gateway, amend=document_models)
@@ -208,6 +226,8 @@ def _add_middleware(
         BodySizeLimit,
         limit=options.max_body_size,
         max_values=lambda: max_values(state.max_model_len()),
+        files=BodyLimit("--max-file-size", options.max_file_size),
+        file_paths=(FILES_PATH, MESSAGE_BATCHES_PATH),
     )
     if gateway is not None and gateway.needed:
         # Added after it, so it comes before: without a valid key no body is read.

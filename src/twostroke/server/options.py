@@ -100,6 +100,16 @@ class ServerOptions:
     """SQLite file for the responses of /v1/responses; by default they are kept in memory."""
     responses_store_size: int = 64 * 2**20
     """Most bytes of stored responses (accepts 64MiB, 1GiB); beyond it the oldest go first."""
+    files_store: str | None = None
+    """SQLite file for the files and batches of clients; by default they are kept in memory, and
+    end with the server.
+    """
+    files_store_size: int = 256 * 2**20
+    """Most bytes of stored files and batches (accepts 256MiB, 4GiB); each key leaves others as much
+    as it takes.
+    """
+    max_file_size: int = 64 * 2**20
+    """Largest accepted file in bytes (accepts 64MiB, 1GiB), also of requests for a batch."""
     inspector: bool = True
     """Serve /inspect, the page that shows what the engine does, and the feed behind it."""
     inspect_content: bool = False
@@ -139,6 +149,7 @@ class ServerOptions:
         )
         require(self.context_ranker != "", "--context-ranker", "", "a model")
         require(self.responses_store != "", "--responses-store", "", "a file")
+        require(self.files_store != "", "--files-store", "", "a file")
 
     def _check_addresses(self) -> None:
         require(bool(self.host), "--host", self.host, "an address")
@@ -217,6 +228,11 @@ class ServerOptions:
             self.responses_store_size,
             "at least 1MiB",
         )
+        for flag, value in (
+            ("--files-store-size", self.files_store_size),
+            ("--max-file-size", self.max_file_size),
+        ):
+            require(value >= 2**20, flag, value, "at least 1MiB")
         require(
             self.max_queued_requests >= 1,
             "--max-queued-requests",

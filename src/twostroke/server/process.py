@@ -61,14 +61,16 @@ def run_server(
         describe_model: Tells the inspector of the loaded model.
 
     Raises:
-        ConfigError: The address cannot be bound, or the file of keys or of responses not be used.
+        ConfigError: The address cannot be bound, or a file of keys, responses or files not be used.
         TwostrokeError: The model cannot be loaded.
     """
     from twostroke.gateway.gateway import Gateway
+    from twostroke.server.files.store import FileStore
     from twostroke.server.responses.store import ResponseStore
 
     gateway = Gateway(gateway_options or GatewayOptions())
     store = ResponseStore(options.responses_store, options.responses_store_size)
+    files = FileStore(options.files_store, options.files_store_size)
     if gateway.asks_for_keys:
         config = replace(config, scheduler=config.scheduler.for_keys())
     listener = listen(options)
@@ -88,7 +90,7 @@ def run_server(
     options = replace(options, served_model_name=names)
     state = ServerState(loading, options, loading_ranker)
     app = EndAtMemoryError(
-        create_app_for(state, options, gateway, store, tracer, content, describe_model)
+        create_app_for(state, options, gateway, store, tracer, content, describe_model, files)
     )
     run_until_signalled(app, state, options, listener, asks_for_keys=gateway.asks_for_keys)
     if options.uds is not None:

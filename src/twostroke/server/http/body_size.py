@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Collection
+from typing import NamedTuple, cast
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,6 +28,13 @@ BODIES_IN_MEMORY = 16
 TRIM_BYTES, TRIM_SECONDS = 8 * 2**20, 1.0
 _MAX_LENGTH_DIGITS = 20
 _SCOPE_KEY = "twostroke.body"
+
+
+class BodyLimit(NamedTuple):
+    """How large a body may be, and the flag that says so."""
+
+    flag: str
+    num_bytes: int
 
 
 class BodyMemory:
@@ -78,10 +85,15 @@ class BodyMemory:
 
 
 class HeldBody:
-    """The body of one request, as far as it has come."""
+    """The body of one request, as far as it has come.
 
-    def __init__(self, memory: BodyMemory, tenant: str) -> None:
+    Args:
+        is_held: Whether it is kept until it has been parsed, not used up as it comes.
+    """
+
+    def __init__(self, memory: BodyMemory, tenant: str, *, is_held: bool = True) -> None:
         self.memory = memory
+        self._is_held = is_held
         self._tenant = tenant
         self.num_received = 0
         self._num_counted = 0
@@ -93,7 +105,7 @@ class HeldBody:
             BodyMemoryFullError: There is no room for them; what had come is released.
         """
         self.num_received += num_bytes
-        if self.num_received <= SMALL_BODY:
+        if self.num_received <= SMALL_BODY or not self._is_held:
             return
         num_more = self.num_received - self._num_counted
         if not self.memory.has_room(self._tenant, num_more):
@@ -126,11 +138,23 @@ class BodySizeLimit:
 
     Args:
         max_values: See ``BodyMemory``.
+        files: The flag and the bytes that bound the bodies of some paths, which are stored as they
+            come and are not held.
+        file_paths: These paths.
     """
 
-    def __init__(self, app: ASGIApp, limit: int, max_values: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        limit: int,
+        max_values: Callable[[], int],
+        files: BodyLimit | None = None,
+        file_paths: Collection[str] = (),
+    ) -> None:
         self._app = app
-        self._limit = limit
+        self._limit = BodyLimit("--max-body-size", limit)
+        self._files = files or self._limit
+        self._file_paths = frozenset(file_paths)
         self._memory = BodyMemory(limit * BODIES_IN_MEMORY, max_values)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,16 +164,19 @@ class BodySizeLimit:
         announced = next(
             (value for name, value in scope["headers"] if name == b"content-length"), b"0"
         )
-        if (error := self._check_announced(announced)) is not None:
+        is_file = scope["path"] in self._file_paths
+        limit = self._files if is_file else self._limit
+        if (error := _check_announced(announced, limit)) is not None:
             await error_response(error)(scope, receive, send)
             return
-        body = scope[_SCOPE_KEY] = HeldBody(self._memory, caller_of(scope).tenant)
+        body = HeldBody(self._memory, caller_of(scope).tenant, is_held=not is_file)
+        scope[_SCOPE_KEY] = body
 
         async def counted_receive() -> Message:
             message = await receive()
             try:
                 if num_bytes := len(message.get("body", b"")):
-                    self._count(body, num_bytes)
+                    _count(body, num_bytes, limit)
             except TwostrokeError as error:
                 # FastAPI turns any other exception of a body that it reads into a 400.
                 raise HTTPException(400) from error
@@ -160,19 +187,22 @@ class BodySizeLimit:
         finally:
             body.release()
 
-    def _check_announced(self, length: bytes) -> TwostrokeError | None:
-        if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
-            return MalformedRequestError("Content-Length is no number of bytes")
-        return self._error() if int(length) > self._limit else None
 
-    def _count(self, body: HeldBody, num_bytes: int) -> None:
-        if body.num_received + num_bytes > self._limit:
-            body.release()
-            raise self._error()
-        body.add(num_bytes)
+def _check_announced(length: bytes, limit: BodyLimit) -> TwostrokeError | None:
+    if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
+        return MalformedRequestError("Content-Length is no number of bytes")
+    return _too_large(limit) if int(length) > limit.num_bytes else None
 
-    def _error(self) -> BodyTooLargeError:
-        return BodyTooLargeError(
-            f"the body exceeds {self._limit} bytes",
-            hint="send less, or start the server with a larger --max-body-size",
-        )
+
+def _count(body: HeldBody, num_bytes: int, limit: BodyLimit) -> None:
+    if body.num_received + num_bytes > limit.num_bytes:
+        body.release()
+        raise _too_large(limit)
+    body.add(num_bytes)
+
+
+def _too_large(limit: BodyLimit) -> BodyTooLargeError:
+    return BodyTooLargeError(
+        f"the body exceeds {limit.num_bytes} bytes",
+        hint=f"send less, or start the server with a larger {limit.flag}",
+    )

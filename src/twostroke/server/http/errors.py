@@ -93,6 +93,22 @@ class PreviousResponseNotFoundError(InvalidRequestError):
     """A conversation cannot go on from a response that is not stored."""
 
 
+class FilesFullError(InvalidRequestError):
+    """The stored files leave no room for another."""
+
+
+class FileNotStoredError(InvalidRequestError):
+    """No file of this id is stored for the caller's key."""
+
+
+class BatchNotStoredError(InvalidRequestError):
+    """No batch of this id is stored for the caller's key."""
+
+
+class TooManyBatchesError(TwostrokeError):
+    """The caller's key has more batches under way than it may."""
+
+
 class ErrorRule(NamedTuple):
     """How one class of error looks to a client."""
 
@@ -114,6 +130,10 @@ ERROR_RULES: dict[type[BaseException], ErrorRule] = {
     ),
     BodyTooLargeError: ErrorRule(413, "invalid_request_error", "body_too_large"),
     BodyMemoryFullError: ErrorRule(503, "server_error", "body_memory_full", retry_after=1),
+    FilesFullError: ErrorRule(413, "invalid_request_error", "files_full"),
+    FileNotStoredError: ErrorRule(404, "invalid_request_error", "file_not_found"),
+    BatchNotStoredError: ErrorRule(404, "invalid_request_error", "batch_not_found"),
+    TooManyBatchesError: ErrorRule(429, "rate_limit_error", "too_many_batches", retry_after=60),
     HeadTooLargeError: ErrorRule(431, "invalid_request_error", "head_too_large"),
     RequestTimeoutError: ErrorRule(408, "invalid_request_error", "request_timeout"),
     ForeignHostError: ErrorRule(403, "invalid_request_error", "foreign_host"),

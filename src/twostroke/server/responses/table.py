@@ -6,25 +6,22 @@ what other keys stored by storing much.
 
 from __future__ import annotations
 
-import os
-import sqlite3
 import zlib
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from twostroke.core.errors import ConfigError
 from twostroke.server.responses import items_index
+from twostroke.server.sqlite_file import open_sqlite
 
 VERSION = 1
 ROW_OVERHEAD = 512  # bytes that a row takes besides what it holds, roughly
 MAX_CHAIN = 8192
 MAX_SHARE = 4  # one response may take this part of the room
 _CREATE = """
-CREATE TABLE responses (
+CREATE TABLE IF NOT EXISTS responses (
     id TEXT PRIMARY KEY,
     tenant TEXT NOT NULL,
     previous TEXT,
@@ -35,7 +32,7 @@ CREATE TABLE responses (
     input BLOB NOT NULL,
     events BLOB
 ) WITHOUT ROWID;
-CREATE INDEX by_use ON responses (tenant, used);
+CREATE INDEX IF NOT EXISTS by_use ON responses (tenant, used);
 """
 _CHAIN = """
 WITH RECURSIVE chain (id, previous, size, depth) AS (
@@ -105,7 +102,8 @@ class ResponseTable:
 
     def __init__(self, path: str | None, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._connection = _open(path)
+        create = _CREATE + items_index.CREATE
+        self._connection = open_sqlite(path, "--responses-store", VERSION, create)
         rows = self._connection.execute("SELECT tenant, SUM(size) FROM responses GROUP BY tenant")
         self._sizes: Counter[str] = Counter(dict(rows))
         (last,) = self._connection.execute("SELECT MAX(used) FROM responses").fetchone()
@@ -217,38 +215,3 @@ class ResponseTable:
     def _share(self, newest: str) -> list[tuple[str, int]]:
         """The tenant and size of the row that has just come, and is to stay."""
         return [(tenant, size) for _, tenant, size in self._sizes_of("id = ?", newest)]
-
-
-def _open(path: str | None) -> sqlite3.Connection:
-    """A connection that only one thread uses at a time, and that has its file for itself."""
-    try:
-        if path is not None:
-            # No other account of the machine may read conversations.
-            os.close(os.open(Path(path), os.O_RDWR | os.O_CREAT, 0o600))
-        connection = sqlite3.connect(
-            path or ":memory:", isolation_level=None, check_same_thread=False, timeout=1.0
-        )
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        (num_tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-        is_new = version == 0 and num_tables == 0
-        if version != VERSION and not is_new:
-            connection.close()
-            raise ConfigError(
-                f"--responses-store {path} is not a store of this version of twostroke",
-                hint="give another file; a new one is made",
-            )
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("BEGIN IMMEDIATE")
-        script = (_CREATE if is_new else "") + items_index.CREATE
-        for statement in filter(str.strip, script.split(";")):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
-    except (OSError, sqlite3.Error) as error:
-        raise ConfigError(
-            f"cannot use --responses-store {path}: {error}",
-            hint="give a file that no other server uses, in a folder that can be written to",
-        ) from error
-    return connection
