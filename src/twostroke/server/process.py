@@ -192,4 +192,6 @@ def configure_logging(options: ServerOptions) -> None:
         for handler in logging.getLogger().handlers:
             handler.setFormatter(JsonFormatter())
     logging.getLogger("uvicorn").setLevel("INFO" if options.log_level == "debug" else "WARNING")
+    # Whatever is wrong with a form is the client's mistake, and in its answer.
+    logging.getLogger("python_multipart").setLevel("ERROR")
     logging.getLogger(REQUEST_LOGGER).setLevel("INFO" if options.enable_log_requests else "WARNING")

@@ -15,8 +15,8 @@ from twostroke.server.http.body_json import parse_body
 
 REQUESTS = "requests"
 _OUTSIDE, _INSIDE = re.compile(rb'["{}\[\]]'), re.compile(rb'["\\]')
-# Objects of the array lie within the array and the body's own object.
-_DEPTH = 2
+# What is open around an object of the array: the body's own object, and the array.
+_AROUND = bytearray(b"{[")
 # What may stand between the objects, besides a comma and a space for each.
 MAX_REST = 2**16
 _REST_FOR_EACH = 4
@@ -40,7 +40,7 @@ class RequestArray:
         self._rest = bytearray()
         self._unread = bytearray()  # from the beginning of an object on, if one has begun
         self._place = 0  # up to where it has been looked at
-        self._depth = 0
+        self._open = bytearray()
         self._in_text = self._in_object = False
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
@@ -51,7 +51,7 @@ class RequestArray:
         """
         self._unread += piece
         while self._step():
-            if self._in_object and self._depth == _DEPTH:
+            if self._in_object and len(self._open) == len(_AROUND):
                 yield self._take_object()
         if self._in_object:
             self._check_size(len(self._unread))
@@ -100,17 +100,16 @@ class RequestArray:
         if mark == b'"':
             self._in_text = not self._in_text
         elif mark in b"{[":
-            if mark == b"{" and self._depth == _DEPTH:
+            if mark == b"{" and self._open == _AROUND:
                 self._keep(place)
                 self._place, self._in_object = 1, True
-            self._depth += 1
+            self._open += mark
         else:
-            self._depth -= 1
+            del self._open[-1:]  # of whatever kind: the parser of the object, or of the rest, looks
         return True
 
     def _take_object(self) -> bytes:
-        self.num_requests += 1
-        if self.num_requests > self._max_requests:
+        if self.num_requests == self._max_requests:
             raise InvalidRequestError(
                 f"{REQUESTS} holds more than {self._max_requests} requests",
                 param=REQUESTS,
@@ -121,6 +120,7 @@ class RequestArray:
         del self._unread[: self._place]
         self._place, self._in_object = 0, False
         self._rest += b"0"
+        self.num_requests += 1
         return taken
 
     def _check_size(self, num_bytes: int) -> None:
