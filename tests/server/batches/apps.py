@@ -19,7 +19,6 @@ from twostroke.server.files.store import FileStore
 from twostroke.server.options import ServerOptions
 from twostroke.server.state.server_state import ServerState
 
-
 Headers = Mapping[str, str] | None
 
 

@@ -17,7 +17,12 @@ from twostroke.server.batches.run import BatchRun, OutputForm, Workplace
 from twostroke.server.batches.table import BatchTable
 from twostroke.server.files.store import FileStore
 from twostroke.server.files.table import StoredFile
-from twostroke.server.http.errors import BatchNotStoredError, TooManyBatchesError, error_rule
+from twostroke.server.http.errors import (
+    BatchNotStoredError,
+    TooManyBatchesError,
+    error_rule,
+    error_text,
+)
 from twostroke.server.state.server_state import ServerState
 
 logger = logging.getLogger(__name__)
@@ -181,7 +186,7 @@ class BatchQueue:
                 raise
             return "expired"
         except TwostrokeError as error:
-            record.note(error_rule(error).code or "batch_failed", str(error))
+            record.note(error_rule(error).code or "batch_failed", error_text(error))
             return "failed"
         except Exception:
             logger.exception("batch %s failed", record.id)
