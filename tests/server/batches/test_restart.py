@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import pytest
 
+from tests.server.batches import batch_calls
 from tests.server.batches.apps import begin, living, once, outputs, upload
 from tests.server.batches.batch_calls import (
     CHAT,
     engine_that_echoes,
     lines,
     message_requests,
+    openai_client,
 )
+from tests.server.running import running_process
 from tests.server.scripted import ScriptedEngine
 from twostroke.server.files.store import FileStore
 from twostroke.server.files.table import FILE_OVERHEAD, PART_OVERHEAD, FileTable
@@ -150,3 +155,23 @@ async def test_messages_go_on_too(tmp_path: Path) -> None:
         results = (await client.get(path + "/results")).text.splitlines()
         assert len(results) == NUM_LINES
     assert len(after.submitted) < NUM_LINES
+
+
+def test_a_signal_leaves_a_batch_to_the_next_server(tmp_path: Path) -> None:
+    """Its lines under way may be answered, as any call; then the process ends, and in order."""
+    options: dict[str, Any] = {"port": 0, "files_store": str(tmp_path / "files")}
+    options["script"] = {"seconds_per_step": 0.01, "max_model_len": 3000}
+    command = ("-m", "tests.server.serve_scripted", json.dumps(options))
+    with running_process(*command) as server, openai_client(server.url()) as api:
+        batch = batch_calls.begin(api, lines(300))
+        found = batch_calls.once(
+            lambda: api.batches.retrieve(batch.id), lambda b: b.request_counts.completed >= 5
+        )
+        assert found.status == "in_progress"
+        server.process.send_signal(signal.SIGTERM)
+        assert server.end() == 0
+        assert "Traceback" not in server.stderr and "ERROR" not in server.stderr, server.stderr
+    with running_process(*command) as server, openai_client(server.url()) as api:
+        batch = batch_calls.ended(api, batch)
+        assert (batch.status, batch.request_counts.completed) == ("completed", 300)
+        assert len(batch_calls.outputs_of(api, batch.output_file_id)) == 300
