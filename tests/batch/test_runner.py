@@ -16,6 +16,7 @@ from twostroke.batch.lines import Line, parse_line
 from twostroke.batch.results import ResultsFile
 from twostroke.batch.runner import (
     BatchRunner,
+    LineSender,
     Totals,
     check_server,
     parse_retry_after,
@@ -92,6 +93,39 @@ async def test_no_more_than_the_limit_run_at_once(tmp_path: Path) -> None:
 
     await run(tmp_path / "out", handler, lines(20), concurrency=4)
     assert max_running == 4
+
+
+async def test_a_refusal_is_an_answer_where_others_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A line that never fits beside others does not keep a batch from its end."""
+    monkeypatch.setattr(module, "FIRST_WAIT", 0.001)
+    num_refused = 0
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        nonlocal num_refused
+        if b"large" not in request.content:
+            return completion()
+        num_refused += 1
+        error = {"error": {"message": "busy"}}
+        return httpx.Response(529 if num_refused % 2 else 429, json=error)
+
+    fields = {"method": "POST", "url": "/v1/completions", "body": {"prompt": "large"}}
+    large = parse_line(json.dumps({"custom_id": "large", **fields}).encode(), 9)
+    async with httpx.AsyncClient(
+        transport=httpx.MockTransport(handler), base_url="http://test"
+    ) as http:
+        sender = LineSender(http, patience=float("inf"), max_refusals=4)
+        asked = asyncio.ensure_future(sender.answer(large))
+        while num_refused < 8:  # of a server that answers nobody
+            await asyncio.sleep(0.001)
+        assert not asked.done()
+        sender = LineSender(http, patience=float("inf"), max_refusals=4)
+        num_refused = 0
+        refused, _ = await asyncio.gather(sender.answer(large), sender.answer(lines(1)[0]))
+        asked.cancel()
+    assert refused.response is not None and refused.response.status_code == 429
+    assert not refused.succeeded and num_refused >= 4
 
 
 async def test_a_failure_is_a_line_and_does_not_end_the_run(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ LONGEST_PAUSE = 3600.0
 # So often a line may get no whole answer from a server that answers otherwise.
 MAX_BROKEN = 3
 PROBE_SECONDS = 60
+# Bytes from which on an answer is read on a thread: in a server others wait for the event loop.
+LARGE_ANSWER = 2**17
 
 
 @dataclass(slots=True)
@@ -164,10 +166,10 @@ class LineSender:
                     raise _refused_key(answer)
                 if answer.status not in BUSY:
                     self._last_answer = time.monotonic()
-                    return self._make_output(line, answer)
+                    return await self._make_output(line, answer)
                 num_refused += 1
                 if num_refused == self._max_refusals and self._last_answer > start:
-                    return self._make_output(line, answer)
+                    return await self._make_output(line, answer)
                 reason = f"answers {answer.status}: {message_in(answer.body)}"
                 requested_pause = parse_retry_after(answer.headers.get("retry-after", ""))
             await self._pause(reason, max(start, self._last_answer), wait, requested_pause)
@@ -191,8 +193,11 @@ class LineSender:
         except (httpx.RequestError, TimeoutError):
             return False
 
-    def _make_output(self, line: Call, answer: Answer) -> BatchOutput:
-        output, body = make_output(line, answer)
+    async def _make_output(self, line: Call, answer: Answer) -> BatchOutput:
+        if len(answer.body) > LARGE_ANSWER:
+            output, body = await asyncio.to_thread(make_output, line, answer)
+        else:
+            output, body = make_output(line, answer)
         self.totals.prompt_tokens += count_in(body, *PROMPT_COUNTS)
         self.totals.completion_tokens += count_in(body, *ANSWER_COUNTS)
         return output

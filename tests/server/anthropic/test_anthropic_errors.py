@@ -65,7 +65,7 @@ async def test_refusals_of_the_engine(error: TwostrokeError, status: int, kind: 
     ("method", "path", "status", "kind"),
     [
         ("GET", "/v1/messages", 405, "invalid_request_error"),
-        ("POST", "/v1/messages/batches", 404, "not_found_error"),
+        ("POST", "/v1/messages/others", 404, "not_found_error"),
         ("GET", "/v1/messages/", 404, "not_found_error"),
         ("GET", "/v1/models/other", 404, "not_found_error"),
         ("GET", "/v1/models?limit=0", 400, "invalid_request_error"),

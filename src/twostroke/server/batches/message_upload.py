@@ -18,7 +18,7 @@ from twostroke.server.batches.message_objects import HIDDEN
 from twostroke.server.batches.record import KEPT
 from twostroke.server.batches.request_array import REQUESTS, RequestArray
 from twostroke.server.batches.run import Workplace
-from twostroke.server.batches.stored_lines import MAX_LINES, UNANSWERED_BYTES
+from twostroke.server.batches.stored_lines import MAX_LINES, UNANSWERED_BYTES, digest_of
 from twostroke.server.files.store import FileWriter
 from twostroke.server.http.errors import UNREADABLE
 
@@ -60,7 +60,7 @@ class RequestLines:
 
     def __init__(self, max_bytes: int) -> None:
         self._array = RequestArray(max_bytes, MAX_LINES)
-        self._names: set[str] = set()
+        self._names: set[bytes] = set()  # digests of them
         self.unanswered_bytes = 0
 
     @property
@@ -101,13 +101,13 @@ class RequestLines:
                 f"{place}.custom_id must be up to 64 letters, digits, - and _, got {name[:80]!a}",
                 param=f"{place}.custom_id",
             )
-        if name in self._names:
+        if (digest := digest_of(name)) in self._names:
             raise InvalidRequestError(
                 f"{place}.custom_id is that of another request: {name}",
                 param=f"{place}.custom_id",
                 hint="give every request a custom_id of its own",
             )
-        self._names.add(name)
+        self._names.add(digest)
         self.unanswered_bytes += len(name) + 2 + UNANSWERED_BYTES
         # In JSON these are white space: in texts they are escaped.
         params = bytes(item.params).replace(b"\n", b" ").replace(b"\r", b" ")

@@ -17,6 +17,7 @@ from twostroke.server.batches.run import BatchRun, OutputForm, Workplace
 from twostroke.server.batches.table import BatchTable
 from twostroke.server.files.store import FileStore
 from twostroke.server.files.table import StoredFile
+from twostroke.server.http.body_size import BODIES_IN_MEMORY
 from twostroke.server.http.errors import (
     BatchNotStoredError,
     TooManyBatchesError,
@@ -29,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 # Batches of one key that have not ended.
 MAX_UNFINISHED = 32
-# Lines that are held take so many times the largest body at most.
-BODIES_IN_MEMORY = 16
+# Files that are checked at once, one of each key: what is remembered of their lines takes memory.
+CHECKED_AT_ONCE = 4
 SWEEP_SECONDS = 600.0
 
 
@@ -58,6 +59,9 @@ class BatchQueue:
         self.workplace = Workplace(app, store, self._table, gate, asyncio.Lock(), max_body)
         self._runs: dict[str, BatchRun] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._adding: Counter[str] = Counter()
+        self._checks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._all_checks = asyncio.Semaphore(CHECKED_AT_ONCE)
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -77,10 +81,10 @@ class BatchQueue:
 
     def check_number(self, tenant: str) -> None:
         """Raise ``TooManyBatchesError`` if a tenant may not begin another."""
-        running = Counter(run.record.tenant for run in self._runs.values())
-        if running[tenant] >= MAX_UNFINISHED:
+        number = sum(run.record.tenant == tenant for run in self._runs.values())
+        if number + self._adding[tenant] >= MAX_UNFINISHED:
             raise TooManyBatchesError(
-                f"{running[tenant]} batches of this key have not ended, and no more may be begun",
+                f"{number} batches of this key have not ended, and no more may be begun",
                 hint="wait until one has ended, or put more requests into one",
             )
 
@@ -95,6 +99,14 @@ class BatchQueue:
             FilesFullError: There is no room for it.
         """
         self.check_number(record.tenant)
+        self._adding[record.tenant] += 1
+        try:
+            await self._store_new(record, unanswered_bytes)
+        finally:
+            self._adding[record.tenant] -= 1
+        self._begin(record)
+
+    async def _store_new(self, record: BatchRecord, unanswered_bytes: int | None) -> None:
         now = record.created
         outputs = [
             StoredFile(file_id, record.tenant, "", "", "growing", now, now)
@@ -107,7 +119,6 @@ class BatchQueue:
             except BaseException:
                 await self.store.run(lambda _: self._table.delete(record))
                 raise
-        self._begin(record)
 
     async def get(self, tenant: str, api: Api, batch_id: str) -> BatchRecord:
         """A batch of this tenant as it is now.
@@ -176,8 +187,9 @@ class BatchQueue:
         seconds = max(0.0, record.expires - self.store.clock())
         try:
             async with asyncio.timeout(seconds) as until_it_expires:
-                if not await run.check():
-                    return "failed"
+                async with self._checks[record.tenant], self._all_checks:
+                    if not await run.check():
+                        return "failed"
                 async with self._turns[record.tenant]:
                     await run.answer()
                 return "completed"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Container, Sequence
 from functools import partial
+from importlib import import_module
 from typing import NamedTuple, Protocol, TypeVar
 
 from starlette.types import ASGIApp
@@ -47,7 +48,7 @@ class Workplace(NamedTuple):
 
     Attributes:
         app: Answers their lines.
-        checking: Held while the lines of one file are checked.
+        checking: Held while lines are looked at before a batch begins.
         max_body: Bytes of the body of one request.
     """
 
@@ -106,7 +107,8 @@ class BatchRun:
             FilesFullError: There is no room for an answer.
             TwostrokeError: The server refuses the key, or all lines.
         """
-        # Imported here: httpx takes a tenth of a second.
+        # Imported here, and first on a thread: httpx takes a tenth of a second.
+        await asyncio.to_thread(import_module, "twostroke.server.batches.in_process")
         from twostroke.batch.runner import LineSender
         from twostroke.server.batches.in_process import background_client
 
@@ -189,10 +191,13 @@ class BatchRun:
                 yield line
 
     async def _write(self, number: int, output: BatchOutput) -> None:
-        part = Part(number, self._form.answered(output) + b"\n")
         record = self.record
         file_id = record.output_file if output.succeeded else record.error_file
-        await self._store(lambda files: files.append(file_id, [part]))
+
+        def write(files: FileTable) -> None:
+            files.append(file_id, [Part(number, self._form.answered(output) + b"\n")])
+
+        await self._store(write)
         if output.succeeded:
             record.completed += 1
         else:
