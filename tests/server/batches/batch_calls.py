@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -14,7 +13,6 @@ import openai
 
 from tests.server.running import running_server, wait_until
 from tests.server.scripted import Script, ScriptedEngine
-from twostroke.server.files.store import FileStore
 
 CHAT: Any = "/v1/chat/completions"
 MESSAGES = "/v1/messages"
@@ -41,7 +39,7 @@ def message_requests(count: int, **params: Any) -> list[Any]:
     ]
 
 
-def engine_that_echoes(**script: Any) -> ScriptedEngine:
+def quick_engine(**script: Any) -> ScriptedEngine:
     """Its answers take no time, and its context any line."""
     return ScriptedEngine(Script(**{"max_model_len": 3000, **script}))
 
@@ -110,11 +108,3 @@ def post_file(url: str, content: bytes, key: str = "x", **fields: str) -> httpx.
         headers={"authorization": f"Bearer {key}"},
         timeout=60,
     )
-
-
-def memory_store(max_bytes: int = 2**24, clock: Callable[[], float] | None = None) -> FileStore:
-    return FileStore(None, max_bytes, **({} if clock is None else {"clock": clock}))
-
-
-def disk_store(folder: Path, max_bytes: int = 2**24) -> FileStore:
-    return FileStore(str(folder / "files.sqlite"), max_bytes)

@@ -14,11 +14,11 @@ from schemathesis.schemas import BaseSchema
 
 from tests.server.batches.batch_calls import (
     CHAT,
-    engine_that_echoes,
     lines,
     message_requests,
     once,
     post_file,
+    quick_engine,
     served,
 )
 from tests.server.test_schemathesis import BATCHES, FILES, STORING
@@ -28,7 +28,7 @@ SECONDS = 30
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with served(engine_that_echoes()) as url:
+    with served(quick_engine()) as url:
         yield url
 
 

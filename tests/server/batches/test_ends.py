@@ -10,10 +10,10 @@ import pytest
 
 from tests.server.batches.apps import begin, living, once, outputs
 from tests.server.batches.batch_calls import (
-    engine_that_echoes,
     line,
     lines,
     message_requests,
+    quick_engine,
 )
 from twostroke.server.batches import openai_routes
 from twostroke.server.batches.openai_objects import OpenAIOutput
@@ -22,7 +22,7 @@ from twostroke.server.files.store import FileStore
 
 async def test_what_is_not_answered_in_time_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai_routes, "WINDOW", 2)
-    engine = engine_that_echoes(seconds_per_step=0.02)
+    engine = quick_engine(seconds_per_step=0.02)
     async with living(engine, FileStore(None, 2**24)) as client:
         first = await begin(client, lines(1000))
         await once(client, first, lambda batch: batch["request_counts"]["completed"] > 3)
@@ -40,7 +40,7 @@ async def test_what_is_not_answered_in_time_has_expired(monkeypatch: pytest.Monk
 
 
 async def test_time_passes_while_no_server_runs(tmp_path: Path) -> None:
-    engine = engine_that_echoes(endless=True, seconds_per_step=0.01)
+    engine = quick_engine(endless=True, seconds_per_step=0.01)
     path = str(tmp_path / "files")
     async with living(engine, FileStore(path, 2**24)) as client:
         batch_id = await begin(client, lines(5))
@@ -66,7 +66,7 @@ async def test_time_passes_while_no_server_runs(tmp_path: Path) -> None:
 async def test_answers_that_do_not_fit_end_it() -> None:
     """What fits is there, and of each of the others is said that it was not answered."""
     files = FileStore(None, 2**17)
-    async with living(engine_that_echoes(), files) as client:
+    async with living(quick_engine(), files) as client:
         batch_id = await begin(client, lines(150))
         batch = await once(client, batch_id)
         assert batch["status"] == "failed"
@@ -82,7 +82,7 @@ async def test_answers_that_do_not_fit_end_it() -> None:
 async def test_a_batch_of_which_nothing_could_be_said_does_not_begin() -> None:
     files = FileStore(None, 2**17)
     text = b"".join(line(f"c{i}", body={"prompt": ""}) for i in range(800))
-    engine = engine_that_echoes()
+    engine = quick_engine()
     async with living(engine, files) as client:
         batch = await once(client, await begin(client, text))
         assert batch["status"] == "failed" and batch["errors"]["data"][0]["code"] == "files_full"
@@ -101,7 +101,7 @@ async def test_a_bug_ends_that_batch_alone(
     def fail(*_: object) -> bytes:
         raise RuntimeError("secret")
 
-    async with living(engine_that_echoes(), FileStore(None, 2**24)) as client:
+    async with living(quick_engine(), FileStore(None, 2**24)) as client:
         with monkeypatch.context() as patched:
             patched.setattr(OpenAIOutput, "answered", fail)
             batch = await once(client, await begin(client, lines(3)))

@@ -13,11 +13,11 @@ import pytest
 
 from tests.server.batches.batch_calls import (
     anthropic_client,
-    engine_that_echoes,
     message_requests,
     messages_ended,
     once,
     openai_client,
+    quick_engine,
     served,
 )
 from tests.server.running import wait_until
@@ -28,7 +28,7 @@ PATH = "/v1/messages/batches"
 
 @pytest.fixture
 def engine() -> ScriptedEngine:
-    return engine_that_echoes()
+    return quick_engine()
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from tests.server.batches.batch_calls import (
     begin,
     chat_body,
     ended,
-    engine_that_echoes,
     line,
     lines,
     once,
     openai_client,
     outputs_of,
+    quick_engine,
     served,
 )
 from tests.server.running import running_server, wait_until
@@ -32,7 +32,7 @@ from tests.server.tiny import tiny_engine
 
 @pytest.fixture
 def engine() -> ScriptedEngine:
-    return engine_that_echoes()
+    return quick_engine()
 
 
 @pytest.fixture

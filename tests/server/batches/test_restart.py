@@ -17,10 +17,10 @@ from tests.server.batches import batch_calls
 from tests.server.batches.apps import begin, living, once, outputs, upload
 from tests.server.batches.batch_calls import (
     CHAT,
-    engine_that_echoes,
     lines,
     message_requests,
     openai_client,
+    quick_engine,
 )
 from tests.server.running import running_process
 from tests.server.scripted import ScriptedEngine
@@ -41,12 +41,12 @@ def prompts(engine: ScriptedEngine) -> list[str]:
 
 
 async def test_a_batch_outlives_its_server_and_its_client(tmp_path: Path) -> None:
-    engine = engine_that_echoes(seconds_per_step=0.003)
+    engine = quick_engine(seconds_per_step=0.003)
     async with living(engine, store(tmp_path)) as client:
         batch_id = await begin(client, lines(MANY_LINES))
         found = await once(client, batch_id, lambda b: b["request_counts"]["completed"] >= 8)
         answered = found["request_counts"]["completed"]
-    after = engine_that_echoes()
+    after = quick_engine()
     async with living(after, store(tmp_path)) as client:
         batch = await once(client, batch_id)
         assert batch["status"] == "completed"
@@ -63,10 +63,10 @@ async def test_a_batch_outlives_its_server_and_its_client(tmp_path: Path) -> Non
 
 
 async def test_what_has_ended_stays(tmp_path: Path) -> None:
-    async with living(engine_that_echoes(), store(tmp_path)) as client:
+    async with living(quick_engine(), store(tmp_path)) as client:
         batch_id = await begin(client, lines(3))
         before = await once(client, batch_id)
-    engine = engine_that_echoes()
+    engine = quick_engine()
     async with living(engine, store(tmp_path)) as client:
         assert await once(client, batch_id) == before
         assert len(await outputs(client, before["output_file_id"])) == 3
@@ -109,11 +109,11 @@ async def test_wherever_a_server_dies(tmp_path: Path, num_calls: int, cancels: b
     """Each line has one outcome at the end, and the room that is counted is what is stored."""
     files = MortalStore(str(tmp_path / "files"), 2**24)
     files.num_left = num_calls
-    async with living(engine_that_echoes(), files) as client:
+    async with living(quick_engine(), files) as client:
         batch_id = await until_death(files, client, cancels)
         files.num_left = 0
     reopened = store(tmp_path)
-    async with living(engine_that_echoes(), reopened) as client:
+    async with living(quick_engine(), reopened) as client:
         batch = await once(client, batch_id)
         assert batch["status"] in ("completed", "cancelled")
         good = await outputs(client, batch["output_file_id"])
@@ -143,13 +143,13 @@ async def check_room(client: httpx.AsyncClient, files: FileStore) -> None:
 
 
 async def test_messages_go_on_too(tmp_path: Path) -> None:
-    engine = engine_that_echoes(seconds_per_step=0.003)
+    engine = quick_engine(seconds_per_step=0.003)
     async with living(engine, store(tmp_path)) as client:
         body = {"requests": message_requests(MANY_LINES)}
         batch = (await client.post("/v1/messages/batches", json=body)).json()
         while len(engine.finished) < 8:
             await asyncio.sleep(0.005)
-    after = engine_that_echoes()
+    after = quick_engine()
     async with living(after, store(tmp_path)) as client:
         path = f"/v1/messages/batches/{batch['id']}"
         while (batch := (await client.get(path)).json())["processing_status"] != "ended":

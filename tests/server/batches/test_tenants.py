@@ -14,9 +14,9 @@ import pytest
 from tests.server.batches.apps import begin, living, once, outputs
 from tests.server.batches.batch_calls import (
     CHAT,
-    engine_that_echoes,
     lines,
     message_requests,
+    quick_engine,
 )
 from twostroke.gateway.gateway import Gateway
 from twostroke.gateway.limits import Limits
@@ -39,7 +39,7 @@ def gateway(tmp_path: Path) -> Gateway:
 
 
 async def test_nothing_is_seen_by_another_key(gateway: Gateway) -> None:
-    async with living(engine_that_echoes(), FileStore(None, 2**24), gateway) as client:
+    async with living(quick_engine(), FileStore(None, 2**24), gateway) as client:
         batch_id = await begin(client, lines(3), headers=ANN)
         batch = await once(client, batch_id, headers=ANN)
         body = {"requests": message_requests(1)}
@@ -79,7 +79,7 @@ async def test_nothing_is_seen_by_another_key(gateway: Gateway) -> None:
 async def test_lines_run_as_their_key(tmp_path: Path) -> None:
     """With its name, the salt of its cache, its limits and its account."""
     gateway = gateway_of(tmp_path, "ann", "ben", tokens_per_minute=10**6)
-    engine = engine_that_echoes()
+    engine = quick_engine()
     async with living(engine, FileStore(None, 2**24), gateway) as client:
         await once(client, await begin(client, lines(5), headers=ANN), headers=ANN)
         assert {call.tenant for call in engine.submitted} == {"ann"}
@@ -101,7 +101,7 @@ async def test_a_batch_keeps_to_the_limits_of_its_key(
     options = GatewayOptions(api_key_file=str(tmp_path / "keys"), requests_per_minute=12)
     gateway_of(tmp_path, "ann", "ben")
     gateway = Gateway(options, limits=Limits(options, window_seconds=2))
-    engine = engine_that_echoes()
+    engine = quick_engine()
     async with living(engine, FileStore(None, 2**24), gateway) as client:
         batch_id = await begin(client, lines(30), headers=ANN)
         body = {"messages": [{"role": "user", "content": "x"}]}
@@ -115,13 +115,13 @@ async def test_a_batch_keeps_to_the_limits_of_its_key(
 async def test_a_key_that_is_gone_runs_nothing(tmp_path: Path) -> None:
     """Its batch ends, and says why; the key is not in the store."""
     path = str(tmp_path / "files")
-    engine = engine_that_echoes(seconds_per_step=0.01)
+    engine = quick_engine(seconds_per_step=0.01)
     gateway = gateway_of(tmp_path, "ann", "ben")
     async with living(engine, FileStore(path, 2**24), gateway) as client:
         batch_id = await begin(client, lines(30), headers=ANN)
         await once(client, batch_id, lambda b: b["request_counts"]["completed"] > 2, headers=ANN)
     assert b"sk-ann" not in b"".join(p.read_bytes() for p in tmp_path.glob("files*"))
-    engine, files = engine_that_echoes(), FileStore(path, 2**24)
+    engine, files = quick_engine(), FileStore(path, 2**24)
     async with living(engine, files, gateway_of(tmp_path, "ben")) as client:
         query = "SELECT ended FROM batches"
         while not await files.run(lambda t: t.connection.execute(query).fetchone()[0]):
@@ -140,7 +140,7 @@ async def test_a_key_that_is_gone_runs_nothing(tmp_path: Path) -> None:
 
 async def test_a_scope_from_outside_has_no_background(gateway: Gateway) -> None:
     """Only the server itself calls without a key; no header does."""
-    async with living(engine_that_echoes(), FileStore(None, 2**24), gateway) as client:
+    async with living(quick_engine(), FileStore(None, 2**24), gateway) as client:
         for headers in ({}, {"twostroke.background": "ann"}, {"x-twostroke-background": "ann"}):
             response = await client.post(CHAT, json={"messages": []}, headers=headers)
             assert response.status_code == 401
@@ -149,7 +149,7 @@ async def test_a_scope_from_outside_has_no_background(gateway: Gateway) -> None:
 async def test_keys_take_turns() -> None:
     """A batch of a thousand requests does not keep that of another key waiting."""
     gateway = Gateway(GatewayOptions(api_key=("sk-ann", "sk-ben")))
-    engine = engine_that_echoes(seconds_per_step=0.001)
+    engine = quick_engine(seconds_per_step=0.001)
     async with living(engine, FileStore(None, 2**24), gateway) as client:
         large = await begin(client, lines(1000), headers=ANN)
         await once(client, large, lambda b: b["request_counts"]["completed"] > 20, headers=ANN)

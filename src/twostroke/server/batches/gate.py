@@ -20,7 +20,7 @@ from twostroke.server.state.server_state import ServerState
 # How often it is asked whether there is room, in seconds; a line that ends is noticed at once.
 POLL_SECONDS = 0.005
 # Of a step's tokens, the part that prompts of lines may take before more of them enter.
-SHARE_OF_STEP = 4
+SHARE_OF_STEP = 8
 
 
 class Line:

@@ -220,5 +220,8 @@ class BatchQueue:
 
     async def _sweep(self) -> None:
         while True:
-            await self.store.run(lambda _: self._table.delete_expired(self.store.clock()))
+            try:
+                await self.store.run(lambda _: self._table.delete_expired(self.store.clock()))
+            except TwostrokeError as error:
+                logger.error("what has expired could not be deleted: %s", error)
             await asyncio.sleep(SWEEP_SECONDS)
