@@ -35,6 +35,7 @@ from twostroke.layers.linear import PackedLinear
 from twostroke.layers.packing import pack
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.support import read_runnable
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.torch_executor import TorchExecutor
 
 RESULTS = Path(__file__).parent / "results"
@@ -84,7 +85,7 @@ def main(
             "max_num_seqs": max(BATCHES),
         }
     )
-    executor = TorchExecutor.load(config)
+    executor = load_torch_executor(config)
     probe = Probe()
     for cache in (*executor.kv.keys, *executor.kv.values):
         cache.fill_(0.01)  # pages never written are all one page, which the cache would hold

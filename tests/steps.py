@@ -12,6 +12,7 @@ from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import NewRequest, ScheduledRequest, StepPlan, StepResult
 from twostroke.observability.profile import NO_PROFILE, Profiler
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.torch_executor import TorchExecutor
 
 
@@ -31,7 +32,7 @@ class StepDriver:
     def load(cls, folder: Path, profiler: Profiler = NO_PROFILE, **options: Any) -> StepDriver:
         settings = {"device": "cpu", "max_num_seqs": 4, "max_model_len": 128, **options}
         config = EngineConfig.from_flat({"model": str(folder), **settings})
-        return cls(TorchExecutor.load(config, profiler=profiler))
+        return cls(load_torch_executor(config, profiler=profiler))
 
     def reset(self) -> None:
         """Drop all requests."""

@@ -21,8 +21,8 @@ from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import GenerationRequest
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive
-from twostroke.runtime.torch_executor import TorchExecutor
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"rope_scaling": LLAMA3_ROPE},
@@ -68,12 +68,12 @@ def compare(folder: Path, family: str, device: str) -> dict[str, Any]:
         "max_prefill_chunk": 16,
         "block_size": BLOCK_SIZE,
     }
-    cpu = TorchExecutor.load(
+    cpu = load_torch_executor(
         EngineConfig.from_flat({**options, "device": "cpu", "kv_cache_memory": 2**22})
     )
     bytes_per_block = cpu.info.kv_bytes_per_token * BLOCK_SIZE
     config = EngineConfig.from_flat({**options, "kv_cache_memory": BLOCKS * bytes_per_block})
-    executor = TorchExecutor.load(config)
+    executor = load_torch_executor(config)
     engine = LLMEngine(executor, config=config)
     outputs: dict[str, list[int]] = {}
     for call in calls():

@@ -26,7 +26,7 @@ from twostroke.core.config import EngineConfig
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import GenerationRequest
-from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.runtime.loading import load_torch_executor
 
 # Bytes/s and bf16 FLOP/s that were measured on such devices.
 ROOFLINES = {"cuda": (4.3e12, 790e12), "cpu": (29.7e9, 396e9)}
@@ -40,7 +40,7 @@ def decode_row(folder: Path, device: str, batch: int) -> dict[str, Any]:
     config = EngineConfig.from_flat(
         {**options, "kv_cache_memory": memory, "enable_prefix_caching": False}
     )
-    executor = TorchExecutor.load(config)
+    executor = load_torch_executor(config)
     engine = LLMEngine(executor, config=config)
     params = SamplingParams(temperature=0, max_tokens=OUTPUT, ignore_eos=True, detokenize=False)
     times: list[tuple[int, float]] = []

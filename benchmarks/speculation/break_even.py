@@ -33,6 +33,7 @@ from benchmarks.environment import OtherPrograms, environment, environment_text,
 from benchmarks.speculation.rounds import Round, engines, run_round
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.runtime.hooks.drafts import DraftsAcceptedAtARate
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.scheduling.speculation import FixedDepth
 from twostroke.spec_decode.synthetic import SyntheticAcceptance
@@ -134,7 +135,10 @@ def _run(
 ) -> Round:
     executor = engine.executor
     assert isinstance(executor, TorchExecutor)
-    executor.synthetic = SyntheticAcceptance(rate, seed=number)
+    rates = [hook for hook in executor.hooks if isinstance(hook, DraftsAcceptedAtARate)]
+    for hook in rates:
+        executor.hooks.remove(hook)
+    executor.hooks.append(DraftsAcceptedAtARate(SyntheticAcceptance(rate, seed=number)))
     engine.scheduler.depth = FixedDepth(depth)
     draw = random.Random(f"{number} {count}")
     prompts = [draw.choices(range(engine.info.vocab_size), k=PROMPT) for _ in range(count)]

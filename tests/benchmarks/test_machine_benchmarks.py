@@ -13,7 +13,7 @@ from training.bank import load_bank
 from twostroke.core.config import EngineConfig
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.models.support import read_runnable
-from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.weights import loaded_bytes
 from twostroke.text.tokenizer import Tokenizer
 
@@ -27,7 +27,7 @@ def test_a_step_is_judged_by_what_it_must_move_and_multiply(checkpoint: Path) ->
     config = EngineConfig.from_flat(
         {"model": str(checkpoint), "kv_cache_memory": 2**24, "block_size": growth.BLOCK}
     )
-    executor, sheet = TorchExecutor.load(config), read_runnable(checkpoint)
+    executor, sheet = load_torch_executor(config), read_runnable(checkpoint)
     slow_memory, slow_products = growth.Machine(1e6, 1e15), growth.Machine(1e15, 1e6)
     kept = sheet.num_parameters - sheet.vocab_size * sheet.hidden_size
     point = growth.measure(executor, sheet, slow_memory, 3, 40, 1)

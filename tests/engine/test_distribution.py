@@ -18,8 +18,8 @@ from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import GenerationRequest
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import naive_logits
-from twostroke.runtime.torch_executor import TorchExecutor
 
 STOPS = tuple(range(0, 96, 4))
 
@@ -37,7 +37,7 @@ def make_engine(folder: Path, num_blocks: int = 60, **options: Any) -> LLMEngine
         **options,
     }
     config = EngineConfig.from_flat(options)
-    return LLMEngine(TorchExecutor.load(config), config=config)
+    return LLMEngine(load_torch_executor(config), config=config)
 
 
 def submit(engine: LLMEngine, name: str, prompt: list[int], **params: Any) -> None:

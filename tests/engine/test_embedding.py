@@ -23,6 +23,8 @@ from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import AddRequest, GenerationRequest, pooling_request
+from twostroke.runtime.hooks.vectors import Vectors
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import embed_naive, generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
 
@@ -55,7 +57,7 @@ def load(folder: Path, num_blocks: int = 40, **options: object) -> LLMEngine:
         **options,
     }
     config = EngineConfig.from_flat(fields)
-    return LLMEngine(TorchExecutor.load(config), config=config)
+    return LLMEngine(load_torch_executor(config), config=config)
 
 
 def run(engine: LLMEngine, arrivals: dict[int, list[GenerationRequest]]) -> list[RequestOutput]:
@@ -70,7 +72,7 @@ def run(engine: LLMEngine, arrivals: dict[int, list[GenerationRequest]]) -> list
     assert not engine.has_work()
     assert engine.scheduler.kv.pool.num_free == engine.scheduler.kv.pool.num_blocks
     assert isinstance(engine.executor, TorchExecutor)
-    assert len(engine.executor._pooler) == 0
+    assert all(len(hook.pooler) == 0 for hook in engine.executor.hooks if isinstance(hook, Vectors))
     return outputs
 
 

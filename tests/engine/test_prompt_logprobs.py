@@ -15,8 +15,8 @@ from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import GenerationRequest
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import naive_logits
-from twostroke.runtime.torch_executor import TorchExecutor
 
 
 @pytest.mark.parametrize("num_blocks", [30, 9])
@@ -35,7 +35,7 @@ def test_every_position_once_whatever_happens_on_the_way(tmp_path: Path, num_blo
     config = EngineConfig.from_flat(
         {"model": str(folder), "device": "cpu", "kv_cache_memory": size, **options}
     )
-    executor = TorchExecutor.load(config)
+    executor = load_torch_executor(config)
     engine = LLMEngine(executor, config=config)
     prompts = {str(i): [(i * 7 + j * 3) % 96 for j in range(18)] for i in range(3)}
     for request_id, prompt in prompts.items():
@@ -71,7 +71,7 @@ def test_a_prompt_of_one_token_has_an_empty_list(tmp_path: Path) -> None:
     config = EngineConfig.from_flat(
         {"model": str(folder), "device": "cpu", "max_model_len": 64, "max_num_seqs": 2}
     )
-    engine = LLMEngine(TorchExecutor.load(config), config=config)
+    engine = LLMEngine(load_torch_executor(config), config=config)
     params = SamplingParams(max_tokens=1, prompt_logprobs=2, detokenize=False)
     engine.submit(GenerationRequest(request_id="a", prompt_token_ids=[5], params=params))
     (output,) = engine.step()

@@ -78,7 +78,7 @@ def test_gpt_oss_holds_nearly_twice_the_long_requests() -> None:
 @pytest.mark.parametrize("kinds", ["ww", "wf", "wwf"])
 def test_simulated_capacity_is_that_of_the_live_engine(kinds: str, tmp_path: Any) -> None:
     from tests.checkpoints import write_checkpoint
-    from twostroke.runtime.torch_executor import TorchExecutor
+    from twostroke.runtime.loading import load_torch_executor
 
     spec = model(kinds)
     raw = tiny_config(
@@ -93,7 +93,7 @@ def test_simulated_capacity_is_that_of_the_live_engine(kinds: str, tmp_path: Any
     folder = write_checkpoint(tmp_path / "model", raw)
     options = {"kv_cache_memory": 2**20, "max_model_len": 128, "device": "cpu"}
     config = EngineConfig.from_flat({"model": str(folder), "dtype": "bfloat16", **options})
-    live = TorchExecutor.load(config).info
+    live = load_torch_executor(config).info
     simulated = deploy(
         DeploymentOptions(model=str(folder), gpu="cpu", max_model_len=128),
         CacheConfig(kv_cache_memory=2**20),

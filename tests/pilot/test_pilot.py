@@ -14,8 +14,8 @@ from training.bank import load_bank
 from twostroke.cli.terminal_chat.demo_tools import tool_schemas
 from twostroke.core.config import EngineConfig
 from twostroke.model_spec.model_files import resolve_model
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import naive_logits
-from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.text.answer_parsing.families import tool_call_parser_of
 from twostroke.text.chat_template import ChatTemplate
 from twostroke.text.tokenizer import Tokenizer
@@ -49,7 +49,7 @@ def test_transformers_loads_the_same_folder_and_gives_the_same_logits(name: str)
         "max_model_len": 512,
         "kv_cache_memory": 2**23,
     }
-    executor = TorchExecutor.load(EngineConfig.from_flat(options))
+    executor = load_torch_executor(EngineConfig.from_flat(options))
     with torch.inference_mode():
         expected = model(torch.tensor([tokens])).logits[0]
     assert (naive_logits(executor.model, tokens) - expected).abs().max() < 1e-4

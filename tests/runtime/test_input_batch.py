@@ -16,7 +16,7 @@ class Inputs:
     def __init__(self, max_num_seqs: int = 2, max_blocks: int = 4) -> None:
         self.states = RequestStates()
         device = torch.device("cpu")
-        self.batch = InputBatch(max_num_seqs, max_blocks, block_size=4, device=device)
+        self.batch = InputBatch(max_blocks, 4, device, num_rows=max_num_seqs)
 
     def build(self, *shares: ScheduledRequest, new: dict[str, list[int]] | None = None) -> Batch:
         plan = StepPlan(step=0, time=0.0)

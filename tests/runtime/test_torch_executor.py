@@ -26,6 +26,7 @@ from twostroke.core.errors import (
 )
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive, naive_logits
 from twostroke.runtime.torch_executor import TorchExecutor
 
@@ -250,7 +251,7 @@ def test_unusable_configurations_are_refused_with_a_hint(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(**options: object) -> TorchExecutor:
-        return TorchExecutor.load(
+        return load_torch_executor(
             EngineConfig.from_flat({"model": str(folder), "device": "cpu", **options})
         )
 
@@ -280,5 +281,5 @@ def test_blocks_of_other_kernels_are_another_models(tmp_path: Path) -> None:
         with selected(instruction_set) as there:
             assert there
             fields = {"model": str(folder), "device": "cpu", "kv_cache_memory": 2**20}
-            names.add(TorchExecutor.load(EngineConfig.from_flat(fields)).info.model_id)
+            names.add(load_torch_executor(EngineConfig.from_flat(fields)).info.model_id)
     assert len(names) == 2

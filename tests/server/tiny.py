@@ -25,7 +25,7 @@ from twostroke.core.speculation_config import SpeculationConfig
 from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.observability.observer import Observer
-from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.startup import CallsTaker
 from twostroke.text.tokenizer import Tokenizer
 
@@ -64,7 +64,7 @@ def make_engine(
     tokenizer = Tokenizer(byte_level(), chat_templates={"default": template})
     assert tokenizer.vocab_size <= VOCAB
     grammars = GrammarCompiler(tokenizer)
-    executor = TorchExecutor.load(config, checkpoint(), grammars=grammars)
+    executor = load_torch_executor(config, checkpoint(), grammars=grammars)
     return LLMEngine(
         executor, tokenizer, config, grammars=grammars, observers=observers, take_calls=take_calls
     )

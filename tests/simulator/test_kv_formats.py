@@ -6,7 +6,7 @@ import pytest
 
 from twostroke.core.config import CacheConfig, EngineConfig, KVCacheDtype, SchedulerConfig
 from twostroke.model_spec.number_formats import cache_format
-from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.simulator.deployment.deployment import deploy
 from twostroke.simulator.deployment.options import DeploymentOptions
 
@@ -19,7 +19,7 @@ def test_capacity_is_that_of_the_live_engine(name: KVCacheDtype) -> None:
     options = DeploymentOptions(model="pilot", gpu="cpu", max_model_len=256)
     simulated = deploy(options, cache, SchedulerConfig()).info
     config = {"model": "pilot", "device": "cpu", "kv_cache_memory": MEMORY, "max_model_len": 256}
-    live = TorchExecutor.load(EngineConfig.from_flat({**config, "kv_cache_dtype": name})).info
+    live = load_torch_executor(EngineConfig.from_flat({**config, "kv_cache_dtype": name})).info
     assert simulated.num_blocks == live.num_blocks
     assert simulated.kv_bytes_per_token == live.kv_bytes_per_token
     assert simulated.kv_cache_dtype == cache_format(live.kv_cache_dtype).name

@@ -10,7 +10,7 @@ from twostroke.core.config import EngineConfig
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import GenerationRequest
-from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.runtime.loading import load_torch_executor
 
 
 def make_engine(**options: Any) -> LLMEngine:
@@ -25,7 +25,7 @@ def make_engine(**options: Any) -> LLMEngine:
         **options,
     }
     config = EngineConfig.from_flat(settings)
-    return LLMEngine(TorchExecutor.load(config), config=config)
+    return LLMEngine(load_torch_executor(config), config=config)
 
 
 def answers(

@@ -13,6 +13,7 @@ from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from tests.instruction_sets import INSTRUCTION_SETS, selected
 from twostroke.core.config import EngineConfig
 from twostroke.runtime.backends import attention_backend
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.spec_decode.greedy import GreedyDrafter, Unfinished
 
@@ -27,7 +28,7 @@ def load(folder: Path, dtype: str = "bfloat16", **changes: object) -> TorchExecu
         "device": "cpu",
     }
     options |= {"dtype": dtype, "max_model_len": 128, "kv_cache_memory": 2**20}
-    return TorchExecutor.load(EngineConfig.from_flat({**options, "block_size": BLOCK}))
+    return load_torch_executor(EngineConfig.from_flat({**options, "block_size": BLOCK}))
 
 
 def drafter(executor: TorchExecutor, num_layers: int, *, compiled: bool) -> GreedyDrafter:

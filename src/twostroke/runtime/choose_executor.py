@@ -11,7 +11,7 @@ from twostroke.engine.executor import Executor
 from twostroke.model_spec.json_files import read_object
 from twostroke.model_spec.vectors.encoder_spec import is_encoder
 from twostroke.observability.profile import NO_PROFILE, Profiler
-from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.runtime.loading import load_torch_executor
 
 
 def load_executor(
@@ -21,7 +21,7 @@ def load_executor(
     profiler: Profiler = NO_PROFILE,
     grammars: GrammarCompiler | None = None,
 ) -> Executor:
-    """Load the checkpoint in ``folder``; raises as ``TorchExecutor.load``."""
+    """Load the checkpoint in ``folder``; raises as ``load_torch_executor``."""
     path = folder / "config.json"
     if path.is_file() and is_encoder(read_object(path)):
         from twostroke.runtime.vectors.encoder_executor import EncoderExecutor
@@ -33,4 +33,4 @@ def load_executor(
                 hint="leave them out",
             )
         return EncoderExecutor.load(config, folder, profiler=profiler)
-    return TorchExecutor.load(config, folder, profiler=profiler, grammars=grammars)
+    return load_torch_executor(config, folder, profiler=profiler, grammars=grammars)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import math
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -52,6 +54,16 @@ def resolve_device(name: str) -> torch.device:
 def name_of_gpu(name: str) -> str:
     """What the GPU of ``--device`` calls itself."""
     return torch.cuda.get_device_name(resolve_device(name))
+
+
+def clock_of(device: torch.device) -> Callable[[], float]:
+    """A clock that waits until the device has done all work that was started."""
+
+    def clock() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return clock
 
 
 def free_memory(device: torch.device) -> int:

@@ -53,31 +53,42 @@ class Batch:
         return slice(start, end - len(self.shares[index].draft_token_ids))
 
 
+def _no_rows() -> Batch:
+    none, no_table = np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.int32)
+    rows = torch.from_numpy(none)
+    nowhere = AttentionMetadata(np.zeros(1, dtype=np.int64), none, no_table, rows)
+    return Batch([], [], rows, rows, [0], [], nowhere)
+
+
+NO_ROWS = _no_rows()  # of a step that computes nothing
+
+
 class InputBatch:
     """Makes each step's tensors from its plan.
 
     It keeps one row of block table per live request: a step writes only what has changed.
 
     Args:
-        max_num_seqs: Rows at first; ``max_blocks`` columns. Both grow when a plan needs more.
+        max_blocks: Columns of the table at first; they grow when a plan needs more.
         block_size: Tokens per block.
         device: Where the tensors go.
         windows: Of each group of layers that has a block table; ``core.kv_groups`` says how they
             lie in a row.
+        num_rows: Rows of the table at first; they grow, too.
     """
 
     def __init__(
         self,
-        max_num_seqs: int,
         max_blocks: int,
         block_size: int,
         device: torch.device,
         windows: Sequence[int | None] = (None,),
+        num_rows: int = 64,
     ) -> None:
         self._windows = windows
-        self._table: NDArray[np.int32] = np.zeros((max_num_seqs, max_blocks), dtype=np.int32)
+        self._table: NDArray[np.int32] = np.zeros((num_rows, max_blocks), dtype=np.int32)
         self._rows: dict[str, int] = {}
-        self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+        self._free_rows = list(range(num_rows - 1, -1, -1))
         self._block_size = block_size
         self._device = device
 

@@ -1,4 +1,4 @@
-"""From a configuration to the parts of an executor: model, KV tensors, and what drafts."""
+"""From a configuration to an executor: model, KV tensors, and the hooks that join its steps."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig, KVCacheDtype
 from twostroke.core.errors import ConfigError
 from twostroke.core.kv_groups import KVGroups
@@ -26,32 +27,21 @@ from twostroke.model_spec.vectors.pooling_ability import read_pooling_ability
 from twostroke.model_spec.vectors.score_head import with_scores
 from twostroke.models.decoder import Decoder
 from twostroke.models.support import read_runnable
-from twostroke.observability.profile import Profiler
+from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.runtime.block_bytes import BlockBytes
+from twostroke.runtime.constraints.states import ConstraintStates
 from twostroke.runtime.device import release_cached_memory, resolve_device
+from twostroke.runtime.hooks.make_hooks import make_hooks
+from twostroke.runtime.hooks.vectors import Vectors
 from twostroke.runtime.kv_tensors import KVTensors, plan_num_blocks
 from twostroke.runtime.phase_clock import PhaseClock
 from twostroke.runtime.speculation.drafting import load_draft, load_heads, make_proposer
+from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.runtime.vectors.dense_modules import DenseModules
 from twostroke.runtime.vectors.scoring import ScoreHead
 from twostroke.runtime.weights import load_model
-from twostroke.spec_decode.base import Proposer
 from twostroke.spec_decode.choose import synthetic_acceptance
 from twostroke.spec_decode.medusa import MedusaHeads
-from twostroke.spec_decode.synthetic import SyntheticAcceptance
-
-
-class ExecutorParts(NamedTuple):
-    """What ``TorchExecutor`` is made of."""
-
-    model: Decoder
-    kv: KVTensors
-    info: ExecutorInfo
-    proposer: Proposer | None
-    synthetic: SyntheticAcceptance | None
-    dense: DenseModules
-    score_head: ScoreHead | None
-    transfers: Transfers | None
 
 
 class _Models(NamedTuple):
@@ -77,8 +67,27 @@ class _Caches(NamedTuple):
     block_bytes: int
 
 
-def load_parts(config: EngineConfig, folder: Path | None, profiler: Profiler) -> ExecutorParts:
-    """See ``TorchExecutor.load``."""
+def load_torch_executor(
+    config: EngineConfig,
+    folder: Path | None = None,
+    *,
+    profiler: Profiler = NO_PROFILE,
+    grammars: GrammarCompiler | None = None,
+) -> TorchExecutor:
+    """Find, check and load the model that ``config`` names, and allocate the KV cache.
+
+    Args:
+        folder: The model's files, if ``resolve_model`` was asked already (a Hub id costs it a
+            request).
+        profiler: Measures the parts of each step.
+        grammars: For requests whose answers have a form; without it, they fail.
+
+    Raises:
+        ConfigError: The device does not exist, ``max_model_len`` exceeds the model's context
+            length, or speculation cannot work as configured.
+        ModelLoadError: The checkpoint is missing, broken or not supported.
+        InsufficientMemoryError: Weights, or the KV cache of one full-length request, do not fit.
+    """
     clock = PhaseClock()
     device = resolve_device(config.model.device)
     folder = folder or resolve_model(config.model.model, config.model.revision)
@@ -107,7 +116,6 @@ def load_parts(config: EngineConfig, folder: Path | None, profiler: Profiler) ->
     ability = read_pooling_ability(folder, spec.hidden_size, config.model)
     pooling = with_scores(ability, read_object(folder / "config.json"), config.model)
     dense = DenseModules.load(folder, pooling, device)
-    acceptance = synthetic_acceptance(speculation)
     # What can fail comes first: from here on a folder is locked.
     transfers = _open_transfers(config, model_id, kv, KEY_BYTES + (caches.groups.count > 1))
     clock.mark("kv_cache")
@@ -131,7 +139,14 @@ def load_parts(config: EngineConfig, folder: Path | None, profiler: Profiler) ->
         tiers=[] if transfers is None else [t.info for t in transfers.tiers.values()],
         load_seconds=clock.seconds,
     )
-    return ExecutorParts(model, kv, info, proposer, acceptance, dense, score_head, transfers)
+    hooks = make_hooks(
+        transfers,
+        proposer,
+        synthetic_acceptance(speculation),
+        ConstraintStates(grammars, spec.vocab_size, device),
+        Vectors(dense, score_head),
+    )
+    return TorchExecutor(model, kv, info, hooks, profiler)
 
 
 def _load_models(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class PhaseClock:
-    """Seconds by phase, each from the end of the one before."""
+    """Seconds by phase, each from the end of the one before; a phase may come several times."""
 
     seconds: dict[str, float]
     _start: float
@@ -20,7 +20,7 @@ class PhaseClock:
 
     def mark(self, phase: str) -> None:
         now = time.perf_counter()
-        self.seconds[phase] = now - self._last
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
         self._last = now
 
     def total(self) -> float:

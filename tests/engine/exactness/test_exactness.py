@@ -28,6 +28,8 @@ from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import GenerationRequest
+from twostroke.runtime.hooks.drafts import Drafts
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.sampling.random import derive_seed
@@ -209,7 +211,7 @@ def test_every_output_equals_the_reference_without_a_cache(
     )
     with selected(instruction_set) as there:
         assume(there)
-        executor = TorchExecutor.load(config)
+        executor = load_torch_executor(config)
         assert executor.info.num_blocks == num_blocks
         answers = {
             (call.request.request_id, index): naive_answer(executor, call.request, index)
@@ -217,9 +219,9 @@ def test_every_output_equals_the_reference_without_a_cache(
             for index in range(call.request.params.n)
         }
         engine = LLMEngine(executor, config=config)
-        if guessing is not None and executor.proposer is None:
+        if guessing is not None and not any(isinstance(hook, Drafts) for hook in executor.hooks):
             engine.scheduler.depth = FixedDepth(depth, needs_slots=needs_slots)
-            executor.proposer = make_proposer(guessing, calls, answers)
+            executor.hooks.insert(0, Drafts(make_proposer(guessing, calls, answers)))
         outputs = run(engine, calls)
     for key, (expected, expected_reason) in answers.items():
         tokens, reason = outputs.get(key, ([], FinishReason.ABORT))

@@ -21,7 +21,7 @@ from twostroke.core.config import EngineConfig, KVCacheDtype
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.runtime.loading import kv_layout
+from twostroke.runtime.loading import kv_layout, load_torch_executor
 from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
 
@@ -48,7 +48,7 @@ def load(name: KVCacheDtype, **options: Any) -> TorchExecutor:
         "kv_cache_dtype": name,
         **options,
     }
-    return TorchExecutor.load(EngineConfig.from_flat(wanted))
+    return load_torch_executor(EngineConfig.from_flat(wanted))
 
 
 def outputs_of(made: list[Call], name: KVCacheDtype, **options: Any) -> Outputs:
@@ -169,8 +169,8 @@ def test_the_pool_holds_more_tokens_in_the_same_bytes(name: KVCacheDtype, at_lea
     """pilot's heads have 64 elements; scales are counted."""
     options = {"model": "pilot", "device": "cpu", "kv_cache_memory": 2**23, "max_model_len": 256}
     config = {**options, "dtype": "bfloat16"}
-    plain = TorchExecutor.load(EngineConfig.from_flat(config))
-    scaled = TorchExecutor.load(EngineConfig.from_flat({**config, "kv_cache_dtype": name}))
+    plain = load_torch_executor(EngineConfig.from_flat(config))
+    scaled = load_torch_executor(EngineConfig.from_flat({**config, "kv_cache_dtype": name}))
     assert scaled.info.num_blocks / plain.info.num_blocks >= at_least
     allocated = sum(cache.nbytes for cache in (*scaled.kv.keys, *scaled.kv.values))
     assert 0.99 * 2**23 < allocated <= 2**23

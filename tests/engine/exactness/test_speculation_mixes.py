@@ -20,6 +20,7 @@ from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import GenerationRequest
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.sampling.random import derive_seed
@@ -110,7 +111,7 @@ def make_engine(num_blocks: int, **options: Any) -> LLMEngine:
             **options,
         }
     )
-    executor = TorchExecutor.load(config)
+    executor = load_torch_executor(config)
     assert executor.info.num_blocks == num_blocks
     return LLMEngine(executor, Tokenizer(byte_level()), config)
 

@@ -34,6 +34,8 @@ from twostroke.core.wire import decode, encode
 from twostroke.engine.answer import CollectedAnswer
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import GenerationRequest
+from twostroke.runtime.hooks.drafts import Drafts
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.sampling.random import derive_seed
@@ -70,7 +72,7 @@ def make_engine(num_blocks: int = 400, **options: Any) -> LLMEngine:
         }
     )
     grammars = GrammarCompiler(walks.tokenizer())
-    executor = TorchExecutor.load(config, grammars=grammars)
+    executor = load_torch_executor(config, grammars=grammars)
     return LLMEngine(executor, walks.tokenizer(), config, grammars=grammars)
 
 
@@ -339,7 +341,7 @@ def test_a_form_survives_the_wire() -> None:
 
 def test_an_engine_without_a_tokenizer_refuses() -> None:
     config = EngineConfig.from_flat({"model": str(checkpoint()), "kv_cache_memory": 2**20})
-    engine = LLMEngine(TorchExecutor.load(config), None, config)
+    engine = LLMEngine(load_torch_executor(config), None, config)
     params = SamplingParams(detokenize=False, structured_outputs=FORMS[-1])
     with pytest.raises(InvalidRequestError, match="no tokenizer"):
         engine.submit(GenerationRequest(request_id="a", prompt_token_ids=[1], params=params))
@@ -380,10 +382,12 @@ def test_drafts_change_no_answer_with_a_form(engine: LLMEngine, guessing: Guessi
     ]
     alone = [answer.token_ids for answer in answers(engine, *wanted)]
     known = {str(number): tokens for number, tokens in enumerate(alone)}
-    executor.proposer = proposer = ScriptedProposer(known, guessing, VOCAB)
+    proposer = ScriptedProposer(known, guessing, VOCAB)
+    executor.hooks.insert(0, Drafts(proposer))
     engine.scheduler.depth = FixedDepth(4)
     try:
         assert [answer.token_ids for answer in answers(engine, *wanted)] == alone
         assert proposer.num_drafted > 0
     finally:
-        executor.proposer, engine.scheduler.depth = None, FixedDepth()
+        del executor.hooks[0]
+        engine.scheduler.depth = FixedDepth()

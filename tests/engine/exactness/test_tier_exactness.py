@@ -23,7 +23,8 @@ from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError
 from twostroke.core.request import FinishReason
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.runtime.hooks.drafts import Drafts
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.scheduling.speculation import FixedDepth
 
 BLOCK = 8
@@ -97,7 +98,7 @@ def test_no_token_changes_over_a_restart(
             swap_space=6 * (block_bytes + 400),
         )
         for _ in range(2):
-            executor = TorchExecutor.load(config)
+            executor = load_torch_executor(config)
             answers = {
                 (call.request.request_id, index): naive_answer(executor, call.request, index)
                 for call in calls
@@ -106,7 +107,7 @@ def test_no_token_changes_over_a_restart(
             engine = LLMEngine(executor, config=config)
             if guessing is not None:
                 engine.scheduler.depth = FixedDepth(3)
-                executor.proposer = make_proposer(guessing, calls, answers)
+                executor.hooks.insert(0, Drafts(make_proposer(guessing, calls, answers)))
             outputs = run(engine, calls)
             engine.close()
             for key, (expected, expected_reason) in answers.items():
@@ -125,4 +126,4 @@ def test_tiers_need_the_prefix_cache() -> None:
 def test_less_than_a_block_is_a_clear_error(tmp_path: Path) -> None:
     config = config_for("llama", 8, kv_disk=str(tmp_path), kv_disk_size=10)
     with pytest.raises(ConfigError, match="less than one KV block"):
-        TorchExecutor.load(config)
+        load_torch_executor(config)

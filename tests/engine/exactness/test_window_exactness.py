@@ -32,6 +32,8 @@ from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import GenerationRequest
+from twostroke.runtime.hooks.drafts import Drafts
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.scheduling.speculation import FixedDepth
@@ -64,7 +66,7 @@ def load(kind: str, window: int, head_dim: int, **options: Any) -> LLMEngine:
         **options,
     }
     config = EngineConfig.from_flat(wanted)
-    return LLMEngine(TorchExecutor.load(config), config=config)
+    return LLMEngine(load_torch_executor(config), config=config)
 
 
 def executor_of(engine: LLMEngine) -> TorchExecutor:
@@ -133,7 +135,7 @@ def test_every_output_equals_the_reference_without_a_cache(
         }
         if guessing in ("n-gram", "half right"):
             engine.scheduler.depth = FixedDepth(depth)
-            executor.proposer = make_proposer(guessing, calls, answers)
+            executor.hooks.insert(0, Drafts(make_proposer(guessing, calls, answers)))
         outputs = run(engine, calls)
     for key, (expected, reason) in answers.items():
         tokens, ended = outputs.get(key, ([], FinishReason.ABORT))
@@ -211,7 +213,7 @@ def test_layers_that_see_alike_share_blocks_of_equal_size() -> None:
     config = EngineConfig.from_flat(
         {"model": str(folder), "device": "cpu", "kv_cache_memory": 2**20, "max_model_len": 64}
     )
-    executor = TorchExecutor.load(config)
+    executor = load_torch_executor(config)
     info, kv = executor.info, executor.kv
     assert info.kv_groups.windows == (None, 8, 8)
     assert kv.groups == ((2, 5), (0, 1), (3, 4))

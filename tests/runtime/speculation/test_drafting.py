@@ -12,6 +12,7 @@ from tests.checkpoints import TINY, tiny_config, write_checkpoint
 from tests.spec_decode.heads import head_tensors, write_heads
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError, ModelLoadError, TwostrokeError
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.torch_executor import TorchExecutor
 
 
@@ -26,7 +27,7 @@ def folder_with(path: Path, tokens: dict[str, int] | None, **changes: Any) -> Pa
 def load(target: Path, **speculative_config: Any) -> TorchExecutor:
     options = {"model": str(target), "device": "cpu", "kv_cache_memory": 2**20}
     options |= {"max_model_len": 64, "speculative_config": speculative_config}
-    return TorchExecutor.load(EngineConfig.from_flat(options))
+    return load_torch_executor(EngineConfig.from_flat(options))
 
 
 VOCABULARY = {"a": 0, "b": 1, "c": 2}

@@ -16,7 +16,7 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.pooling import PoolingParams, unpack_vector
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import GenerationRequest, pooling_request
-from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.runtime.loading import load_torch_executor
 
 PROMPTS = [[5, 6, 7, 9], [11] * 30, [5, 6, 7, 8, 3]]
 CLASSIFIER: dict[str, Any] = {"architectures": ["Qwen3ForSequenceClassification"], "num_labels": 1}
@@ -35,7 +35,7 @@ def write(folder: Path, *, head: bool = False, **fields: Any) -> Path:
 def load(folder: Path, **options: object) -> LLMEngine:
     fields = {"model": str(folder), "device": "cpu", "max_model_len": 64, **options}
     config = EngineConfig.from_flat({"kv_cache_memory": 2**20, "block_size": 8, **fields})
-    return LLMEngine(TorchExecutor.load(config), config=config)
+    return LLMEngine(load_torch_executor(config), config=config)
 
 
 def run(engine: LLMEngine, calls: list[GenerationRequest]) -> list[RequestOutput]:

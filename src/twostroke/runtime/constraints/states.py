@@ -7,7 +7,7 @@ others. What was not drawn is computed again in the next step, or in whichever h
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import NamedTuple
 
@@ -19,10 +19,9 @@ from twostroke.core.errors import ErrorMessage, TwostrokeError
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.runtime.constraints.answer import ConstrainedAnswer, needs_logits
 from twostroke.runtime.input_batch import Batch
+from twostroke.runtime.step_run import StepMasks
 from twostroke.sampling.request_state import RequestState
 from twostroke.sampling.token_masks import TokenMask
-
-StepMasks = Mapping[str, Sequence[TokenMask]]  # by request id
 
 # What a step may wait for masks behind its pass, and spend on tokens without a choice: this many
 # seconds, or this share of the pass.

@@ -20,8 +20,9 @@ from twostroke.runtime.input_batch import Batch
 from twostroke.sampling.request_state import RequestState
 from twostroke.sampling.sampler import NO_TOKEN, Sampler, SamplerOutput
 from twostroke.sampling.token_masks import TokenMask
-from twostroke.spec_decode.synthetic import SyntheticAcceptance
 
+# How many of a request's drafts count as accepted: from its seed, its tokens, and their number.
+Acceptance = Callable[[int, int, int], int]
 # Logits that are drawn from at once, in elements: 64 MiB of float32.
 MAX_LOGITS = 16 * 2**20
 
@@ -61,15 +62,15 @@ def draw(
     indices: Sequence[int],
     logits_of: Callable[[slice], Tensor],
     sampler: Sampler,
-    synthetic: SyntheticAcceptance | None = None,
+    accept: Acceptance | None = None,
     masks: Mapping[str, Sequence[TokenMask]] = {},
 ) -> Iterator[Draw]:
     """Draw for the shares ``indices`` of a step.
 
     Args:
-        synthetic: For measurements: accepts drafts at a rate, whatever is drawn.
         logits_of: Logits, float32 [rows, vocab], of some of the rows that belong to these shares;
             they are changed in place.
+        accept: For measurements: decides on drafts, whatever is drawn.
         masks: Of requests whose answers have a form, for the first of their rows.
     """
     states = list(_states(batch, indices))
@@ -79,8 +80,8 @@ def draw(
         drafts = batch.shares[index].draft_token_ids
         if drafts:
             drawn = output.token_ids[row : row + 1 + len(drafts)]
-            if synthetic is not None:
-                drawn = _accept_anyway(synthetic, batch, index, drawn)
+            if accept is not None:
+                drawn = _accept_anyway(accept, batch, index, drawn)
             result = _verify(batch, index, drawn, output, non_finite, row)
         else:
             token, logprobs = output.token_ids[row], output.logprobs.get(row)
@@ -142,12 +143,10 @@ def _sample(
     return whole
 
 
-def _accept_anyway(
-    synthetic: SyntheticAcceptance, batch: Batch, index: int, drawn: list[int]
-) -> list[int]:
+def _accept_anyway(accept: Acceptance, batch: Batch, index: int, drawn: list[int]) -> list[int]:
     """``drawn`` as if the model had drawn as many drafts as are to be accepted."""
     drafts, state = batch.shares[index].draft_token_ids, batch.states[index]
-    count = synthetic.num_accepted(state.seed, state.num_tokens, len(drafts))
+    count = accept(state.seed, state.num_tokens, len(drafts))
     return [*drafts[:count], *drawn[count:]]
 
 

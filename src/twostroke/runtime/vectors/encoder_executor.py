@@ -56,7 +56,10 @@ class EncoderExecutor:
         *,
         profiler: Profiler = NO_PROFILE,
     ) -> EncoderExecutor:
-        """Find, check and load the encoder that ``config`` names; raises as ``TorchExecutor``."""
+        """Find, check and load the encoder that ``config`` names.
+
+        Raises as ``load_torch_executor``.
+        """
         clock = PhaseClock()
         device = resolve_device(config.model.device)
         folder = folder or resolve_model(config.model.model, config.model.revision)

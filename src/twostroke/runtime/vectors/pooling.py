@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from twostroke.core.pooling import Pooling, PoolingKind, pack_vector
 from twostroke.core.step import ScheduledRequest
-from twostroke.runtime.input_batch import Batch
 from twostroke.runtime.vectors.dense_modules import DenseModules
 
 
@@ -59,11 +58,6 @@ def pool_whole(hidden: Tensor, kind: PoolingKind) -> Tensor:
     if kind == "mean":
         return hidden.mean(0, dtype=torch.float32)
     return hidden[0 if kind == "cls" else -1].float()
-
-
-def pools(batch: Batch) -> bool:
-    """Whether a request of the step wants a vector."""
-    return any(state.pooling is not None for state in batch.states)
 
 
 def finish_embedding(state: Tensor, pooling: Pooling, dense: DenseModules) -> bytes | None:

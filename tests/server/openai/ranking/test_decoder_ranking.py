@@ -17,7 +17,7 @@ from tests.server.tiny import VOCAB, running_engine
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.core.config import EngineConfig
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.text.tokenizer import Tokenizer
 
 # As Qwen3's: an empty thought where none is wanted.
@@ -35,7 +35,7 @@ QUERY = "what is prefill?"
 def server(folder: Path, **options: object) -> Iterator[str]:
     fields = {"model": str(folder), "device": "cpu", "kv_cache_memory": 2**22, **options}
     config = EngineConfig.from_flat(fields)
-    engine = LLMEngine(TorchExecutor.load(config), tokenizer(), config)
+    engine = LLMEngine(load_torch_executor(config), tokenizer(), config)
     with running_engine(engine) as running, running_server(running) as url:
         yield url
 

@@ -1,0 +1,41 @@
+"""Drafts of the next tokens, guessed once a step has drawn; and drafts accepted at a set rate."""
+
+from __future__ import annotations
+
+from twostroke.runtime.hooks.base import PassHook
+from twostroke.runtime.step_run import StepRun
+from twostroke.spec_decode.base import FinishedPass, Proposer
+from twostroke.spec_decode.synthetic import SyntheticAcceptance
+
+
+class Drafts(PassHook):
+    """Asks a proposer, which it owns, for drafts where plans allow them."""
+
+    def __init__(self, proposer: Proposer) -> None:
+        self._proposer: Proposer | None = proposer
+
+    def update(self, step: StepRun) -> None:
+        if self._proposer is not None:
+            self._proposer.update(step.plan)
+
+    def after(self, step: StepRun) -> None:
+        batch = step.batch
+        if self._proposer is None or not batch.shares:
+            return
+        table, drawn = batch.attention.block_table, step.result.token_ids
+        finished = FinishedPass(step.plan, batch.states, table, drawn, step.drawn_from, step.forced)
+        step.result.draft_token_ids |= self._proposer.propose(finished)
+        step.clock.mark("draft")
+
+    def close(self) -> None:
+        self._proposer = None  # its weights and KV tensors
+
+
+class DraftsAcceptedAtARate(PassHook):
+    """For measurements: accepts drafts at a rate, whatever is drawn."""
+
+    def __init__(self, synthetic: SyntheticAcceptance) -> None:
+        self._synthetic = synthetic
+
+    def before(self, step: StepRun) -> None:
+        step.accept = self._synthetic.num_accepted

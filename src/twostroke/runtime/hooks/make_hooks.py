@@ -1,0 +1,35 @@
+"""The hooks of an executor, in order."""
+
+from __future__ import annotations
+
+from twostroke.kv_tiers.transfers import Transfers
+from twostroke.runtime.constraints.states import ConstraintStates
+from twostroke.runtime.hooks.base import PassHook
+from twostroke.runtime.hooks.constraints import Constraints
+from twostroke.runtime.hooks.drafts import Drafts, DraftsAcceptedAtARate
+from twostroke.runtime.hooks.prompt_scores import PromptScores
+from twostroke.runtime.hooks.tiers import NoAdapters, NoTiers, TierTransfers
+from twostroke.runtime.hooks.vectors import Vectors
+from twostroke.spec_decode.base import Proposer
+from twostroke.spec_decode.synthetic import SyntheticAcceptance
+
+
+def make_hooks(
+    transfers: Transfers | None,
+    proposer: Proposer | None,
+    synthetic: SyntheticAcceptance | None,
+    constraints: ConstraintStates,
+    vectors: Vectors,
+) -> list[PassHook]:
+    """The first begins first and ends last.
+
+    After a pass, prompts are scored and pooled before forced tokens are added, and drafts come
+    behind those; blocks from tiers are copied when the time that the pass took is known.
+    """
+    tiers = NoTiers() if transfers is None else TierTransfers(transfers)
+    hooks: list[PassHook] = [tiers, NoAdapters()]
+    if proposer is not None:
+        hooks.append(Drafts(proposer))
+    if synthetic is not None:
+        hooks.append(DraftsAcceptedAtARate(synthetic))
+    return [*hooks, Constraints(constraints), vectors, PromptScores()]

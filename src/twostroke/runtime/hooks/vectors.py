@@ -1,0 +1,55 @@
+"""Embeddings and scores: the states of a prompt, pooled once it is through."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from twostroke.core.pooling import Pooling
+from twostroke.runtime.hooks.base import PassHook
+from twostroke.runtime.step_run import StepRun
+from twostroke.runtime.vectors.dense_modules import DenseModules
+from twostroke.runtime.vectors.pooling import Pooler, finish_embedding
+from twostroke.runtime.vectors.scoring import ScoreHead, finish_score
+
+
+class Vectors(PassHook):
+    """Makes the vectors of requests that ask for them.
+
+    Args:
+        dense: Of the checkpoint's embeddings.
+        score_head: Of a ranking model that has one.
+    """
+
+    def __init__(self, dense: DenseModules, score_head: ScoreHead | None = None) -> None:
+        self.pooler = Pooler()
+        self._dense, self._score_head = dense, score_head
+
+    def update(self, step: StepRun) -> None:
+        self.pooler.release(step.plan.released)
+
+    def before(self, step: StepRun) -> None:
+        if any(state.pooling is not None for state in step.batch.states):
+            step.needs_all_rows = True
+
+    def after(self, step: StepRun) -> None:
+        for index, (share, request) in enumerate(zip(step.batch.shares, step.batch.states)):
+            if request.pooling is None or step.has_failed(share.request_id):
+                continue
+            assert step.hidden is not None  # a share has rows, so a pass ran
+            rows = step.hidden[step.batch.rows(index)]
+            state = self.pooler.add(share, request.pooling, request.num_prompt_tokens, rows)
+            if state is None:
+                continue
+            if (vector := self._vector(step, state, request.pooling)) is None:
+                step.fail(index)
+            else:
+                step.result.vectors[share.request_id] = vector
+
+    def _vector(self, step: StepRun, state: Tensor, pooling: Pooling) -> bytes | None:
+        if pooling.task == "embed":
+            return finish_embedding(state, pooling, self._dense)
+
+        def logits_of(row: Tensor) -> Tensor:
+            return step.model.logits(row.to(step.model.dtype))
+
+        return finish_score(state, pooling, self._score_head, logits_of)
