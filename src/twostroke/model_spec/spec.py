@@ -64,6 +64,13 @@ class ModelSpec:
                 yield layer
 
     @property
+    def head_dim(self) -> int:
+        """Elements of a head of the first layer, which has attention where a model runs."""
+        attention = self.layers[0].attention
+        assert attention is not None
+        return attention.key_dim
+
+    @property
     def sliding_windows(self) -> tuple[int | None, ...]:
         """Per layer, how many of the latest tokens a token sees; ``None`` is all."""
         return tuple(

@@ -24,7 +24,6 @@ from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.branches.base import Branch, BranchParts
 from twostroke.models.family import DecoderFamily
 from twostroke.models.parameters import ParameterSource
-from twostroke.models.support import head_dim_of
 from twostroke.observability.profile import GEMM, LAYERS, NO_PROFILE, Profiler
 
 
@@ -69,7 +68,7 @@ class Decoder:
         # After it, only the rows that are wanted matter.
         self._last_mixing = [b for layer in self._layers for b in layer if b.mixes_tokens][-1]
         assert spec.rope is not None  # no layer would have attention
-        self._rotary = RotaryTable(spec.rope, head_dim_of(spec), max_length, self.device, kernels)
+        self._rotary = RotaryTable(spec.rope, spec.head_dim, max_length, self.device, kernels)
         if quantization is not None:
             _warn_if_exact([self._head, *self._linears()], quantization)
         self.compiled_pass = self._compile()

@@ -77,13 +77,6 @@ def check_runnable(spec: ModelSpec) -> None:
         _check_rope(spec.rope)
 
 
-def head_dim_of(spec: ModelSpec) -> int:
-    """Elements of a head, the same in all layers of a model that ``check_runnable`` accepts."""
-    attention = spec.layers[0].attention
-    assert attention is not None
-    return attention.key_dim
-
-
 def _check_mlp(mlp: MlpSpec) -> None:
     if mlp.activation not in GATED_ACTIVATIONS or not mlp.gated:
         raise ModelLoadError(

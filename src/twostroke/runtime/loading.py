@@ -33,7 +33,8 @@ from twostroke.runtime.constraints.states import ConstraintStates
 from twostroke.runtime.device import release_cached_memory, resolve_device
 from twostroke.runtime.hooks.make_hooks import make_hooks
 from twostroke.runtime.hooks.vectors import Vectors
-from twostroke.runtime.kv_tensors import KVTensors, plan_num_blocks
+from twostroke.runtime.kv_size import plan_num_blocks
+from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.phase_clock import PhaseClock
 from twostroke.runtime.speculation.drafting import load_draft, load_heads, make_proposer
 from twostroke.runtime.torch_executor import TorchExecutor

@@ -27,7 +27,6 @@ from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.decoder import Decoder
 from twostroke.models.parameters import Parameter
 from twostroke.models.registry import decoder_family
-from twostroke.models.support import head_dim_of
 from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.runtime.device import free_memory
 
@@ -256,7 +255,7 @@ def check_length(
 ) -> None:
     """Refuse a context of which not one request fits beside the weights, before it is allocated."""
     # Rotary angles are made in float32, and four tables of them are there at once.
-    rotary = 4 * 4 * head_dim_of(spec) // 2
+    rotary = 4 * 4 * spec.head_dim // 2
     needed = int(spec.kv_bytes(length, cache_dtype)) + rotary * length
     room = max(free_memory(device) - weights, 0)
     if needed > room:
