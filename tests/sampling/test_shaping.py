@@ -17,8 +17,8 @@ from twostroke.core.distribution import Distribution, ShapedToken
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.sampling.reference import masked_tokens, penalize, truncate
 from twostroke.sampling.request_state import RequestState
-from twostroke.sampling.sampler import NO_TOKEN
-from twostroke.sampling.shaping import MODEL
+from twostroke.sampling.sampler import NO_TOKEN, SamplerOutput
+from twostroke.sampling.shaping import MODEL, shaped_distribution
 
 ORDER = (
     "allowed_token_ids",
@@ -45,8 +45,17 @@ def wanting(request: RequestState, top: int = 50) -> RequestState:
     return replace(request, params=params)
 
 
+def distributions(output: SamplerOutput, rows: list[RequestState]) -> dict[int, Distribution]:
+    """Of the rows whose raw logits the sampler has kept."""
+    return {
+        row: shaped_distribution(raw, rows[row], output.token_ids[row])
+        for row, raw in output.raw_logits.items()
+    }
+
+
 def distribution_of(logits: Tensor, request: RequestState, top: int = 50) -> Distribution:
-    return sample(logits.unsqueeze(0), [wanting(request, top)]).distributions[0]
+    rows = [wanting(request, top)]
+    return distributions(sample(logits.unsqueeze(0), rows), rows)[0]
 
 
 def by_id(found: Distribution) -> dict[int, ShapedToken]:
@@ -79,12 +88,14 @@ def reference_weights(logits: Tensor, request: RequestState, upto: str) -> dict[
 @given(batches())
 def test_each_stage_is_that_of_plain_loops(batch: tuple[Tensor, list[RequestState]]) -> None:
     logits, rows = batch
-    output = sample(logits, [wanting(request) for request in rows])
+    asking = [wanting(request) for request in rows]
+    output = sample(logits, asking)
+    shown = distributions(output, asking)
     for row, request in enumerate(rows):
         if output.token_ids[row] == NO_TOKEN:
-            assert row not in output.distributions
+            assert row not in shown
             continue
-        found = output.distributions[row]
+        found = shown[row]
         assert [stage.name for stage in found.stages] == sorted(
             [stage.name for stage in found.stages], key=(MODEL, *ORDER).index
         )
@@ -107,9 +118,10 @@ def test_the_uniform_number_lies_in_the_share_of_the_drawn_token(
     batch: tuple[Tensor, list[RequestState]],
 ) -> None:
     logits, rows = batch
-    output = sample(logits, [wanting(request) for request in rows])
+    asking = [wanting(request) for request in rows]
+    output = sample(logits, asking)
     assert output.token_ids == sample(logits, rows).token_ids
-    for row, found in output.distributions.items():
+    for row, found in distributions(output, asking).items():
         token = by_id(found)[output.token_ids[row]]
         assert found.token_id == token.token_id and token.removed_by is None
         assert found.position == rows[row].num_tokens
@@ -161,10 +173,10 @@ def test_only_the_first_token_that_is_drawn_is_told(params: dict[str, Any]) -> N
     """What the prompt brought of the answer was not drawn; what follows is not asked for."""
     logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(0))
     request = make_request((1, 2), (3, 4), distribution=5, **params)
-    assert sample(logits, [request]).distributions == {}
+    assert sample(logits, [request]).raw_logits == {}
     own = replace(request, params=replace(request.params, answer_tokens_in_prompt=2))
-    assert sample(logits, [own]).distributions[0].position == 4
-    assert sample(logits, [own.after([7])]).distributions == {}
+    assert distributions(sample(logits, [own]), [own])[0].position == 4
+    assert sample(logits, [own.after([7])]).raw_logits == {}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def draw_tokens(step: StepRun, hidden: Tensor, sampler: Sampler) -> None:
     Args:
         hidden: ``[rows, hidden]``, one row for each share that draws, and one for each draft.
     """
-    batch, masks = step.batch, step.take_masks()
+    batch, step.masks = step.batch, step.take_masks()
     failed = [step.has_failed(batch.shares[index].request_id) for index in batch.sampling]
     indices = [index for index, bad in zip(batch.sampling, failed) if not bad]
     if not indices:
@@ -28,7 +28,7 @@ def draw_tokens(step: StepRun, hidden: Tensor, sampler: Sampler) -> None:
     def logits_of(rows: slice) -> Tensor:
         return step.model.logits(hidden[rows])
 
-    for drawn in draw(batch, indices, logits_of, sampler, step.accept, masks):
+    for drawn in draw(batch, indices, logits_of, sampler, step.accept, step.masks):
         _take(step, drawn)
 
 
@@ -43,8 +43,8 @@ def _take(step: StepRun, drawn: Draw) -> None:
         result.token_ids[share.request_id] = drawn.token_ids
         if drawn.logprobs:
             result.logprobs[share.request_id] = drawn.logprobs
-        if drawn.distribution is not None:
-            result.distributions[share.request_id] = drawn.distribution
+        if drawn.raw_logits is not None:
+            step.raw_logits[share.request_id] = drawn.raw_logits
         if share.draft_token_ids:
             result.num_accepted_drafts[share.request_id] = drawn.num_accepted
     if drawn.bad_rows:

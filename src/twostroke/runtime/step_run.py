@@ -36,6 +36,8 @@ class StepRun:
             from; ``None`` if no pass ran.
         drawn_from: ``[rows, hidden]``, the states that tokens were drawn from.
         take_masks: Waits for the masks of answers that have a form.
+        masks: What ``take_masks`` gave.
+        raw_logits: float32 [1, vocab] by request id, where a distribution is asked for.
         accept: For measurements: decides on drafts instead of what is drawn.
         forced: Requests whose next tokens leave no choice: they get no drafts.
     """
@@ -50,6 +52,8 @@ class StepRun:
     hidden: Tensor | None = None
     drawn_from: Tensor | None = None
     take_masks: Callable[[], StepMasks] = no_masks
+    masks: StepMasks = field(default_factory=no_masks)
+    raw_logits: dict[str, Tensor] = field(default_factory=dict)
     accept: Acceptance | None = None
     forced: set[str] = field(default_factory=set)
 
@@ -89,7 +93,8 @@ class StepRun:
 
     def _withdraw(self, request_id: str) -> None:
         drawn = self.result
-        for by_request in (drawn.token_ids, drawn.logprobs, drawn.distributions):
-            by_request.pop(request_id, None)
+        drawn.token_ids.pop(request_id, None)
+        drawn.logprobs.pop(request_id, None)
         drawn.num_accepted_drafts.pop(request_id, None)
         drawn.prompt_logprobs.pop(request_id, None)
+        self.raw_logits.pop(request_id, None)

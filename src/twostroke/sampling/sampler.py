@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from twostroke.core.distribution import Distribution
 from twostroke.core.errors import TwostrokeError
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.sampling.batch_parameters import (
@@ -21,10 +20,10 @@ from twostroke.sampling.batch_parameters import (
     uniforms_of,
 )
 from twostroke.sampling.drawing import draw, draw_truncated, first_width
+from twostroke.sampling.editing import edit_logits
 from twostroke.sampling.logprobs import logprobs_of, position_logprobs
 from twostroke.sampling.masks import nothing_left
 from twostroke.sampling.request_state import RequestState
-from twostroke.sampling.shaping import edit_logits, shaped_distribution
 from twostroke.sampling.token_masks import NO_MASKS, TokenMask
 
 NO_TOKEN = -1
@@ -46,14 +45,15 @@ class SamplerOutput:
     Attributes:
         token_ids: One per row; ``NO_TOKEN`` (-1) for the rows in ``errors`` and ``non_finite``.
         logprobs: For the rows that ask for them, of the raw logits.
-        distributions: For the rows that ask for them and draw their answer's first token.
+        raw_logits: float32 [1, vocab], copies, of the rows that draw their answer's first token and
+            whose request asks for its distribution.
         errors: Rows in which every token was masked.
         non_finite: Rows with NaN or +inf among their logits, whatever masks hide.
     """
 
     token_ids: list[int]
     logprobs: dict[int, PositionLogprobs] = field(default_factory=dict)
-    distributions: dict[int, Distribution] = field(default_factory=dict)
+    raw_logits: dict[int, Tensor] = field(default_factory=dict)
     errors: dict[int, TwostrokeError] = field(default_factory=dict)
     non_finite: list[int] = field(default_factory=list)
 
@@ -97,16 +97,24 @@ class Sampler:
         assert logits.shape == (len(requests), self.vocab_size) and logits.dtype == torch.float32
         if not requests:
             return SamplerOutput([])
-        asking = [
-            row for row, request in enumerate(requests) if request.params.logprobs is not None
-        ]
-        raw = logits[asking] if asking else logits[:0]  # a copy, of these rows only
-        shown = {  # copies, too
-            row: logits[row : row + 1].clone()
-            for row, request in enumerate(requests)
-            if request.shows_distribution
-        }
-        highest, tokens = self._peaks(logits)  # [rows] each; the lowest id among equals
+        report = _Report(logits, requests)
+        peaks = self._edit(logits, requests, token_masks, report)
+        tokens = self._draw(logits, peaks, requests)
+        return report.finish(tokens)
+
+    def _edit(
+        self,
+        logits: Tensor,
+        requests: Sequence[RequestState],
+        token_masks: Mapping[int, TokenMask],
+        report: _Report,
+    ) -> tuple[Tensor, Tensor]:
+        """Apply all filters before temperature, and rule out rows that are not finite, in place.
+
+        Returns:
+            The maxima of the rows, and their tokens, [rows] each; the lowest id among equals.
+        """
+        highest, tokens = self._peaks(logits)
         non_finite = [
             row for row, value in enumerate(highest.tolist()) if not value < math.inf
         ]  # NaN is not, either
@@ -115,36 +123,35 @@ class Sampler:
             highest, tokens = self._peaks(logits)
         if non_finite:
             logits[non_finite] = highest[non_finite] = -torch.inf
-            raw[[place for place, row in enumerate(asking) if row in non_finite]] = 0
+            report.rule_out(non_finite)
+        return highest, tokens
+
+    def _draw(
+        self, logits: Tensor, peaks: tuple[Tensor, Tensor], requests: Sequence[RequestState]
+    ) -> list[int]:
+        """The likeliest token of greedy rows, a drawn one of the others.
+
+        Args:
+            logits: float32 [rows, vocab] after all filters before temperature; not changed.
+            peaks: Of these rows; changed in place.
+
+        Returns:
+            A token for each row, ``NO_TOKEN`` where all logits are -inf.
+        """
+        highest, tokens = peaks
         drawn = [row for row, request in enumerate(requests) if not request.params.greedy]
         if drawn:
             everywhere = len(drawn) == len(requests)
             index = slice(None) if everywhere else torch.tensor(drawn, device=self.device)
-            tokens[index] = self._draw(
+            tokens[index] = self._draw_by_chance(
                 logits[index], highest[index], [requests[row] for row in drawn]
             )
         token_ids: list[int] = tokens.masked_fill(highest == -torch.inf, NO_TOKEN).tolist()
-        failed = [row for row, token in enumerate(token_ids) if token == NO_TOKEN]
-        errors = {row: nothing_left(requests[row]) for row in failed if row not in non_finite}
-        # A failed row has no token to report on, but keeps its place in `raw`: any token will do
-        # there.
-        num_top = [
-            0 if params.logprob_token_ids else params.logprobs or 0
-            for params in (requests[row].params for row in asking)
-        ]
-        entries = position_logprobs(raw, [max(token_ids[row], 0) for row in asking], num_top)
-        for place, row in enumerate(asking):
-            if listed := requests[row].params.logprob_token_ids:
-                entries[place].top = logprobs_of(raw[place], listed)
-        logprobs = {row: entry for row, entry in zip(asking, entries) if token_ids[row] != NO_TOKEN}
-        distributions = {
-            row: shaped_distribution(copy, requests[row], token_ids[row], token_masks.get(row))
-            for row, copy in shown.items()
-            if token_ids[row] != NO_TOKEN
-        }
-        return SamplerOutput(token_ids, logprobs, distributions, errors, non_finite)
+        return token_ids
 
-    def _draw(self, logits: Tensor, highest: Tensor, requests: Sequence[RequestState]) -> Tensor:
+    def _draw_by_chance(
+        self, logits: Tensor, highest: Tensor, requests: Sequence[RequestState]
+    ) -> Tensor:
         """Temperature, top-k, top-p, min-p and the draw, for rows that are not greedy.
 
         Args:
@@ -176,3 +183,57 @@ class Sampler:
                 first_width([top_k_of(p, self.vocab_size) for p in own]),
             )
         return tokens
+
+
+class _Report:
+    """What answers tell of their draws beside the token: kept of the raw logits, told at the end.
+
+    Args:
+        logits: float32 [rows, vocab], before any filter.
+        requests: One per row.
+    """
+
+    def __init__(self, logits: Tensor, requests: Sequence[RequestState]) -> None:
+        self._requests = requests
+        self._asking = [
+            row for row, request in enumerate(requests) if request.params.logprobs is not None
+        ]
+        # Copies, of these rows only.
+        self._raw = logits[self._asking] if self._asking else logits[:0]
+        self._shown = {
+            row: logits[row : row + 1].clone()
+            for row, request in enumerate(requests)
+            if request.shows_distribution
+        }
+        self._non_finite: list[int] = []
+
+    def rule_out(self, rows: list[int]) -> None:
+        """Rows with NaN or +inf: there is nothing to tell of them."""
+        self._non_finite = rows
+        self._raw[[place for place, row in enumerate(self._asking) if row in rows]] = 0
+
+    def finish(self, token_ids: list[int]) -> SamplerOutput:
+        """With the tokens that were drawn, one per row."""
+        failed = [row for row, token in enumerate(token_ids) if token == NO_TOKEN]
+        return SamplerOutput(
+            token_ids,
+            self._logprobs(token_ids),
+            {row: raw for row, raw in self._shown.items() if token_ids[row] != NO_TOKEN},
+            {row: nothing_left(self._requests[row]) for row in failed if self._is_finite(row)},
+            self._non_finite,
+        )
+
+    def _is_finite(self, row: int) -> bool:
+        return row not in self._non_finite
+
+    def _logprobs(self, token_ids: list[int]) -> dict[int, PositionLogprobs]:
+        params = [self._requests[row].params for row in self._asking]
+        num_top = [0 if each.logprob_token_ids else each.logprobs or 0 for each in params]
+        # A failed row has no token to report on, but keeps its place: any token will do there.
+        tokens = [max(token_ids[row], 0) for row in self._asking]
+        entries = position_logprobs(self._raw, tokens, num_top)
+        for place, each in enumerate(params):
+            if each.logprob_token_ids:
+                entries[place].top = logprobs_of(self._raw[place], each.logprob_token_ids)
+        pairs = zip(self._asking, entries)
+        return {row: entry for row, entry in pairs if token_ids[row] != NO_TOKEN}

@@ -1,4 +1,4 @@
-"""The filters before temperature, and what each filter of one row makes of its distribution.
+"""What each filter of one row makes of the distribution that its token is drawn from.
 
 Nothing is computed here in another way than for a draw: each stage is the sampler's own function
 with one parameter in force, and weights, cumulative sums and the uniform number are those of the
@@ -7,7 +7,7 @@ draw. ``tests/sampling/test_shaping.py`` compares.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -34,9 +34,8 @@ from twostroke.sampling.drawing import (
     ranked,
     weights_of,
 )
+from twostroke.sampling.editing import edit_logits
 from twostroke.sampling.logprobs import logprobs_of
-from twostroke.sampling.masks import apply_logit_bias, apply_masks
-from twostroke.sampling.penalties import apply_penalties
 from twostroke.sampling.request_state import RequestState
 from twostroke.sampling.token_masks import NO_MASKS, TokenMask
 
@@ -52,23 +51,6 @@ _EDITS = (
     "presence_penalty",
     "frequency_penalty",
 )
-
-
-def edit_logits(
-    logits: Tensor,
-    requests: Sequence[RequestState],
-    token_masks: Mapping[int, TokenMask] = NO_MASKS,
-) -> None:
-    """All filters before temperature, in place: masks, logit bias, penalties.
-
-    Args:
-        logits: float32 [rows, vocab].
-        requests: One per row.
-        token_masks: By row, where the answer has a form.
-    """
-    apply_masks(logits, requests, token_masks)
-    apply_logit_bias(logits, requests)
-    apply_penalties(logits, requests)
 
 
 class _Shape(NamedTuple):

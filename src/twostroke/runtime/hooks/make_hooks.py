@@ -6,6 +6,7 @@ from twostroke.kv_tiers.transfers import Transfers
 from twostroke.runtime.constraints.states import ConstraintStates
 from twostroke.runtime.hooks.base import PassHook
 from twostroke.runtime.hooks.constraints import Constraints
+from twostroke.runtime.hooks.distributions import Distributions
 from twostroke.runtime.hooks.drafts import Drafts, DraftsAcceptedAtARate
 from twostroke.runtime.hooks.prompt_scores import PromptScores
 from twostroke.runtime.hooks.tiers import NoAdapters, NoTiers, TierTransfers
@@ -32,4 +33,4 @@ def make_hooks(
         hooks.append(Drafts(proposer))
     if synthetic is not None:
         hooks.append(DraftsAcceptedAtARate(synthetic))
-    return [*hooks, Constraints(constraints), vectors, PromptScores()]
+    return [*hooks, Constraints(constraints), Distributions(), vectors, PromptScores()]

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from twostroke.core.distribution import Distribution
 from twostroke.core.errors import TwostrokeError
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.runtime.input_batch import Batch
@@ -37,7 +36,7 @@ class Draw:
             next step draws from that row again, without drafts before it.
         non_finite: Whether its first row has NaN or +inf among its logits. Then nothing is drawn.
         error: Why nothing could be drawn from its first row.
-        distribution: Of its first token, where asked for.
+        raw_logits: Of its first row, [1, vocab], where the distribution is asked for.
         bad_rows: Rows of the step, of drafts that were not reached, whose logits are not finite.
     """
 
@@ -48,7 +47,7 @@ class Draw:
     non_finite: bool = False
     error: TwostrokeError | None = None
     bad_rows: Sequence[int] = ()
-    distribution: Distribution | None = None
+    raw_logits: Tensor | None = None
 
 
 def rows_to_draw_from(batch: Batch) -> list[int] | None:
@@ -93,7 +92,7 @@ def draw(
                 row in non_finite,
                 output.errors.get(row),
             )
-        result.distribution = output.distributions.get(row)
+        result.raw_logits = output.raw_logits.get(row)
         yield result
         row += 1 + len(drafts)
 
@@ -137,7 +136,7 @@ def _sample(
         part = sampler.sample(logits_of(rows), states[rows], own)
         whole.token_ids += part.token_ids
         whole.logprobs |= {start + row: entry for row, entry in part.logprobs.items()}
-        whole.distributions |= {start + row: d for row, d in part.distributions.items()}
+        whole.raw_logits |= {start + row: raw for row, raw in part.raw_logits.items()}
         whole.errors |= {start + row: error for row, error in part.errors.items()}
         whole.non_finite += [start + row for row in part.non_finite]
     return whole
