@@ -12,7 +12,6 @@ from twostroke import LLM, EngineConfig, SamplingParams, StructuredOutputsParams
 from twostroke.core.errors import ConfigError, EngineDeadError, EngineError, InvalidRequestError
 from twostroke.core.request import FinishReason
 from twostroke.llm import Prompt
-from twostroke.runtime.torch_executor import TorchExecutor
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
@@ -174,7 +173,7 @@ def test_the_defaults_of_a_live_engine_are_its_devices(
         configs.append(config)
         raise EngineError("enough")
 
-    monkeypatch.setattr(TorchExecutor, "load", load)
+    monkeypatch.setattr("twostroke.runtime.choose_executor.load_torch_executor", load)
     monkeypatch.setattr("twostroke.runtime.device.resolve_device", lambda _: torch.device(device))
     for given in ({}, {"max_num_seqs": 64}):
         with pytest.raises(EngineError, match="enough"):

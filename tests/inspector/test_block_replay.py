@@ -61,7 +61,7 @@ def test_tables_and_cached_blocks_are_the_engines_after_each_step(seed: int) -> 
             replay.add(event)
             if chance.random() < 0.1:
                 replay = BlockReplay.restore(replay.save())
-        if not engine.scheduler.kv.num_loads:
+        if not engine.scheduler.kv.loads:
             compare(replay, engine)
     assert preempted
     engine.close()

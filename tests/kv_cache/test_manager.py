@@ -7,7 +7,8 @@ import pytest
 from twostroke.core.request import Request, RequestStatus
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.kv_cache.block_hash import extend_block_hashes, root_hash
-from twostroke.kv_cache.manager import UNCHANGED, KVCacheManager, TableChange
+from twostroke.kv_cache.block_table import UNCHANGED, TableChange
+from twostroke.kv_cache.manager import KVCacheManager
 
 BLOCK = 4
 

@@ -13,7 +13,7 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import Reason, StepPlan
-from twostroke.kv_cache.windowed_manager import make_manager
+from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.scheduling.policies.base import SchedulingPolicy
 from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.scheduler import Scheduler
@@ -66,7 +66,7 @@ class Harness:
             open_tiers=self.open_tiers,
             groups=self.groups,
         )
-        self.kv = make_manager(
+        self.kv = KVCacheManager(
             self.num_blocks, BLOCK, self.groups, enable_prefix_caching=self.caching
         )
         self.scheduler = Scheduler(
@@ -83,7 +83,7 @@ class Harness:
         self.last = self.scheduler.schedule(self.now)
         assert self.last.num_tokens <= self.config.max_num_batched_tokens
         assert len(self.scheduler.running) <= self.config.max_num_seqs
-        moves = self.kv.num_loads or self.last.block_saves or self.last.block_drops
+        moves = self.kv.loads or self.last.block_saves or self.last.block_drops
         assert self.last.scheduled or moves, "work waits but nothing was scheduled"
         self.plans.append(wire.encode(self.last))
         result = self.executor.execute(self.last)

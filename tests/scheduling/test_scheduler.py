@@ -17,7 +17,8 @@ from twostroke.core.config import PolicyName, SchedulerConfig
 from twostroke.core.errors import ErrorMessage, NonFiniteLogitsError, RequestTooLargeError
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.step import Reason
-from twostroke.kv_cache.manager import KVCacheManager, Prefix, check_fits
+from twostroke.kv_cache.block_table import Prefix
+from twostroke.kv_cache.manager import KVCacheManager, check_fits
 from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.scheduling.stats import read_stats

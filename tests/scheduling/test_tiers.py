@@ -48,7 +48,7 @@ class Tiers:
 
 def run(harness: Harness, limit: int = 3000) -> None:
     harness.run(limit)
-    assert not harness.kv.num_loads
+    assert not harness.kv.loads
     assert not harness.scheduler.tiers.has_work()
 
 

@@ -24,7 +24,7 @@ from twostroke.engine.intake import Intake
 from twostroke.engine.messages import AddRequest, GenerationRequest, make_requests
 from twostroke.engine.text_writer import TextWriter
 from twostroke.engine.waiting_samples import WaitingSamples
-from twostroke.kv_cache.windowed_manager import make_manager
+from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.observability.events import SchedulerStats
 from twostroke.observability.metrics import EngineMetrics
 from twostroke.observability.observer import Observer
@@ -218,7 +218,7 @@ class LLMEngine:
 
 def make_scheduler(info: ExecutorInfo, config: EngineConfig) -> MadeScheduler:
     """Scheduler and KV manager for an executor, as configured."""
-    kv = make_manager(
+    kv = KVCacheManager(
         info.num_blocks,
         info.block_size,
         info.kv_groups,

@@ -20,25 +20,27 @@ def root_hash(model_id: str, cache_salt: str, adapter_id: str = "") -> bytes:
 
 
 def extend_block_hashes(
-    request: Request, num_blocks: int, block_size: int, model_id: str
+    request: Request, num_blocks: int, block_size: int, model_id: str, num_groups: int = 1
 ) -> list[BlockKey]:
-    """Hashes of at least the request's first ``num_blocks`` blocks, computed once and kept on it.
+    """Keys of at least the request's first ``num_blocks`` blocks, computed once and kept on it.
 
-    The blocks must be full. The list is the request's own and may hold more: do not change it.
+    The blocks must be full. With several groups of layers, the keys of each position come one after
+    the other. The list is the request's own and may hold more: do not change it.
 
     blake2b rather than Python's ``hash``: a collision would serve one request another's keys and
     values, and a client must not be able to construct one.
     """
     hashes = request.block_hashes
-    if len(hashes) < num_blocks:
+    if len(hashes) < num_blocks * num_groups:
         assert num_blocks * block_size <= len(request.token_ids), "only full blocks are hashed"
         root = root_hash(model_id, request.cache_salt, request.adapter_id)
-        previous = hashes[-1] if hashes else root
-        assert isinstance(previous, bytes)  # simulated requests have keys for all their blocks
-        for index in range(len(hashes), num_blocks):
+        last = hashes[-1] if hashes else root
+        assert isinstance(last, bytes)  # simulated requests have keys for all their blocks
+        previous = last[:DIGEST_BYTES]
+        for index in range(len(hashes) // num_groups, num_blocks):
             tokens = request.token_ids[index * block_size : (index + 1) * block_size]
             previous = _next_hash(previous, tokens)
-            hashes.append(previous)
+            hashes += keys_of_groups(previous, num_groups)
     return hashes
 
 
@@ -51,25 +53,6 @@ def prefix_hashes(
     for start in range(0, len(token_ids) - block_size + 1, block_size):
         previous = _next_hash(previous, token_ids[start : start + block_size])
         hashes.append(previous)
-    return hashes
-
-
-def extend_group_hashes(
-    request: Request, num_blocks: int, block_size: int, model_id: str, num_groups: int
-) -> list[BlockKey]:
-    """``extend_block_hashes`` for several groups: the keys of each position one after the other."""
-    if num_groups == 1:
-        return extend_block_hashes(request, num_blocks, block_size, model_id)
-    hashes = request.block_hashes
-    if len(hashes) < num_blocks * num_groups:
-        root = root_hash(model_id, request.cache_salt, request.adapter_id)
-        last = hashes[-1] if hashes else root
-        assert isinstance(last, bytes)  # simulated requests have keys for all their blocks
-        previous = last[:DIGEST_BYTES]
-        for index in range(len(hashes) // num_groups, num_blocks):
-            tokens = request.token_ids[index * block_size : (index + 1) * block_size]
-            previous = _next_hash(previous, tokens)
-            hashes += keys_of_groups(previous, num_groups)
     return hashes
 
 

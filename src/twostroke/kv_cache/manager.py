@@ -1,75 +1,28 @@
-"""Block tables: allocation, prefix reuse, sharing with copy-on-write."""
+"""Block tables: allocation, prefix reuse, sharing with copy-on-write, windows that give back."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
-
-import msgspec
 
 from twostroke.core.errors import RequestTooLargeError, context_overflow
-from twostroke.core.kv_groups import ONE_GROUP, KVGroups
+from twostroke.core.kv_groups import ONE_GROUP, KVGroups, keys_of_groups
 from twostroke.core.request import BlockKey, Request, RequestStatus
 from twostroke.kv_cache.block_hash import extend_block_hashes, prefix_hashes
 from twostroke.kv_cache.block_pool import BlockPool
+from twostroke.kv_cache.block_table import (
+    NO_BLOCK,
+    NO_PREFIX,
+    UNCHANGED,
+    BlockTable,
+    Prefix,
+    TableChange,
+    num_leading_gaps,
+)
+from twostroke.kv_cache.pending_loads import PendingLoads
 from twostroke.kv_cache.pins import Pins
+from twostroke.kv_cache.prefix_needs import PrefixNeeds
 from twostroke.kv_cache.watcher import CacheWatcher
-
-
-class Prefix(NamedTuple):
-    """Keys and values that exist already: the first ``num_tokens`` tokens, in ``blocks``.
-
-    ``looked_up``: whether the prefix cache was asked for them.
-    """
-
-    blocks: list[int]
-    num_tokens: int
-    looked_up: bool = False
-
-
-class TableChange(NamedTuple):
-    """What an allocation changed: the table from ``first_new_block`` on is ``new_block_ids``.
-
-    ``block_copies`` are (source, target) pairs that the executor carries out before it writes.
-    """
-
-    first_new_block: int
-    new_block_ids: list[int]
-    block_copies: list[tuple[int, int]]
-
-
-NO_PREFIX = Prefix([], 0)
-UNCHANGED = TableChange(0, [], [])
-
-
-class PendingLoad(NamedTuple):
-    """Blocks that are being filled from a tier, and blocks of the same prefix that wait with them.
-
-    ``new_blocks`` belong to the load alone and get ``keys`` when it has succeeded; ``kept_blocks``
-    have their content already. ``request`` asked for them; it may end meanwhile.
-    """
-
-    request: Request
-    new_blocks: list[int]
-    keys: list[BlockKey]
-    kept_blocks: list[int]
-
-
-class BlockTable(msgspec.Struct):
-    """One request's blocks in order of position.
-
-    The first ``num_indexed`` are in the prefix cache's index; the executor knows the first
-    ``num_sent``. Slots below ``num_writable`` lie in blocks that the executor knows; those of them
-    that are not computed yet lie in blocks that no other table holds. ``enters_index`` is off once
-    the prefix cache was cleared: no lookup would get past the blocks that are gone.
-    """
-
-    blocks: list[int]
-    num_indexed: int = 0
-    num_sent: int = 0
-    num_writable: int = 0
-    enters_index: bool = True
 
 
 class KVCacheManager:
@@ -78,30 +31,33 @@ class KVCacheManager:
     Args:
         num_blocks: Blocks in the pool.
         block_size: Tokens per block.
+        groups: Which layers share a block, and what each group of them sees.
         model_id: Part of each prefix-cache key.
         enable_prefix_caching: Whether blocks of earlier requests can be found again.
     """
-
-    groups = ONE_GROUP
 
     def __init__(
         self,
         num_blocks: int,
         block_size: int,
+        groups: KVGroups = ONE_GROUP,
         *,
         model_id: str = "",
         enable_prefix_caching: bool = True,
     ) -> None:
         self.block_size = block_size
+        self.groups = groups
+        self.caches_prefixes = enable_prefix_caching
         self.pool = BlockPool(num_blocks)
         self.pins = Pins(self.pool)
         self.prefix_queries = 0  # tokens looked up
         self.prefix_hits = 0  # tokens found
         self._model_id = model_id
-        self._caching = enable_prefix_caching
         self._tables: dict[str, BlockTable] = {}
-        self._loads: dict[str, PendingLoad] = {}
         self._watchers: list[CacheWatcher] = []
+        self.loads = PendingLoads(self.pool, self._watchers)
+        self._needs = PrefixNeeds(groups, block_size)
+        self._whole, self._windows = self._needs.whole, self._needs.windows
 
     def watch(self, watcher: CacheWatcher) -> None:
         """Tell ``watcher`` from now on what the prefix cache gets and loses."""
@@ -110,11 +66,8 @@ class KVCacheManager:
 
     # ---- sizes -----------------------------------------------------------------------------------
 
-    @property
-    def caches_prefixes(self) -> bool:
-        return self._caching
-
     def blocks_for(self, num_tokens: int) -> int:
+        """Positions of a table that holds ``num_tokens`` tokens."""
         return -(-num_tokens // self.block_size)
 
     def block_ids(self, request: Request) -> list[int]:
@@ -123,56 +76,89 @@ class KVCacheManager:
 
     def num_blocks_missing(self, request: Request) -> int:
         """Blocks to be allocated before all known tokens of a running request have a slot."""
-        return max(0, self.blocks_for(request.num_tokens) - len(self.block_ids(request)))
+        table = self._tables[request.request_id]
+        num_known, num_held = self.blocks_for(request.num_tokens), self._length(table)
+        missing = len(self._whole) * max(0, num_known - num_held)
+        for group, window in self._windows:
+            most = self.groups.most_in_window(window, request.num_missing_tokens, self.block_size)
+            dropped = table.num_dropped[group]
+            missing += max(0, min(num_known - dropped, most) - (num_held - dropped))
+        return missing
 
     def num_unused_slots(self, requests: Iterable[Request]) -> int:
         """Slots that running requests' tables reserve and that hold no token."""
-        return sum(
-            len(self.block_ids(request)) * self.block_size - request.num_computed_tokens
+        return self.groups.count * sum(
+            self._length(self._tables[request.request_id]) * self.block_size
+            - request.num_computed_tokens
             for request in requests
         )
 
     # ---- a request's way through the cache -------------------------------------------------------
 
     def find_prefix(self, request: Request) -> Prefix:
-        """The longest prefix whose keys and values exist.
+        """The longest prefix whose keys and values exist for every group of layers.
 
         Never all tokens: the last one's logits are needed, so it has to be computed. One of several
         samples takes its leader's prompt blocks while the leader holds them, the partly filled last
         one included; otherwise whole blocks are looked up by content.
         """
-        leader = request.leader
-        if leader is not None and leader.status is RequestStatus.RUNNING:
-            shared = request.num_prompt_tokens - 1
-            if request.num_output_tokens == 0 and leader.num_computed_tokens >= shared:
-                return Prefix(self.block_ids(leader)[: self.blocks_for(shared)], shared)
-        if not (self._caching and request.reads_prefix_cache):
+        shared = self._find_leaders_prompt(request)
+        if shared is not None:
+            return shared
+        if not (self.caches_prefixes and request.reads_prefix_cache):
             return NO_PREFIX
-        num_candidates = (request.num_tokens - 1) // self.block_size
-        hashes = extend_block_hashes(request, num_candidates, self.block_size, self._model_id)
-        blocks: list[int] = []
-        for content in hashes[:num_candidates]:
-            block = self.pool.find(content)
-            if block is None:
-                break
-            blocks.append(block)
-        return Prefix(blocks, len(blocks) * self.block_size, looked_up=True)
+        keys, find = self._candidate_keys(request), self.pool.find
+        length = self._needs.longest(keys, lambda key: find(key) is not None)
+        blocks = [NO_BLOCK] * (length * self.groups.count)
+        for entry in self._needs.entries(length):
+            block = find(keys[entry])
+            if block is None:  # on another thread (a prediction): evicted since it was found
+                return NO_PREFIX
+            blocks[entry] = block
+        return Prefix(blocks, length * self.block_size, looked_up=True)
+
+    def _find_leaders_prompt(self, request: Request) -> Prefix | None:
+        """The prompt of a request's leader, if that still holds all that its sample will see."""
+        leader = request.leader
+        if leader is None or leader.status is not RequestStatus.RUNNING:
+            return None
+        shared = request.num_prompt_tokens - 1
+        if request.num_output_tokens > 0 or leader.num_computed_tokens < shared:
+            return None
+        dropped = self._tables[leader.request_id].num_dropped
+        for group, window in self._windows:
+            if dropped[group] * self.block_size > max(0, shared - window + 1):
+                return None
+        end = self.blocks_for(shared) * self.groups.count
+        return Prefix(self.block_ids(leader)[:end], shared)
 
     def has_room(self, request: Request, prefix: Prefix, reserved: int) -> bool:
         """Whether all known tokens of a waiting request fit beside ``reserved`` blocks."""
-        new_blocks = self.blocks_for(request.num_tokens) - prefix.num_tokens // self.block_size
-        revived = sum(map(self.pool.is_free, prefix.blocks))
+        size, num_full = self.block_size, prefix.num_tokens // self.block_size
+        num_known = self.blocks_for(request.num_tokens)
+        new_blocks = len(self._whole) * (num_known - num_full)
+        num_missing = request.num_tokens - prefix.num_tokens
+        for _, window in self._windows:
+            first = self.groups.first_seen(window, num_full, size)
+            most = self.groups.most_in_window(window, num_missing, size)
+            new_blocks += max(0, min(num_known - first, most) - (num_full - first))
+        revived = sum(map(self.pool.is_free, self._held(prefix.blocks)))
         return new_blocks + revived + reserved <= self.pool.num_free
 
     def admit(self, request: Request, prefix: Prefix) -> None:
         """Give a waiting request a table that begins with ``prefix``."""
         assert request.request_id not in self._tables, "a waiting request holds no blocks"
-        for block in prefix.blocks:
+        count, num_full = self.groups.count, prefix.num_tokens // self.block_size
+        for block in self._held(prefix.blocks):
             self.pool.hold(block)
         if request.leader is not None and (table := self._tables.get(request.leader.request_id)):
             table.num_writable = 0  # the block that the leader writes may no longer be its own
-        num_indexed = prefix.num_tokens // self.block_size if self._caching else 0
-        self._tables[request.request_id] = BlockTable(list(prefix.blocks), num_indexed)
+        self._tables[request.request_id] = BlockTable(
+            list(prefix.blocks),
+            num_indexed=num_full * count if self.caches_prefixes else 0,
+            num_full=num_full,
+            num_dropped=[num_leading_gaps(prefix.blocks[group::count]) for group in range(count)],
+        )
         request.num_computed_tokens = prefix.num_tokens
         if prefix.looked_up and request.num_preemptions == 0:
             self.prefix_queries += request.num_tokens
@@ -186,60 +172,61 @@ class KVCacheManager:
         A block that other tables hold too is copied before it is written. Indexed blocks are full
         and so never written again. ``None``, and nothing is changed, if free blocks do not suffice.
         """
-        table = self._tables[request.request_id]
+        table, count = self._tables[request.request_id], self.groups.count
         end = request.num_computed_tokens + num_tokens
         if end <= table.num_writable:
             return UNCHANGED
-        blocks, written = table.blocks, request.num_computed_tokens // self.block_size
-        num_new = max(0, self.blocks_for(end) - len(blocks))
-        is_shared = written < len(blocks) and self.pool.is_shared(blocks[written])
-        if num_new + is_shared > self.pool.num_free:
+        blocks, pool = table.blocks, self.pool
+        written = request.num_computed_tokens // self.block_size * count
+        num_new = max(0, self.blocks_for(end) * count - len(blocks))
+        being_written = range(written, min(written + count, len(blocks)))
+        shared = [entry for entry in being_written if pool.is_shared(blocks[entry])]
+        if num_new + len(shared) > pool.num_free:
             return None
         block_copies = []
-        if is_shared:
-            source, blocks[written] = blocks[written], self.pool.allocate()
-            self.pool.release(source)
-            block_copies.append((source, blocks[written]))
+        for entry in shared:
+            source, blocks[entry] = blocks[entry], pool.allocate()
+            pool.release(source)
+            block_copies.append((source, blocks[entry]))
             table.num_sent = min(table.num_sent, written)
-        blocks += [self.pool.allocate() for _ in range(num_new)]
+        blocks += [pool.allocate() for _ in range(num_new)]
         first_new, table.num_sent = table.num_sent, len(blocks)
-        table.num_writable = len(blocks) * self.block_size
+        table.num_writable = self._length(table) * self.block_size
         return TableChange(first_new, blocks[first_new:], block_copies)
 
     def commit(self, request: Request) -> None:
-        """After a step: put the blocks that it filled into the prefix cache's index."""
+        """After a step: index the blocks that it filled, give back what no later token sees."""
         table = self._tables[request.request_id]
-        self._index_full_blocks(request, table, request.num_computed_tokens // self.block_size)
+        num_full = request.num_computed_tokens // self.block_size
+        if num_full > table.num_full:
+            self._index_full_blocks(request, table, num_full)
+            self._drop_unseen(table, num_full)
 
     def free(self, request: Request, *, discard: bool = False) -> None:
         """Release all blocks of a request, the last first: its tail is evicted before its start.
 
         Args:
-            discard: Its content may be wrong: lookups find no more what it alone holds.
+            discard: Its content may be wrong: lookups find no more what it alone holds, or gave
+                back before.
         """
         table = self._tables.pop(request.request_id, None)
         if table is None:
             return
-        for block in reversed(table.blocks):
+        if discard and self._windows:
+            self._discard_given_back(request, table)
+        for block in reversed(self._held(table.blocks)):
             if discard and not self.pool.is_shared(block):
                 self._discard(block)
             self.pool.release(block)
 
-    # ---- blocks that come from tiers -------------------------------------------------------------
+    # ---- contents --------------------------------------------------------------------------------
 
     def full_blocks(self, request: Request) -> tuple[list[int], list[BlockKey]]:
         """A running request's blocks whose tokens are all computed, and their contents."""
-        count = request.num_computed_tokens // self.block_size
-        hashes = extend_block_hashes(request, count, self.block_size, self._model_id)
-        return self.block_ids(request)[:count], hashes[:count]
-
-    def is_loading(self, request_id: str) -> bool:
-        """Whether blocks are on their way for a request, be it that it has ended meanwhile."""
-        return request_id in self._loads
-
-    @property
-    def num_loads(self) -> int:
-        return len(self._loads)
+        num_full = request.num_computed_tokens // self.block_size
+        keys = self._keys(request, num_full)[: num_full * self.groups.count]
+        pairs = [(b, k) for b, k in zip(self.block_ids(request), keys) if b != NO_BLOCK]
+        return [block for block, _ in pairs], [key for _, key in pairs]
 
     def find_loadable(
         self, request: Request, prefix: Prefix, is_in_tier: Callable[[BlockKey], bool]
@@ -247,55 +234,31 @@ class KVCacheManager:
         """What tiers would add to a cached prefix: keys to be loaded, blocks of the longer prefix
         that are here already, and how many tokens need not be computed then.
         """
-        keys, kept_blocks = list[BlockKey](), list(prefix.blocks)
-        num_candidates = (request.num_tokens - 1) // self.block_size
-        for key in request.block_hashes[len(prefix.blocks) : num_candidates]:
-            block = self.pool.find(key)
-            if block is not None:
-                kept_blocks.append(block)
-            elif is_in_tier(key):
-                keys.append(key)
-            else:
-                break
-        return keys, kept_blocks, len(keys) * self.block_size
-
-    def begin_load(
-        self, request: Request, keys: list[BlockKey], kept_blocks: list[int]
-    ) -> list[int]:
-        """Take free blocks for ``keys``; the caller has seen to it that there are enough.
-
-        ``kept_blocks`` are not evicted meanwhile. Nobody finds the new blocks before ``end_load``.
-        """
-        assert request.request_id not in self._loads
-        for block in kept_blocks:
-            self.pool.hold(block)
-        blocks = [self.pool.allocate() for _ in keys]
-        self._loads[request.request_id] = PendingLoad(request, blocks, keys, kept_blocks)
-        return blocks
-
-    def end_load(self, request_id: str, *, loaded: bool) -> None:
-        """Let lookups find what was loaded, if it was, as the blocks that were used last."""
-        load = self._loads.pop(request_id)
-        places = {key: place for place, key in enumerate(load.request.block_hashes)}
-        for block, key in zip(load.new_blocks, load.keys):
-            if loaded and self.pool.index(block, key):
-                for watcher in self._watchers:
-                    watcher.on_stored(load.request, places[key], [block])
-        for block in reversed([*load.kept_blocks, *load.new_blocks]):
-            self.pool.release(block)
-
-    # ---- pinned prefixes -------------------------------------------------------------------------
+        keys, find = self._candidate_keys(request), self.pool.find
+        length = self._needs.longest(keys, lambda key: find(key) is not None or is_in_tier(key))
+        num_tokens = length * self.block_size - prefix.num_tokens
+        if num_tokens <= 0:
+            return [], [], 0
+        blocks = {keys[entry]: find(keys[entry]) for entry in self._needs.entries(length)}
+        loaded = [key for key, block in blocks.items() if block is None]
+        kept = [block for block in blocks.values() if block is not None]
+        if len(loaded) + sum(map(self.pool.is_free, kept)) > self.pool.num_free:
+            return [], [], 0
+        return loaded, kept, num_tokens
 
     def pin(
         self, token_ids: Sequence[int], cache_salt: str, until: float, tenant: str = ""
     ) -> list[BlockKey] | None:
         """Evict the full blocks of a prefix only after all others, up to ``until``.
 
-        They still give way where running requests have no room otherwise. Returns their keys, or
-        ``None``, and nothing is changed, if that would be too many for the tenant (``Pins``).
+        They still give way where running requests have no room otherwise. Of a window, its last
+        blocks are pinned. Returns the keys of the first group, or ``None``, and nothing is changed,
+        if that would be too many for the tenant (``Pins``).
         """
-        keys = prefix_hashes(token_ids, self.block_size, self._model_id, cache_salt)
-        return keys if self.pins.pin(keys, until, tenant) else None
+        hashes = prefix_hashes(token_ids, self.block_size, self._model_id, cache_salt)
+        keys = [key for each in hashes for key in keys_of_groups(each, self.groups.count)]
+        pinned = [keys[entry] for entry in self._needs.entries(len(hashes))]
+        return keys[:: self.groups.count] if self.pins.pin(pinned, until, tenant) else None
 
     def clear(self) -> int:
         """Forget all prefixes, pinned ones too. Returns how many blocks.
@@ -306,14 +269,41 @@ class KVCacheManager:
             watcher.on_cleared()
         for table in self._tables.values():
             table.enters_index = False
-        # What is on its way ends in blocks without content.
-        self._loads = {name: load._replace(keys=[]) for name, load in self._loads.items()}
+        self.loads.forget_contents()
         self.pins.clear()
         return self.pool.clear()
 
-    def _on_evict(self, block: int, key: BlockKey) -> None:
-        for watcher in self._watchers:
-            watcher.on_removed(block, key)
+    def _index_full_blocks(self, request: Request, table: BlockTable, num_full: int) -> None:
+        end = num_full * self.groups.count
+        if not (self.caches_prefixes and table.enters_index) or end <= table.num_indexed:
+            return
+        keys = self._keys(request, num_full)
+        for entry in range(table.num_indexed, end):
+            if self.pool.index(table.blocks[entry], keys[entry]):
+                for watcher in self._watchers:
+                    watcher.on_stored(request, entry, [table.blocks[entry]])
+        table.num_indexed = end
+
+    def _drop_unseen(self, table: BlockTable, num_full: int) -> None:
+        """Blocks that fell out of their windows stay found by content until they are used anew."""
+        count, blocks = self.groups.count, table.blocks
+        table.num_full = num_full
+        for group, window in self._windows:
+            first = self.groups.first_seen(window, num_full, self.block_size)
+            for position in range(table.num_dropped[group], first):
+                entry = position * count + group
+                self.pool.release(blocks[entry])
+                blocks[entry] = NO_BLOCK
+            table.num_dropped[group] = max(first, table.num_dropped[group])
+
+    def _discard_given_back(self, request: Request, table: BlockTable) -> None:
+        """Let no lookup find what a request's windows have passed, unless a table holds it."""
+        for key, block in zip(request.block_hashes, table.blocks):
+            given_back = self.pool.find(key) if block == NO_BLOCK else None
+            if given_back is not None and self.pool.is_free(given_back):
+                self.pool.hold(given_back)
+                self._discard(given_back)
+                self.pool.release(given_back)
 
     def _discard(self, block: int) -> None:
         """Let no lookup find a held block's content, which may be wrong, here or elsewhere."""
@@ -322,59 +312,42 @@ class KVCacheManager:
                 watcher.on_removed(block, key, is_wrong=True)
         self.pool.unindex(block)
 
-    # ---- runs of equal steps ---------------------------------------------------------------------
+    def _on_evict(self, block: int, key: BlockKey) -> None:
+        for watcher in self._watchers:
+            watcher.on_removed(block, key)
 
-    def advance(self, requests: Sequence[Request], steps: int) -> list[tuple[int, int]]:
-        """Let each request compute one more token in each of ``steps`` steps, all at once.
+    def _candidate_keys(self, request: Request) -> list[BlockKey]:
+        """The keys of all blocks of a request that might be found; the last token is computed."""
+        count = (request.num_tokens - 1) // self.block_size
+        return self._keys(request, count)[: count * self.groups.count]
 
-        Blocks are allocated and indexed in the order in which single steps would: in each step
-        first the allocations, then the blocks that are full, both in the order of ``requests``. For
-        ``Scheduler.advance``, which says what has to hold. Returns the number of free and of cached
-        blocks after each step.
-        """
-        size = self.block_size
-        # By the step, modulo a block, in which a request begins a block and the last one is full.
-        due: list[list[tuple[Request, BlockTable]]] = [[] for _ in range(size)]
-        tables = [self._tables[request.request_id] for request in requests]
-        for request, table in zip(requests, tables):
-            due[-request.num_computed_tokens % size].append((request, table))
-            request.num_computed_tokens += steps
-        counts = []
-        for step in range(steps):
-            for _, table in due[step % size]:
-                table.blocks.append(self.pool.allocate())
-            for request, table in due[(step + 1) % size]:
-                self._index_full_blocks(request, table, len(table.blocks))
-            counts.append((self.pool.num_free, self.pool.num_cached))
-        for table in tables:
-            table.num_sent = len(table.blocks)
-            table.num_writable = table.num_sent * size
-        return counts
+    def _keys(self, request: Request, num_full: int) -> list[BlockKey]:
+        sizes = self.block_size, self._model_id, self.groups.count
+        return extend_block_hashes(request, num_full, *sizes)
 
-    def _index_full_blocks(self, request: Request, table: BlockTable, num_full: int) -> None:
-        if not (self._caching and table.enters_index) or num_full <= table.num_indexed:
-            return
-        hashes = extend_block_hashes(request, num_full, self.block_size, self._model_id)
-        for position in range(table.num_indexed, num_full):
-            if self.pool.index(table.blocks[position], hashes[position]):
-                for watcher in self._watchers:
-                    watcher.on_stored(request, position, [table.blocks[position]])
-        table.num_indexed = num_full
+    def _length(self, table: BlockTable) -> int:
+        """Positions of a table."""
+        return len(table.blocks) // self.groups.count
 
-    def _held(self, table: BlockTable) -> list[int]:
-        """The blocks of a table."""
-        return table.blocks
+    def _held(self, blocks: list[int]) -> list[int]:
+        """Those of a table's entries that have a block."""
+        return [block for block in blocks if block != NO_BLOCK] if self._windows else blocks
 
     def check_integrity(self) -> None:
         """Assert that reference counts, tables, free list and index agree (tests call it often)."""
-        holders = Counter(b for table in self._tables.values() for b in self._held(table))
-        for load in self._loads.values():
-            holders.update([*load.new_blocks, *load.kept_blocks])
-            assert not any(map(self.pool.is_shared, load.new_blocks)), "a loading block is shared"
+        holders = Counter(self.loads.held_blocks())
+        count, size = self.groups.count, self.block_size
         for request_id, table in self._tables.items():
-            held = self._held(table)
+            held = self._held(table.blocks)
+            holders.update(held)
             assert len(set(held)) == len(held), f"{request_id} holds a block twice"
             assert table.num_indexed <= len(table.blocks), f"{request_id}: indexed too much"
+            assert len(table.blocks) % count == 0
+            for group, window in enumerate(self.groups.windows):
+                dropped, blocks = table.num_dropped[group], table.blocks[group::count]
+                assert num_leading_gaps(blocks) == dropped and NO_BLOCK not in blocks[dropped:]
+                first = self.groups.first_seen(window, table.num_full, size)
+                assert window is None or dropped >= first, "what no token sees was kept"
         self.pool.check_integrity(holders)
 
 

@@ -63,7 +63,7 @@ class BlockState(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         block_size: Tokens per block.
         tables: Block ids of each request that holds some, in order of position; -1 where one was
-            given back (``kv_cache/windowed_manager.py``).
+            given back (``kv_cache/block_table.py``).
         cached: Blocks by content, held or free: what a prefix lookup can find.
         free: Free blocks; the one that is allocated next comes first.
         chains: Contents of running and lately ended requests; see ``PrefixChain``.

@@ -1,8 +1,6 @@
-"""How requests grow by what a step, or a run of equal steps, has made of them."""
+"""How requests grow by what a step has made of them."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 from twostroke.core.output import RequestOutput, make_output
 from twostroke.core.request import FinishReason, Request
@@ -57,16 +55,3 @@ def take_result(
 def keep_drafts(request: Request, drafts: list[int]) -> None:
     """Drafts for a request's next step: as many as can be followed by one more token."""
     request.draft_token_ids = drafts[: request.max_total_tokens - request.num_tokens - 1]
-
-
-class Advance(NamedTuple):
-    """What ``Scheduler.advance`` did.
-
-    Attributes:
-        requests: All that ran, in order.
-        blocks: Free and cached blocks after each step, before the last one frees any.
-    """
-
-    first_step: int
-    requests: list[Request]
-    blocks: list[tuple[int, int]]

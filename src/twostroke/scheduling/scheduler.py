@@ -26,11 +26,12 @@ from twostroke.core.step import (
     StepPlan,
     StepResult,
 )
+from twostroke.kv_cache.block_table import Prefix
 from twostroke.kv_cache.connector import TierInfo
-from twostroke.kv_cache.manager import KVCacheManager, Prefix
+from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.scheduling.policies.base import SchedulingPolicy
 from twostroke.scheduling.preemption import choose_preemption
-from twostroke.scheduling.progress import Advance, keep_drafts, take_result
+from twostroke.scheduling.progress import keep_drafts, take_result
 from twostroke.scheduling.speculation import DraftDepth, FixedDepth, room_for_drafts
 from twostroke.scheduling.step_budget import FixedBudget, StepBudget
 from twostroke.scheduling.tiered_blocks import TieredBlocks
@@ -182,32 +183,15 @@ class Scheduler:
             self.resume(request_id)
         return outputs
 
-    def advance(self, steps: int, token: int, now: float) -> Advance:
-        """Take ``steps`` steps at once, in each of which every running request draws ``token``.
-
-        Leaves everything as so many calls of ``schedule`` and ``update`` would, the last one at
-        ``now``. The caller has seen to it that nothing else could have happened: each running
-        request lacks one token, holds its blocks alone, and ends in the last step or later, by its
-        length; there are blocks enough; no waiting request could be admitted. The simulator jumps
-        with this (``simulator/jumping``).
-        """
-        requests, tokens = list(self._running_in_order()), [token] * steps
-        for request in requests:
-            request.token_ids += tokens
-            request.num_sent_tokens += steps
-            self.policy.charge(request, output_tokens=steps)
-        first_step, self._step = self._step, self._step + steps
-        self._released = []
-        blocks = self.kv.advance(requests, steps)
-        for request in requests:
-            if request.num_tokens >= request.max_total_tokens:
-                self.finish(request.request_id, FinishReason.LENGTH, now)
-        return Advance(first_step, requests, blocks)
+    def skip(self, steps: int) -> int:
+        """Count steps that a caller has taken by itself, and the number of the first of them."""
+        first, self._step, self._released = self._step, self._step + steps, []
+        return first
 
     # ---- running requests ------------------------------------------------------------------------
 
     def _continue_running(self, plan: StepPlan) -> None:
-        order = self._running_in_order()
+        order = self.running_in_order()
         decoding = [request for request in order if request.num_missing_tokens == 1]
         prefilling = [request for request in order if request.num_missing_tokens > 1]
         for request in (*self.policy.boost.boosted(order), *decoding, *prefilling):
@@ -387,7 +371,8 @@ class Scheduler:
         request.num_sent_tokens = request.num_tokens
         self._schedule(request, plan)
 
-    def _running_in_order(self) -> list[Request]:
+    def running_in_order(self) -> list[Request]:
+        """The running requests by the policy's rank. Read only, valid until the next step."""
         if self._order is None or self.policy.ranks_change:
             self._order = sorted(self.running.values(), key=self.policy.rank)
         return self._order

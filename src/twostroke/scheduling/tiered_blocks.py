@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from twostroke.core.request import BlockKey, Request
 from twostroke.core.step import BlockTransfer, StepPlan, StepResult, TierChange
+from twostroke.kv_cache.block_table import Prefix
 from twostroke.kv_cache.connector import TierInfo
-from twostroke.kv_cache.manager import KVCacheManager, Prefix
+from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.kv_cache.tier_directory import TierDirectory
 from twostroke.scheduling.transfer_speeds import TransferSpeeds
 
@@ -81,7 +82,7 @@ class TieredBlocks:
 
     def has_work(self) -> bool:
         """Whether a plan is needed although no request may be left: blocks are on their way."""
-        return bool(self._kv.num_loads or self._drops or any(self._saves.values()))
+        return bool(len(self._kv.loads) or self._drops or any(self._saves.values()))
 
     # ---- what the prefix cache gets and loses (CacheWatcher) -------------------------------------
 
@@ -127,7 +128,7 @@ class TieredBlocks:
         until ``update`` names it.
         """
         request_id = request.request_id
-        if not (prefix.looked_up and self.directory.tiers) or self._kv.is_loading(request_id):
+        if not (prefix.looked_up and self.directory.tiers) or request_id in self._kv.loads:
             return False
         keys, kept_blocks, num_tokens = self._kv.find_loadable(
             request, prefix, lambda key: self.directory.find(key) is not None
@@ -139,7 +140,7 @@ class TieredBlocks:
         must_load = self._always_load_swapped and request_id in self._swapped
         if not (must_load or self.speeds.load_pays(num_blocks, num_tokens)):
             return False
-        block_ids = self._kv.begin_load(request, keys, kept_blocks)
+        block_ids = self._kv.loads.begin(request, keys, kept_blocks)
         for tier in num_blocks:
             places = [index for index, name in enumerate(tiers) if name == tier]
             plan.block_loads.append(
@@ -228,7 +229,7 @@ class TieredBlocks:
         load = self._loads_of.pop(request_id, None)
         if load is None:
             return
-        self._kv.end_load(request_id, loaded=loaded)
+        self._kv.loads.end(request_id, loaded=loaded)
         if not loaded:
             self.counts.failed_loads += 1
             return

@@ -14,11 +14,12 @@ from twostroke.core.config import SchedulerConfig
 from twostroke.core.kv_groups import ONE_GROUP, KVGroups
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.step import StepResult
-from twostroke.kv_cache.block_hash import extend_group_hashes
-from twostroke.kv_cache.windowed_manager import make_manager
+from twostroke.kv_cache.block_hash import extend_block_hashes
+from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.simulator.jumping.decode_run import DecodeRun, find_decode_run
+from twostroke.simulator.jumping.jump import jump
 
 BLOCK = 4
 TOKEN = 1
@@ -41,7 +42,7 @@ class Simulation:
     num_jumped: int = 0
 
     def __post_init__(self) -> None:
-        self.kv = make_manager(
+        self.kv = KVCacheManager(
             self.num_blocks, BLOCK, self.groups, enable_prefix_caching=self.caching
         )
         self.scheduler = Scheduler(self.config, self.kv, choose_policy(self.config))
@@ -54,7 +55,7 @@ class Simulation:
         )
         num_blocks = request.max_total_tokens // BLOCK
         count = self.groups.count
-        hashes = extend_group_hashes(future, num_blocks, BLOCK, "", count)
+        hashes = extend_block_hashes(future, num_blocks, BLOCK, "", count)
         request.block_hashes = hashes[: num_blocks * count]
         self.scheduler.add(request)
         self.requests.append(request)
@@ -75,10 +76,10 @@ class Simulation:
     def take_run(self, run: DecodeRun, steps: int) -> None:
         self.num_jumped += steps
         self.step += steps
-        advance = self.scheduler.advance(steps, TOKEN, float(self.step))
-        self.blocks += advance.blocks[:-1]
+        jumped = jump(self.scheduler, steps, TOKEN, float(self.step))
+        self.blocks += jumped.blocks[:-1]
         self.decisions += [wire_decisions(run.decisions)] * steps
-        self.note_end(advance.requests)
+        self.note_end(jumped.requests)
 
     def take_step(self) -> None:
         plan = self.scheduler.schedule(float(self.step))

@@ -11,7 +11,7 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.engine import Engine
-from twostroke.kv_cache.windowed_manager import make_manager
+from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.observability.observer import ObservedRun, ObservedStep, Observer
 from twostroke.scheduling.admission.load_meter import LoadMeter
 from twostroke.scheduling.admission.predicted import Arrival, PredictedAdmission
@@ -21,6 +21,7 @@ from twostroke.scheduling.stats import read_stats
 from twostroke.simulator.fleet.executor import TOKEN, SimulatedExecutor
 from twostroke.simulator.fleet.step_log import StepLog
 from twostroke.simulator.jumping.decode_run import DecodeRun, find_decode_run
+from twostroke.simulator.jumping.jump import jump
 
 
 class Replica:
@@ -50,7 +51,7 @@ class Replica:
         info = executor.info
         self.executor = executor
         self.clock = executor.clock
-        self.kv = make_manager(
+        self.kv = KVCacheManager(
             info.num_blocks,
             info.block_size,
             info.kv_groups,
@@ -132,20 +133,20 @@ class Replica:
         # Those of windows are not told: see ``ObservedStep``.
         told = () if self.kv.groups.has_windows else scheduler.running.values()
         tables = {request.request_id: self.kv.block_ids(request) for request in told}
-        advance = scheduler.advance(len(planned.durations), TOKEN, end)
+        jumped = jump(scheduler, len(planned.durations), TOKEN, end)
         self.clock.advance_to(end)
         self.engine.observe_run(
             ObservedRun(
-                first_step=advance.first_step,
+                first_step=jumped.first_step,
                 times=planned.times,
                 durations=planned.durations,
-                requests=advance.requests,
+                requests=jumped.requests,
                 decisions=run.decisions,
                 num_waiting=num_waiting,
-                blocks=advance.blocks,
+                blocks=jumped.blocks,
                 read_stats=partial(read_stats, scheduler),
                 block_size=self.kv.block_size,
-                tables=[tables[r.request_id] for r in advance.requests] if tables else (),
+                tables=[tables[r.request_id] for r in jumped.requests] if tables else (),
                 num_groups=self.kv.groups.count,
                 token_budget=scheduler.config.max_num_batched_tokens,
             )

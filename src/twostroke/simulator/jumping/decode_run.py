@@ -2,7 +2,7 @@
 
 In such a run every running request gets one token in each step, and nothing else happens: no
 request arrives, enters, ends before the last step, or is preempted. It is enough to know when that
-is over. ``Scheduler.advance`` then leaves everything as single steps would;
+is over. ``jump`` then leaves everything as single steps would;
 ``tests/simulator/jumping/test_decode_run.py`` compares both ways.
 """
 

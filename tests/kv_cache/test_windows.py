@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tests.kv_cache.test_manager import make_request
 from twostroke.core.kv_groups import KVGroups
 from twostroke.core.request import BlockKey, Request, RequestStatus
+from twostroke.kv_cache.block_table import NO_BLOCK
 from twostroke.kv_cache.connector import TierInfo
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.kv_cache.prefix_book import PrefixBook
 from twostroke.kv_cache.tier_directory import TierDirectory
-from twostroke.kv_cache.windowed_manager import NO_BLOCK, make_manager
 from twostroke.observability.kv_events import BlockRemoved, BlockStored, KVEventLog
 
 BLOCK = 4
@@ -56,7 +56,7 @@ def test_the_longest_prefix_is_the_naive_one(
     windows: tuple[int | None, ...], data: st.DataObject
 ) -> None:
     """Whatever is missing, in the cache or, for loads, in the cache and a tier together."""
-    kv = make_manager(200, BLOCK, KVGroups(windows))
+    kv = KVCacheManager(200, BLOCK, KVGroups(windows))
     first = make_request("first", 9 * BLOCK + 2)
     compute(kv, first)
     kv.free(first)
@@ -84,7 +84,7 @@ def test_the_longest_prefix_is_the_naive_one(
 
 
 def test_what_was_given_back_of_a_failed_request_is_not_found() -> None:
-    kv = make_manager(64, BLOCK, KVGroups((None, 5)))
+    kv = KVCacheManager(64, BLOCK, KVGroups((None, 5)))
     request = make_request("bad", 20)
     compute(kv, request)
     assert kv.block_ids(request).count(NO_BLOCK) == 4
@@ -95,7 +95,7 @@ def test_what_was_given_back_of_a_failed_request_is_not_found() -> None:
 
 def test_a_pin_keeps_what_a_hit_needs() -> None:
     """The whole prefix for the group that sees it, two blocks for a window of 6 tokens."""
-    kv = make_manager(64, BLOCK, KVGroups((None, 6)))
+    kv = KVCacheManager(64, BLOCK, KVGroups((None, 6)))
     tokens = list(range(5 * BLOCK))
     keys = kv.pin(tokens, "", 10.0)
     assert keys is not None and len(keys) == 5 and len(kv.pool.pinned) == 5 + 2
@@ -106,7 +106,7 @@ def test_a_pin_keeps_what_a_hit_needs() -> None:
 
 def test_tree_and_events_show_each_token_once() -> None:
     """Of models with groups, the blocks of the first: one that sees everything."""
-    kv = make_manager(8, BLOCK, KVGroups((None, 5)))
+    kv = KVCacheManager(8, BLOCK, KVGroups((None, 5)))
     book = PrefixBook(kv.pool, TierDirectory([TierInfo(name="host", num_blocks=4)]), BLOCK, 2)
     log = KVEventLog(BLOCK, "CPU", lambda: 0.0, 2)
     kv.watch(book)

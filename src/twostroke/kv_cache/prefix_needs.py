@@ -1,0 +1,73 @@
+"""What a prefix needs: every block of layers that see all, the last window's of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from twostroke.core.kv_groups import KVGroups
+from twostroke.core.request import BlockKey
+
+
+class PrefixNeeds:
+    """Which entries of a block table a prefix of some length is made of.
+
+    Args:
+        groups: The model's.
+        block_size: Tokens per block.
+    """
+
+    def __init__(self, groups: KVGroups, block_size: int) -> None:
+        self._groups, self._size = groups, block_size
+        windows = list(enumerate(groups.windows))
+        self.whole = [group for group, window in windows if window is None]
+        self.windows = [(group, window) for group, window in windows if window is not None]
+
+    def entries(self, length: int) -> list[int]:
+        """The entries that a prefix of ``length`` positions needs, in order."""
+        count = self._groups.count
+        if not self.windows:
+            return list(range(length * count))
+        return sorted(
+            position * count + group
+            for group, window in enumerate(self._groups.windows)
+            for position in range(self._groups.first_seen(window, length, self._size), length)
+        )
+
+    def longest(self, keys: Sequence[BlockKey], has: Callable[[BlockKey], bool]) -> int:
+        """Positions of the longest prefix whose needed blocks are all there.
+
+        First the groups that see everything bound it. Then the ends are tried from there
+        downwards: a missing block of a window rules out all ends that would see it.
+
+        Args:
+            keys: Of all entries.
+        """
+        count = self._groups.count
+        end = len(keys) // count
+        for group in self.whole:
+            for position in range(end):
+                if not has(keys[position * count + group]):
+                    end = position
+                    break
+        if not self.windows:
+            return end
+        position, firsts = end, self._firsts(end)
+        while position > min(firsts):
+            position -= 1
+            if any(
+                position >= firsts[group] and not has(keys[position * count + group])
+                for group, _ in self.windows
+            ):
+                end, firsts = position, self._firsts(position)
+        return end
+
+    def _firsts(self, num_full: int) -> list[int]:
+        """For each group, the first position that is needed behind ``num_full`` full ones.
+
+        That of a group without a window counts as reached: it has been looked at as a whole.
+        """
+        first_seen = self._groups.first_seen
+        return [
+            num_full if window is None else first_seen(window, num_full, self._size)
+            for window in self._groups.windows
+        ]
