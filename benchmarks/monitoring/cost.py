@@ -44,7 +44,7 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.messages import GenerationRequest
-from twostroke.observability.observer import ObservedRun, ObservedStep, Observer
+from twostroke.observability.observer import ObservedStep, Observer
 from twostroke.observability.tracing.timelines import Timeline, TimelineObserver
 
 RESULTS = Path(__file__).parent / "results"
@@ -185,9 +185,6 @@ class TimedObserver:
 
     def on_step(self, step: ObservedStep) -> None:
         self._measure(self._observer.on_step, step)
-
-    def on_run(self, run: ObservedRun) -> None:
-        self._measure(self._observer.on_run, run)
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
         self._measure(self._observer.on_end, requests, outputs)

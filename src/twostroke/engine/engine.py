@@ -18,7 +18,7 @@ from twostroke.core.request import FinishReason, Request
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.executor import Executor
 from twostroke.observability.events import RefusedRequest
-from twostroke.observability.observer import ObservedRun, ObservedStep, Observer
+from twostroke.observability.observer import ObservedStep, Observer
 from twostroke.observability.profile import NO_PROFILE, REST, Profiler
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.scheduling.stats import read_stats
@@ -59,7 +59,6 @@ class Engine:
         self.clock = clock
         self.dead: EngineDeadError | None = None
         self._consecutive_failures = 0
-        self._live: dict[str, Request] = {}  # until the observers have seen its end
         self._ended_between_steps: list[Request] = []
         self._refused: list[RefusedRequest] = []
         self._prefix_queries = self._prefix_hits = 0  # up to the last step
@@ -68,7 +67,6 @@ class Engine:
         """Queue all samples of one call."""
         self.check_alive()
         for request in requests:
-            self._live[request.request_id] = request
             self.scheduler.add(request)
         for observer in self.observers:
             observer.on_add(requests)
@@ -76,9 +74,10 @@ class Engine:
     def step(self) -> list[RequestOutput]:
         now = self.clock()
         plan = self.scheduler.schedule(now)
+        requests = self.scheduler.requests_in(plan)
         result = self._execute(plan)
         outputs = self.scheduler.update(plan, result, self.clock())
-        self._observe(plan, result, outputs)
+        self._observe(plan, requests, result, outputs)
         return outputs + self._give_up()
 
     def has_work(self) -> bool:
@@ -97,7 +96,6 @@ class Engine:
         discard = reason is FinishReason.ERROR
         for request in requests:
             self.scheduler.finish(request.request_id, reason, now, discard=discard)
-            self._live.pop(request.request_id, None)
         outputs = [make_output(request, [], reason, error) for request in requests]
         self._ended_between_steps += requests
         for observer in self.observers:
@@ -150,13 +148,19 @@ class Engine:
         result.timings["schedule"] = started - plan.time
         return result
 
-    def _observe(self, plan: StepPlan, result: StepResult, outputs: list[RequestOutput]) -> None:
+    def _observe(
+        self,
+        plan: StepPlan,
+        requests: list[Request],
+        result: StepResult,
+        outputs: list[RequestOutput],
+    ) -> None:
         """Show the step to the observers. Text comes first: stop strings may end requests."""
         kv = self.scheduler.kv
         step = ObservedStep(
             plan,
             result,
-            [self._live[request_id] for request_id in plan.scheduled],
+            requests,
             outputs,
             self.clock,
             partial(read_stats, self.scheduler),
@@ -172,17 +176,6 @@ class Engine:
         with self._profiler.measure(REST):
             for observer in self.observers:
                 observer.on_step(step)
-        for request in step.ended:
-            self._live.pop(request.request_id, None)  # an observer may have ended it once more
-
-    def observe_run(self, run: ObservedRun) -> None:
-        """Show a run of equal decode steps, which a driver took at once, to the observers."""
-        run.ended_before, self._ended_between_steps = self._ended_between_steps, []
-        run.refused, self._refused = self._refused, []
-        for observer in self.observers:
-            observer.on_run(run)
-        for request in run.ended:
-            del self._live[request.request_id]
 
     def _give_up(self) -> list[RequestOutput]:
         """After too many failures in a row, end everything."""

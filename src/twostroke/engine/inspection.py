@@ -9,7 +9,7 @@ from itertools import islice
 
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
-from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.observability.observer import ObservedStep
 from twostroke.observability.snapshot import (
     BlockState,
     EngineSnapshot,
@@ -48,10 +48,6 @@ class EndedRequests:
 
     def on_step(self, step: ObservedStep) -> None:
         for request in step.ended:
-            self._remember(request)
-
-    def on_run(self, run: ObservedRun) -> None:
-        for request in run.ended:
             self._remember(request)
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.observability.observer import ObservedStep
 from twostroke.observability.profile import DETOKENISE, NO_PROFILE, Profiler
 from twostroke.text.detokenizer import IncrementalDetokenizer
 from twostroke.text.stop_strings import StopChecker, StopStrings
@@ -59,9 +59,6 @@ class TextWriter:
 
     def on_step(self, step: ObservedStep) -> None:
         self.write(step.outputs)
-
-    def on_run(self, run: ObservedRun) -> None:
-        raise AssertionError("steps that give text are taken one by one")
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
         self.write(outputs)

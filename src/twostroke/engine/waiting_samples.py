@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
-from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.observability.observer import ObservedStep
 
 
 class WaitingSamples:
@@ -28,9 +28,6 @@ class WaitingSamples:
 
     def on_step(self, step: ObservedStep) -> None:
         self._stop_waiting(step.requests)
-
-    def on_run(self, run: ObservedRun) -> None:
-        self._stop_waiting(run.requests)
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
         self._stop_waiting(requests)

@@ -17,7 +17,7 @@ import numpy as np
 
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
-from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.observability.observer import ObservedStep
 from twostroke.sampling.random import uniforms
 from twostroke.text.tokenizer import Tokenizer
 
@@ -99,10 +99,6 @@ class ContentBook:
             if (content := self._live.get(request_id)) is not None:
                 content.logprobs.extend(position.chosen.logprob for position in positions)
         for request in step.ended:
-            self._end(request)
-
-    def on_run(self, run: ObservedRun) -> None:
-        for request in run.ended:
             self._end(request)
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:

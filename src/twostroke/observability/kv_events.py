@@ -16,7 +16,7 @@ from twostroke.core.kv_groups import group_of
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import BlockKey, Request
 from twostroke.core.step import TierChange
-from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.observability.observer import ObservedStep
 
 # Kept for subscribers that were away; a batch may be a few more than that.
 MAX_EVENTS = 20_000
@@ -130,9 +130,6 @@ class KVEventLog:
 
     def on_step(self, step: ObservedStep) -> None:
         self._pending += _of_tiers(step.result.tier_changes, self._num_groups)
-        self.flush()
-
-    def on_run(self, run: ObservedRun) -> None:
         self.flush()
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:

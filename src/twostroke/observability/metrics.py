@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
@@ -19,7 +18,7 @@ from twostroke.core.request import FinishReason, Request
 from twostroke.core.step import Reason
 from twostroke.observability.events import SchedulerStats
 from twostroke.observability.histogram import BulkHistogram
-from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.observability.observer import ObservedStep
 from twostroke.observability.speculation_metrics import SpeculationMetrics
 from twostroke.observability.targets.exposition import TargetSeries
 from twostroke.observability.targets.observer import TargetObserver
@@ -167,21 +166,6 @@ class EngineMetrics:
         if step.plan.num_tokens:
             self._step_tokens.observe(step.plan.num_tokens + num_first)
             self._step_seconds.observe(step.finished - step.plan.time)
-
-    def on_run(self, run: ObservedRun) -> None:
-        """Count the steps of a run, in each of which every request got a token."""
-        count, times = len(run.requests), run.times
-        self.observe_tokens([(request, 1) for request in run.requests], times[1])
-        self._last_token_time.update({r.request_id: times[-1] for r in run.requests})
-        self._step_tokens.observe(count, run.num_steps)
-        self._step_seconds.observe(times[1] - times[0])
-        for begin, end in pairwise(times[1:]):
-            self._step_seconds.observe(end - begin)
-            self._itl.observe(end - begin, count)
-        self._generation_tokens.inc(count * (run.num_steps - 1))
-        for request in run.ended:
-            self.observe_finished(request, times[-1])
-        self.observe_stats(run.stats)
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
         for request in requests:

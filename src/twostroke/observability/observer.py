@@ -1,16 +1,15 @@
 """The seam of everything that watches an engine: text, metrics, recordings, statistics, pages.
 
-An observer sees each step after the scheduler has taken in its result, or a run of equal decode
-steps at once. It may read everything it is given and keep nothing but requests; it changes no
-request and no plan. (Text is the exception that the engine knows of: it fills in the outputs'
-``text`` and ends requests at stop strings, and so comes first.)
+An observer sees each step after the scheduler has taken in its result. It may read everything it
+is given and keep nothing but requests; it changes no request and no plan. (Text is the exception
+that the engine knows of: it fills in the outputs' ``text`` and ends requests at stop strings, and
+so comes first.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from twostroke.core.output import RequestOutput
@@ -47,9 +46,6 @@ class Observer(Protocol):
 
     def on_step(self, step: ObservedStep) -> None:
         """A step has ended."""
-
-    def on_run(self, run: ObservedRun) -> None:
-        """Several steps were taken at once, in each of which every running request decoded."""
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
         """Requests were ended between two steps: aborted, or by the engine's end."""
@@ -160,123 +156,6 @@ class ObservedStep:
             ],
             timings=result.timings,
             error=result.failure,
-        )
-
-
-@dataclass
-class ObservedRun:
-    """Consecutive steps in each of which every running request decoded one token.
-
-    Attributes:
-        first_step: Number of the first one.
-        times: When the first begins, then when each ends: one more than there are steps.
-        durations: Seconds that the executor took for each.
-        requests: All that ran, in the plan's order, as the last step left them.
-        decisions: Why waiting requests wait; the same in each step.
-        num_waiting: Requests that wait.
-        blocks: Free and cached blocks after each step, before the last one frees any.
-        ended_before: Requests that ended after the step before these, and not by a step; the engine
-            fills this in, as ``refused``: calls that were refused after it.
-        stats: The scheduler's state after the last step.
-        block_size: Tokens per block.
-        tables: Their block tables after the last step, before it frees any.
-        token_budget: ``max_num_batched_tokens``.
-        num_groups: Blocks that a request has for each position.
-    """
-
-    first_step: int
-    times: Sequence[float]
-    durations: Sequence[float]
-    requests: Sequence[Request]
-    decisions: Sequence[Decision]
-    num_waiting: int
-    blocks: Sequence[tuple[int, int]]
-    read_stats: Callable[[], SchedulerStats]
-    block_size: int
-    tables: Sequence[Sequence[int]] = ()
-    token_budget: int = 0
-    num_groups: int = 1
-    ended_before: Sequence[Request] = field(default=())
-    refused: Sequence[RefusedRequest] = field(default=())
-
-    @property
-    def num_steps(self) -> int:
-        return len(self.durations)
-
-    @cached_property
-    def ended(self) -> list[Request]:
-        """Requests that ended with the last step."""
-        return [request for request in self.requests if request.finish_reason is not None]
-
-    @cached_property
-    def stats(self) -> SchedulerStats:
-        return self.read_stats()
-
-    def events(self) -> Iterator[StepEvent]:
-        """The records of the steps, one by one, equal to those of steps that were taken singly."""
-        last = self.num_steps - 1
-        first_starts = [request.num_computed_tokens - self.num_steps for request in self.requests]
-        for number in range(self.num_steps):
-            begin, end = self.times[number], self.times[number + 1]
-            yield make_event(
-                self.stats if number == last else self._stats_after(number, first_starts),
-                self.decisions,
-                step=self.first_step + number,
-                time=begin,
-                duration=end - begin,
-                scheduled=[
-                    ScheduledTokens(
-                        request_id=request.request_id,
-                        start=start + number,
-                        num_tokens=1,
-                        num_prompt_tokens=0,
-                        sampled=True,
-                        num_new_tokens=1,
-                        num_blocks=-(-(start + number + 1) // self.block_size),
-                    )
-                    for request, start in zip(self.requests, first_starts)
-                ],
-                num_tokens=len(self.requests),
-                token_budget=self.token_budget,
-                finished=_finished(
-                    [
-                        *(self.ended_before if number == 0 else ()),
-                        *(self.ended if number == last else ()),
-                    ]
-                ),
-                refused=list(self.refused) if number == 0 else [],
-                block_tables=self._tables_in(number, first_starts),
-                timings={"forward": self.durations[number], "schedule": 0.0},
-            )
-
-    def _tables_in(self, number: int, first_starts: list[int]) -> list[ChangedTable]:
-        """The blocks that requests begin in a step."""
-        size = self.block_size
-        return [
-            ChangedTable(
-                request_id=request.request_id,
-                first=(start + number) // size,
-                blocks=[table[(start + number) // size]],
-            )
-            for request, start, table in zip(self.requests, first_starts, self.tables)
-            if (start + number) % size == 0
-        ]
-
-    def _stats_after(self, number: int, first_starts: list[int]) -> SchedulerStats:
-        """After a step before the last: no request has ended, each has one token more."""
-        free, cached = self.blocks[number]
-        total, size = self.stats.total_blocks, self.block_size
-        used = [start + number + 1 for start in first_starts]
-        unused = self.num_groups * sum(-(-tokens // size) * size - tokens for tokens in used)
-        allocated = (total - free) * size
-        return SchedulerStats(
-            num_running=len(self.requests),
-            num_waiting=self.num_waiting,
-            total_blocks=total,
-            free_blocks=free,
-            cached_blocks=cached,
-            allocated_slots=allocated,
-            used_slots=max(0, allocated - unused),
         )
 
 

@@ -16,7 +16,7 @@ from twostroke.core.files import bounded_lines, open_at_once, reason
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
 from twostroke.observability.events import StepEvent
-from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.observability.observer import ObservedStep
 from twostroke.observability.tracing.stations import CallLine, CallStations
 
 logger = logging.getLogger(__name__)
@@ -58,10 +58,6 @@ class Recorder:
 
     def on_step(self, step: ObservedStep) -> None:
         self.add(step.event)
-
-    def on_run(self, run: ObservedRun) -> None:
-        for event in run.events():
-            self.add(event)
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
         """The next step's event names them."""

@@ -154,6 +154,10 @@ class Scheduler:
         plan.decisions += self._waiting.decisions()
         return plan
 
+    def requests_in(self, plan: StepPlan) -> list[Request]:
+        """The requests that a plan schedules, in its order; before its result is taken in."""
+        return [self.requests[request_id] for request_id in plan.scheduled]
+
     def update(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestOutput]:
         """Take in what the step produced: grow the requests, end those that are done."""
         outputs, no_longer_loading = [], self.tiers.update(plan, result)
@@ -183,10 +187,10 @@ class Scheduler:
             self.resume(request_id)
         return outputs
 
-    def skip(self, steps: int) -> int:
-        """Count steps that a caller has taken by itself, and the number of the first of them."""
-        first, self._step, self._released = self._step, self._step + steps, []
-        return first
+    def skip(self, steps: int) -> None:
+        """Count steps that a caller has taken by itself."""
+        self._step += steps
+        self._released = []
 
     # ---- running requests ------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from twostroke.inspector.simulations.simulation import (
     StepColumns,
 )
 from twostroke.observability.events import StepEvent
-from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.observability.observer import ObservedStep
 from twostroke.routing.routers import make_router
 from twostroke.simulator.deployment.deployment import Deployment, deploy
 from twostroke.simulator.deployment.options import DeploymentOptions
@@ -50,9 +50,6 @@ class Events:
 
     def on_step(self, step: ObservedStep) -> None:
         self.events.append(step.event)
-
-    def on_run(self, run: ObservedRun) -> None:
-        self.events.extend(run.events())
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
         """Nobody leaves."""

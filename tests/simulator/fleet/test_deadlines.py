@@ -11,7 +11,7 @@ from twostroke.core.config import SchedulerConfig
 from twostroke.core.step import Reason
 from twostroke.core.targets import parse_targets
 from twostroke.observability.events import StepEvent
-from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.observability.observer import ObservedStep
 from twostroke.routing.routers import make_router
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.simulator.fleet.fleet import Fleet, FleetResult
@@ -29,9 +29,6 @@ class Events:
 
     def on_step(self, step: ObservedStep) -> None:
         self.events.append(step.event)
-
-    def on_run(self, run: ObservedRun) -> None:
-        self.events += run.events()
 
     def on_add(self, *_: object) -> None: ...
 

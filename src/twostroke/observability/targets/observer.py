@@ -9,7 +9,7 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.targets import EVERY_KEY, STATES, Target, TargetMetric
 from twostroke.observability.events import SchedulerStats
-from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.observability.observer import ObservedStep
 from twostroke.observability.targets.watch import TargetReport, TargetsInForce, TargetWatch
 
 COMPLETE = (FinishReason.STOP, FinishReason.LENGTH)
@@ -57,14 +57,6 @@ class TargetObserver:
         self._count(step.requests, step.plan.time, step.finished)
         if self._states:
             self._hold_stats(step.stats, step.finished)
-
-    def on_run(self, run: ObservedRun) -> None:
-        self._count(run.requests, run.times[0], run.times[1], run.times[-1])
-        if self._states:
-            total = max(1, run.stats.total_blocks)
-            for (free, _), time in zip(run.blocks[:-1], run.times[1:]):
-                self._hold(1 - free / total, run.num_waiting, time)
-            self._hold_stats(run.stats, run.times[-1])
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
         now = self._clock()

@@ -10,7 +10,7 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import Decision, Reason, ScheduledRequest, StepPlan
-from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.observability.observer import ObservedStep
 
 # A decoding request is looked at in each 32nd step; of a long answer every second sample is
 # dropped as often as it takes to keep no more than this.
@@ -187,14 +187,6 @@ class TimelineObserver:
                 error = step.result.errors.get(request.request_id)
                 message = step.result.failure or "" if error is None else error.message
                 self._end(request, step.finished, message)
-
-    def on_run(self, run: ObservedRun) -> None:
-        if not self._live:
-            return
-        ids = {request.request_id for request in run.requests}
-        self._sample(ids, len(ids), run.first_step + run.num_steps - 1, run.times[-1])
-        for request in run.ended:
-            self._end(request, run.times[-1])
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
         for request, output in zip(requests, outputs):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.step import Reason
-from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.observability.observer import ObservedStep
 from twostroke.scheduling.admission.prediction import EngineLoad
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.scheduling.step_times import PromptWork, StepTimes
@@ -79,10 +79,6 @@ class LoadMeter:
             self._note_length(request)
         self._leave(step.requests)
         self.load = self._measure(no_blocks=Reason.NO_FREE_BLOCK in reasons)
-
-    def on_run(self, run: ObservedRun) -> None:
-        self._leave(run.requests)
-        self.load = self._measure(no_blocks=run.num_waiting > 0)
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
         self._leave(requests)

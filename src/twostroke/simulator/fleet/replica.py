@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.kv_tier_config import PreemptionName
@@ -12,16 +11,16 @@ from twostroke.core.request import Request
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.engine import Engine
 from twostroke.kv_cache.manager import KVCacheManager
-from twostroke.observability.observer import ObservedRun, ObservedStep, Observer
+from twostroke.observability.observer import ObservedStep, Observer
 from twostroke.scheduling.admission.load_meter import LoadMeter
 from twostroke.scheduling.admission.predicted import Arrival, PredictedAdmission
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.scheduling.assemble import make_scheduler
-from twostroke.scheduling.stats import read_stats
 from twostroke.simulator.fleet.executor import TOKEN, SimulatedExecutor
 from twostroke.simulator.fleet.step_log import StepLog
 from twostroke.simulator.jumping.decode_run import DecodeRun, find_decode_run
 from twostroke.simulator.jumping.jump import jump
+from twostroke.simulator.jumping.observed_run import ObservedRun, RunObserver
 
 
 class Replica:
@@ -72,7 +71,8 @@ class Replica:
         self.engine = Engine(self.scheduler, executor, watching, clock=self.clock)
         # A run of steps is taken at once, without their times being learned from.
         steps_alike = speculation is None and not info.tiers and not config.measures_steps
-        self._jump = jump and steps_alike
+        self._run_observers = [each for each in watching if isinstance(each, RunObserver)]
+        self._jump = jump and steps_alike and len(self._run_observers) == len(watching)
         self._num_added = 0
         self._finish_times: list[float] = []
 
@@ -129,28 +129,13 @@ class Replica:
         planned = self.executor.decode_run(run.num_requests, run.context, run.max_steps, until)
         num_waiting = len(scheduler.requests) - run.num_requests
         end = planned.times[-1]
-        # The lists stay as they are when the last step frees their blocks.
-        # Those of windows are not told: see ``ObservedStep``.
-        told = () if self.kv.groups.has_windows else scheduler.running.values()
-        tables = {request.request_id: self.kv.block_ids(request) for request in told}
         jumped = jump(scheduler, len(planned.durations), TOKEN, end)
         self.clock.advance_to(end)
-        self.engine.observe_run(
-            ObservedRun(
-                first_step=jumped.first_step,
-                times=planned.times,
-                durations=planned.durations,
-                requests=jumped.requests,
-                decisions=run.decisions,
-                num_waiting=num_waiting,
-                blocks=jumped.blocks,
-                read_stats=partial(read_stats, scheduler),
-                block_size=self.kv.block_size,
-                tables=[tables[r.request_id] for r in jumped.requests] if tables else (),
-                num_groups=self.kv.groups.count,
-                token_budget=scheduler.config.max_num_batched_tokens,
-            )
+        observed = ObservedRun(
+            planned.times, jumped.requests, run.decisions, num_waiting, jumped.blocks
         )
+        for observer in self._run_observers:
+            observer.on_run(observed)
 
 
 def _arrival(request: Request) -> Arrival:

@@ -8,9 +8,10 @@ from typing import Protocol
 
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
-from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.observability.observer import ObservedStep
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.simulator.cost.step_shape import StepShape
+from twostroke.simulator.jumping.observed_run import ObservedRun
 
 
 class Timed(Protocol):

@@ -16,7 +16,6 @@ class Jump(NamedTuple):
         blocks: Free and cached blocks after each step, before the last one frees any.
     """
 
-    first_step: int
     requests: list[Request]
     blocks: list[tuple[int, int]]
 
@@ -33,12 +32,12 @@ def jump(scheduler: Scheduler, steps: int, token: int, now: float) -> Jump:
         request.token_ids += tokens
         request.num_sent_tokens += steps
         scheduler.policy.charge(request, output_tokens=steps)
-    first_step = scheduler.skip(steps)
+    scheduler.skip(steps)
     blocks = _grow_tables(scheduler, requests, steps)
     for request in requests:
         if request.num_tokens >= request.max_total_tokens:
             scheduler.finish(request.request_id, FinishReason.LENGTH, now)
-    return Jump(first_step, requests, blocks)
+    return Jump(requests, blocks)
 
 
 def _grow_tables(

@@ -14,7 +14,7 @@ from twostroke.engine.executor import ExecutorInfo
 from twostroke.inspector.columns import Frame, encode_steps
 from twostroke.inspector.compare.messages import Replay, ReplayedRequest, ReplayJob, Settings, Side
 from twostroke.observability.events import StartedRequest, StepEvent
-from twostroke.observability.observer import ObservedRun, ObservedStep
+from twostroke.observability.observer import ObservedStep
 from twostroke.routing.routers import make_router
 from twostroke.simulator.cost.estimate import CostModel
 from twostroke.simulator.fleet.clock import VirtualClock
@@ -168,9 +168,6 @@ class _Steps:
 
     def on_step(self, step: ObservedStep) -> None:
         self.events.append(step.event)
-
-    def on_run(self, run: ObservedRun) -> None:
-        self.events += run.events()
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
         """The next step's event names them."""
