@@ -159,6 +159,6 @@ def curl_line(
         url = f"{'http' if certificate is None else 'https'}://localhost"
     key = ' -H "Authorization: Bearer $OPENAI_API_KEY"' if asks_for_keys else ""
     return (
-        f"curl -N{trust} {shlex.quote(f'{url}/v1/{path}')}{key} -H 'Content-Type: application/json' -d"
-        f" {data}"
+        f"curl -N{trust} {shlex.quote(f'{url}/v1/{path}')}{key} -H 'Content-Type: application/json'"
+        f" -d {data}"
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+import psutil
 import pytest
 
 from tests.server.running import ServerProcess, running_process, wait_until
@@ -122,6 +123,28 @@ def test_plain_http_and_silence_do_not_hang(pairs: dict[str, Pair]) -> None:
             assert httpx.get(url + "/health", verify=trusting(pair)).status_code == 200
             assert silent.recv(1) == b""
         assert "Traceback" not in server.stderr
+
+
+def test_a_client_that_takes_nothing_is_cut_off(pairs: dict[str, Pair]) -> None:
+    """As without TLS, so that its request gives its blocks back."""
+    pair = pairs["server"]
+    script = {"pieces": ["the quick brown fox " * 500] * 8, "endless": True}
+    limits = {"client_timeout": 0.5, "min_client_rate": 2**20}
+    body = json.dumps({"prompt": "the dog", "stream": True, "max_tokens": 8}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    with https_server(pair, script=script, **limits) as server, socket.socket() as plain:
+        address, process = address_of(server.url()), psutil.Process(server.process.pid)
+
+        def is_connected() -> bool:
+            return any(each.raddr == plain.getsockname() for each in process.net_connections())
+
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        plain.connect(address)
+        with trusting(pair).wrap_socket(plain, server_hostname="localhost") as opened:
+            plain = opened
+            opened.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+            assert opened.recv(15) == b"HTTP/1.1 200 OK" and is_connected()
+            wait_until(lambda: not is_connected())
 
 
 def test_strangers_trust_no_self_made_certificate(pairs: dict[str, Pair]) -> None:

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 PAUSE_SECONDS = 1.0
 LOG_SECONDS = 60.0
 # Of TLS: how long a closed connection waits for the client to confirm it.
-FAREWELL_SECONDS = 5.0
+FAREWELL_SECONDS = 1.0
 # Connections taken in a row, so that those which are open are served in between.
 MAX_ACCEPTED_AT_ONCE = 64
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +56,7 @@ class TlsFiles:
     def versions(self) -> tuple[tuple[int, int, int], ...]:
         """What changes when one of the files is written or replaced. Raises OSError."""
         paths = [self.certificate, self.key, *([self.ca_certs] if self.ca_certs else [])]
-        found = [os.stat(path) for path in paths]
+        found = [Path(path).stat() for path in paths]
         return tuple((status.st_ino, status.st_size, status.st_mtime_ns) for status in found)
 
     def _load_certificate(self, context: ssl.SSLContext) -> None:
@@ -159,8 +158,8 @@ def _check_readable(flag: str, path: str) -> None:
     try:
         if not Path(path).is_file():
             raise ConfigError(f"{flag} {path}: no such file", hint="give a file in PEM format")
-        with open(path, "rb"):
-            pass
+        with Path(path).open("rb") as file:
+            file.read(1)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{flag} {path}: {reason(error)}", hint="give a readable file") from error
 
