@@ -89,13 +89,14 @@ def tier_summary(info: ExecutorInfo) -> list[str]:
 
 
 def sampling_summary(info: ExecutorInfo) -> list[str]:
-    """The model's own sampling defaults, if it has any."""
-    if not info.sampling_defaults:
-        return []
-    listed = ", ".join(f"{name} {value:g}" for name, value in info.sampling_defaults.items())
-    return [
-        f"  {'sampling':<10} {listed} (from generation_config.json, where a request says nothing)"
-    ]
+    """The sampling defaults of the model and of the operator, if there are any."""
+    lines = []
+    if info.sampling_defaults:
+        listed = ", ".join(f"{name} {value:g}" for name, value in info.sampling_defaults.items())
+        lines.append(f"  {'sampling':<10} {listed} (where a request says nothing)")
+    if info.max_new_tokens is not None:
+        lines.append(f"  {'answers':<10} at most {info.max_new_tokens:,} tokens")
+    return lines
 
 
 def ranker_summary(model: ServedModel) -> list[str]:
