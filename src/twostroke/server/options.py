@@ -225,8 +225,11 @@ class ServerOptions:
         if self.ssl_certfile is None:
             for name in _TLS_FIELDS:
                 flag = "--" + name.replace("_", "-")
-                ok = getattr(self, name) in (None, 0, False)
-                require(ok, flag, getattr(self, name), "given together with --ssl-certfile")
+                if getattr(self, name) not in (None, 0, False):
+                    raise ConfigError(
+                        f"{flag} means nothing without --ssl-certfile",
+                        hint=f"give --ssl-certfile FILE, or leave {flag} out",
+                    )
 
     def _check_traces(self) -> None:
         require(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from twostroke.core.chat_template_config import (
+    OWN_VARIABLES,
     TEMPLATE_FLAG,
     VARIABLES_FLAG,
     ChatTemplateConfig,
@@ -31,7 +32,8 @@ def apply_template(tokenizer: Tokenizer, config: ChatTemplateConfig) -> None:
         for name in variables:
             if name not in read:
                 near = get_close_matches(name, read, n=1)
-                names = ", ".join(sorted(read - {"messages"})) or "none"
+                given = OWN_VARIABLES.union(tokenizer.special_tokens)
+                names = ", ".join(sorted(read - given)) or "none of its own"
                 raise ConfigError(
                     f"{VARIABLES_FLAG}: the chat template does not read {name[:60]!r}",
                     hint=f"did you mean {near[0]}?" if near else f"it reads {names}",

@@ -233,8 +233,8 @@ def test_unreadable_key(pairs: dict[str, Pair], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"ssl_keyfile": "k.pem"}, "--ssl-keyfile must be given together with --ssl-certfile"),
-        ({"enable_ssl_refresh": True}, "--enable-ssl-refresh must be given together"),
+        ({"ssl_keyfile": "k.pem"}, "--ssl-keyfile means nothing without --ssl-certfile"),
+        ({"enable_ssl_refresh": True}, "--enable-ssl-refresh means nothing without"),
         ({"ssl_certfile": "c.pem", "ssl_cert_reqs": 3}, "--ssl-cert-reqs must be 0, 1 or 2"),
         ({"ssl_certfile": "c.pem", "ssl_cert_reqs": 2}, "without --ssl-ca-certs"),
         ({"ssl_certfile": "c.pem", "ssl_ca_certs": "a.pem"}, "without --ssl-cert-reqs"),
