@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from twostroke.constraints.compiler import GrammarCompiler
-from twostroke.core.chat_template_config import ChatTemplateConfig
 from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
 from twostroke.core.errors import ModelLoadError, is_panic, panic_text
+from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.model_spec.json_files import read_object

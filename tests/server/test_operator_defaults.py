@@ -10,7 +10,7 @@ import pytest
 
 from tests.server.http_calls import USER, client_for
 from tests.server.scripted import Script, ScriptedEngine
-from twostroke.core.chat_template_config import ChatTemplateConfig
+from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.text.own_template import apply_template
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.text.tiny_tokenizers import byte_level
-from twostroke.core.chat_template_config import ChatTemplateConfig
 from twostroke.core.errors import ConfigError
+from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 from twostroke.text.chat_template import ChatTemplate
 from twostroke.text.own_template import apply_template
 from twostroke.text.tokenizer import Tokenizer

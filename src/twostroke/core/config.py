@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from twostroke.core.byte_sizes import parse_size
-from twostroke.core.chat_template_config import ChatTemplateConfig
 from twostroke.core.errors import ConfigError
 from twostroke.core.flag_values import DefaultByDevice, parse_seconds, require
 from twostroke.core.kv_tier_config import KVTierConfig
-from twostroke.core.sampling_defaults import read_overrides
+from twostroke.core.operator.chat_template_config import ChatTemplateConfig
+from twostroke.core.operator.sampling_defaults import read_overrides
 from twostroke.core.speculation_config import SpeculationConfig
 from twostroke.core.targets import Target, parse_targets, read_target_file
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from twostroke.core.errors import InvalidRequestError, ModelLoadError
-from twostroke.core.sampling_defaults import SAMPLING_DEFAULTS
+from twostroke.core.operator.sampling_defaults import SAMPLING_DEFAULTS
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.model_spec.config_fields import CHECK, short
 from twostroke.model_spec.json_files import read_object

@@ -11,7 +11,7 @@ import torch
 from twostroke.core.config import EngineConfig, KVCacheDtype
 from twostroke.core.errors import ConfigError
 from twostroke.core.kv_groups import KVGroups
-from twostroke.core.sampling_defaults import read_overrides
+from twostroke.core.operator.sampling_defaults import read_overrides
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.kernels.library import load_library
 from twostroke.kv_tiers.block_file import KEY_BYTES, BlockKind

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from twostroke.core.chat_template_config import (
+from twostroke.core.errors import ConfigError, ModelLoadError
+from twostroke.core.operator.chat_template_config import (
     OWN_VARIABLES,
     TEMPLATE_FLAG,
     VARIABLES_FLAG,
     ChatTemplateConfig,
 )
-from twostroke.core.errors import ConfigError, ModelLoadError
 from twostroke.text.chat_template import ChatTemplate
 from twostroke.text.tokenizer import Tokenizer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from twostroke.core.chat_template_config import OWN_VARIABLES
 from twostroke.core.errors import InvalidRequestError
+from twostroke.core.operator.chat_template_config import OWN_VARIABLES
 from twostroke.server.http.body_fields import check_unicode
 from twostroke.text.chat_template import ChatTemplate
 from twostroke.text.json_values import json_pieces

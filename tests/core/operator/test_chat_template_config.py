@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from twostroke.core.chat_template_config import ChatTemplateConfig
 from twostroke.core.errors import ConfigError
+from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 
 
 def test_a_template_is_a_file_or_itself(tmp_path: Path) -> None:

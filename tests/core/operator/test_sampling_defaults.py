@@ -8,7 +8,7 @@ import pytest
 
 from twostroke.core.config import ModelOptions
 from twostroke.core.errors import ConfigError
-from twostroke.core.sampling_defaults import read_overrides
+from twostroke.core.operator.sampling_defaults import read_overrides
 
 
 def test_overrides_stand_above_the_models_own() -> None:
