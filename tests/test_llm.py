@@ -181,3 +181,20 @@ def test_the_defaults_of_a_live_engine_are_its_devices(
     first, second = [config.scheduler for config in configs]
     assert (first.max_num_seqs, first.max_num_batched_tokens) == defaults
     assert (second.max_num_seqs, second.max_num_batched_tokens) == (64, defaults[1])
+
+
+def test_the_operators_template_and_sampling_defaults() -> None:
+    """The same flags as the server's, from the configuration to the executor."""
+    options: dict[str, Any] = {
+        "chat_template": "{{ greeting }}, {{ messages[0].content }}",
+        "default_chat_template_kwargs": {"greeting": "Hello"},
+        "override_generation_config": {"temperature": 0.5, "max_new_tokens": 3},
+    }
+    with LLM("pilot", device="cpu", max_model_len=64, kv_cache_memory="4MiB", **options) as llm:
+        assert llm.default_params().temperature == 0.5
+        (answer,) = llm.chat([{"role": "user", "content": "you"}], GREEDY)
+        assert llm.tokenizer.decode(answer.prompt_token_ids) == "Hello, you"
+        assert len(answer.outputs[0].token_ids) == 3
+    for name, wrong in (("chat_template", "{% if %}"), ("override_generation_config", "[]")):
+        with pytest.raises(ConfigError, match="--" + name.replace("_", "-")):
+            LLM("pilot", device="cpu", **{name: wrong})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
 from twostroke.core.errors import ModelLoadError, is_panic, panic_text
+from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.model_spec.json_files import read_object
@@ -23,6 +24,7 @@ from twostroke.observability.observer import Observer
 from twostroke.observability.process import age_of_process
 from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.observability.tracing.stations import CallStations
+from twostroke.text.own_template import apply_template
 from twostroke.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -72,9 +74,10 @@ def _load(
     _let_idle_threads_sleep()
     seconds = {"process": age_of_process()}
     config.observability.targets()  # what is wrong with the file is said before the model loads
+    config.chat.source()
     folder = resolve_model(config.model.model, config.model.revision)
     with ThreadPoolExecutor(max_workers=1) as pool:
-        tokenizer = pool.submit(_load_tokenizer, folder, seconds)
+        tokenizer = pool.submit(_load_tokenizer, folder, config.chat, seconds)
         began = time.perf_counter()
         from twostroke.runtime.choose_executor import load_executor
         from twostroke.runtime.device import resolve_device
@@ -122,10 +125,11 @@ def name_of_gpu(device: str) -> str:
     return name_of_gpu(device)
 
 
-def _load_tokenizer(folder: Path, seconds: dict[str, float]) -> Tokenizer:
+def _load_tokenizer(folder: Path, chat: ChatTemplateConfig, seconds: dict[str, float]) -> Tokenizer:
     """Beside the import of torch, so its seconds are part of those."""
     began = time.perf_counter()
     tokenizer = Tokenizer.from_folder(folder)
+    apply_template(tokenizer, chat)
     seconds["tokenizer"] = time.perf_counter() - began
     return tokenizer
 

@@ -89,6 +89,43 @@ def test_tables_name_every_device(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "layers", "bytes_per_token"),
+    [("llama-3-8b", 32, 131_072), ("llama-3-70b", 80, 327_680)],
+)
+def test_llama_3_by_its_own_name(
+    name: str, layers: int, bytes_per_token: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As 3.1, whose context is longer."""
+    made = answer(capsys, name, "--gpu", "h100")
+    assert (made["layers"][0]["count"], made["bytes_per_token"]) == (layers, bytes_per_token)
+    assert find_model(name).context_length == 8192
+
+
+def test_how_many_devices_would_do(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where no machine holds the model, and where it holds too few conversations."""
+    # 405 billion parameters in 2 bytes are 812 GB, 73 GB of each device are free: two machines.
+    (h100,) = answer(capsys, "llama-3.1-405b", "--gpu", "h100")["devices"]
+    assert (h100["devices"], h100["conversations"], h100["needed"]) == (0, 0, 16)
+    # Copies of one device that holds 55.
+    (h100,) = answer(capsys, "llama-3.1-8b", "--users", "300", "--gpu", "h100")["devices"]
+    assert (h100["devices"], h100["conversations"], h100["needed"]) == (1, 55, 6)
+    assert run(["kv", "llama-3.1-405b", "--gpu", "h100"]) == 0
+    assert "no: 16 would do" in capsys.readouterr().out
+    (cpu,) = answer(capsys, "llama-3.1-405b", "--gpu", "cpu")["devices"]
+    assert cpu["needed"] == 0
+
+
+def test_no_more_than_the_models_context(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor by default: Llama 2 has 4,096 tokens."""
+    assert answer(capsys, "llama-2-7b", "--gpu", "h100")["tokens"] == 4096
+    assert answer(capsys, "llama-3.1-8b", "--gpu", "h100")["tokens"] == 8192
+    assert run(["kv", "llama-3.1-8b", "--len", "131073"]) != 0
+    said = capsys.readouterr().err
+    assert "--len 131,073 is more than the model's context of 131,072 tokens" in said
+    assert "hint: give --len 131072 or less" in said
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["no-such-model"], "unknown model 'no-such-model'"),

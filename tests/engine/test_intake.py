@@ -135,3 +135,18 @@ def test_a_refusal_for_the_caches_size_changes_no_later_seed() -> None:
             engine.prepare(call("large", [1] * 30))
         seeds.append(engine.prepare(call("small")).seeds)
     assert seeds[0] == seeds[1]
+
+
+def test_the_operators_limit_bounds_every_answer() -> None:
+    """However long an answer the call asks for, and however little the context leaves."""
+    executor = FakeExecutor()
+    executor.info = replace(executor.info, max_new_tokens=3)
+    engine = LLMEngine(executor)
+    for max_tokens in (None, 2, 1000):
+        engine.submit(call(f"{max_tokens}", max_tokens=max_tokens))
+    engine.submit(call("full", [1] * 126, max_tokens=None))
+    lengths = {
+        name: sum(len(output.token_ids) for output in outputs)
+        for name, outputs in finish(engine).items()
+    }
+    assert lengths == {"None": 3, "2": 2, "1000": 3, "full": 2}

@@ -92,7 +92,7 @@ class ServerProcess:
     def url(self) -> str:
         """Where it listens, once it is ready."""
         wait_until(lambda: "curl" in self.stderr and self.stderr.endswith("\n"), 20)
-        match = re.search(r"http://127.0.0.1:\d+", self.stderr)
+        match = re.search(r"https?://127.0.0.1:\d+", self.stderr)
         assert match is not None
         return match[0]
 

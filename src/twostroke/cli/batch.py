@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from twostroke.batch.options import BatchOptions
-from twostroke.cli.flags import BatchFlags, CacheFlags, ModelFlags, SchedulerFlags, engine_config
+from twostroke.cli.flags import (
+    BatchFlags,
+    CacheFlags,
+    ModelFlags,
+    SchedulerFlags,
+    TemplateFlags,
+    engine_config,
+)
 from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.errors import ConfigError
 
@@ -37,6 +44,7 @@ def batch(
     url: str | None = None,
     options: BatchFlags | None = None,
     model_options: ModelFlags | None = None,
+    template: TemplateFlags | None = None,
     cache: CacheFlags | None = None,
     scheduler: SchedulerFlags | None = None,
 ) -> int:
@@ -57,9 +65,13 @@ def batch(
     from twostroke.batch.results import ResultsFile
 
     options = options or BatchOptions()
-    config = engine_config(None, model_options, cache, scheduler)
+    config = engine_config(None, model_options, cache, scheduler, template=template)
     if url is not None and (
-        cache or scheduler or options.served_model_name or config.model != ModelOptions()
+        cache
+        or scheduler
+        or template
+        or options.served_model_name
+        or config.model != ModelOptions()
     ):
         raise ConfigError(
             "flags of the engine mean nothing with --url", hint="give them to the server there"

@@ -14,6 +14,7 @@ from twostroke.cli.flags import (
     SamplingFlags,
     SamplingOptions,
     SpeculationFlags,
+    TemplateFlags,
     engine_config,
 )
 from twostroke.core.errors import ConfigError, InvalidRequestError
@@ -35,6 +36,7 @@ def chat(
     tools: Literal["demo"] | None = None,
     sampling: SamplingFlags | None = None,
     model_options: ModelFlags | None = None,
+    template: TemplateFlags | None = None,
     cache: CacheFlags | None = None,
     speculation: SpeculationFlags | None = None,
 ) -> None:
@@ -62,15 +64,14 @@ def chat(
     """
     from twostroke.cli.session import check_unicode, open_session
 
-    config = engine_config(model, model_options, cache, speculation=speculation)
+    config = engine_config(model, model_options, cache, speculation=speculation, template=template)
     sampling = sampling or SamplingOptions()
     check_unicode(system, *sampling.stop)
     if show_drafts and config.speculation.resolve() is None:
         hint = "give --speculation suffix, and no --url"
         raise ConfigError("--show-drafts needs --speculation", hint=hint)
-    session = open_session(
-        config, url, named=model is not None, loads=cache is not None or speculation is not None
-    )
+    loads = any(flags is not None for flags in (cache, speculation, template))
+    session = open_session(config, url, named=model is not None, loads=loads)
     try:
         if not session.chats:
             hint = 'use `twostroke generate --raw "prompt"`'

@@ -24,6 +24,7 @@ from twostroke.core.errors import ConfigError
 from twostroke.core.files import reason
 from twostroke.core.flag_values import parse_seconds
 from twostroke.core.kv_tier_config import KVTierConfig
+from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 from twostroke.core.speculation_config import SpeculationConfig
 from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
@@ -46,6 +47,7 @@ def shown_default(value: object) -> str | None:
 
 
 ModelFlags = Annotated[ModelOptions, _section("Model", 1)]
+TemplateFlags = Annotated[ChatTemplateConfig, _section("Model", 1)]
 ServerFlags = Annotated[ServerOptions, _section("Server", 2, lists=True)]
 GatewayFlags = Annotated[GatewayOptions, _section("Keys and limits", 3)]
 SchedulerFlags = Annotated[SchedulerConfig, _section("Scheduling", 4)]
@@ -157,6 +159,7 @@ def engine_config(
     observability: ObservabilityConfig | None = None,
     speculation: SpeculationConfig | None = None,
     tiers: KVTierConfig | None = None,
+    template: ChatTemplateConfig | None = None,
 ) -> EngineConfig:
     """The engine's configuration from a command's flags; ``name`` is the positional MODEL."""
     model = model or ModelOptions()
@@ -173,6 +176,7 @@ def engine_config(
         observability=observability or ObservabilityConfig(),
         speculation=speculation or SpeculationConfig(),
         tiers=tiers or KVTierConfig(),
+        chat=template or ChatTemplateConfig(),
     )
 
 

@@ -15,6 +15,7 @@ from twostroke.cli.flags import (
     SamplingFlags,
     SamplingOptions,
     SpeculationFlags,
+    TemplateFlags,
     engine_config,
 )
 from twostroke.core.errors import ConfigError
@@ -34,6 +35,7 @@ def generate(
     sampling: SamplingFlags | None = None,
     form: FormFlags | None = None,
     model_options: ModelFlags | None = None,
+    template: TemplateFlags | None = None,
     cache: CacheFlags | None = None,
     speculation: SpeculationFlags | None = None,
 ) -> None:
@@ -59,9 +61,9 @@ def generate(
     check_unicode(text, system, *sampling.stop, form.regex, *form.choice)
     form.as_fields()  # what cannot be read is said before the model is loaded
     session = open_session(
-        engine_config(None, model_options, cache, speculation=speculation),
+        engine_config(None, model_options, cache, speculation=speculation, template=template),
         url,
-        loads=cache is not None or speculation is not None,
+        loads=any(each is not None for each in (cache, speculation, template)),
     )
     try:
         asyncio.run(print_answer(session, text, system, raw, sampling, form))

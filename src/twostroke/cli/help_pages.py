@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 # Flags whose value is a number of bytes, and so may carry a unit.
 SIZE_FLAGS = frozenset(
     {
+        "--files-store-size",
         "--kv-cache-memory",
         "--kv-disk-size",
         "--kv-host-memory",
         "--max-body-size",
+        "--max-file-size",
         "--max-logprobs-memory",
         "--min-client-rate",
         "--responses-store-size",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 
 MAX_TOKENS, MAX_USERS = 2**24, 10**6
-MOST_DEVICES = 8
+# Of one machine, and the length that is counted where none is given.
+MOST_DEVICES, USUAL_LENGTH = 8, 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +34,25 @@ class DeviceRoom:
     """What fits beside the weights.
 
     Attributes:
-        devices: As many as the weights need; 0: more than ``MOST_DEVICES``.
+        devices: As many as the weights need; 0: more than ``MOST_DEVICES``, or than are linked.
         kv_bytes: Left for the cache on all of them together.
         conversations: How many fit at once.
+        needed: How many devices would do for all users, as memory alone counts: copies of
+            ``devices``, or whole machines over which the model is spread. 0: not any number.
     """
 
     gpu: str
     devices: int
     kv_bytes: int
     conversations: int
+    needed: int
 
 
 def kv(
     model: str,
     /,
     *,
-    length: Annotated[int, Parameter(name="--len")] = 8192,
+    length: Annotated[int | None, Parameter(name="--len")] = None,
     users: int = 1,
     gpu: str | None = None,
     kv_cache_dtype: str = "auto",
@@ -62,7 +67,8 @@ def kv(
 
     Args:
         model: A public model by name, a config.json or its folder, or pilot.
-        length: Tokens of a conversation, prompt and output.
+        length: Tokens of a conversation, prompt and output; by default 8,192, or the model's
+            context where that is shorter.
         users: Conversations at once.
         gpu: One device by name, or a sheet of your own (.toml); by default all known ones.
         kv_cache_dtype: Format of keys and values (bf16, fp8, int8, int4).
@@ -73,20 +79,33 @@ def kv(
     from twostroke.model_spec.public_models import find_model
     from twostroke.simulator.cost.hardware_sheet import hardware_names, load_hardware
 
-    require(1 <= length <= MAX_TOKENS, "--len", length, f"from 1 to {MAX_TOKENS:,}")
     require(1 <= users <= MAX_USERS, "--users", users, f"from 1 to {MAX_USERS:,}")
     spec = find_model(model)
-    made = kv_arithmetic(spec, length, kv_cache_dtype)
+    made = kv_arithmetic(spec, _length(spec, length), kv_cache_dtype)
     sheets = [load_hardware(name) for name in ([gpu] if gpu else hardware_names())]
-    rooms = [_room(sheet, spec, made, weight_dtype) for sheet in sheets]
+    rooms = [_room(sheet, spec, made, users, weight_dtype) for sheet in sheets]
     if json_:
         print(json.dumps(_as_json(model, spec, made, users, rooms, weight_dtype), indent=1))
     else:
         _print_tables(model, spec, made, users, rooms, weight_dtype)
 
 
+def _length(model: ModelSpec, given: int | None) -> int:
+    """Tokens of a conversation. Raises ConfigError for more than the model's context."""
+    context = model.context_length
+    if given is None:
+        return min(USUAL_LENGTH, context)
+    require(1 <= given <= MAX_TOKENS, "--len", given, f"from 1 to {MAX_TOKENS:,}")
+    if model.stated_length is not None and given > context:
+        raise ConfigError(
+            f"--len {given:,} is more than the model's context of {context:,} tokens",
+            hint=f"give --len {context} or less; a config.json that stretches it is counted, too",
+        )
+    return given
+
+
 def _room(
-    sheet: HardwareSheet, model: ModelSpec, made: KVArithmetic, weight_dtype: str
+    sheet: HardwareSheet, model: ModelSpec, made: KVArithmetic, users: int, weight_dtype: str
 ) -> DeviceRoom:
     """On as few devices as hold the weights; what is left is counted as the simulator does."""
     from twostroke.simulator.deployment.memory import room_for_kv
@@ -108,9 +127,32 @@ def _room(
         if sheet.is_cpu:  # the simulator stops where all requests have room
             room = sheet.memory_bytes - weights
         if fit := _conversations(model, made, room, devices, cache, scheduler):
-            return DeviceRoom(sheet.name, devices, int(room * devices), fit)
+            needed = devices * -(-users // fit)
+            return DeviceRoom(sheet.name, devices, int(room * devices), fit, needed)
         devices *= 2
-    return DeviceRoom(sheet.name, 0, 0, 0)
+    return DeviceRoom(sheet.name, 0, 0, 0, _needed(sheet, model, made, users, format_))
+
+
+def _needed(
+    sheet: HardwareSheet, model: ModelSpec, made: KVArithmetic, users: int, format_: str | None
+) -> int:
+    """Devices over which the model would have to be spread, in whole machines where it is more."""
+    from twostroke.simulator.deployment.memory import room_for_kv
+    from twostroke.simulator.deployment.options import DeploymentOptions
+
+    if sheet.is_cpu:
+        return 0
+    options, cache = DeploymentOptions(gpu=sheet.name), CacheConfig()
+    scheduler = SchedulerConfig(max_num_seqs=1).for_device(gpu=True)
+    try:
+        room = room_for_kv(options, cache, scheduler, sheet, model, 0, 0, 0)
+    except InsufficientMemoryError:
+        return 0
+    whole = model.weight_bytes(format_) + made.conversation_bytes * users
+    count = math.ceil(whole / room)
+    if count > MOST_DEVICES:
+        return MOST_DEVICES * -(-count // MOST_DEVICES)
+    return 1 << (count - 1).bit_length()
 
 
 def _conversations(
@@ -185,9 +227,10 @@ def _print_tables(
     title = f"beside {_size(weights)} of weights: conversations of {made.tokens:,} tokens"
     table = _table(title, ("device", "devices", "KV cache", "fit", f"{users:,} fit"))
     for room in rooms:
-        fits = "yes" if room.conversations >= users else "no"
+        would_do = f": {room.needed:,} would do" if room.needed else ""
+        fits = "yes" if room.conversations >= users else f"no{would_do}"
         cells = (str(room.devices), _size(room.kv_bytes), f"{room.conversations:,}", fits)
-        table.add_row(room.gpu, *(cells if room.devices else ("-", "-", "0", "no")))
+        table.add_row(room.gpu, *(cells if room.devices else ("-", "-", "0", fits)))
     console.print(table)
 
 

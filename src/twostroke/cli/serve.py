@@ -13,6 +13,7 @@ from twostroke.cli.flags import (
     SchedulerFlags,
     ServerFlags,
     SpeculationFlags,
+    TemplateFlags,
     TierFlags,
     engine_config,
 )
@@ -36,6 +37,7 @@ def serve(
     server: ServerFlags | None = None,
     gateway: GatewayFlags | None = None,
     model_options: ModelFlags | None = None,
+    template: TemplateFlags | None = None,
     cache: CacheFlags | None = None,
     scheduler: SchedulerFlags | None = None,
     observability: ObservabilityFlags | None = None,
@@ -57,7 +59,7 @@ def serve(
     from twostroke.startup import start_async_engine, start_ranker
 
     config = engine_config(
-        model, model_options, cache, scheduler, observability, speculation, tiers
+        model, model_options, cache, scheduler, observability, speculation, tiers, template
     )
     options = server or ServerOptions()
     name = next(iter(options.served_model_name), None)

@@ -14,6 +14,8 @@ from twostroke.core.byte_sizes import parse_size
 from twostroke.core.errors import ConfigError
 from twostroke.core.flag_values import DefaultByDevice, parse_seconds, require
 from twostroke.core.kv_tier_config import KVTierConfig
+from twostroke.core.operator.chat_template_config import ChatTemplateConfig
+from twostroke.core.operator.sampling_defaults import read_overrides
 from twostroke.core.speculation_config import SpeculationConfig
 from twostroke.core.targets import Target, parse_targets, read_target_file
 
@@ -83,6 +85,10 @@ class ModelOptions:
     """Sampling defaults: `auto` takes those of the checkpoint's generation_config.json, `vllm`
     neutral ones.
     """
+    override_generation_config: str | None = None
+    """Sampling defaults of your own over those, as JSON: `{"temperature": 0.7}`; `max_new_tokens`
+    bounds every answer.
+    """
     runner: Runner = "auto"
     """`generate` answers with text alone, `pooling` with embeddings and scores alone; `auto` does
     what the checkpoint was made for.
@@ -124,6 +130,7 @@ class ModelOptions:
         )
         ways = get_args(Convert)
         require(self.convert in ways, "--convert", self.convert, "one of " + ", ".join(ways))
+        read_overrides(self.override_generation_config)
         require(ok, "--generation-config", self.generation_config, "one of " + ", ".join(sources))
         ok = self.max_model_len is None or (
             _is_count(self.max_model_len) and self.max_model_len > 1
@@ -335,6 +342,7 @@ class EngineConfig:
     observability: ObservabilityConfig = field(default_factory=ObservabilityConfig)
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     tiers: KVTierConfig = field(default_factory=KVTierConfig)
+    chat: ChatTemplateConfig = field(default_factory=ChatTemplateConfig)
 
     def __post_init__(self) -> None:
         if self.tiers.needs_tiers and not self.cache.enable_prefix_caching:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.flag_values import require
+from twostroke.core.operator.json_flags import read_json_object
 from twostroke.core.sampling_params import MAX_DRAFTS
 
 Method = Literal["ngram", "suffix", "draft", "early-exit", "medusa"]
@@ -126,18 +125,12 @@ def _read(value: object) -> dict[str, Any]:
     """``--speculative-config`` as settings; Python callers may give a mapping."""
     if value is None:
         return {}
-    hint = 'write it as {"method": "ngram", "num_speculative_tokens": 5}'
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            message = f"--speculative-config is no JSON: {error}"
-            raise ConfigError(message, hint=hint) from error
-    if not isinstance(value, Mapping) or not value:
-        raise ConfigError("--speculative-config must be a JSON object", hint=hint)
-    settings: dict[str, Any] = {}
-    for name, setting in value.items():
-        settings[_FIELD_ALIASES.get(str(name), str(name))] = setting
+    example = '{"method": "ngram", "num_speculative_tokens": 5}'
+    given = read_json_object("--speculative-config", value, example)
+    if not given:
+        message = "--speculative-config must be a JSON object with settings"
+        raise ConfigError(message, hint=f"write it as {example}")
+    settings = {_FIELD_ALIASES.get(name, name): setting for name, setting in given.items()}
     if "method" not in settings and "model" in settings:  # as in vLLM: a model drafts
         settings["method"] = "draft"
     if isinstance(method := settings.get("method"), str):

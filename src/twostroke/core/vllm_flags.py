@@ -54,6 +54,12 @@ MEANINGLESS: Mapping[str, Meaningless] = {
     "--enable-server-load-tracking": Meaningless(_ALWAYS),
     "--enable-tokenizer-info-endpoint": Meaningless(_ALWAYS),
     "--enable-request-id-headers": Meaningless(_ALWAYS),
+    "--enable-auto-tool-choice": Meaningless(_ALWAYS),
+    "--exclude-tools-when-tool-choice-none": Meaningless(_ALWAYS),
+    "--chat-template-content-format": Meaningless(
+        "templates get messages as text", ("auto", "string")
+    ),
+    "--response-role": Meaningless("answers are the assistant's", ("assistant",)),
 }
 REFUSED: Mapping[str, str] = {
     "--trust-remote-code": "no code of a checkpoint is ever run: models are computed by code here",

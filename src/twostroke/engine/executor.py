@@ -32,6 +32,7 @@ class ExecutorInfo:
         eos_token_ids: Tokens by which the model ends an answer.
         sampling_defaults: Fields of ``SamplingParams`` that the model's makers recommend; they hold
             where a client of the API says nothing.
+        max_new_tokens: Most tokens of an answer, if the operator has set that.
         generates: Whether it draws tokens at all; encoders do not.
         pooling: What vectors it gives.
         device: Where it runs, as people write it ("cpu", "cuda:0", "simulated").
@@ -51,6 +52,7 @@ class ExecutorInfo:
     weight_bytes: int = 0
     eos_token_ids: frozenset[int] = frozenset()
     sampling_defaults: dict[str, float] = field(default_factory=dict)
+    max_new_tokens: int | None = None
     generates: bool = True
     pooling: PoolingAbility = NO_VECTORS
     device: str = "cpu"

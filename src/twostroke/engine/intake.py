@@ -199,6 +199,9 @@ class Intake:
         if call.pooling is not None and num_prompt <= context:
             return num_prompt
         max_tokens = call.params.max_tokens if call.pooling is None else None
+        limit = self._info.max_new_tokens
+        if max_tokens is not None and limit is not None:
+            max_tokens = min(max_tokens, limit)
         if num_prompt >= context or (max_tokens is not None and num_prompt + max_tokens > context):
             however = f"the prompt has {num_prompt} tokens"
             if max_tokens is not None:
@@ -215,7 +218,8 @@ class Intake:
             )
         if max_tokens is not None:
             return num_prompt + max_tokens
-        return min(context, max(self._info.longest_request, num_prompt + 1))
+        longest = min(context, max(self._info.longest_request, num_prompt + 1))
+        return longest if limit is None else min(longest, num_prompt + limit)
 
     def _check(self, params: SamplingParams) -> _CheckedParams:
         last = self._checked

@@ -8,6 +8,7 @@ the process, a file is complete, or has no name that anybody reads. Nothing foll
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import logging
@@ -18,10 +19,11 @@ import stat
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 from zlib import crc32
 
 from twostroke.core.errors import ConfigError
-from twostroke.core.files import reason
+from twostroke.core.files import is_file, reason
 from twostroke.kv_tiers.block_file import (
     KEY_BYTES,
     BlockFileError,
@@ -39,6 +41,18 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
+# Files as (folder, name), with their bytes; least recently used first.
+Found = OrderedDict[tuple[str, str], int]
+
+
+class _Descriptors(NamedTuple):
+    """Of the folder, its lock file, and its folder of one kind of block."""
+
+    root: int
+    lock: int
+    folder: int
+
+
 class DiskFolder:
     """Opens, and owns from then on, ``path``.
 
@@ -49,8 +63,7 @@ class DiskFolder:
 
     Attributes:
         file_bytes: Length of each block's file.
-        found: The files at the start, as (folder, name), with their bytes; least recently used
-            first. Folders are relative to ``path``.
+        found: The files at the start; folders are relative to ``path``.
 
     Raises:
         ConfigError: It cannot be made or opened, or another process owns it.
@@ -60,31 +73,41 @@ class DiskFolder:
         self.kind = kind
         self.file_bytes = kind.file_bytes
         self.name = hashlib.blake2b(repr(tuple(kind)).encode(), digest_size=16).hexdigest()
-        with contextlib.ExitStack() as descriptors:
-            try:
-                path.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except OSError as error:
-                raise ConfigError(
-                    f"{flag} {path}: {reason(error)}", hint="give a folder that may be written"
-                ) from error
-            descriptors.callback(os.close, self._root)
-            _warn_of_other_writers(os.fstat(self._root), path, flag)
-            try:
-                flags = os.O_RDWR | os.O_CREAT | _FILE_FLAGS
-                lock = os.open("lock", flags, 0o600, dir_fd=self._root)
-                descriptors.callback(os.close, lock)
-                _take(lock, path, flag)
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(self.name, mode=0o700, dir_fd=self._root)
-                self._folder = os.open(self.name, _FOLDER_FLAGS, dir_fd=self._root)
-                descriptors.callback(os.close, self._folder)
-                self.found: OrderedDict[tuple[str, str], int] = OrderedDict(self._scan(path))
-            except OSError as error:
-                raise ConfigError(
-                    f"{flag} {path}: {reason(error)}", hint="give a folder of its own"
-                ) from error
-            self._descriptors = descriptors.pop_all()
+        self._path, self._flag = path.absolute(), flag
+        self._held = _open(self._path, flag, self.name)
+        try:
+            self.found = self._look()
+        except ConfigError:
+            self._close_descriptors()
+            raise
+
+    def restore(self) -> Found | None:
+        """Make the folder again if it was removed while it is in use.
+
+        Returns:
+            What lies there now; ``None`` where nothing was removed.
+
+        Raises:
+            ConfigError: It cannot be made, or another process or user has done so.
+        """
+        with contextlib.suppress(OSError):
+            there = (self._path / self.name).stat(follow_symlinks=False)
+            if os.path.samestat(there, os.fstat(self._held.folder)):
+                return None
+        opened = _open(self._path, self._flag, self.name, self._held)
+        # The numbers stay, so that a thread that is using them goes on in the new folder.
+        for fresh, held in zip(opened, self._held, strict=True):
+            os.dup2(fresh, held, inheritable=False)
+            os.close(fresh)
+        return self._look()
+
+    def _look(self) -> Found:
+        try:
+            return OrderedDict(self._scan())
+        except OSError as error:
+            raise ConfigError(
+                f"{self._flag} {self._path}: {reason(error)}", hint="give a folder of its own"
+            ) from error
 
     # ---- files -----------------------------------------------------------------------------------
 
@@ -93,17 +116,22 @@ class DiskFolder:
         # A name that nobody can have put there before, be it as a link.
         temporary = f"{key.hex()}-{secrets.token_hex(8)}{_TEMPORARY}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE_FLAGS
-        descriptor = os.open(temporary, flags, 0o600, dir_fd=self._folder)
+        descriptor = os.open(temporary, flags, 0o600, dir_fd=self._held.folder)
         try:
             with os.fdopen(descriptor, "wb", buffering=0) as file:
                 for part in (encode_head(self.kind, key, crc32(payload)), payload):
                     left = memoryview(part)
                     while left:
                         left = left[file.write(left) :]
-            os.rename(temporary, _file_name(key), src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            os.rename(
+                temporary,
+                _file_name(key),
+                src_dir_fd=self._held.folder,
+                dst_dir_fd=self._held.folder,
+            )
         except OSError:
             with contextlib.suppress(OSError):
-                os.unlink(temporary, dir_fd=self._folder)
+                os.unlink(temporary, dir_fd=self._held.folder)
             raise
         return self.file_bytes
 
@@ -114,7 +142,7 @@ class DiskFolder:
             OSError: There is no such file, or it cannot be read.
             BlockFileError: It is not that block.
         """
-        descriptor = os.open(_file_name(key), os.O_RDONLY | _FILE_FLAGS, dir_fd=self._folder)
+        descriptor = os.open(_file_name(key), os.O_RDONLY | _FILE_FLAGS, dir_fd=self._held.folder)
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             data = bytearray(self.file_bytes + 1)
             length = 0
@@ -129,9 +157,9 @@ class DiskFolder:
         """Remove a file of ``found``, or one that was written since; nothing happens without it."""
         with contextlib.suppress(OSError):
             if folder == self.name:
-                os.unlink(name, dir_fd=self._folder)
+                os.unlink(name, dir_fd=self._held.folder)
                 return
-            other = os.open(folder, _FOLDER_FLAGS, dir_fd=self._root)
+            other = os.open(folder, _FOLDER_FLAGS, dir_fd=self._held.root)
             try:
                 os.unlink(name, dir_fd=other)
             finally:
@@ -139,14 +167,18 @@ class DiskFolder:
 
     def close(self) -> None:
         """Give the folder up."""
-        self._descriptors.close()  # the lock after the folder
+        self._close_descriptors()
+
+    def _close_descriptors(self) -> None:
+        for descriptor in reversed(self._held):  # the lock after the folder
+            os.close(descriptor)
 
     # ---- what lies there at the start ------------------------------------------------------------
 
-    def _scan(self, path: Path) -> list[tuple[tuple[str, str], int]]:
+    def _scan(self) -> list[tuple[tuple[str, str], int]]:
         entries = []
         num_other = num_broken = 0
-        with os.scandir(self._root) as folders:
+        with os.scandir(self._held.root) as folders:
             names = sorted(entry.name for entry in folders)
         for folder in names:
             if not _KIND_NAME.fullmatch(folder):
@@ -165,7 +197,7 @@ class DiskFolder:
         if num_other or num_broken:
             logger.warning(
                 "%s: %d blocks of other models are ignored, %d broken ones removed",
-                path,
+                self._path,
                 num_other,
                 num_broken,
             )
@@ -173,7 +205,7 @@ class DiskFolder:
 
     def _files_of(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
         try:
-            descriptor = os.open(folder, _FOLDER_FLAGS, dir_fd=self._root)
+            descriptor = os.open(folder, _FOLDER_FLAGS, dir_fd=self._held.root)
         except OSError:
             return
         try:
@@ -183,6 +215,44 @@ class DiskFolder:
                         yield file.name, file.stat(follow_symlinks=False)
         finally:
             os.close(descriptor)
+
+
+def _open(path: Path, flag: str, name: str, held: _Descriptors | None = None) -> _Descriptors:
+    """Make what is not there, lock it and open it.
+
+    Args:
+        held: Those that it takes the place of; what they have locked stays so.
+    """
+    with contextlib.ExitStack() as opened:
+
+        def own(descriptor: int) -> int:
+            opened.callback(os.close, descriptor)
+            return descriptor
+
+        try:
+            if is_file(path):
+                raise ConfigError(f"{flag} {path} is a file", hint="give a folder")
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            root = own(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            _warn_of_other_writers(os.fstat(root), path, flag)
+            if held is not None and os.fstat(held.root).st_uid != os.fstat(root).st_uid:
+                raise ConfigError(f"{flag} {path} belongs to another user now", hint="remove it")
+            lock = own(os.open("lock", os.O_RDWR | os.O_CREAT | _FILE_FLAGS, 0o600, dir_fd=root))
+            if held is not None and os.path.samestat(os.fstat(held.lock), os.fstat(lock)):
+                os.dup2(held.lock, lock, inheritable=False)  # the file is locked by that one
+            else:
+                _take(lock, path, flag)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, mode=0o700, dir_fd=root)
+            folder = own(os.open(name, _FOLDER_FLAGS, dir_fd=root))
+        except OSError as error:
+            forbidden = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+            which = "that this user may write" if forbidden else "of its own"
+            raise ConfigError(
+                f"{flag} {path}: {reason(error)}", hint=f"give a folder {which}"
+            ) from error
+        opened.pop_all()
+    return _Descriptors(root, lock, folder)
 
 
 def _take(lock: int, path: Path, flag: str) -> None:

@@ -9,6 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from twostroke.core.errors import ConfigError
 from twostroke.core.request import BlockKey
 from twostroke.core.step import TierChange
 from twostroke.kv_cache.connector import ArrivedBlock, TierInfo
@@ -215,6 +216,8 @@ class DiskTier:
             try:
                 size = self._folder.write(key, block)
             except OSError as error:
+                if isinstance(error, FileNotFoundError) and self._restore():
+                    continue
                 self._warn("a KV block could not be written", error)
                 size = 0
             with self._changed:
@@ -233,6 +236,27 @@ class DiskTier:
                 self._num_written += 1
                 self._is_stuck = False
                 self._changed.notify_all()
+
+    def _restore(self) -> bool:
+        """Whether the folder had been removed, and is there again, without the blocks in it."""
+        try:
+            found = self._folder.restore()
+        except ConfigError as error:
+            self._warn("the folder of KV blocks was removed and cannot be made again", error)
+            return False
+        if found is None:
+            return False
+        logger.warning("the folder of KV blocks was removed; it has been made again, empty")
+        with self._changed:
+            former = self._files
+            self._files = OrderedDict((Place(*place), size) for place, size in found.items())
+            self._num_bytes = sum(self._files.values())
+            for place in former:
+                if place.folder == self._folder.name and place not in self._files:
+                    key = key_of_file(place.name)
+                    if key not in self._unwritten:
+                        self._log.remove(key)
+        return True
 
     def _read_all(self) -> None:
         while True:

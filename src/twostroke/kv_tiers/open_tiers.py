@@ -112,7 +112,6 @@ class _SwapFolder(DiskFolder):
 
     def __init__(self, path: Path, kind: BlockKind) -> None:
         super().__init__(path, kind, flag="--swap-space")
-        self._path = path
 
     def close(self) -> None:
         shutil.rmtree(self._path, ignore_errors=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 # Kinds of layers in ``layer_types``.
@@ -30,6 +31,7 @@ class Family:
         windows: Which layers see a window only; ``window`` is its default length.
         kinds: Kinds of layers that ``layer_types`` may name.
         activation: Field that names the activation, and its default.
+        defaults: Fields that published files leave to the class in transformers.
     """
 
     qkv_bias: bool | None = None
@@ -46,6 +48,7 @@ class Family:
     window: int | None = None
     kinds: tuple[str, ...] = ATTENDING
     activation: tuple[str, str] = ("hidden_act", "silu")
+    defaults: Mapping[str, int] = field(default_factory=dict)
 
 
 _GELU = ("hidden_activation", "gelu_pytorch_tanh")
@@ -58,7 +61,23 @@ FAMILIES = {
     "granite": Family(),
     "gemma2": Family(norms=4, head_dim=256, tied=True, windows="even", activation=_GELU),
     "gemma3_text": Family(
-        qk_norm=True, norms=4, head_dim=256, tied=True, windows="pattern", activation=_GELU
+        qk_norm=True,
+        norms=4,
+        head_dim=256,
+        tied=True,
+        windows="pattern",
+        window=4096,
+        activation=_GELU,
+        # Files of the multimodal models state what is another.
+        defaults={
+            "vocab_size": 262_208,
+            "hidden_size": 2304,
+            "intermediate_size": 9216,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "max_position_embeddings": 131_072,
+        },
     ),
     "mixtral": Family(qkv_bias=False, output_bias=False, kv_heads=8, windows="all"),
     "qwen2_moe": Family(qkv_bias=True, output_bias=False, windows="upper", window=4096),

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from twostroke.core.errors import InvalidRequestError, ModelLoadError
+from twostroke.core.operator.sampling_defaults import SAMPLING_DEFAULTS
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.model_spec.config_fields import CHECK, short
 from twostroke.model_spec.json_files import read_object
-
-# Like vLLM, we take these five.
-_SAMPLING_DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 def read_generation(folder: Path) -> dict[str, Any]:
@@ -28,7 +26,7 @@ def read_sampling_defaults(folder: Path) -> dict[str, float]:
         ModelLoadError: A value is out of range.
     """
     raw = read_generation(folder)
-    defaults = {name: raw[name] for name in _SAMPLING_DEFAULTS if raw.get(name) is not None}
+    defaults = {name: raw[name] for name in SAMPLING_DEFAULTS if raw.get(name) is not None}
     try:
         SamplingParams(**defaults)
     except InvalidRequestError as error:

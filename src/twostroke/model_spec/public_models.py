@@ -43,10 +43,11 @@ def find_model(name: str) -> ModelSpec:
             hint="give a config.json of a Hugging Face checkpoint, or its folder",
         )
     near = get_close_matches(name.lower(), public, n=1)
-    suggestion = f"did you mean {near[0]}?" if near else "known by name: " + ", ".join(public)
+    names = ", ".join(public)
+    suggestion = f"did you mean {near[0]}?" if near else f"known by name: {names}."
     raise ModelLoadError(
         f"unknown model {shown!r}",
-        hint=f"{suggestion}. A folder or file with a config.json works too",
+        hint=f"{suggestion} A folder or file with a config.json works too",
     )
 
 

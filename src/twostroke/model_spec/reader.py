@@ -101,7 +101,7 @@ def _text_model(
     model_type = SAME.get(stated, stated)
     if model_type not in FAMILIES:
         raise _unknown(raw.get("model_type"), "known to the simulator", [*FAMILIES, *SAME])
-    return raw, model_type
+    return {**FAMILIES[model_type].defaults, **raw}, model_type
 
 
 def _unknown(stated: object, what: str, names: Sequence[str]) -> ModelLoadError:

@@ -12,6 +12,7 @@ from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig, KVCacheDtype
 from twostroke.core.errors import ConfigError
 from twostroke.core.kv_groups import KVGroups
+from twostroke.core.operator.sampling_defaults import read_overrides
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.kernels.library import load_library
 from twostroke.kv_tiers.block_file import KEY_BYTES, BlockKind
@@ -94,7 +95,8 @@ def load_torch_executor(
     folder = folder or resolve_model(config.model.model, config.model.revision)
     spec = read_runnable(folder)
     recommended = config.model.generation_config == "auto"
-    defaults = read_sampling_defaults(folder) if recommended else {}
+    overrides = read_overrides(config.model.override_generation_config)
+    defaults = overrides.over(read_sampling_defaults(folder) if recommended else {})
     max_model_len = _max_model_len(config.model.max_model_len, spec)
     score_head = ScoreHead.load(folder, spec.hidden_size, device)
     if device.type == "cpu" and (library := load_library()) is not None:
@@ -134,6 +136,7 @@ def load_torch_executor(
         weight_bytes=models.weight_bytes,
         eos_token_ids=frozenset(spec.eos_token_ids),
         sampling_defaults=defaults,
+        max_new_tokens=overrides.max_new_tokens,
         generates=generates,
         pooling=pooling,
         device=str(device),

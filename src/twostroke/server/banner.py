@@ -24,6 +24,7 @@ def ready_banner(
     traces_endpoint: str | None = None,
     slow_ttft: float | None = None,
     has_inspector: bool = False,
+    certificate: str | None = None,
 ) -> str:
     """Several lines, the last of which is a command that works when pasted.
 
@@ -31,6 +32,7 @@ def ready_banner(
         asks_for_keys: The command sends ``$OPENAI_API_KEY``.
         traces_endpoint, slow_ttft: Where traces go, and which; see ``ServerOptions``.
         has_inspector: The address of its page is given.
+        certificate: The command trusts this file; for HTTPS.
     """
     info = model.client.info
     return "\n".join(
@@ -52,7 +54,7 @@ def ready_banner(
             else f"  {'API':<10} /v1 (OpenAI) and /docs on the socket {url.removeprefix('unix:')}",
             *([f"  {'inspector':<10} {url}/inspect"] if has_inspector and "://" in url else []),
             "",
-            curl_line(model, url, asks_for_keys=asks_for_keys),
+            curl_line(model, url, asks_for_keys=asks_for_keys, certificate=certificate),
             "",
         ]
     )
@@ -87,13 +89,14 @@ def tier_summary(info: ExecutorInfo) -> list[str]:
 
 
 def sampling_summary(info: ExecutorInfo) -> list[str]:
-    """The model's own sampling defaults, if it has any."""
-    if not info.sampling_defaults:
-        return []
-    listed = ", ".join(f"{name} {value:g}" for name, value in info.sampling_defaults.items())
-    return [
-        f"  {'sampling':<10} {listed} (from generation_config.json, where a request says nothing)"
-    ]
+    """The sampling defaults of the model and of the operator, if there are any."""
+    lines = []
+    if info.sampling_defaults:
+        listed = ", ".join(f"{name} {value:g}" for name, value in info.sampling_defaults.items())
+        lines.append(f"  {'sampling':<10} {listed} (where a request says nothing)")
+    if info.max_new_tokens is not None:
+        lines.append(f"  {'answers':<10} at most {info.max_new_tokens:,} tokens")
+    return lines
 
 
 def ranker_summary(model: ServedModel) -> list[str]:
@@ -139,7 +142,9 @@ def traces_summary(endpoint: str | None, slow_ttft: float | None) -> list[str]:
     return [f"  {'traces':<10} to {endpoint}{which}"]
 
 
-def curl_line(model: ServedModel, url: str, *, asks_for_keys: bool = False) -> str:
+def curl_line(
+    model: ServedModel, url: str, *, asks_for_keys: bool = False, certificate: str | None = None
+) -> str:
     """A streaming request, quoted for a POSIX shell."""
     body: dict[str, object] = {"model": model.name, "stream": True}
     if model.chats:
@@ -149,13 +154,12 @@ def curl_line(model: ServedModel, url: str, *, asks_for_keys: bool = False) -> s
         path = "completions"
         body.update(prompt="The two strokes of inference are", max_tokens=64)
     data = shlex.quote(json.dumps(body))
+    trust = "" if certificate is None else f" --cacert {shlex.quote(certificate)}"
     if url.startswith("unix:"):
-        path = shlex.quote(url.removeprefix("unix:"))
-        return curl_line(model, "http://localhost", asks_for_keys=asks_for_keys).replace(
-            "curl -N", f"curl -N --unix-socket {path}", 1
-        )
+        trust += f" --unix-socket {shlex.quote(url.removeprefix('unix:'))}"
+        url = f"{'http' if certificate is None else 'https'}://localhost"
     key = ' -H "Authorization: Bearer $OPENAI_API_KEY"' if asks_for_keys else ""
     return (
-        f"curl -N {shlex.quote(f'{url}/v1/{path}')}{key} -H 'Content-Type: application/json' -d"
-        f" {data}"
+        f"curl -N{trust} {shlex.quote(f'{url}/v1/{path}')}{key} -H 'Content-Type: application/json'"
+        f" -d {data}"
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
+from twostroke.core.errors import ConfigError
 from twostroke.core.flag_values import require
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
@@ -28,6 +29,15 @@ ToolCallParser = Literal[
     "deepseek_v3",
     "openai",
 ]
+# What means nothing without a certificate.
+_TLS_FIELDS = (
+    "ssl_keyfile",
+    "ssl_keyfile_password",
+    "ssl_ca_certs",
+    "ssl_cert_reqs",
+    "ssl_ciphers",
+    "enable_ssl_refresh",
+)
 ReasoningParser = Literal["auto", "none", "think_tags", "openai"]
 
 
@@ -41,6 +51,23 @@ class ServerOptions:
     """Port to listen on; 0 takes a free one."""
     uds: str | None = None
     """Path of a Unix domain socket to listen on, instead of host and port."""
+    ssl_certfile: str | None = None
+    """Serve HTTPS with this certificate (PEM; those above it behind it in the file)."""
+    ssl_keyfile: str | None = None
+    """Its private key (PEM); by default the certificate's file holds it, too."""
+    ssl_keyfile_password: str | None = None
+    """Password of an encrypted key. Other users of the machine may see it in the list of processes.
+    """
+    ssl_ca_certs: str | None = None
+    """Authorities (PEM) whose certificates clients may show; see --ssl-cert-reqs."""
+    ssl_cert_reqs: int = 0
+    """Certificates of clients: 0 asks for none, 1 checks one that a client shows, 2 lets no client
+    in without.
+    """
+    ssl_ciphers: str | None = None
+    """Ciphers of TLS 1.2, as OpenSSL writes them; by default those that Python takes for safe."""
+    enable_ssl_refresh: bool = False
+    """Take up certificates and keys that are replaced while the server runs."""
     root_path: str = ""
     """Path below which a proxy shows the server, such as /llm."""
     served_model_name: tuple[str, ...] = ()
@@ -92,6 +119,10 @@ class ServerOptions:
     """
     context_ranker_timeout: float = 10.0
     """Seconds that it may take for a chat's documents; then BM25 ranks them."""
+    enable_force_include_usage: bool = False
+    """End every stream of OpenAI's chats and completions with its usage, whatever the request says;
+    the other APIs always do.
+    """
     special_tokens_in_messages: bool = False
     """Recognise special tokens that chat messages spell out, as transformers does; by default they
     are plain text, so that no message can end its turn.
@@ -139,6 +170,7 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         self._check_addresses()
+        self._check_tls()
         self._check_traces()
         self._check_times()
         self._check_sizes()
@@ -175,6 +207,29 @@ class ServerOptions:
             self.forwarded_allow_ips,
             "an address such as 10.0.0.7, a network such as 10.0.0.0/8, or *",
         )
+
+    def _check_tls(self) -> None:
+        ok = self.ssl_cert_reqs in (0, 1, 2)
+        require(ok, "--ssl-cert-reqs", self.ssl_cert_reqs, "0, 1 or 2")
+        checks, authorities = self.ssl_cert_reqs > 0, self.ssl_ca_certs is not None
+        if checks != authorities:
+            given, lacking = (
+                ("--ssl-cert-reqs", "--ssl-ca-certs FILE")
+                if checks
+                else ("--ssl-ca-certs", "--ssl-cert-reqs 1 or 2")
+            )
+            raise ConfigError(
+                f"{given} checks no client without {lacking.split()[0]}",
+                hint=f"give {lacking}, or leave {given} out",
+            )
+        if self.ssl_certfile is None:
+            for name in _TLS_FIELDS:
+                flag = "--" + name.replace("_", "-")
+                if getattr(self, name) not in (None, 0, False):
+                    raise ConfigError(
+                        f"{flag} means nothing without --ssl-certfile",
+                        hint=f"give --ssl-certfile FILE, or leave {flag} out",
+                    )
 
     def _check_traces(self) -> None:
         require(

@@ -20,6 +20,7 @@ from twostroke.gateway.options import GatewayOptions
 from twostroke.observability.json_log import JsonFormatter
 from twostroke.server.generation.request_log import LOGGER as REQUEST_LOGGER
 from twostroke.server.http.out_of_memory import EndAtMemoryError, end_at_uncaught_memory_error
+from twostroke.server.http.tls import server_tls
 from twostroke.server.options import ServerOptions
 
 if TYPE_CHECKING:
@@ -61,13 +62,15 @@ def run_server(
         describe_model: Tells the inspector of the loaded model.
 
     Raises:
-        ConfigError: The address cannot be bound, or a file of keys, responses or files not be used.
+        ConfigError: The address cannot be bound, or a file of keys, certificates, responses or
+            files not be used.
         TwostrokeError: The model cannot be loaded.
     """
     from twostroke.gateway.gateway import Gateway
     from twostroke.server.files.store import FileStore
     from twostroke.server.responses.store import ResponseStore
 
+    tls = server_tls(options)
     gateway = Gateway(gateway_options or GatewayOptions())
     store = ResponseStore(options.responses_store, options.responses_store_size)
     files = FileStore(options.files_store, options.files_store_size)
@@ -92,7 +95,7 @@ def run_server(
     app = EndAtMemoryError(
         create_app_for(state, options, gateway, store, tracer, content, describe_model, files)
     )
-    run_until_signalled(app, state, options, listener, asks_for_keys=gateway.asks_for_keys)
+    run_until_signalled(app, state, options, listener, asks_for_keys=gateway.asks_for_keys, tls=tls)
     if options.uds is not None:
         Path(options.uds).unlink(missing_ok=True)
     if not loading.done():

@@ -44,6 +44,7 @@ class ChatTemplate:
         sources: One Jinja source, or several by name; `tool_use` serves requests with tools,
             `rag` for those with documents, else `default`.
         special_tokens: Available to the template under their names (`bos_token` ...).
+        defaults: Its variables where a rendering has none of that name.
         now: The time that `strftime_now` formats.
 
     Raises:
@@ -55,10 +56,12 @@ class ChatTemplate:
         sources: str | Mapping[str, str] | None,
         special_tokens: Mapping[str, str] | None = None,
         *,
+        defaults: Mapping[str, Any] | None = None,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         named = {"default": sources} if isinstance(sources, str) else dict(sources or {})
         self._special_tokens = dict(special_tokens or {})
+        self._defaults = dict(defaults or {})
         self._environment = _environment(now)
         self._sources = named
         self._templates = {name: self._compile(name, source) for name, source in named.items()}
@@ -67,7 +70,11 @@ class ChatTemplate:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Tokenizer) -> ChatTemplate:
-        return cls(tokenizer.chat_templates, tokenizer.special_tokens)
+        return cls(
+            tokenizer.chat_templates,
+            tokenizer.special_tokens,
+            defaults=tokenizer.template_defaults,
+        )
 
     def render(
         self,
@@ -102,6 +109,7 @@ class ChatTemplate:
             )
         chat = check_messages(messages, rename_developer=self._renames_developer)
         final_text = append_to_text(chat[-1], _MARK) if continue_final_message else ""
+        variables = {**self._defaults, **variables}
         context = {
             **self._special_tokens,
             **variables,

@@ -50,6 +50,9 @@ class Tokenizer:
         backend: The loaded `tokenizers` object; this class takes it over and changes its settings.
         special_tokens: Name (`bos_token`, `eos_token` ...) to text.
         chat_templates: Template name to Jinja source; the usual one is called `default`.
+
+    Attributes:
+        template_defaults: Variables of the chat template where a conversation has none.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Tokenizer:
         self.backend = backend
         self.special_tokens: dict[str, str] = dict(special_tokens or {})
         self.chat_templates: dict[str, str] = dict(chat_templates or {})
+        self.template_defaults: dict[str, Any] = {}
         added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
         self.special_ids: frozenset[int] = frozenset(
             i for i, token in added.items() if token.special

@@ -11,11 +11,11 @@ import pytest
 from tests.server.http_calls import USER, client_for, post
 from tests.server.running import running_server
 from tests.server.scripted import ScriptedEngine
+from twostroke.core.operator.chat_template_config import OWN_VARIABLES
 from twostroke.server.generation.request_log import LOGGER
 from twostroke.server.http.ignored_header import MAX_NAMED
 from twostroke.server.openai.chat_request import ChatCompletionRequest
 from twostroke.server.openai.ignored_fields import IGNORED
-from twostroke.server.openai.template_variables import OWN
 from twostroke.server.openai.text_completions.request import CompletionRequest
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -135,7 +135,7 @@ async def test_variables_of_the_template() -> None:
     assert response.headers["x-ignored-fields"] == "chat_template_kwargs.thinking"
     prompt = engine.tokenizer.decode(engine.submitted[0].prompt_token_ids)
     assert prompt == "the dog think low"
-    for name in OWN:
+    for name in OWN_VARIABLES:
         error = await refusal("chat/completions", chat_template_kwargs={name: 1})
         assert error["param"] == f"chat_template_kwargs.{name}"
     error = await refusal("chat/completions", chat_template_kwargs={"add_generation_prompt": False})

@@ -83,6 +83,7 @@ async def _begin(
     caller = caller_of(request.scope)
     prompt = await messages_prompt(model, body, functions, must_fit=True, trace=caller.trace)
     params = _within_context(model.client.info, len(prompt.token_ids), params)
+    limit = model.client.info.max_new_tokens
     schemas = None if tools is None else tool_schemas(functions)
     reading = AnswerReading(model, schemas, prompt.token_ids)
     if model.reasoning_parser is not None:
@@ -94,7 +95,7 @@ async def _begin(
         model.name,
         body,
         reading,
-        fills_context=(params.max_tokens or 0) < body.max_tokens,
+        fills_context=(params.max_tokens or 0) < min(body.max_tokens, limit or body.max_tokens),
     )
     call = GenerationRequest(
         request_id=message_id,

@@ -30,6 +30,7 @@ def num_possible_entries(
     total = 0
     for prompt in prompts:
         room = max(1, info.max_model_len - len(prompt))
+        room = room if info.max_new_tokens is None else min(room, info.max_new_tokens)
         length = room if params.max_tokens is None else min(room, params.max_tokens)
         total += length * (params.num_logprobs + 1)
         total += 0 if params.prompt_logprobs is None else len(prompt) * (params.prompt_logprobs + 1)

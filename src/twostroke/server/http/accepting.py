@@ -12,25 +12,39 @@ import socket
 import time
 from collections.abc import Callable
 
+from twostroke.server.http.tls import ServerTls
+
 logger = logging.getLogger(__name__)
 
 # As asyncio has it: how long to wait for descriptors. Meanwhile clients wait in the backlog.
 PAUSE_SECONDS = 1.0
 LOG_SECONDS = 60.0
+# Of TLS: how long a closed connection waits for the client to confirm it.
+FAREWELL_SECONDS = 1.0
 # Connections taken in a row, so that those which are open are served in between.
 MAX_ACCEPTED_AT_ONCE = 64
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Acceptor:
-    """One listening socket on the running event loop; what uvicorn asks of a server."""
+    """One listening socket on the running event loop; what uvicorn asks of a server.
+
+    Args:
+        tls: Connections are encrypted with its context.
+        handshake_seconds: That a client may take until they are.
+    """
 
     def __init__(
-        self, listener: socket.socket, make_protocol: Callable[[], asyncio.Protocol]
+        self,
+        listener: socket.socket,
+        make_protocol: Callable[[], asyncio.Protocol],
+        tls: ServerTls | None = None,
+        handshake_seconds: float = 30.0,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._make_protocol = make_protocol
+        self._tls, self._handshake_seconds = tls, handshake_seconds
         self._tasks: set[asyncio.Task[None]] = set()
         self._resume: asyncio.TimerHandle | None = None
         self._logged = -LOG_SECONDS
@@ -66,7 +80,16 @@ class Acceptor:
 
     async def _serve(self, connection: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._make_protocol, connection)
+            if self._tls is None:
+                await self._loop.connect_accepted_socket(self._make_protocol, connection)
+                return
+            await self._loop.connect_accepted_socket(
+                self._make_protocol,
+                connection,
+                ssl=self._tls.context,
+                ssl_handshake_timeout=self._handshake_seconds,
+                ssl_shutdown_timeout=FAREWELL_SECONDS,
+            )
         except OSError as error:  # it is gone already, or there is no descriptor for its watcher
             connection.close()
             logger.debug("a connection was lost before it began: %s", error)

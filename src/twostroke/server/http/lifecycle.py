@@ -23,6 +23,7 @@ from twostroke.server.http.accepting import Acceptor
 from twostroke.server.http.connection import BoundedConfig, BoundedProtocol
 from twostroke.server.http.foreign_hosts import HostCheck, needs_host_check
 from twostroke.server.http.out_of_memory import end_loop_at_memory_error, ending_at_memory_error
+from twostroke.server.http.tls import ServerTls
 from twostroke.server.options import ServerOptions
 from twostroke.server.state.server_state import ServerState
 
@@ -33,6 +34,7 @@ CLOSE_TIMEOUT = 5
 # Longer than clients and proxies keep idle connections (httpx 5 s, nginx and AWS 60 s): a request
 # is lost where the server closes first.
 KEEP_ALIVE_SECONDS = 75
+REFRESH_TICKS = 10  # ten a second
 
 
 def run_until_signalled(
@@ -42,10 +44,12 @@ def run_until_signalled(
     listener: socket.socket,
     *,
     asks_for_keys: bool,
+    tls: ServerTls | None = None,
 ) -> None:
     """Serve on ``listener`` until a signal has been obeyed; raises the error of a failed load."""
     config = uvicorn_config(app, options)
-    DrainingServer(config, state, options, asks_for_keys=asks_for_keys).run(sockets=[listener])
+    server = DrainingServer(config, state, options, asks_for_keys=asks_for_keys, tls=tls)
+    server.run(sockets=[listener])
     if state.load_error is not None:
         raise state.load_error
 
@@ -81,9 +85,11 @@ class DrainingServer(uvicorn.Server):
         options: ServerOptions,
         *,
         asks_for_keys: bool,
+        tls: ServerTls | None = None,
     ) -> None:
         super().__init__(config)
         self._asks_for_keys = asks_for_keys
+        self._tls = tls
         self._state = state
         self._options = options
         self._signalled = False
@@ -122,7 +128,10 @@ class DrainingServer(uvicorn.Server):
         assert sockets
         for listener in sockets:
             # uvicorn asks no more of it than to close.
-            self.servers.append(cast(asyncio.Server, Acceptor(listener, self._make_protocol)))
+            acceptor = Acceptor(
+                listener, self._make_protocol, self._tls, self._options.client_timeout
+            )
+            self.servers.append(cast(asyncio.Server, acceptor))
         self._announcement = asyncio.ensure_future(
             self._announce(base_url(sockets[0], self._options))
         )
@@ -135,6 +144,8 @@ class DrainingServer(uvicorn.Server):
         """Ten times a second."""
         if self._signalled and self._drain is None:
             self._drain = asyncio.ensure_future(self._drain_and_exit())
+        if self._tls is not None and counter % REFRESH_TICKS == 0:
+            self._tls.refresh()
         return await super().on_tick(counter)
 
     def _make_protocol(self) -> asyncio.Protocol:
@@ -155,6 +166,7 @@ class DrainingServer(uvicorn.Server):
                 traces_endpoint=self._options.otlp_traces_endpoint,
                 slow_ttft=self._options.otlp_traces_slow_ttft,
                 has_inspector=self._options.inspector,
+                certificate=self._options.ssl_certfile,
             )
             self._report(banner)
 
@@ -192,8 +204,9 @@ def keep_start_up_for_good() -> None:
 
 def base_url(listener: socket.socket, options: ServerOptions) -> str:
     """An address at which this machine reaches the server; with ``--uds``, ``unix:PATH``."""
+    scheme = "http" if options.ssl_certfile is None else "https"
     if options.uds is not None:
         return f"unix:{options.uds}"
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(options.host, options.host)
     port = listener.getsockname()[1]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -11,6 +11,7 @@ from twostroke.inspector.model.facts import ModelFacts
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.server.ollama.generation_answer import utc_text
 from twostroke.server.ollama.names import tagged
+from twostroke.server.ollama.option_fields import CHAT_NAMES
 from twostroke.server.state.served_model import ServedModel
 
 UNKNOWN = "unknown"
@@ -105,7 +106,10 @@ def running_model(model: ServedModel, name: str, facts: ModelFacts | None) -> Ru
 def shown_model(model: ServedModel, name: str, facts: ModelFacts | None) -> ShownModel:
     """What ``/api/show`` says."""
     defaults = model.client.info.sampling_defaults
-    lines = [f"{name:<30} {value:g}" for name, value in defaults.items()]
+    names = {chat_name: option for option, chat_name in CHAT_NAMES.items()}
+    lines = [f"{names.get(field, field):<30} {value:g}" for field, value in defaults.items()]
+    if (limit := model.client.info.max_new_tokens) is not None:
+        lines.append(f"{'num_predict':<30} {limit}")
     templates = model.client.tokenizer.chat_templates
     return ShownModel(
         modelfile="\n".join([f"FROM {name}", *(f"PARAMETER {line}" for line in lines)]),

@@ -103,11 +103,11 @@ class ChatResponseFormat:
         self._prompt = prompt.token_ids
         self._parts = ChatParts(reading, body)
         self._context = UNSET if prompt.report is None else context_usage(prompt.report)
-        self._include_usage = body.include_usage
+        self._include_usage = body.include_usage or model.ends_with_usage
         self._continuous_usage = body.continuous_usage
-        self._no_usage: ChunkUsage = None if body.include_usage else UNSET
+        self._no_usage: ChunkUsage = None if self._include_usage else UNSET
         # What became of documents is reported whether or not usage was asked for.
-        self._reports_at_end = prompt.report is not None and not body.include_usage
+        self._reports_at_end = prompt.report is not None and not self._include_usage
 
     def chunk(
         self, choice: int, output: RequestOutput, tokens: CallTokens, *, first: bool, last: bool

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from twostroke.core.errors import InvalidRequestError
+from twostroke.core.operator.chat_template_config import OWN_VARIABLES
 from twostroke.server.http.body_fields import check_unicode
 from twostroke.text.chat_template import ChatTemplate
 from twostroke.text.json_values import json_pieces
@@ -13,10 +14,6 @@ from twostroke.text.json_values import json_pieces
 FIELD = "chat_template_kwargs"
 # How chat templates call the choice whether to think.
 THINKING_VARIABLES = ("enable_thinking", "thinking")
-# What the server itself gives the template, from other fields of the request.
-OWN = frozenset(
-    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
-)
 
 
 class TemplateVariables(NamedTuple):
@@ -40,7 +37,7 @@ def template_variables(
     values: dict[str, Any] = {}
     ignored: list[str] = []
     for path, (name, value) in given.items():
-        if name in OWN:
+        if name in OWN_VARIABLES:
             hint = "give it as a field of the request"
             raise InvalidRequestError(f"{path} is not a variable", param=path, hint=hint)
         if name not in template.variables:

@@ -42,6 +42,7 @@ class ServedModel:
         tool_call_parser: In which form the model writes tool calls, if it does.
         reasoning_parser: In which form it writes thoughts, if it does.
         ranker: What ranks the documents of chats, if a model does.
+        ends_with_usage: Streams of OpenAI's APIs do, whatever the request says.
 
     Args:
         ranker: The engine of another model, for ``--context-ranker``.
@@ -74,6 +75,7 @@ class ServedModel:
         self.long_texts = asyncio.Semaphore(2)
         self.tool_call_parser = _chosen(options.tool_call_parser, self._own_tool_call_parser())
         self.reasoning_parser = _chosen(options.reasoning_parser, self._own_reasoning_parser())
+        self.ends_with_usage = options.enable_force_include_usage
         self.ranker: ContextRanker | None = None
         if options.context_ranker is not None:
             other = PurePath(options.context_ranker).name  # clients need not know the folder

@@ -66,6 +66,8 @@ class CompletionResponseFormat:
         tokenizer: Tokenizer,
         body: CompletionRequest,
         prompts: list[CompletionPrompt],
+        *,
+        ends_with_usage: bool = False,
     ) -> None:
         self._id = request_id
         self._created = int(time.time())
@@ -86,9 +88,9 @@ class CompletionResponseFormat:
         # Of streams that echo them: by prompt, in order, as the prompt is computed.
         self._prompt_positions: dict[int, list[PositionLogprobs]] = {}
         self._num_to_echo = [self._n] * len(prompts)  # samples, by prompt
-        self._include_usage = body.include_usage
+        self._include_usage = body.include_usage or ends_with_usage
         self._continuous_usage = body.continuous_usage
-        self._no_usage: ChunkUsage = None if body.include_usage else UNSET
+        self._no_usage: ChunkUsage = None if self._include_usage else UNSET
 
     def chunk(
         self, choice: int, output: RequestOutput, tokens: CallTokens, *, first: bool, last: bool

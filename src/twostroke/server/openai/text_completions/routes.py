@@ -54,7 +54,14 @@ def completions_router(state: ServerState) -> APIRouter:
             prompt_only=body.prompt_only,
         )
         tokenizer = model.client.tokenizer
-        answer = CompletionResponseFormat(request_id, model.name, tokenizer, body, prompts)
+        answer = CompletionResponseFormat(
+            request_id,
+            model.name,
+            tokenizer,
+            body,
+            prompts,
+            ends_with_usage=model.ends_with_usage,
+        )
         return await generation.respond(answer, request)
 
     return router

@@ -1,0 +1,1 @@
+"""What the operator sets above the checkpoint: the chat template, its variables, sampling."""
