@@ -61,8 +61,8 @@ NAMES = (
 
 async def response_call(
     model: ServedModel,
-    body: ResponsesRequest,
     chat: ChatCompletionRequest,
+    ignored: list[str],
     request_id: str,
     caller: Caller,
 ) -> ChatCall:
@@ -70,6 +70,7 @@ async def response_call(
 
     Args:
         chat: See ``chat_request``.
+        ignored: Fields of the request that change nothing.
 
     Raises:
         InvalidRequestError: As for a chat, with this API's names of fields.
@@ -84,7 +85,7 @@ async def response_call(
             )
     except InvalidRequestError as error:
         raise in_terms_of_responses(error) from error
-    return call._replace(ignored=body.dropped_fields() + [_renamed(name) for name in call.ignored])
+    return call._replace(ignored=ignored + [_renamed(name) for name in call.ignored])
 
 
 def in_terms_of_responses(error: InvalidRequestError) -> InvalidRequestError:

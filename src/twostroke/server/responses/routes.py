@@ -37,6 +37,7 @@ from twostroke.server.responses.items import (
     GivenItem,
     Item,
     ItemReference,
+    as_items,
     listed_items,
     read_items,
     resolved,
@@ -74,8 +75,9 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
         own = await _without_references(workroom, caller.tenant, body.input or [])
         before = await _items_before(workroom, caller.tenant, body.previous_response_id)
         large = held_body(request.scope).num_received > SMALL_BODY or len(before) > MANY_ITEMS
-        given, chat = await beside_loop(partial(_as_chat, workroom, body, own, before), slow=large)
-        call = await response_call(model, body, chat, request_id, caller)
+        work = partial(_as_chat, workroom, body, own, before)
+        given, chat, ignored = await beside_loop(work, slow=large)
+        call = await response_call(model, chat, ignored, request_id, caller)
         response_id = f"resp_{request_id.rpartition('-')[2]}"
         response = _first_state(body, response_id, model.name, call.params)
 
@@ -114,14 +116,16 @@ def _as_chat(
     body: ResponsesRequest,
     own: str | Sequence[Item],
     before: Sequence[dict[str, Any]],
-) -> tuple[bytes, ChatCompletionRequest]:
-    """The input's items as they are stored, and the chat request of the whole conversation."""
-    own_items = listed_items(own)
-    given = encode_items(own_items)
+) -> tuple[bytes, ChatCompletionRequest, list[str]]:
+    """The input's items as they are stored, the conversation as a chat request, and what of the
+    body is ignored.
+    """
+    items = as_items(own)
+    given = encode_items(listed_items(items))
     if body.stored:
         workroom.store.check_size(len(given))
-    messages = chat_messages(body.instructions, read_items([*before, *own_items]))
-    return given, chat_request(body, messages)
+    messages = chat_messages(body.instructions, [*read_items(before), *items])
+    return given, chat_request(body, messages), body.dropped_fields()
 
 
 def encode_items(items: Sequence[Mapping[str, Any]]) -> bytes:
