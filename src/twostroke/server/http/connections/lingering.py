@@ -57,7 +57,7 @@ class LingeringTransport(asyncio.Transport):
         self.discard(num_bytes)
         if (
             self._transport.can_write_eof()
-        ):  # not with TLS, where the answer says that it is the end
+        ):  # TLS cannot; the answer says that it is the end
             self._transport.write_eof()
         if not self._transport.is_reading():
             self._transport.resume_reading()
