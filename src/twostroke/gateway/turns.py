@@ -71,8 +71,7 @@ class Turns:
 
     def _give_places(self) -> None:
         now = asyncio.get_running_loop().time()
-        for key in [key for key, time in self._rested_at.items() if time <= now]:
-            del self._rested_at[key]
+        self._rested_at = {key: time for key, time in self._rested_at.items() if time > now}
         while (key := self._next()) is not None:
             waiting = self._waiting.pop(key)
             waiting.popleft().set_result(None)
