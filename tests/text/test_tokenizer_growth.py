@@ -81,6 +81,7 @@ def test_what_makes_any_text_long_is_refused(name: str, tmp_path: Path) -> None:
 
 def test_what_published_tokenizers_add_is_accepted(tmp_path: Path) -> None:
     spaces = replace({"String": " "}, "\u2581")
-    parts = sequence(prepend(1), spaces, replace({"Regex": r"\s+"}, " "), charsmap("x" * 18, "a"))
+    parts = sequence(prepend(1), spaces, replace({"Regex": r"\s+"}, " "), {"type": "NFKC"})
     tokenizer = load(tmp_path, normalizer=parts, post_processor=template(1, 2, 3))
     assert tokenizer.encode("the dog")[:3] == [1, 2, 3]
+    assert load(tmp_path, normalizer=charsmap("x" * 18, "a")).vocab_size
