@@ -79,7 +79,7 @@ class Delay(NamedTuple):
 
 def worst_bodies() -> list[Body]:
     """Much of everything that a body can hold: up to the limits, and beyond those on counts."""
-    return [*_numbers(), *_objects(), *_texts(), *_fields()]
+    return [*_numbers(), *_objects(), *_texts(), *_fields(), *_thoughts()]
 
 
 def _numbers() -> Iterator[Body]:
@@ -183,6 +183,24 @@ def _fields() -> Iterator[Body]:
     tools = [{"type": "function", "function": function}]
     yield Body("a tool with 60,000 keys", path, chat(tools=tools))
     yield Body("12,000 tools", path, chat(tools=[tool] * 12_000))
+
+
+def _thoughts() -> Iterator[Body]:
+    """As many thoughts of former turns as each API takes, in one turn and in many."""
+    text, question = "x" * 400, {"role": "user", "content": "x"}
+    parts = [{"type": "reasoning_text", "text": text}]
+    item = {"type": "reasoning", "summary": [], "content": parts}
+    for store in (False, True):
+        body = {"input": [*[item] * 8000, question], "store": store, "max_output_tokens": 16}
+        name = "8,000 thoughts as items" + (", to be stored" if store else "")
+        yield Body(name, "/v1/responses", json.dumps(body).encode())
+    turn = {"role": "assistant", "content": "x", "reasoning_content": text}
+    body = {"messages": [*[turn] * 8000, question], "max_tokens": 1}
+    yield Body("8,000 messages with thoughts", "/v1/chat/completions", json.dumps(body).encode())
+    block = {"type": "thinking", "thinking": text, "signature": "x"}
+    turns = [question, {"role": "assistant", "content": [block] * 8000}, question]
+    body = {"messages": turns, "max_tokens": 1}
+    yield Body("8,000 blocks of thoughts", "/v1/messages", json.dumps(body).encode())
 
 
 def health_delay(url: str, pid: int, body: Body) -> Delay:

@@ -7,7 +7,7 @@ import pytest
 from tests.server.tiny import make_engine
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.messages import GenerationRequest
-from twostroke.inspector.blocks import OTHERS, draw_blocks
+from twostroke.inspector.blocks import draw_blocks
 from twostroke.inspector.visibility import Visibility
 from twostroke.observability.snapshot import BlockState
 
@@ -63,11 +63,11 @@ def test_what_a_window_gave_back_is_in_no_table() -> None:
         free=[0, 2, 5],
         chains=[],
     )
-    for visible in (None, Visibility("t", {"a"})):
+    for visible, shown in ((None, {1, 3, 4, 5}), (Visibility("t", {"a"}), {1, 3})):
         drawn = draw_blocks(state, visible)
         places = dict(zip(drawn.cells.block, drawn.cells.position, strict=True))
-        assert places.keys() == {1, 3, 4, 5} and (places[3], places[1]) == (2, 3)
-        assert drawn.num_empty == 2
+        assert places.keys() == shown and (places[3], places[1]) == (2, 3)
+        assert drawn.num_empty == state.num_blocks - len(shown)
 
 
 def test_the_tree_counts_what_was_found() -> None:
@@ -77,15 +77,15 @@ def test_the_tree_counts_what_was_found() -> None:
     assert drawn.tokens_saved == 16
 
 
-def test_other_tenants_show_as_others_only() -> None:
-    drawn = draw_blocks(state_of_two_requests(), Visibility("a", {"first"}))
-    assert drawn.owners == []
-    assert OTHERS in drawn.cells.owner
+def test_of_other_tenants_nothing_is_shown() -> None:
+    """Their blocks had cells without a name, which told any key how full the server was."""
+    state = state_of_two_requests()
+    drawn = draw_blocks(state, Visibility("a", {"first"}))
+    assert drawn.owners == drawn.cells.block == []
+    assert drawn.num_empty == state.num_blocks
     assert all(node.found == 0 for node in drawn.tree)
-    theirs = [index for index, owner in enumerate(drawn.cells.owner) if owner == OTHERS]
-    for column in (drawn.cells.position, drawn.cells.holders, drawn.cells.cached):
-        assert not any(column[index] for index in theirs)
     assert all(node.held == 0 for node in drawn.tree)  # that somebody has its prompt is not told
+    assert state.tables  # another request holds some
 
 
 def test_long_prompts_push_older_contents_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tests.gateway.test_usage import ADMIN, ALICE, BOB, bearer, gateway_with_key
 from tests.server.running import running_server
 from tests.server.scripted import ScriptedEngine
 from tests.server.tiny import tiny_engine
-from twostroke.inspector.routes import MAX_OF_ONE_KEY
+from twostroke.gateway.feeds import MAX_OF_ONE_KEY
 from twostroke.inspector.static_files import known_files
 
 LABEL = "<script>alert(1)</script>\u202e"

@@ -83,6 +83,12 @@ class Caller:
         reports = client.targets().reports
         return [report for report in reports if self.admin or report.key == self.tenant]
 
+    def load(self, total: int) -> int:
+        """The unfinished requests that it may know of: its own, or ``total``."""
+        if self.admin or self.usage is None:
+            return total
+        return self.usage.of(self.tenant).unfinished
+
     def charge(self, num_tokens: int) -> None:
         """Count tokens that no generation uses towards the caller's limit."""
         if self.tally is not None:

@@ -14,7 +14,6 @@ from twostroke.observability.snapshot import BlockState, PrefixChain
 MAX_CELLS = 32768
 MAX_NODES = 512
 GIVEN_BACK = -1  # in a table
-OTHERS = -2  # the owner of a block that is not the caller's
 
 
 class BlockCells(msgspec.Struct):
@@ -22,10 +21,10 @@ class BlockCells(msgspec.Struct):
 
     Attributes:
         block: Their ids.
-        owner: Index into ``BlockMap.owners``; -1 for free blocks, -2 for another tenant's.
-        position: Where it is in the table of its owner; 0 without one, as of another tenant's.
+        owner: Index into ``BlockMap.owners``; -1 for free blocks.
+        position: Where it is in the table of its owner; 0 without one.
         holders: Tables that hold it; of the caller's requests only.
-        cached: 1 if a lookup by content can find it; 0 of another tenant's.
+        cached: 1 if a lookup by content can find it.
         age: Place in the order of eviction, 0 being the next to go; -1 if it is held.
     """
 
@@ -59,7 +58,7 @@ class BlockMap(msgspec.Struct):
     """The pool and the tree.
 
     Attributes:
-        num_empty: Free blocks without content; they have no cell.
+        num_empty: Blocks without a cell: free ones without content, and all that is others'.
         left_out: Blocks beyond those that are shown.
         tokens_saved: Prompt tokens that known requests found in the cache.
     """
@@ -75,24 +74,21 @@ class BlockMap(msgspec.Struct):
 
 
 def draw_blocks(state: BlockState, visible: Visibility | None = None) -> BlockMap:
-    """The cells and the tree; of other tenants' blocks only that somebody holds them."""
+    """The cells and the tree; of other tenants' blocks nothing, not even how many there are."""
     owner_of: dict[int, tuple[int, int]] = {}
     owners: list[str] = []
     holders: Counter[int] = Counter()  # of others' blocks nothing: who shares one, has its prompt
     for request_id, table in state.tables.items():
         if visible is not None and not visible(request_id):
-            for block in table:
-                owner_of.setdefault(block, (OTHERS, 0))
             continue
         holders.update(table)
         for position, block in enumerate(table):
-            if owner_of.get(block, (OTHERS, 0))[0] == OTHERS:
-                owner_of[block] = len(owners), position
+            owner_of.setdefault(block, (len(owners), position))
         owners.append(request_id)
     owner_of.pop(GIVEN_BACK, None)
     cached = set(state.cached.values())
     age = {block: place for place, block in enumerate(state.free)}
-    shown = sorted(owner_of.keys() | cached)
+    shown = sorted(owner_of.keys() | (cached if visible is None else ()))
     cells = BlockCells()
     for block in shown[:MAX_CELLS]:
         cells.block.append(block)
@@ -100,7 +96,7 @@ def draw_blocks(state: BlockState, visible: Visibility | None = None) -> BlockMa
         cells.owner.append(owner)
         cells.position.append(position)
         cells.holders.append(holders[block])
-        cells.cached.append(int(block in cached and owner != OTHERS))
+        cells.cached.append(int(block in cached))
         cells.age.append(age.get(block, -1))
     chains = [chain for chain in state.chains if visible is None or visible(chain.request_id)]
     return BlockMap(

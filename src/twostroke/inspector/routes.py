@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -12,8 +11,8 @@ from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from twostroke.core.errors import QueueFullError
-from twostroke.gateway.caller import Caller, caller_of
+from twostroke.gateway.caller import caller_of
+from twostroke.gateway.feeds import Feeds
 from twostroke.inspector.blocks import BlockMap, draw_blocks
 from twostroke.inspector.columns import MAX_SHARES, MAX_STEPS
 from twostroke.inspector.source import Fit, StepSource
@@ -21,8 +20,6 @@ from twostroke.inspector.stream import stream_frames
 from twostroke.inspector.visibility import Visibility
 from twostroke.observability.snapshot import RequestState
 
-MAX_STREAMS = 32
-MAX_OF_ONE_KEY = 8  # so that a key which watches too much leaves room for others and for the admin
 STEP = Query(ge=-1, le=2**62)
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
@@ -41,14 +38,15 @@ class ShownState(msgspec.Struct):
     some_left_out: bool = False
 
 
-def inspect_router(find_source: Callable[[], StepSource]) -> APIRouter:
+def inspect_router(find_source: Callable[[], StepSource], feeds: Feeds | None = None) -> APIRouter:
     """The feed, ranges of steps, and the state at a moment.
 
     Args:
         find_source: Raises ``ModelLoadingError`` until there is one.
+        feeds: Counts those that are open, other ones of the server included.
     """
     router = APIRouter(include_in_schema=False)
-    streams = _Streams()
+    counted = (feeds or Feeds()).counted
 
     @router.get("/v1/inspect", response_class=Response)
     async def describe(request: Request) -> Response:
@@ -70,7 +68,7 @@ def inspect_router(find_source: Callable[[], StepSource]) -> APIRouter:
         visible = await _visibility(source, request, request_id, tenant)
         if since is None:
             since = source.describe().last_step if last_event_id is None else last_event_id
-        frames = streams.counted(stream_frames(source, since, visible), caller_of(request.scope))
+        frames = counted(stream_frames(source, since, visible), caller_of(request.scope))
         headers = {**HEADERS, "x-accel-buffering": "no"}
         return StreamingResponse(frames, media_type="text/event-stream", headers=headers)
 
@@ -80,7 +78,7 @@ def inspect_router(find_source: Callable[[], StepSource]) -> APIRouter:
         begin: Annotated[int | None, Query(alias="from", ge=0, le=2**62)] = None,
         to: Annotated[int | None, STEP] = None,
         at: float | None = None,
-        count: Annotated[int, Query(ge=1, le=65536)] = 2048,
+        count: Annotated[int, Query(ge=1, le=MAX_STEPS)] = 2048,
         max_steps: Annotated[int, Query(ge=1, le=MAX_STEPS)] = MAX_STEPS,
         max_shares: Annotated[int, Query(ge=1, le=MAX_SHARES)] = MAX_SHARES,
         fit: Fit | None = None,
@@ -119,48 +117,13 @@ def inspect_router(find_source: Callable[[], StepSource]) -> APIRouter:
             _shown(snapshot.running, visible),
             _shown(snapshot.waiting, visible),
             _shown(snapshot.ended, visible),
-            some_left_out=snapshot.waiting_left_out > 0,
+            some_left_out=visible is None and snapshot.waiting_left_out > 0,
         )
         if snapshot.blocks is not None:
             shown.blocks = await asyncio.to_thread(draw_blocks, snapshot.blocks, visible)
         return _json(shown)
 
     return router
-
-
-class _Streams:
-    """Counts open streams: each costs the event loop some time."""
-
-    def __init__(self) -> None:
-        self._open: Counter[str] = Counter()
-
-    def counted(self, frames: AsyncIterator[bytes], caller: Caller) -> AsyncIterator[bytes]:
-        """The same frames.
-
-        Raises:
-            QueueFullError: Too many pages are open, or too many of this caller's.
-        """
-        if full := self._why_full(caller):
-            raise QueueFullError(full, hint="close one of them")
-        return self._count(frames, caller)
-
-    def _why_full(self, caller: Caller) -> str | None:
-        if self._open.total() >= MAX_STREAMS:
-            return f"{MAX_STREAMS} pages watch this server already"
-        if not caller.admin and self._open[caller.tenant] >= MAX_OF_ONE_KEY:
-            return f"{MAX_OF_ONE_KEY} pages watch this server with this key already"
-        return None
-
-    async def _count(self, frames: AsyncIterator[bytes], caller: Caller) -> AsyncIterator[bytes]:
-        if self._why_full(caller):  # of many that came at once, the last ones end here
-            return
-        tenant = caller.tenant
-        self._open[tenant] += 1
-        try:
-            async for frame in frames:
-                yield frame
-        finally:
-            self._open[tenant] -= 1
 
 
 async def _visibility(

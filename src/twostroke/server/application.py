@@ -12,7 +12,9 @@ from msgspec import Struct
 from starlette.middleware.cors import CORSMiddleware
 
 from twostroke.engine.clients.base import EngineClient
+from twostroke.gateway.feeds import Feeds
 from twostroke.gateway.gateway import Gateway, GatewayMiddleware
+from twostroke.gateway.reads import ReadLimits
 from twostroke.inspector.compare.routes import compare_router
 from twostroke.inspector.content import ContentBook
 from twostroke.inspector.live import LiveSource
@@ -204,12 +206,14 @@ def create_app_for(
     _add_middleware(app, state, options, gateway, tracer)
     find_facts = find_once(describe_model, lambda: state.model().client)
     batches = BatchQueue(app, state, files, OUTPUT_FORMS, options.max_body_size)
+    feeds = Feeds()
     _add_routes(app, state, store, find_facts)
+    app.include_router(cache_router(state, feeds))
     app.include_router(files_router(files, batches.reader_of))
     app.include_router(batches_router(batches))
     app.include_router(message_batches_router(batches))
     if tracer is not None and options.inspector:
-        _add_inspector(app, state, tracer, content, find_facts)
+        _add_inspector(app, state, tracer, content, find_facts, feeds)
     document_api(app, ANSWERS, gateway, amend=document_models)
     return app
 
@@ -229,6 +233,7 @@ def _add_middleware(
         files=BodyLimit("--max-file-size", options.max_file_size),
         file_paths=(FILES_PATH, MESSAGE_BATCHES_PATH),
     )
+    app.add_middleware(ReadLimits, refuse=error_response)
     if gateway is not None and gateway.needed:
         # Added after it, so it comes before: without a valid key no body is read.
         app.add_middleware(GatewayMiddleware, gateway=gateway, refuse=error_response)
@@ -264,7 +269,6 @@ def _add_routes(
         anthropic_models_router,
         models_router,
         health_router,
-        cache_router,
         cohere_router,
         tei_router,
     ):
@@ -282,6 +286,7 @@ def _add_inspector(
     tracer: Tracer,
     content: ContentBook | None,
     find_facts: FindFacts,
+    feeds: Feeds,
 ) -> None:
     def client() -> EngineClient:
         return state.model().client
@@ -293,7 +298,7 @@ def _add_inspector(
         tracer.calls,
         content,
     )
-    app.include_router(inspect_router(lambda: source))
+    app.include_router(inspect_router(lambda: source, feeds))
     app.include_router(request_router(lambda: source))
     app.include_router(overview_router(lambda: source))
     app.include_router(compare_router(lambda: source))

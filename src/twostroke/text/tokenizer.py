@@ -22,6 +22,7 @@ from twostroke.core.errors import (
 from twostroke.model_spec.config_fields import short
 from twostroke.model_spec.json_files import read_object
 from twostroke.text.byte_tokens import byte_level_bytes, decoder_steps, fallback_byte, space_symbol
+from twostroke.text.tokenizer_growth import check_growth
 
 # Longer texts are encoded as a batch: only for batches does the library release the GIL.
 LONG_TEXT = 20_000
@@ -114,6 +115,7 @@ class Tokenizer:
                 raise
             hint = "download the file again, or upgrade the `tokenizers` package"
             raise ModelLoadError(f"cannot read {path}: {panic_text(error)}", hint=hint) from error
+        check_growth(backend, path)
         with _misread(folder):
             config = {
                 **_read_json(folder / "special_tokens_map.json"),

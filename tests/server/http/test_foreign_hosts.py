@@ -35,6 +35,13 @@ HOSTS = {
     "localhost/evil.example": 403,
     "evillocalhost": 403,
     "localhost:x": 403,
+    "local\thost": 403,
+    "localhost\t": 403,
+    "localhost:80 80": 403,
+    "localho\u017ft": 403,
+    "0.0.0.0:{port}": 403,
+    "[::]:{port}": 403,
+    "[::ffff:0.0.0.0]": 403,
     "[evil": 403,
     "": 403,
 }
@@ -46,6 +53,8 @@ ORIGINS = {
     "http://evil.example:{port}": 403,
     "http://192.168.1.7": 403,
     "http://localhost.evil.example": 403,
+    "http://local\thost": 403,
+    "http://0.0.0.0:{port}": 403,
     "null": 403,
     "": 403,
 }
@@ -57,8 +66,8 @@ def test_only_a_name_of_this_machine_is_accepted_on_loopback() -> None:
         port = str(client.base_url.port)
         statuses = {}
         for host in HOSTS:
-            answer = client.get("/health", headers={"host": host.replace("{port}", port)})
-            statuses[host] = answer.status_code
+            name = host.replace("{port}", port).encode()
+            statuses[host] = _status(int(port), b"host: " + name)
         assert statuses == HOSTS
         refused = client.post("/v1/completions", json=PROMPT, headers={"host": "evil.example"})
         assert refused.json()["error"]["code"] == "foreign_host"
@@ -77,14 +86,61 @@ def test_pages_of_other_sites_cannot_send_either() -> None:
         port = str(client.base_url.port)
         statuses = {}
         for origin in ORIGINS:
-            headers = {"origin": origin.replace("{port}", port)}
-            statuses[origin] = client.get("/health", headers=headers).status_code
+            name = origin.replace("{port}", port).encode()
+            statuses[origin] = _status(int(port), b"host: localhost", b"origin: " + name)
         assert statuses == ORIGINS
         refused = client.post(
             "/v1/completions", json=PROMPT, headers={"origin": "https://evil.example"}
         )
         assert refused.json()["error"]["code"] == "foreign_origin"
     assert not engine.submitted
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "llm.example.org"])
+def test_what_a_page_only_fetches_is_no_way_in_either(host: str) -> None:
+    """Images, scripts and frames have no ``Origin``: thousands of them kept a server busy."""
+    link = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    image = {"sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
+    frame = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}
+    # Another port of this machine is the same site, as is another name below example.org.
+    near = 403 if host == "llm.example.org" else 200
+    expected = {
+        "cross-site": [403, 403, 200],
+        "same-site": [near, near, 200],
+        "something new": [403, 403, 200],
+        "same-origin": [200, 200, 200],
+        "none": [200, 200, 200],
+    }
+    with (
+        running_server(ScriptedEngine(), allowed_hosts=("llm.example.org",)) as url,
+        httpx.Client(base_url=url, headers={"host": host}) as client,
+    ):
+        for site, statuses in expected.items():
+            found = [
+                client.get("/", headers={"sec-fetch-site": site, **kind}).status_code
+                for kind in (image, frame, link)
+            ]
+            assert found == statuses, site
+        form = client.post("/api/chat", headers={"sec-fetch-site": "cross-site", **link})
+        assert form.json()["error"].startswith("pages of other sites may not call this server")
+        assert client.get("/").status_code == 200
+
+
+def test_a_page_that_was_named_may_fetch() -> None:
+    page = "https://chat.example"
+    headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "cors", "origin": page}
+    options = {"allowed_hosts": (), "allowed_origins": (page,)}
+    with running_server(ScriptedEngine(), **options) as url:
+        assert httpx.get(url + "/v1/models", headers=headers).status_code == 200
+        del headers["origin"]
+        assert httpx.get(url + "/v1/models", headers=headers).status_code == 403
+
+
+def _status(port: int, *lines: bytes) -> int:
+    """Of a request whose headers no client library has looked at."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as opened:
+        opened.sendall(b"\r\n".join([b"GET /health HTTP/1.1", *lines, b"", b""]))
+        return int(opened.recv(100).split()[1])
 
 
 def test_names_and_origins_that_were_given() -> None:

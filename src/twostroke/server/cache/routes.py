@@ -16,6 +16,7 @@ from twostroke.engine.answer import output_error
 from twostroke.engine.cache_orders import CacheReport, ClearCache, PinPrefix, ShowCache
 from twostroke.engine.messages import GenerationRequest
 from twostroke.gateway.caller import Caller, caller_of
+from twostroke.gateway.feeds import Feeds
 from twostroke.server.cache.answers import CacheObject, ClearedCache, PinnedPrefix
 from twostroke.server.cache.request import PinRequest
 from twostroke.server.generation.encoding import check_tokens
@@ -39,7 +40,7 @@ STREAMED: Responses = {
 }
 
 
-def cache_router(state: ServerState) -> APIRouter:
+def cache_router(state: ServerState, feeds: Feeds) -> APIRouter:
     """The routes of the prefix cache."""
     router = APIRouter(route_class=StrictRoute, tags=["cache"])
     refusals: Responses = {s: ERROR_RESPONSES[s] for s in (400, 401, 403, 500, 503)}
@@ -54,7 +55,7 @@ def cache_router(state: ServerState) -> APIRouter:
         caller = caller_of(request.scope)
         order = ShowCache(None if caller.admin else caller.tenant)
         report = await state.model().client.manage_cache(order)
-        return await asyncio.to_thread(json_response, _shown(report))
+        return await asyncio.to_thread(json_response, _shown(report, caller))
 
     @router.delete(
         "/v1/cache",
@@ -86,11 +87,11 @@ def cache_router(state: ServerState) -> APIRouter:
         request: Request, since: int = Query(-1, ge=-1, le=MAX_SEQ)
     ) -> Response:
         """What is stored and removed, in vLLM's form, from the batch behind number `since` on."""
-        _only_for_admins(caller_of(request.scope))
+        _only_for_admins(caller := caller_of(request.scope))
         client = state.model().client
         client.kv_events(MAX_SEQ)  # raises here, with a status, if nothing is published
         return StreamingResponse(
-            _frames(state, since),
+            feeds.counted(_frames(state, since), caller),
             media_type="text/event-stream",
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
         )
@@ -98,10 +99,10 @@ def cache_router(state: ServerState) -> APIRouter:
     return router
 
 
-def _shown(report: CacheReport) -> CacheObject:
+def _shown(report: CacheReport, caller: Caller) -> CacheObject:
     return CacheObject(
         block_size=report.block_size,
-        tiers=report.tiers,
+        tiers=report.tiers if caller.admin else [],  # how full they are is what all keys do
         prefixes=report.prefixes,
         left_out_blocks=report.left_out_blocks,
     )

@@ -20,7 +20,12 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from twostroke.core.errors import TwostrokeError
-from twostroke.server.http.client_pace import ClientPace
+from twostroke.server.http.connections.client_pace import ClientPace
+from twostroke.server.http.connections.lingering import (
+    MAX_BODY_BYTES,
+    MAX_OTHER_BYTES,
+    LingeringTransport,
+)
 from twostroke.server.http.errors import (
     HeadTooLargeError,
     MalformedRequestError,
@@ -79,11 +84,16 @@ class BoundedProtocol(HttpToolsProtocol):
     # ---- reading ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.flow = WatchedFlow(transport, self._may_resume, self._await_data, self._sending.rest)
+        lingering = LingeringTransport(transport, self.loop, self._num_expected, self._give_up)
+        super().connection_made(lingering)
+        self._lingering = lingering
+        self.flow = WatchedFlow(lingering, self._may_resume, self._await_data, self._sending.rest)
         self._sending.run()
 
     def data_received(self, data: bytes) -> None:
+        self._lingering.count(len(data))
+        if self._lingering.lingers:
+            return
         self._num_received += len(data)
         self._unparsed += data
         self._parse_unparsed()
@@ -175,6 +185,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self._refused and not self.parser.should_upgrade():
             self._bytes_without_body = 0
             self._in_message = self._in_body = False
+            self._lingering.stop_discarding()
             self._sending.restart()
             super().on_message_complete()
 
@@ -183,11 +194,27 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._in_body and self.cycle.response_complete and not self.transport.is_closing():
+            self._lingering.discard(MAX_BODY_BYTES)  # the rest of a body that nothing reads
         if self._unparsed and not self.transport.is_closing():
             self._parse_unparsed()
             self.flow.resume_reading()
         if self.transport.get_write_buffer_size():  # nothing else watches a client with all of it
             self._await_reader()
+
+    def _num_expected(self) -> int:
+        """Bytes that may still come, and would make the end of the connection a reset."""
+        if self._in_body and not self._refused:
+            return MAX_BODY_BYTES
+        return MAX_OTHER_BYTES if self._in_message or self._refused else 0
+
+    def _give_up(self) -> None:
+        """No more is read of the request; the application is told that its client has left."""
+        self._sending.rest()
+        self._unparsed = b""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
 
     def _await_data(self) -> None:
         # While this server has paused reading, the client cannot send.
@@ -252,6 +279,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._lingering.stop_discarding()
         self._sending.rest()
         self._reading.rest()
 

@@ -2,13 +2,14 @@
 
 A page's own name can be made to lead to 127.0.0.1 (DNS rebinding): its scripts may then read what
 a server there answers, as if it were their own. Their requests still carry that name as ``Host``.
-And a page may send without reading, which CORS does not prevent, but its ``Origin`` shows.
+And a page may send without reading, which CORS does not prevent, but its ``Origin`` shows; where it
+only fetches, as an image or a script, ``Sec-Fetch-Site`` does.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from urllib.parse import urlsplit
+import re
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -17,19 +18,27 @@ from twostroke.server.http.request_id import request_id
 from twostroke.server.options import ServerOptions
 
 ANY = "*"
+# Nothing else is read of a host: parsers of URLs drop tabs and line ends, or change letters.
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII)
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(.+)", re.ASCII)
+# What lets a page of another site show the answer without reading it: a link that is followed.
+_LINK = {b"sec-fetch-mode": b"navigate", b"sec-fetch-dest": b"document"}
 
 
 class HostCheck:
     """Stands before the application, keys included; without anything to check it is not needed.
 
     Names of this machine and addresses are always accepted as ``Host``: only a name can be
-    rebound. An ``Origin`` is accepted if its host is this machine's or a name that is accepted, or
-    if it is one of ``--allowed-origins``. What sends neither header is no browser.
+    rebound; but 0.0.0.0 is no server's address. An ``Origin`` is accepted if its host is this
+    machine's or a name that is accepted, or if it is one of ``--allowed-origins``. Without an
+    ``Origin`` ``Sec-Fetch-Site`` must not say that another site asks, unless a link was followed.
+    What sends none of the three is no browser.
     """
 
     def __init__(self, app: ASGIApp, options: ServerOptions) -> None:
         self._app = app
-        self._names = frozenset(_normal(name) for name in (*options.allowed_hosts, options.host))
+        names = (*options.allowed_hosts, options.host)
+        self._names = frozenset(filter(_can_be_addressed, map(_normal, names)))
         self._origins = frozenset(options.allowed_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -37,11 +46,15 @@ class HostCheck:
             await self._app(scope, receive, send)
             return
         try:
+            headers: dict[bytes, bytes] = {}
             for name, value in scope["headers"]:
+                headers[name] = value
                 if name == b"host":
-                    self._check_host(value.decode("latin-1"))
+                    self._check_host(_text(value))
                 elif name == b"origin":
-                    self._check_origin(value.decode("latin-1"))
+                    self._check_origin(_text(value))
+            if b"origin" not in headers:
+                self._check_site(scope["method"], headers)
         except (ForeignHostError, ForeignOriginError) as error:
             response = error_response(error)
             response.headers["x-request-id"] = request_id(scope)
@@ -50,9 +63,11 @@ class HostCheck:
         await self._app(scope, receive, send)
 
     def _check_host(self, header: str) -> None:
-        host = host_in(f"//{header}")
+        host = host_in(header)
         if host is None or not (
-            host in self._names or is_this_machine(host) or _address(host) is not None
+            host in self._names
+            or is_this_machine(host)
+            or (_address(host) is not None and _can_be_addressed(host))
         ):
             raise ForeignHostError(
                 f"this server is not called {_shown(header)}",
@@ -62,11 +77,29 @@ class HostCheck:
     def _check_origin(self, header: str) -> None:
         if ANY in self._origins or header in self._origins:
             return
-        host = host_in(header)
+        origin = _ORIGIN.fullmatch(header)
+        host = host_in(origin[1]) if origin else None
         if host is None or not (host in self._names or is_this_machine(host)):
             raise ForeignOriginError(
                 f"pages of {_shown(header)} may not call this server",
                 hint="start it with --allowed-origins ORIGIN to let them",
+            )
+
+    def _check_site(self, method: str, headers: dict[bytes, bytes]) -> None:
+        """What a browser sends without an ``Origin``: links, images, scripts, frames.
+
+        Another port of this machine is the same site, but so is another name of a domain.
+        """
+        site = headers.get(b"sec-fetch-site", b"none")
+        own = site in (b"none", b"same-origin") or (
+            site == b"same-site" and is_this_machine(host_in(_text(headers.get(b"host"))) or "")
+        )
+        follows = method in ("GET", "HEAD") and _LINK.items() <= headers.items()
+        if not (own or follows or ANY in self._origins):
+            raise ForeignOriginError(
+                f"pages of other sites may not call this server: sec-fetch-site is"
+                f" {_shown(_text(site))}",
+                hint="start it with --allowed-origins ORIGIN, and let the page use fetch",
             )
 
 
@@ -77,15 +110,10 @@ def needs_host_check(options: ServerOptions) -> bool:
     return is_this_machine(_normal(options.host))
 
 
-def host_in(url: str) -> str | None:
-    """The host of an origin or of ``//HOST:PORT``, in lower case; ``None`` if there is none."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # raises where it is no number
-    except ValueError:
-        return None
-    plain = not (parts.path or parts.query or parts.fragment or "@" in parts.netloc)
-    return _normal(parts.hostname) if plain and parts.hostname else None
+def host_in(text: str) -> str | None:
+    """The host of ``HOST`` or ``HOST:PORT``, in lower case; ``None`` if it is neither."""
+    match = _HOST.fullmatch(text)
+    return _normal(match[1] or match[2]) if match else None
 
 
 def is_this_machine(host: str) -> bool:
@@ -103,6 +131,18 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return ipaddress.ip_address(host)
     except ValueError:
         return None
+
+
+def _can_be_addressed(host: str) -> bool:
+    """Not 0.0.0.0 or ::, at which some systems reach loopback, past what browsers guard."""
+    address = _address(host)
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or address
+    return address is None or not address.is_unspecified
+
+
+def _text(header: bytes | None) -> str:
+    return "" if header is None else header.decode("latin-1")
 
 
 def _normal(host: str) -> str:

@@ -23,7 +23,7 @@ class Health(Struct):
 
 
 class Load(Struct):
-    """Requests that run or wait, under vLLM's name."""
+    """Requests that run or wait, under vLLM's name; where there are keys, those of the caller's."""
 
     server_load: int
 
@@ -75,9 +75,9 @@ def health_router(state: ServerState) -> APIRouter:
     loaded = answer_responses(Load, "Requests that run or wait.") | refusals
 
     @router.get("/load", response_class=Response, responses=loaded)
-    async def load() -> Response:
-        """How much the server has to do."""
-        return json_response(Load(state.num_unfinished()))
+    async def load(request: Request) -> Response:
+        """How much the server has to do; for a key, of its own."""
+        return json_response(Load(caller_of(request.scope).load(state.num_unfinished())))
 
     watched = answer_responses(TargetList, "Targets and how they stand.") | refusals
 

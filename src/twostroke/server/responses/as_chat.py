@@ -61,18 +61,22 @@ NAMES = (
 
 async def response_call(
     model: ServedModel,
-    body: ResponsesRequest,
-    messages: Sequence[dict[str, Any]],
+    chat: ChatCompletionRequest,
+    ignored: list[str],
     request_id: str,
     caller: Caller,
 ) -> ChatCall:
     """What the engine is asked for a conversation.
 
+    Args:
+        chat: See ``chat_request``.
+        ignored: Fields of the request that change nothing.
+
     Raises:
         InvalidRequestError: As for a chat, with this API's names of fields.
     """
     try:
-        call = await chat_call(model, _chat_request(body, messages), request_id, caller)
+        call = await chat_call(model, chat, request_id, caller)
         if call.params.logprobs is not None and call.reading.parses:
             raise InvalidRequestError(
                 "log-probabilities cannot be assigned where an answer may have thoughts or calls",
@@ -81,7 +85,7 @@ async def response_call(
             )
     except InvalidRequestError as error:
         raise in_terms_of_responses(error) from error
-    return call._replace(ignored=body.dropped_fields() + [_renamed(name) for name in call.ignored])
+    return call._replace(ignored=ignored + [_renamed(name) for name in call.ignored])
 
 
 def in_terms_of_responses(error: InvalidRequestError) -> InvalidRequestError:
@@ -111,9 +115,14 @@ def _renamed(param: str) -> str:
     return param.replace("].function", "]") if param.startswith("tools[") else param
 
 
-def _chat_request(
+def chat_request(
     body: ResponsesRequest, messages: Sequence[dict[str, Any]]
 ) -> ChatCompletionRequest:
+    """The chat request that asks for the same.
+
+    Raises:
+        InvalidRequestError: With this API's names of fields.
+    """
     values = {name: getattr(body, name) for name in SHARED_FIELDS}
     values |= {
         "messages": list(messages),
@@ -131,7 +140,7 @@ def _chat_request(
         )
     except ValidationError as error:
         mistakes = [{**mistake, "loc": ("body", *mistake["loc"])} for mistake in error.errors()]
-        raise describe_validation(mistakes) from error
+        raise in_terms_of_responses(describe_validation(mistakes)) from error
 
 
 def response_format(form: TextFormat) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def chat_messages(instructions: str | None, items: Sequence[Item]) -> list[dict[
                         "content": text_of(item.output),
                     }
                 )
-    messages = turns.messages
+    messages = turns.whole()
     if not messages:
         raise InvalidRequestError(
             "input is missing", param="input", hint="send a text, or a list of items"
@@ -78,9 +78,9 @@ class _Turns:
         self.messages.append(message)
 
     def think(self, text: str) -> None:
+        # Joined at the end: a turn may hold thousands of thoughts.
         turn = self._turn_without("content", "tool_calls")
-        thoughts = [turn["reasoning_content"]] if "reasoning_content" in turn else []
-        turn["reasoning_content"] = "\n".join([*thoughts, text])
+        turn.setdefault("reasoning_content", []).append(text)
 
     def say(self, text: str) -> None:
         self._turn_without("content", "tool_calls")["content"] = text
@@ -89,6 +89,13 @@ class _Turns:
         function = {"name": item.name, "arguments": item.arguments}
         call = {"id": item.call_id, "type": "function", "function": function}
         self._turn_without().setdefault("tool_calls", []).append(call)
+
+    def whole(self) -> list[dict[str, Any]]:
+        """All messages, complete now; several thoughts of one are lines."""
+        for message in self.messages:
+            if "reasoning_content" in message:
+                message["reasoning_content"] = "\n".join(message["reasoning_content"])
+        return self.messages
 
     def _turn_without(self, *fields: str) -> dict[str, Any]:
         """The assistant's open message; a new one where it has one of ``fields`` already."""

@@ -196,13 +196,16 @@ def text_of(content: str | Sequence[TextPart | ThoughtPart] | None) -> str:
     return "\n".join(part.content if isinstance(part, TextPart) else part.text for part in content)
 
 
-def listed_items(given: str | Sequence[Item]) -> list[dict[str, Any]]:
+def as_items(given: str | Sequence[Item]) -> Sequence[Item]:
+    """An input's items; a text is what the user said."""
+    return [MessageItem(role="user", content=given)] if isinstance(given, str) else given
+
+
+def listed_items(items: Sequence[Item]) -> list[dict[str, Any]]:
     """The items of an input in full, each with an id of its own, as they are kept and listed."""
-    if isinstance(given, str):
-        given = [MessageItem(role="user", content=given)]
     seen: set[str] = set()
     listed = []
-    for item in given:
+    for item in items:
         fields = _in_full(item)
         if fields["id"] is None or fields["id"] in seen:
             fields["id"] = new_id(_PREFIXES[fields["type"]])

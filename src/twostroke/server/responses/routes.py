@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -14,21 +15,29 @@ from starlette.responses import Response
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.gateway.caller import caller_of
+from twostroke.server.generation.encoding import beside_loop
 from twostroke.server.generation.generation import Generation
 from twostroke.server.generation.memory_limits import MANY_ENTRIES
 from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
 from twostroke.server.http.body_fields import check_unicode
 from twostroke.server.http.body_json import StrictRoute
+from twostroke.server.http.body_size import SMALL_BODY, held_body
 from twostroke.server.http.json_response import encode_json, json_response
 from twostroke.server.http.request_id import name_request
 from twostroke.server.http.sse import EventStream, run_while_connected
-from twostroke.server.responses.as_chat import in_terms_of_responses, response_call
+from twostroke.server.openai.chat_request import ChatCompletionRequest
+from twostroke.server.responses.as_chat import (
+    chat_request,
+    in_terms_of_responses,
+    response_call,
+)
 from twostroke.server.responses.conversation import chat_messages
 from twostroke.server.responses.document import event_stream
 from twostroke.server.responses.items import (
     GivenItem,
     Item,
     ItemReference,
+    as_items,
     listed_items,
     read_items,
     resolved,
@@ -39,6 +48,8 @@ from twostroke.server.responses.request import FunctionTool, ResponsesRequest
 from twostroke.server.responses.run import ResponseRun
 from twostroke.server.responses.workroom import Workroom
 from twostroke.server.state.server_state import ServerState
+
+MANY_ITEMS = 256  # more of a stored conversation are made a chat's messages on a thread
 
 
 def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
@@ -62,12 +73,11 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
         caller = caller_of(request.scope)
         request_id = name_request(request.scope, "resp")
         own = await _without_references(workroom, caller.tenant, body.input or [])
-        given = encode_items(own_items := listed_items(own))
-        if body.stored:
-            workroom.store.check_size(len(given))
         before = await _items_before(workroom, caller.tenant, body.previous_response_id)
-        messages = chat_messages(body.instructions, read_items(before + own_items))
-        call = await response_call(model, body, messages, request_id, caller)
+        large = held_body(request.scope).num_received > SMALL_BODY or len(before) > MANY_ITEMS
+        work = partial(_as_chat, workroom, body, own, before)
+        given, chat, ignored = await beside_loop(work, slow=large)
+        call = await response_call(model, chat, ignored, request_id, caller)
         response_id = f"resp_{request_id.rpartition('-')[2]}"
         response = _first_state(body, response_id, model.name, call.params)
 
@@ -99,6 +109,23 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
         return Response(encoded, 200 if encoded else 499, generation.headers, "application/json")
 
     return router
+
+
+def _as_chat(
+    workroom: Workroom,
+    body: ResponsesRequest,
+    own: str | Sequence[Item],
+    before: Sequence[dict[str, Any]],
+) -> tuple[bytes, ChatCompletionRequest, list[str]]:
+    """The input's items as they are stored, the conversation as a chat request, and what of the
+    body is ignored.
+    """
+    items = as_items(own)
+    given = encode_items(listed_items(items))
+    if body.stored:
+        workroom.store.check_size(len(given))
+    messages = chat_messages(body.instructions, [*read_items(before), *items])
+    return given, chat_request(body, messages), body.dropped_fields()
 
 
 def encode_items(items: Sequence[Mapping[str, Any]]) -> bytes:

@@ -80,8 +80,6 @@ export function aboutBlock(block) {
         ? "It is full and indexed: a new request that begins alike finds it."
         : "It is not full yet, so no other request can find it.",
     );
-  } else if (owner[index] === -2) {
-    lines.push("A request of another key holds it.");
   } else {
     lines.push(
       "Free, but it keeps its content: a request that begins alike finds it and need not" +

@@ -44,11 +44,9 @@ function drawMap(context, width, height, palette) {
     context.fillStyle =
       owner[index] === -1
         ? palette.cached
-        : owner[index] === -2
-          ? palette.waiting
-          : isPrompt
-            ? palette.prefill
-            : palette.decode;
+        : isPrompt
+          ? palette.prefill
+          : palette.decode;
     if (owner[index] === -1) {
       // Free but still cached: half a cell, so that it differs in form too.
       context.fillRect(x, y + Math.floor(size / 2), size - inset, Math.ceil(size / 2) - inset);

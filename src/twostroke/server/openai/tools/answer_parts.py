@@ -89,16 +89,21 @@ def delta_of(parts: Sequence[AnswerPart], *, include_reasoning: bool) -> ChatDel
 def message_of(parts: Sequence[AnswerPart], *, include_reasoning: bool) -> AnswerMessage:
     """The message of a whole answer."""
     texts: dict[type, list[str]] = {Content: [], Reasoning: []}
-    calls: list[ToolCall] = []
+    names, arguments = list[str](), list[list[str]]()
     for part in parts:
         match part:
             case CallStarted(_, name):
-                calls.append(ToolCall(_call_id(), CalledFunction(name, "")))
+                names.append(name)
+                arguments.append([])
             case CallArguments(call, text):
-                calls[call].function.arguments += text
+                arguments[call].append(text)
             case Content(text) | Reasoning(text):
                 texts[type(part)].append(text)
     content, reasoning = "".join(texts[Content]), "".join(texts[Reasoning])
+    calls = [
+        ToolCall(_call_id(), CalledFunction(name, "".join(pieces)))
+        for name, pieces in zip(names, arguments)
+    ]
     message = AnswerMessage(None if calls and not content.strip() else content)
     if reasoning and include_reasoning:
         message.reasoning = message.reasoning_content = reasoning

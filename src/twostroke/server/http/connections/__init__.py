@@ -1,0 +1,1 @@
+"""What a connection to a client is bounded by."""

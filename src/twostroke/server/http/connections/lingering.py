@@ -1,0 +1,113 @@
+"""A transport whose end a client sees, even one that still sends: it is read on for a while.
+
+A socket that is closed while unread bytes lie in it resets the connection, and the client's kernel
+then throws the answer away. So a client that reads only once it has sent all, as urllib does, never
+saw why its body was refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+# What is read and thrown away of a request that has been answered: of a body, or of what is none.
+MAX_BODY_BYTES = 64 * 2**20
+MAX_OTHER_BYTES = 4 * 2**20
+MAX_SECONDS = 10.0
+
+
+class LingeringTransport(asyncio.Transport):
+    """A connection's transport. ``close`` sends what was written, and says that no more follows.
+
+    Where the client still sends, what comes is thrown away until the client closes, or bytes or
+    seconds are used up. A second ``close`` closes at once.
+
+    Args:
+        num_expected: How many bytes the client may still send; asked by ``close``.
+        on_linger: Called when it begins to wait for the client's end.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        num_expected: Callable[[], int],
+        on_linger: Callable[[], None],
+    ) -> None:
+        super().__init__()
+        self._transport = transport
+        self._loop = loop
+        self._num_expected = num_expected
+        self._on_linger = on_linger
+        self._closing = False
+        self._num_left = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def lingers(self) -> bool:
+        """Whether it only waits for the client's end."""
+        return self._closing
+
+    def close(self) -> None:
+        if self.is_closing() or not (num_bytes := self._num_expected()):
+            self._end()
+            return
+        self._closing = True
+        self.discard(num_bytes)
+        if (
+            self._transport.can_write_eof()
+        ):  # TLS cannot; the answer says that it is the end
+            self._transport.write_eof()
+        if not self._transport.is_reading():
+            self._transport.resume_reading()
+        self._on_linger()
+
+    def discard(self, num_bytes: int) -> None:
+        """From now on only so much may come, for so long; then the connection is closed."""
+        self.stop_discarding()
+        self._num_left = num_bytes
+        self._timer = self._loop.call_later(MAX_SECONDS, self._end)
+
+    def stop_discarding(self) -> None:
+        """The request has come to its end, or the connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def count(self, num_bytes: int) -> None:
+        """Bytes have come."""
+        if self._timer is not None:
+            self._num_left -= num_bytes
+            if self._num_left < 0:
+                self._end()
+
+    def _end(self) -> None:
+        self._closing = True
+        self.stop_discarding()
+        self._transport.close()
+
+    # ---- as the transport has it -----------------------------------------------------------------
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        if not self._closing:
+            self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._closing or self._transport.is_closing()
+
+    def abort(self) -> None:
+        self.stop_discarding()
+        self._transport.abort()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
