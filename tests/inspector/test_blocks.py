@@ -81,7 +81,7 @@ def test_of_other_tenants_nothing_is_shown() -> None:
     """Their blocks had cells without a name, which told any key how full the server was."""
     state = state_of_two_requests()
     drawn = draw_blocks(state, Visibility("a", {"first"}))
-    assert drawn.owners == drawn.cells.block == []
+    assert drawn.owners == [] and drawn.cells.block == []
     assert drawn.num_empty == state.num_blocks
     assert all(node.found == 0 for node in drawn.tree)
     assert all(node.held == 0 for node in drawn.tree)  # that somebody has its prompt is not told

@@ -129,8 +129,8 @@ def test_what_a_page_only_fetches_is_no_way_in_either(host: str) -> None:
 def test_a_page_that_was_named_may_fetch() -> None:
     page = "https://chat.example"
     headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "cors", "origin": page}
-    options = {"allowed_hosts": (), "allowed_origins": (page,)}
-    with running_server(ScriptedEngine(), **options) as url:
+    client = ScriptedEngine()
+    with running_server(client, allowed_hosts=(), allowed_origins=(page,)) as url:
         assert httpx.get(url + "/v1/models", headers=headers).status_code == 200
         del headers["origin"]
         assert httpx.get(url + "/v1/models", headers=headers).status_code == 403

@@ -55,9 +55,7 @@ class LingeringTransport(asyncio.Transport):
             return
         self._closing = True
         self.discard(num_bytes)
-        if (
-            self._transport.can_write_eof()
-        ):  # TLS cannot; the answer says that it is the end
+        if self._transport.can_write_eof():  # TLS cannot; the answer says that it is the end
             self._transport.write_eof()
         if not self._transport.is_reading():
             self._transport.resume_reading()
