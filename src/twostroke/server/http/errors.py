@@ -89,6 +89,10 @@ class ResponseNotFoundError(InvalidRequestError):
     """No response of this id is stored for the caller's key."""
 
 
+class ConversationNotFoundError(InvalidRequestError):
+    """No conversation of this id, or no item of it, is stored for the caller's key."""
+
+
 class PreviousResponseNotFoundError(InvalidRequestError):
     """A conversation cannot go on from a response that is not stored."""
 
@@ -125,6 +129,7 @@ ERROR_RULES: dict[type[BaseException], ErrorRule] = {
     ModelNotFoundError: ErrorRule(404, "invalid_request_error", "model_not_found"),
     ThreadUnsupportedError: ErrorRule(400, "invalid_request_error", "thread_unsupported_request"),
     ResponseNotFoundError: ErrorRule(404, "invalid_request_error", "response_not_found"),
+    ConversationNotFoundError: ErrorRule(404, "invalid_request_error", "conversation_not_found"),
     PreviousResponseNotFoundError: ErrorRule(
         400, "invalid_request_error", "previous_response_not_found"
     ),
@@ -272,15 +277,16 @@ def install_error_handlers(app: FastAPI) -> None:
         if error.status_code == 400:
             # FastAPI raises this for bodies alone, and without the reason.
             return error_response(InvalidRequestError(UNREADABLE))
+        status, path = error.status_code, request.url.path
+        if status == 405 and not _is_spelt_out(request):
+            # Clients probe for POST /v1/responses/NAME, where NAME is no id.
+            status, path = 404, f"{request.method} {path}"
         messages = {
-            404: f"there is no {request.url.path} here; /docs lists the routes",
-            405: f"{request.url.path} does not take {request.method}",
+            404: f"there is no {path} here; /docs lists the routes",
+            405: f"{path} does not take {request.method}",
         }
-        rule = ErrorRule(
-            error.status_code, _http_type(error.status_code), _HTTP_CODES.get(error.status_code)
-        )
-        message = messages.get(error.status_code, str(error.detail))
-        response = ErrorResponse(message, rule, None, None)
+        rule = ErrorRule(status, _http_type(status), _HTTP_CODES.get(status))
+        response = ErrorResponse(messages.get(status, str(error.detail)), rule, None, None)
         response.headers.update(error.headers or {})
         if error.status_code == 405:
             response.headers["allow"] = ", ".join(_methods(request))
@@ -307,6 +313,16 @@ def _methods(request: Request) -> list[str]:
         for verb in verbs
         if any(r.matches({**request.scope, "method": verb})[0] is Match.FULL for r in routes)
     ]
+
+
+def _is_spelt_out(request: Request) -> bool:
+    """Whether the path is that of a route, rather than one with an id or a name in it."""
+    routes: Sequence[BaseRoute] = request.app.routes
+    return any(
+        "{" not in getattr(route, "path", "{")
+        for route in routes
+        if route.matches(request.scope)[0] is not Match.NONE
+    )
 
 
 def _http_type(status: int) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -12,12 +13,17 @@ from twostroke.gateway.caller import Caller
 from twostroke.server.http.validation_errors import describe_validation
 from twostroke.server.openai.chat_call import ChatCall, chat_call
 from twostroke.server.openai.chat_request import ChatCompletionRequest
-from twostroke.server.responses.request import (
+from twostroke.server.responses.conversation import Conversation
+from twostroke.server.responses.request import ResponsesRequest, TextFormat
+from twostroke.server.responses.request_tools import (
     AllowedTools,
+    CalledName,
     FunctionChoice,
-    FunctionTool,
-    ResponsesRequest,
-    TextFormat,
+    NamedFunction,
+    allowed_functions,
+    called_names,
+    joined_name,
+    named_functions,
 )
 from twostroke.server.state.served_model import ServedModel
 
@@ -57,22 +63,44 @@ NAMES = (
     ("max_tokens", "max_output_tokens"),
     ("logprobs", "top_logprobs"),
 )
+_TOOL = re.compile(r"tools\[(\d+)\](\.function)?")
+
+
+class ResponseCall(NamedTuple):
+    """What the engine is asked for a response.
+
+    Attributes:
+        chat: The chat that asks for the same, ``ignored`` in this API's names.
+        called: The functions of namespaces, by the names that the model calls them.
+    """
+
+    chat: ChatCall
+    called: Mapping[str, CalledName]
 
 
 async def response_call(
     model: ServedModel,
     body: ResponsesRequest,
-    messages: Sequence[dict[str, Any]],
+    conversation: Conversation,
     request_id: str,
     caller: Caller,
-) -> ChatCall:
+) -> ResponseCall:
     """What the engine is asked for a conversation.
 
     Raises:
         InvalidRequestError: As for a chat, with this API's names of fields.
     """
+    functions = named_functions(body.tools or ())
+    listed = _listed(functions, body)
+
+    def renamed(param: str) -> str:
+        if match := _TOOL.match(param):
+            return listed[int(match[1])].place + param[match.end() :]
+        return conversation.place_of(param) if param.startswith("messages[") else _renamed(param)
+
     try:
-        call = await chat_call(model, _chat_request(body, messages), request_id, caller)
+        request = _chat_request(body, conversation.messages, listed)
+        call = await chat_call(model, request, request_id, caller)
         if call.params.logprobs is not None and call.reading.parses:
             raise InvalidRequestError(
                 "log-probabilities cannot be assigned where an answer may have thoughts or calls",
@@ -80,13 +108,20 @@ async def response_call(
                 hint="leave tools and top_logprobs out, or use chat completions",
             )
     except InvalidRequestError as error:
-        raise in_terms_of_responses(error) from error
-    return call._replace(ignored=body.dropped_fields() + [_renamed(name) for name in call.ignored])
+        raise in_terms_of_responses(error, renamed) from error
+    ignored = body.dropped_fields() + [_renamed(name) for name in call.ignored]
+    return ResponseCall(call._replace(ignored=ignored), called_names(listed))
 
 
-def in_terms_of_responses(error: InvalidRequestError) -> InvalidRequestError:
-    """A refusal of the chat request, with the names that this API has for its fields."""
-    param = None if error.param is None else _renamed(error.param)
+def in_terms_of_responses(
+    error: InvalidRequestError, renamed: Callable[[str], str] | None = None
+) -> InvalidRequestError:
+    """A refusal of the chat request, with the names that this API has for its fields.
+
+    Args:
+        renamed: Gives the name of a field; by default without the places in input and tools.
+    """
+    param = None if error.param is None else (renamed or _renamed)(error.param)
     if isinstance(error, RequestTooLargeError):
         return RequestTooLargeError(
             error.message,
@@ -108,11 +143,11 @@ def _renamed(param: str) -> str:
         if param == theirs or param.startswith((f"{theirs}.", f"{theirs}[")):
             # A message's place is none of the input's: several items may be one message.
             return ours if theirs == "messages" else ours + param.removeprefix(theirs)
-    return param.replace("].function", "]") if param.startswith("tools[") else param
+    return param
 
 
 def _chat_request(
-    body: ResponsesRequest, messages: Sequence[dict[str, Any]]
+    body: ResponsesRequest, messages: Sequence[dict[str, Any]], listed: Sequence[NamedFunction]
 ) -> ChatCompletionRequest:
     values = {name: getattr(body, name) for name in SHARED_FIELDS}
     values |= {
@@ -123,7 +158,8 @@ def _chat_request(
         "reasoning_effort": None if body.reasoning is None else body.reasoning.effort,
         "context": {} if body.truncation == "auto" else None,
         "response_format": response_format(body.form),
-        **_tools(body),
+        "tools": [function.as_chat() for function in listed] or None,
+        "tool_choice": _tool_choice(body),
     }
     try:
         return ChatCompletionRequest.model_validate(
@@ -142,30 +178,16 @@ def response_format(form: TextFormat) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": fields}
 
 
-def _tools(body: ResponsesRequest) -> dict[str, Any]:
-    """Tools and choice in chat's nested form."""
-    tools, choice = body.tools or [], body.tool_choice
-    nested: Any = choice
+def _listed(functions: list[NamedFunction], body: ResponsesRequest) -> list[NamedFunction]:
+    """The functions that the model is told of."""
+    choice = body.tool_choice
+    return allowed_functions(functions, choice) if isinstance(choice, AllowedTools) else functions
+
+
+def _tool_choice(body: ResponsesRequest) -> Any:
+    """The choice in chat's nested form."""
+    choice = body.tool_choice
     if isinstance(choice, FunctionChoice):
-        nested = {"type": "function", "function": {"name": choice.name}}
-    elif isinstance(choice, AllowedTools):
-        tools, nested = _allowed(tools, choice), choice.mode
-    listed = [{"type": "function", "function": _function(tool)} for tool in tools]
-    return {"tools": listed or None, "tool_choice": nested}
-
-
-def _allowed(tools: Sequence[FunctionTool], choice: AllowedTools) -> list[FunctionTool]:
-    names = {tool.name for tool in choice.tools}
-    if missing := names - {tool.name for tool in tools}:
-        name = min(missing)
-        raise InvalidRequestError(
-            f"tool_choice names {name[:128]!a}, which is not among the tools",
-            param="tool_choice",
-            hint="name functions of tools",
-        )
-    return [tool for tool in tools if tool.name in names]
-
-
-def _function(tool: FunctionTool) -> dict[str, Any]:
-    fields = tool.model_dump(include={"name", "description", "parameters", "strict"})
-    return {name: value for name, value in fields.items() if value is not None}
+        name = joined_name(choice.namespace, choice.name)
+        return {"type": "function", "function": {"name": name}}
+    return choice.mode if isinstance(choice, AllowedTools) else choice

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -17,25 +14,18 @@ from twostroke.gateway.caller import caller_of
 from twostroke.server.generation.generation import Generation
 from twostroke.server.generation.memory_limits import MANY_ENTRIES
 from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
-from twostroke.server.http.body_fields import check_unicode
 from twostroke.server.http.body_json import StrictRoute
 from twostroke.server.http.json_response import encode_json, json_response
 from twostroke.server.http.request_id import name_request
 from twostroke.server.http.sse import EventStream, run_while_connected
 from twostroke.server.responses.as_chat import in_terms_of_responses, response_call
-from twostroke.server.responses.conversation import chat_messages
+from twostroke.server.responses.conversation import conversation_of
 from twostroke.server.responses.document import event_stream
-from twostroke.server.responses.items import (
-    GivenItem,
-    Item,
-    ItemReference,
-    listed_items,
-    read_items,
-    resolved,
-)
-from twostroke.server.responses.objects import ResponseObject
+from twostroke.server.responses.items import encode_items, read_items
+from twostroke.server.responses.objects import ConversationReference, ResponseObject
 from twostroke.server.responses.open_items import IN_PROGRESS
-from twostroke.server.responses.request import FunctionTool, ResponsesRequest
+from twostroke.server.responses.request import ResponsesRequest
+from twostroke.server.responses.request_tools import HostedTool
 from twostroke.server.responses.run import ResponseRun
 from twostroke.server.responses.workroom import Workroom
 from twostroke.server.state.server_state import ServerState
@@ -61,31 +51,30 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
         body.check_combinations()
         caller = caller_of(request.scope)
         request_id = name_request(request.scope, "resp")
-        own = await _without_references(workroom, caller.tenant, body.input or [])
-        given = encode_items(own_items := listed_items(own))
+        before, own = await workroom.brought(caller.tenant, body)
+        given = encode_items(own)
         if body.stored:
             workroom.store.check_size(len(given))
-        before = await _items_before(workroom, caller.tenant, body.previous_response_id)
-        messages = chat_messages(body.instructions, read_items(before + own_items))
-        call = await response_call(model, body, messages, request_id, caller)
+        conversation = conversation_of(body.instructions, read_items(before + own), len(before))
+        asked = await response_call(model, body, conversation, request_id, caller)
         response_id = f"resp_{request_id.rpartition('-')[2]}"
-        response = _first_state(body, response_id, model.name, call.params)
-
-        def keep(run: ResponseRun) -> None:
-            if body.stored:
-                workroom.keep(run, caller.tenant, given)
-
         run = ResponseRun(
-            response,
-            call.reading,
+            first_state(body, response_id, model.name, asked.chat.params),
+            asked.chat.reading,
             model.client.tokenizer,
+            called=asked.called,
             keeps_events=bool(body.background and body.stream),
-            on_end=keep,
+            on_end=lambda run: workroom.keep(run, caller.tenant, given),
         )
         try:
             # What is given out is held until the end, streamed or not.
             generation = Generation(
-                model, caller, request_id, call.requests, streamed=False, ignored=call.ignored
+                model,
+                caller,
+                request_id,
+                asked.chat.requests,
+                streamed=False,
+                ignored=asked.chat.ignored,
             )
         except InvalidRequestError as error:
             raise in_terms_of_responses(error) from error
@@ -99,40 +88,6 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
         return Response(encoded, 200 if encoded else 499, generation.headers, "application/json")
 
     return router
-
-
-def encode_items(items: Sequence[Mapping[str, Any]]) -> bytes:
-    """JSON of an input's items, as it is stored; lone surrogates are refused."""
-    text = json.dumps(items, ensure_ascii=False, separators=(",", ":"))
-    check_unicode("input", [text])
-    return text.encode()
-
-
-async def _without_references(
-    workroom: Workroom, tenant: str, given: str | Sequence[GivenItem]
-) -> str | list[Item]:
-    """The input, with the items that it refers to."""
-    if isinstance(given, str):
-        return given
-    ids = [item.id for item in given if isinstance(item, ItemReference)]
-    check_unicode("input", ids)
-    return resolved(given, await workroom.store.items(tenant, ids) if ids else {})
-
-
-async def _items_before(
-    workroom: Workroom, tenant: str, previous: str | None
-) -> list[dict[str, Any]]:
-    """Input and output of the response that this one goes on from, and of all before it."""
-    if previous is None:
-        return []
-    if workroom.running(tenant, previous) is not None:
-        raise InvalidRequestError(
-            f"the response {previous!a} has not ended",
-            param="previous_response_id",
-            hint="wait for it, or cancel it",
-        )
-    turns = await workroom.store.conversation(tenant, previous)
-    return [item for turn in turns for item in turn.input + turn.output]
 
 
 def _stream(run: ResponseRun, generation: Generation) -> EventStream:
@@ -157,23 +112,26 @@ async def _whole(run: ResponseRun) -> bytes:
     return encode_json(run.response)
 
 
-def _first_state(
+def first_state(
     body: ResponsesRequest, response_id: str, model_name: str, params: SamplingParams
 ) -> ResponseObject:
     """The response before any output; sampling is shown as it is done."""
-    choice = body.tool_choice or "auto"
+    choice, name = body.tool_choice or "auto", body.conversation_id
     effort = None if body.reasoning is None else body.reasoning.effort
     return ResponseObject(
         id=response_id,
         created_at=int(time.time()),
         status="queued" if body.background else IN_PROGRESS,
         background=bool(body.background),
+        conversation=None if name is None else ConversationReference(name),
+        frequency_penalty=params.frequency_penalty,
         instructions=body.instructions,
         max_output_tokens=body.max_output_tokens,
         metadata=body.metadata or {},
         model=model_name,
         output=[],
         parallel_tool_calls=body.parallel_tool_calls is not False,
+        presence_penalty=params.presence_penalty,
         previous_response_id=body.previous_response_id,
         prompt_cache_key=body.prompt_cache_key,
         reasoning={"effort": effort, "summary": None},
@@ -181,14 +139,10 @@ def _first_state(
         store=body.stored,
         temperature=params.temperature,
         text={"format": dict(body.form)},
-        tool_choice=choice if isinstance(choice, str) else choice.model_dump(),
-        tools=[_tool(tool) for tool in body.tools or ()],
+        tool_choice=choice if isinstance(choice, str) else choice.model_dump(exclude_none=True),
+        tools=[tool.shown() for tool in body.tools or () if not isinstance(tool, HostedTool)],
         top_logprobs=body.top_logprobs or 0,
         top_p=params.top_p,
         truncation=body.truncation or "disabled",
         user=body.user,
     )
-
-
-def _tool(tool: FunctionTool) -> dict[str, Any]:
-    return tool.model_dump(include={"type", "name", "description", "parameters", "strict"})
