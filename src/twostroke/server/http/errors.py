@@ -278,7 +278,7 @@ def install_error_handlers(app: FastAPI) -> None:
             # FastAPI raises this for bodies alone, and without the reason.
             return error_response(InvalidRequestError(UNREADABLE))
         status, path = error.status_code, request.url.path
-        if status == 405 and not _is_spelt_out(request):
+        if status == 405 and request.path_params:
             # Clients probe for POST /v1/responses/NAME, where NAME is no id.
             status, path = 404, f"{request.method} {path}"
         messages = {
@@ -313,16 +313,6 @@ def _methods(request: Request) -> list[str]:
         for verb in verbs
         if any(r.matches({**request.scope, "method": verb})[0] is Match.FULL for r in routes)
     ]
-
-
-def _is_spelt_out(request: Request) -> bool:
-    """Whether the path is that of a route, rather than one with an id or a name in it."""
-    routes: Sequence[BaseRoute] = request.app.routes
-    return any(
-        "{" not in getattr(route, "path", "{")
-        for route in routes
-        if route.matches(request.scope)[0] is not Match.NONE
-    )
 
 
 def _http_type(status: int) -> str:
