@@ -42,7 +42,8 @@ def test_a_stored_conversation_is_compacted() -> None:
         first = client.responses.create(model="scripted", input=TALK)
         short = client.responses.compact(model="scripted", previous_response_id=first.id)
         assert len(short.output) == 3
-        second = client.responses.create(model="scripted", input=short.output[-1:])  # type: ignore[arg-type]
+        summary: Any = short.output[-1:]
+        second = client.responses.create(model="scripted", input=summary)
         page = client.responses.input_items.list(second.id)
         assert [item.type for item in page.data] == ["compaction"]
         client.responses.create(model="scripted", previous_response_id=second.id, input="go on")
