@@ -91,7 +91,7 @@ def run_codex(url: str, folder: Path) -> str:
     script = json.dumps(str(HERE / "weather_mcp.py"))
     config = CONFIG.format(url=url, python=json.dumps(sys.executable), script=script)
     (home / "config.toml").write_text(config)
-    command = [CODEX, "exec", "--json", "--skip-git-repo-check"]
+    command: list[str | Path] = [CODEX, "exec", "--json", "--skip-git-repo-check"]
     command += ["--dangerously-bypass-approvals-and-sandbox", "What is in note.txt?"]
     return run(command, folder, CODEX_HOME=str(home))
 
@@ -123,7 +123,7 @@ def test_codex_calls_a_tool_of_a_namespace(agent: TurnsEngine, url: str, folder:
 @pytest.mark.skipif(not CLAUDE.exists(), reason="make clients installs it")
 def test_claude_code_runs_a_command(agent: TurnsEngine, url: str, folder: Path) -> None:
     agent.turns[0] = calling("Bash", command="cat note.txt", description="Look at it")
-    command = [CLAUDE, "-p", "What is in note.txt?", "--model", "scripted"]
+    command: list[str | Path] = [CLAUDE, "-p", "What is in note.txt?", "--model", "scripted"]
     command += ["--allowedTools", "Bash", "--output-format", "json"]
     result = json.loads(
         run(

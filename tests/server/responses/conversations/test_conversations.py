@@ -67,9 +67,10 @@ def test_the_official_client_makes_changes_and_deletes_one(client: openai.OpenAI
 def test_items_are_added_read_and_deleted(client: openai.OpenAI) -> None:
     name = client.conversations.create().id
     assert texts(client, name) == []
-    added = client.conversations.items.create(name, items=[HELLO, {**NEXT, "id": "msg_mine"}])
+    mine: Any = {**NEXT, "id": "msg_mine"}
+    added = client.conversations.items.create(name, items=[HELLO, mine])
     assert added.data[1].id == "msg_mine"
-    again = client.conversations.items.create(name, items=[{**NEXT, "id": "msg_mine"}])
+    again = client.conversations.items.create(name, items=[mine])
     assert again.data[0].id != "msg_mine"  # ids are unique within a conversation
     first = added.data[0]
     assert first.id is not None
@@ -119,7 +120,7 @@ def test_what_failed_is_not_added(client: openai.OpenAI, engine: ScriptedEngine)
         {"conversation": {"id": name, "x": 1}},
     ):
         with pytest.raises(openai.BadRequestError) as caught:
-            client.responses.create(input="x", **fields)  # type: ignore[call-overload]
+            client.responses.create(input="x", **fields)
         assert str(caught.value.param).startswith("conversation")
     with pytest.raises(openai.NotFoundError) as missing:
         client.responses.create(input="x", conversation="conv_x")
