@@ -351,6 +351,8 @@ async def test_a_route_that_is_not_there_is_none_with_an_id() -> None:
             assert (answer.status_code, error["code"]) == (404, "not_found")
             assert f"{method} {path}" in error["message"]
             assert "GET" in answer.headers["allow"]  # what else the path takes
+        spelt_out = await client.put("/v1/responses/compact")
+    assert (spelt_out.status_code, spelt_out.headers["allow"]) == (405, "POST")
 
 
 @pytest.mark.parametrize(

@@ -306,12 +306,23 @@ _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large
 
 def _methods(request: Request) -> list[str]:
     """All methods of a path; Starlette gives only those of its first route."""
+    path: str = request.scope["path"]
+    methods = _taken(request, path)
+    if request.path_params:
+        return methods
+    # A path that is spelt out has none of those that an id in its last place has.
+    of_ids = _taken(request, f"{path}-")
+    return [method for method in methods if method not in of_ids]
+
+
+def _taken(request: Request, path: str) -> list[str]:
     verbs = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
     routes: Sequence[BaseRoute] = request.app.routes
+    scopes = {verb: {**request.scope, "method": verb, "path": path} for verb in verbs}
     return [
         verb
-        for verb in verbs
-        if any(r.matches({**request.scope, "method": verb})[0] is Match.FULL for r in routes)
+        for verb, scope in scopes.items()
+        if any(route.matches(scope)[0] is Match.FULL for route in routes)
     ]
 
 
