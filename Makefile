@@ -22,11 +22,16 @@ serve: $(VENV)/.installed ## Install, and serve MODEL (pilot) on 127.0.0.1:PORT 
 test: $(VENV)/.installed-dev ## Install what tests need, and run them all
 	$(BIN)/python -m pytest
 
-clients: $(VENV)/.installed-dev ## Install clients of other versions apart (600 MB), test them
+clients: $(VENV)/.installed-dev ## Install clients of other versions apart (1.3 GB), test them
 	test -d $(CLIENTS) || $(PYTHON) -m venv $(CLIENTS)
 	$(CLIENTS)/bin/python -m pip install --constraint $(APART)/constraints.txt \
 	    litellm llama-index-llms-openai-like instructor mcp cohere
-	$(BIN)/python -m pytest tests/server/clients/test_apart.py
+	if command -v npm >/dev/null; then mkdir -p $(CLIENTS)/npm \
+	    && cp $(APART)/package.json $(CLIENTS)/npm/ \
+	    && npm install --prefix $(CLIENTS)/npm --no-audit --no-fund \
+	    && node $(CLIENTS)/npm/node_modules/@anthropic-ai/claude-code/install.cjs; fi
+	$(BIN)/python -m pytest tests/server/clients/test_apart.py \
+	    tests/server/clients/test_cli_agents.py
 
 check: $(VENV)/.installed-dev ## Lint, format, types and the arrows between packages
 	$(BIN)/ruff check .

@@ -69,6 +69,16 @@ from twostroke.server.openai.tokenization import (
 )
 from twostroke.server.options import ServerOptions
 from twostroke.server.plain_shapes import CohereError, TeiError
+from twostroke.server.responses.compaction import (
+    CompactedResponse,
+    InputTokens,
+    compaction_router,
+)
+from twostroke.server.responses.conversations.objects import (
+    ConversationObject,
+    DeletedConversation,
+)
+from twostroke.server.responses.conversations.routes import conversations_router
 from twostroke.server.responses.events import EVENTS
 from twostroke.server.responses.objects import DeletedResponse, InputItemList, ResponseObject
 from twostroke.server.responses.routes import responses_router
@@ -96,6 +106,10 @@ ANSWERS: tuple[type[Struct], ...] = (
     ResponseObject,
     InputItemList,
     DeletedResponse,
+    CompactedResponse,
+    InputTokens,
+    ConversationObject,
+    DeletedConversation,
     *EVENTS,
     TokenizerInfo,
     Load,
@@ -276,7 +290,9 @@ def _add_routes(
     app.include_router(ollama_router(state, find_facts))
     workroom = Workroom(store)
     app.include_router(responses_router(state, workroom))
+    app.include_router(compaction_router(state, workroom))
     app.include_router(stored_responses_router(workroom))
+    app.include_router(conversations_router(workroom))
     app.include_router(docs_router())
 
 

@@ -1,7 +1,8 @@
-"""The calls that LiteLLM, LlamaIndex and instructor made, byte for byte what they mean.
+"""The calls that clients made, byte for byte what they mean.
 
 ``wire.jsonl`` holds the bodies that the scripts in ``apart/`` sent (LiteLLM 1.106, LlamaIndex 0.14,
-instructor 1.17), so that they are held where those clients are not installed (decision 0082).
+instructor 1.17), and those of Codex CLI 0.169 and Claude Code 2.1 with a few of their tools and
+without their texts, so that they are held where those clients are not installed (decision 0082).
 """
 
 from __future__ import annotations
@@ -72,6 +73,10 @@ def check_stream(path: str, text: str) -> None:
         assert lines[-1].done and not any(line.done for line in lines[:-1])
         return
     data = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+    if path.startswith("/v1/messages"):
+        events = [json.loads(each)["type"] for each in data]
+        assert (events[0], events[-1]) == ("message_start", "message_stop")
+        return
     if path == "/v1/responses":
         last = json.loads(data[-1])
         assert last["type"] in ("response.completed", "response.incomplete")

@@ -12,10 +12,10 @@ from tests.server.http_calls import USER, client_for, post
 from tests.server.running import running_server
 from tests.server.scripted import ScriptedEngine
 from twostroke.core.operator.chat_template_config import OWN_VARIABLES
+from twostroke.server.foreign_fields import ADVISORY
 from twostroke.server.generation.request_log import LOGGER
 from twostroke.server.http.ignored_header import MAX_NAMED
 from twostroke.server.openai.chat_request import ChatCompletionRequest
-from twostroke.server.openai.ignored_fields import IGNORED
 from twostroke.server.openai.text_completions.request import CompletionRequest
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -50,17 +50,17 @@ async def refusal(path: str, **fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("value", [True, 0, "x", {"a": ["b"]}])
 async def test_whatever_the_value_all_are_named(path: str, value: Any) -> None:
-    body = {**BODIES[path], **dict.fromkeys(IGNORED, value)}
+    body = {**BODIES[path], **dict.fromkeys(ADVISORY, value)}
     for stream in (False, True):
         response = await post(ScriptedEngine(), path, {**body, "stream": stream})
         assert response.status_code == 200, response.text
-        assert response.headers["x-ignored-fields"] == ", ".join(IGNORED)
+        assert response.headers["x-ignored-fields"] == ", ".join(ADVISORY)
 
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_null_is_always_accepted_and_never_named(path: str) -> None:
     model = ChatCompletionRequest if path == "chat/completions" else CompletionRequest
-    names = {*IGNORED, *model.refused, *model.model_fields, "unheard_of"} - {"messages", "prompt"}
+    names = {*ADVISORY, *model.refused, *model.model_fields, "unheard_of"} - {"messages", "prompt"}
     response = await post(ScriptedEngine(), path, {**dict.fromkeys(names), **BODIES[path]})
     assert response.status_code == 200, response.text
     assert "x-ignored-fields" not in response.headers
@@ -179,7 +179,7 @@ def test_the_sdks_own_message_sent_back(api: openai.OpenAI) -> None:
 
 def test_the_document_shows_them() -> None:
     schema = ChatCompletionRequest.model_json_schema()
-    for name, reason in IGNORED.items():
+    for name, reason in ADVISORY.items():
         assert reason in schema["properties"][name]["description"]
     message = schema["$defs"]["ChatMessage"]
     assert message.get("additionalProperties", True) is True

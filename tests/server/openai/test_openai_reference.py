@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from twostroke.server.foreign_fields import ADVISORY
 from twostroke.server.http.body_fields import StrictModel
 from twostroke.server.openai.chat_request import ChatCompletionRequest
-from twostroke.server.openai.ignored_fields import IGNORED
 from twostroke.server.openai.text_completions.request import CompletionRequest
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "openai-api.md"
@@ -27,7 +27,7 @@ def works() -> Iterator[str]:
 
 
 def ignored() -> Iterator[str]:
-    for name, reason in sorted(IGNORED.items()):
+    for name, reason in sorted(ADVISORY.items()):
         yield f"| `{name}` | {reason} |"
 
 

@@ -1,35 +1,57 @@
-"""Protects: a conversation of thousands of items is put together in time linear in its length."""
+"""A mistake in a conversation is named by the item that has it, wherever its message lies."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-from twostroke.server.responses.conversation import chat_messages
-from twostroke.server.responses.items import read_items
+import pytest
 
-THOUGHT: dict[str, Any] = {
-    "type": "reasoning",
-    "content": [{"type": "reasoning_text", "text": "x" * 400}],
-}
+from tests.server.http_calls import client_for
+from tests.server.scripted import Script, ScriptedEngine
 
-
-def test_thoughts_in_a_row_are_lines_of_one_message() -> None:
-    say = {"type": "message", "role": "assistant", "content": "done"}
-    (first, second) = chat_messages(None, read_items([THOUGHT, THOUGHT, say, THOUGHT]))
-    assert first["reasoning_content"] == "\n".join(["x" * 400] * 2)
-    assert (first["content"], second["reasoning_content"]) == ("done", "x" * 400)
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+BAD = {**CALL, "arguments": "{"}
+USER = {"role": "user", "content": "x"}
+THOUGHT = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+SAID = {"role": "assistant", "content": "y"}
 
 
-def test_eight_thousand_thoughts_take_eight_times_a_thousand() -> None:
-    """Each joined to all before it, they took 0.5 s, 64 times as long."""
+@pytest.mark.parametrize(
+    ("items", "place"),
+    [
+        ([BAD], 0),
+        ([USER, BAD], 1),
+        ([USER, CALL, BAD], 2),
+        # One message of four items.
+        ([USER, THOUGHT, SAID, CALL, BAD, USER], 4),
+        ([USER, {**CALL, "status": "incomplete"}, BAD], 2),
+    ],
+)
+async def test_arguments_that_are_no_json(items: list[Any], place: int) -> None:
+    for instructions in (None, "be brief"):
+        async with client_for(ScriptedEngine()) as client:
+            body = {"input": items, "instructions": instructions}
+            error = (await client.post("/v1/responses", json=body)).json()["error"]
+        assert error["param"] == f"input[{place}].arguments"
+        assert error["message"].startswith(f"input[{place}].arguments is not valid JSON")
 
-    def seconds(count: int) -> float:
-        items, best = read_items([THOUGHT] * count), float("inf")
-        for _ in range(5):
-            began = time.thread_time()
-            chat_messages(None, items)
-            best = min(best, time.thread_time() - began)
-        return best
 
-    assert seconds(8000) < 24 * seconds(1000)
+async def test_places_count_from_the_requests_own_input() -> None:
+    engine = ScriptedEngine(Script(max_model_len=1000))
+    async with client_for(engine) as client:
+        first = (await client.post("/v1/responses", json={"input": [USER, USER]})).json()
+        body = {"input": [USER, BAD], "previous_response_id": first["id"]}
+        error = (await client.post("/v1/responses", json=body)).json()["error"]
+    assert error["param"] == "input[1].arguments"
+
+
+async def test_lone_surrogates_are_named_by_their_item() -> None:
+    for body, param in (
+        (rb'{"input": "x", "instructions": "\ud800"}', "instructions"),
+        (rb'{"input": "x", "previous_response_id": "\ud800"}', "previous_response_id"),
+        (rb'{"input": "x", "conversation": "\ud800"}', "conversation"),
+    ):
+        async with client_for(ScriptedEngine()) as client:
+            headers = {"content-type": "application/json"}
+            answer = await client.post("/v1/responses", content=body, headers=headers)
+        assert answer.json()["error"]["param"] == param, answer.text

@@ -17,9 +17,9 @@ from tests.server.http_calls import client_for, post
 from tests.server.responses.responding import FLAT_WEATHER, THINKING_HERMES, engine_that_says
 from tests.server.running import ROOT
 from tests.server.scripted import Script, ScriptedEngine
+from twostroke.server.foreign_fields import ADVISORY
 from twostroke.server.openai.field_limits import MAX_MESSAGE_PARTS, MAX_MESSAGES
-from twostroke.server.openai.ignored_fields import IGNORED
-from twostroke.server.responses.request import IGNORED_HERE, ResponsesRequest
+from twostroke.server.responses.request import ResponsesRequest
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 MESSAGE: dict[str, Any] = {"role": "user", "content": "x"}
@@ -51,8 +51,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
         "input[0].content[0].text",
     ),
-    ({"input": [{**CALL, "arguments": "{"}]}, "input"),
-    ({"input": [{**CALL, "arguments": "[]"}]}, "input"),
+    ({"input": [{**CALL, "arguments": "{"}]}, "input[0].arguments"),
+    ({"input": [{**CALL, "arguments": "[]"}]}, "input[0].arguments"),
     ({"input": [{**CALL, "name": None}]}, "input[0].name"),
     ({"input": [MESSAGE, {**CALL, "call_id": None}]}, "input[1].call_id"),
     ({"input": [CALL] * 129}, "input"),
@@ -60,7 +60,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"input": SURROGATE}, "input"),
     ({"input": [{**MESSAGE, "id": SURROGATE}]}, "input[0].id"),
     ({"input": [{**MESSAGE, "id": "x" * 257}]}, "input[0].id"),
-    ({"instructions": SURROGATE}, "input"),
+    ({"instructions": SURROGATE}, "instructions"),
     ({"previous_response_id": SURROGATE}, "previous_response_id"),
     ({"previous_response_id": "resp_" + "x" * 300}, "previous_response_id"),
     ({"metadata": {"k": SURROGATE}}, "metadata"),
@@ -94,7 +94,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"background": True, "store": False}, "background"),
     ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
     ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options"),
-    ({"conversation": "conv_1"}, "conversation"),
+    ({"conversation": {"id": 1}}, "conversation.id"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt"),
     ({"n": 2}, "n"),
     ({"messages": []}, "messages"),
@@ -102,7 +102,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"user": SURROGATE}, "user"),
     ({"stop": ""}, "stop"),
     ({"seed": 2**64}, "seed"),
-    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"tools": [{"type": "apply_patch"}]}, "tools[0].type"),
     ({"tools": [FLAT_WEATHER, FLAT_WEATHER]}, "tools[1].name"),
     ({"tools": [{**FLAT_WEATHER, "name": "a b"}]}, "tools[0].name"),
     ({"tools": [{**FLAT_WEATHER, "description": SURROGATE}]}, "tools[0]"),
@@ -152,7 +152,7 @@ async def test_every_field_of_openais_is_known() -> None:
 async def test_what_changes_no_guarantee_is_named() -> None:
     body = {
         "input": [{**MESSAGE, "phase": None, "cache_control": {}}],
-        **dict.fromkeys(IGNORED_HERE, 1),
+        **dict.fromkeys(ResponsesRequest.ignorable(), 1),
         "text": {"verbosity": "low"},
         "reasoning": {"effort": "low", "summary": "auto"},
     }
@@ -160,7 +160,7 @@ async def test_what_changes_no_guarantee_is_named() -> None:
     assert answer.status_code == 200, answer.text
     named = answer.headers["x-ignored-fields"].split(", ")
     assert set(named) == {
-        *IGNORED_HERE,
+        *ResponsesRequest.ignorable(),
         "input[].cache_control",
         "text.verbosity",
         "reasoning.summary",
@@ -199,7 +199,7 @@ def test_the_page_names_every_field() -> None:
     assert {*ResponsesRequest.model_fields} - {"stream_options"} <= served
     assert {*ResponsesRequest.refused} <= {*words["refused"]}
     # The others are no fields of this API, and ignored as in chat.
-    assert {*IGNORED_HERE} - {*IGNORED} <= {*words["ignored"]}
+    assert {*ResponsesRequest.ignorable()} - {*ADVISORY} <= {*words["ignored"]}
 
 
 async def test_nonsense_costs_little() -> None:

@@ -64,6 +64,7 @@ class MetadataFields(AnthropicFields):
 class ConversationFields(AnthropicFields):
     """The fields that make a prompt."""
 
+    is_body: ClassVar[bool] = True
     ignored: ClassVar[Mapping[str, str]] = {
         "billing_policy": "nothing is billed",
         "cache_control": CACHE_ALWAYS,

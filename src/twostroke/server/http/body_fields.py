@@ -6,7 +6,7 @@ reported.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from pydantic import (
@@ -22,6 +22,12 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from twostroke.core.errors import InvalidRequestError
+from twostroke.server.foreign_fields import (
+    ADVISORY,
+    COUNTERPARTS,
+    Counterpart,
+    with_counterparts,
+)
 
 # Keys of one object beyond its own fields: a million would take seconds to look at.
 MAX_FOREIGN_KEYS = 256
@@ -34,6 +40,8 @@ class StrictModel(BaseModel):
         refused: Field name to the values under which it asks for nothing.
         ignored: Field name to the reason why any value of it changes no guarantee.
         ignores_unknown: Whether names that are unknown here are ignored, too.
+        is_body: Whether it is a whole body, in which the fields of ``foreign_fields.py`` are known.
+        counterparts: Field names of other servers to what they are here, beside those.
         nested: Fields that hold such models, or lists of them.
         limits: Field name to JSON schema keywords, for the API document alone.
     """
@@ -42,6 +50,8 @@ class StrictModel(BaseModel):
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     ignored: ClassVar[Mapping[str, str]] = {}
     ignores_unknown: ClassVar[bool] = False
+    is_body: ClassVar[bool] = False
+    counterparts: ClassVar[Mapping[str, Counterpart]] = {}
     nested: ClassVar[tuple[str, ...]] = ()
     limits: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
@@ -53,9 +63,13 @@ class StrictModel(BaseModel):
         """The one place that drops fields; ``dropped_fields`` names them."""
         if not isinstance(data, dict) or data.keys() <= cls.model_fields.keys():
             return validate(data)
+        if (taken := cls.taken()).keys() & data.keys():
+            data, contradicted = with_counterparts(data, taken)
+            if contradicted is not None:
+                raise _given_twice(contradicted, taken[contradicted].path)
         own = {name: value for name, value in data.items() if name in cls.model_fields}
         foreign = [name for name in data if name not in own]
-        known = cls.refused.keys() | cls.ignored.keys()
+        known = cls.refused.keys() | cls.ignorable().keys()
         dropped = []
         for place, name in enumerate(foreign):
             value = data[name]
@@ -70,6 +84,23 @@ class StrictModel(BaseModel):
         model = validate(own)
         model._dropped = tuple(dropped)
         return model
+
+    @classmethod
+    def ignorable(cls) -> Mapping[str, str]:
+        """All fields that are ignored, with the reasons."""
+        own = cls.model_fields.keys() | cls.refused.keys()
+        everywhere = ADVISORY.items() if cls.is_body else ()
+        return {name: why for name, why in everywhere if name not in own} | dict(cls.ignored)
+
+    @classmethod
+    def taken(cls) -> Mapping[str, Counterpart]:
+        """All fields of other servers that are taken for one of these."""
+        everywhere = {**(COUNTERPARTS if cls.is_body else {}), **cls.counterparts}
+        return {
+            name: counterpart
+            for name, counterpart in everywhere.items()
+            if counterpart.path[0] in cls.model_fields and name not in cls.model_fields
+        }
 
     def dropped_fields(self) -> list[str]:
         """Each ignored field once, as a path: ``metadata``, ``messages[].cache_control``."""
@@ -98,9 +129,15 @@ class StrictModel(BaseModel):
                 "enum": [None, *neutral],
                 "description": "Not supported: may be there, but say nothing.",
             }
-        for name, reason in cls.ignored.items():
+        for name, reason in cls.ignorable().items():
             properties[name] = {
                 "description": f"Ignored, and named in the header x-ignored-fields: {reason}."
+            }
+        for name, counterpart in cls.taken().items():
+            description = f"Taken for {'.'.join(counterpart.path)}."
+            properties[name] = {
+                "anyOf": [dict(counterpart.schema), {"type": "null"}],
+                "description": description,
             }
         if cls.ignores_unknown:
             resolved.pop("additionalProperties", None)
@@ -112,6 +149,11 @@ def _check_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
     if value is not None and not any(type(value) is type(n) and value == n for n in neutral):
         # Not a TwostrokeError: pydantic knows where in the body this model lies.
         raise PydanticCustomError("unsupported_field", "not supported", {"field": name})
+
+
+def _given_twice(name: str, path: Sequence[str]) -> PydanticCustomError:
+    ours = {"field": name, "other": ".".join(path)}
+    return PydanticCustomError("given_twice", "given twice", ours)
 
 
 class FirstMistake(FailFast):

@@ -89,6 +89,10 @@ class ResponseNotFoundError(InvalidRequestError):
     """No response of this id is stored for the caller's key."""
 
 
+class ConversationNotFoundError(InvalidRequestError):
+    """No conversation of this id, or no item of it, is stored for the caller's key."""
+
+
 class PreviousResponseNotFoundError(InvalidRequestError):
     """A conversation cannot go on from a response that is not stored."""
 
@@ -125,6 +129,7 @@ ERROR_RULES: dict[type[BaseException], ErrorRule] = {
     ModelNotFoundError: ErrorRule(404, "invalid_request_error", "model_not_found"),
     ThreadUnsupportedError: ErrorRule(400, "invalid_request_error", "thread_unsupported_request"),
     ResponseNotFoundError: ErrorRule(404, "invalid_request_error", "response_not_found"),
+    ConversationNotFoundError: ErrorRule(404, "invalid_request_error", "conversation_not_found"),
     PreviousResponseNotFoundError: ErrorRule(
         400, "invalid_request_error", "previous_response_not_found"
     ),
@@ -272,15 +277,16 @@ def install_error_handlers(app: FastAPI) -> None:
         if error.status_code == 400:
             # FastAPI raises this for bodies alone, and without the reason.
             return error_response(InvalidRequestError(UNREADABLE))
+        status, path = error.status_code, request.url.path
+        if status == 405 and request.path_params:
+            # Clients probe for POST /v1/responses/NAME, where NAME is no id.
+            status, path = 404, f"{request.method} {path}"
         messages = {
-            404: f"there is no {request.url.path} here; /docs lists the routes",
-            405: f"{request.url.path} does not take {request.method}",
+            404: f"there is no {path} here; /docs lists the routes",
+            405: f"{path} does not take {request.method}",
         }
-        rule = ErrorRule(
-            error.status_code, _http_type(error.status_code), _HTTP_CODES.get(error.status_code)
-        )
-        message = messages.get(error.status_code, str(error.detail))
-        response = ErrorResponse(message, rule, None, None)
+        rule = ErrorRule(status, _http_type(status), _HTTP_CODES.get(status))
+        response = ErrorResponse(messages.get(status, str(error.detail)), rule, None, None)
         response.headers.update(error.headers or {})
         if error.status_code == 405:
             response.headers["allow"] = ", ".join(_methods(request))
@@ -300,12 +306,23 @@ _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large
 
 def _methods(request: Request) -> list[str]:
     """All methods of a path; Starlette gives only those of its first route."""
+    path: str = request.scope["path"]
+    methods = _taken(request, path)
+    if request.path_params:
+        return methods
+    # A path that is spelt out has none of those that an id in its last place has.
+    of_ids = _taken(request, f"{path}-")
+    return [method for method in methods if method not in of_ids]
+
+
+def _taken(request: Request, path: str) -> list[str]:
     verbs = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
     routes: Sequence[BaseRoute] = request.app.routes
+    scopes = {verb: {**request.scope, "method": verb, "path": path} for verb in verbs}
     return [
         verb
-        for verb in verbs
-        if any(r.matches({**request.scope, "method": verb})[0] is Match.FULL for r in routes)
+        for verb, scope in scopes.items()
+        if any(route.matches(scope)[0] is Match.FULL for route in routes)
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 IGNORED_FIELDS = "x-ignored-fields"
-MAX_NAMED = 32
+MAX_NAMED = 64
 MAX_NAME_LENGTH = 100
 
 

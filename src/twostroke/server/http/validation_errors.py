@@ -31,7 +31,7 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
         return InvalidRequestError(
             f"{where} holds a key that is not Unicode", param=_field_name(first["loc"]) or None
         )
-    if len(first["loc"]) < 2 and first["type"] != "unsupported_field":
+    if len(first["loc"]) < 2 and first["type"] not in ("unsupported_field", "given_twice"):
         hint = "send a JSON object, with the header Content-Type: application/json"
         return InvalidRequestError("the body must be a JSON object", hint=hint)
     # A union gives one error for each of its members; the one that got furthest was meant.
@@ -46,6 +46,10 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
         return InvalidRequestError(
             f"{param} is not supported by this server", param=param, hint="leave it out"
         )
+    if error["type"] == "given_twice":
+        param = f"{param}.{error['ctx']['field']}".lstrip(".")
+        message = f"{param} and {error['ctx']['other']} mean the same here, and differ"
+        return InvalidRequestError(message, param=param, hint="give one of them")
     if error["type"] == "missing":
         return InvalidRequestError(f"{param} is missing", param=param)
     if error["type"] == "missing_field":

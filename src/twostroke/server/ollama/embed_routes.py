@@ -36,6 +36,7 @@ _IGNORED: Mapping[str, str] = {**KEEP_ALIVE, "options": "nothing is drawn, and t
 class EmbedRequest(OllamaFields):
     """Body of ``POST /api/embed``."""
 
+    is_body: ClassVar[bool] = True
     ignored: ClassVar[Mapping[str, str]] = _IGNORED
     limits: ClassVar[Mapping[str, Mapping[str, Any]]] = {"dimensions": {"minimum": 1}}
 
@@ -62,6 +63,7 @@ class EmbedRequest(OllamaFields):
 class EmbeddingsRequest(OllamaFields):
     """Body of ``POST /api/embeddings``."""
 
+    is_body: ClassVar[bool] = True
     ignored: ClassVar[Mapping[str, str]] = _IGNORED
 
     model: str | None = Field(None, description=MODEL)

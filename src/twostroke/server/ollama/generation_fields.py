@@ -20,6 +20,7 @@ MODEL = "A name that /api/tags lists, with its tag or without; by default the on
 class GenerationFields(OllamaFields):
     """The fields that both share."""
 
+    is_body: ClassVar[bool] = True
     ignored: ClassVar[Mapping[str, str]] = KEEP_ALIVE
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "shift": (False,),

@@ -28,6 +28,7 @@ _NOTHING_FETCHED = "nothing is fetched"
 class PullRequest(OllamaFields):
     """Body of ``POST /api/pull``."""
 
+    is_body: ClassVar[bool] = True
     ignored: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("insecure", "username", "password"), _NOTHING_FETCHED
     )

@@ -46,6 +46,7 @@ class OllamaVersion(Struct):
 class ShowRequest(OllamaFields):
     """Body of ``POST /api/show``."""
 
+    is_body: ClassVar[bool] = True
     ignored: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("verbose", "system", "template", "options"), _SHOWN_AS_IT_IS
     )

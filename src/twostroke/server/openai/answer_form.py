@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import ConfigDict
 from typing_extensions import TypedDict
@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.structured_outputs import PARAM, StructuredOutputsParams
+from twostroke.server.foreign_fields import Counterpart
 from twostroke.server.openai.field_limits import OpenAIFields
 from twostroke.server.state.served_model import ServedModel
 
@@ -23,6 +24,11 @@ SCHEMA = "response_format.json_schema"
 
 class ResponseFormatFields(OpenAIFields):
     """``response_format``: plain text, any JSON object, or JSON by a schema."""
+
+    # llama.cpp's clients leave the wrapping out, also under json_object.
+    counterparts: ClassVar[Mapping[str, Counterpart]] = {
+        "schema": Counterpart(("json_schema", "schema"), {"type": "object"})
+    }
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: dict[str, Any] | None = None
@@ -117,9 +123,9 @@ def _ways(body: GenerationFields) -> dict[str, dict[str, Any]]:
 
 def _of_response_format(fields: ResponseFormatFields) -> dict[str, Any]:
     match fields.type:
-        case "json_object":
+        case "json_object" if fields.json_schema is None:
             return {"json_object": True}
-        case "json_schema":
+        case "json_object" | "json_schema":
             return {"json": _schema_of(fields.json_schema)}
         case _:
             names = ("structures", "triggers", "format")

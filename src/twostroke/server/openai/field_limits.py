@@ -23,7 +23,6 @@ from twostroke.core.sampling_params import (
     MIN_REPETITION_PENALTY,
 )
 from twostroke.server.http.body_fields import FirstMistake, StrictModel
-from twostroke.server.openai.ignored_fields import IGNORED
 
 MAX_PROMPTS = 256
 MAX_MESSAGES = 8192
@@ -94,6 +93,6 @@ class OpenAIFields(StrictModel):
 
 
 class RequestFields(OpenAIFields):
-    """The base of whole bodies, which may bring fields that change no guarantee."""
+    """The base of whole bodies, which may bring fields of other servers."""
 
-    ignored: ClassVar[Mapping[str, str]] = IGNORED
+    is_body: ClassVar[bool] = True

@@ -1,7 +1,7 @@
 """The fields that chat and text completions share: OpenAI's, and vLLM's extensions.
 
-A field works, or is ignored and named (``ignored_fields.py``), or is a 400. ``null`` means the
-default for every field, as in OpenAI's API. Types are strict (``"5"`` is no number); ranges are
+A field works, or is ignored and named (``server/foreign_fields.py``), or is a 400. ``null`` means
+the default for every field, as in OpenAI's API. Types are strict (``"5"`` is no number); ranges are
 checked where the meaning is known, in ``SamplingParams``.
 """
 

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
 from twostroke.gateway.caller import Caller
+from twostroke.server.generation.encoding import beside_loop
 from twostroke.server.http.validation_errors import describe_validation
 from twostroke.server.openai.chat_call import ChatCall, chat_call
 from twostroke.server.openai.chat_request import ChatCompletionRequest
-from twostroke.server.responses.request import (
+from twostroke.server.responses.conversation import Conversation, conversation_of
+from twostroke.server.responses.items import MANY_ITEMS, read_items
+from twostroke.server.responses.request import ResponsesRequest, TextFormat
+from twostroke.server.responses.request_tools import (
     AllowedTools,
+    CalledName,
     FunctionChoice,
-    FunctionTool,
-    ResponsesRequest,
-    TextFormat,
+    NamedFunction,
+    allowed_functions,
+    called_names,
+    joined_name,
+    named_functions,
 )
 from twostroke.server.state.served_model import ServedModel
 
@@ -57,26 +66,84 @@ NAMES = (
     ("max_tokens", "max_output_tokens"),
     ("logprobs", "top_logprobs"),
 )
+_TOOL = re.compile(r"tools\[(\d+)\](\.function)?")
+
+
+class ResponseCall(NamedTuple):
+    """What the engine is asked for a response.
+
+    Attributes:
+        chat: The chat that asks for the same, ``ignored`` in this API's names.
+        called: The functions of namespaces, by the names that the model calls them.
+    """
+
+    chat: ChatCall
+    called: Mapping[str, CalledName]
+
+
+class AsChat(NamedTuple):
+    """A request in chat's terms.
+
+    Attributes:
+        request: The chat request that asks for the same.
+        listed: The functions that the model is told of.
+        conversation: What its messages were made of.
+    """
+
+    request: ChatCompletionRequest
+    listed: Sequence[NamedFunction]
+    conversation: Conversation
+
+    def renamed(self, param: str) -> str:
+        """What this API calls a field of the chat request."""
+        return _placed(param, self.listed, self.conversation)
+
+
+def as_chat(body: ResponsesRequest, conversation: Conversation) -> AsChat:
+    """A request as a chat.
+
+    Raises:
+        InvalidRequestError: With this API's names of fields.
+    """
+    listed = _listed(named_functions(body.tools or ()), body)
+    try:
+        request = _chat_request(body, conversation.messages, listed)
+    except InvalidRequestError as error:
+        renamed = partial(_placed, listed=listed, conversation=conversation)
+        raise in_terms_of_responses(error, renamed) from error
+    return AsChat(request, listed, conversation)
+
+
+async def chat_beside_loop(
+    body: ResponsesRequest, items: Sequence[dict[str, Any]], num_before: int
+) -> AsChat:
+    """``as_chat`` of a conversation's items in full; of a long one, on a thread.
+
+    Args:
+        num_before: Items at the beginning that the request did not bring itself.
+    """
+
+    def read() -> AsChat:
+        conversation = conversation_of(body.instructions, read_items(items), num_before)
+        return as_chat(body, conversation)
+
+    return await beside_loop(read, slow=len(items) > MANY_ITEMS)
 
 
 async def response_call(
     model: ServedModel,
-    chat: ChatCompletionRequest,
-    ignored: list[str],
+    body: ResponsesRequest,
+    asked: AsChat,
     request_id: str,
     caller: Caller,
-) -> ChatCall:
+) -> ResponseCall:
     """What the engine is asked for a conversation.
-
-    Args:
-        chat: See ``chat_request``.
-        ignored: Fields of the request that change nothing.
 
     Raises:
         InvalidRequestError: As for a chat, with this API's names of fields.
     """
     try:
-        call = await chat_call(model, chat, request_id, caller)
+        call = await chat_call(model, asked.request, request_id, caller)
         if call.params.logprobs is not None and call.reading.parses:
             raise InvalidRequestError(
                 "log-probabilities cannot be assigned where an answer may have thoughts or calls",
@@ -84,13 +151,20 @@ async def response_call(
                 hint="leave tools and top_logprobs out, or use chat completions",
             )
     except InvalidRequestError as error:
-        raise in_terms_of_responses(error) from error
-    return call._replace(ignored=ignored + [_renamed(name) for name in call.ignored])
+        raise in_terms_of_responses(error, asked.renamed) from error
+    ignored = body.dropped_fields() + [_renamed(name) for name in call.ignored]
+    return ResponseCall(call._replace(ignored=ignored), called_names(asked.listed))
 
 
-def in_terms_of_responses(error: InvalidRequestError) -> InvalidRequestError:
-    """A refusal of the chat request, with the names that this API has for its fields."""
-    param = None if error.param is None else _renamed(error.param)
+def in_terms_of_responses(
+    error: InvalidRequestError, renamed: Callable[[str], str] | None = None
+) -> InvalidRequestError:
+    """A refusal of the chat request, with the names that this API has for its fields.
+
+    Args:
+        renamed: Gives the name of a field; by default without the places in input and tools.
+    """
+    param = None if error.param is None else (renamed or _renamed)(error.param)
     if isinstance(error, RequestTooLargeError):
         return RequestTooLargeError(
             error.message,
@@ -107,22 +181,24 @@ def in_terms_of_responses(error: InvalidRequestError) -> InvalidRequestError:
     return InvalidRequestError(message, param=param, hint=error.hint)
 
 
+def _placed(param: str, listed: Sequence[NamedFunction], conversation: Conversation) -> str:
+    """This API's name of a field of the chat request, with its place in input or tools."""
+    if match := _TOOL.match(param):
+        return listed[int(match[1])].place + param[match.end() :]
+    return conversation.place_of(param) if param.startswith("messages[") else _renamed(param)
+
+
 def _renamed(param: str) -> str:
     for theirs, ours in NAMES:
         if param == theirs or param.startswith((f"{theirs}.", f"{theirs}[")):
             # A message's place is none of the input's: several items may be one message.
             return ours if theirs == "messages" else ours + param.removeprefix(theirs)
-    return param.replace("].function", "]") if param.startswith("tools[") else param
+    return param
 
 
-def chat_request(
-    body: ResponsesRequest, messages: Sequence[dict[str, Any]]
+def _chat_request(
+    body: ResponsesRequest, messages: Sequence[dict[str, Any]], listed: Sequence[NamedFunction]
 ) -> ChatCompletionRequest:
-    """The chat request that asks for the same.
-
-    Raises:
-        InvalidRequestError: With this API's names of fields.
-    """
     values = {name: getattr(body, name) for name in SHARED_FIELDS}
     values |= {
         "messages": list(messages),
@@ -132,7 +208,8 @@ def chat_request(
         "reasoning_effort": None if body.reasoning is None else body.reasoning.effort,
         "context": {} if body.truncation == "auto" else None,
         "response_format": response_format(body.form),
-        **_tools(body),
+        "tools": [function.as_chat() for function in listed] or None,
+        "tool_choice": _tool_choice(body),
     }
     try:
         return ChatCompletionRequest.model_validate(
@@ -140,7 +217,7 @@ def chat_request(
         )
     except ValidationError as error:
         mistakes = [{**mistake, "loc": ("body", *mistake["loc"])} for mistake in error.errors()]
-        raise in_terms_of_responses(describe_validation(mistakes)) from error
+        raise describe_validation(mistakes) from error
 
 
 def response_format(form: TextFormat) -> dict[str, Any]:
@@ -151,30 +228,16 @@ def response_format(form: TextFormat) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": fields}
 
 
-def _tools(body: ResponsesRequest) -> dict[str, Any]:
-    """Tools and choice in chat's nested form."""
-    tools, choice = body.tools or [], body.tool_choice
-    nested: Any = choice
+def _listed(functions: list[NamedFunction], body: ResponsesRequest) -> list[NamedFunction]:
+    """The functions that the model is told of."""
+    choice = body.tool_choice
+    return allowed_functions(functions, choice) if isinstance(choice, AllowedTools) else functions
+
+
+def _tool_choice(body: ResponsesRequest) -> Any:
+    """The choice in chat's nested form."""
+    choice = body.tool_choice
     if isinstance(choice, FunctionChoice):
-        nested = {"type": "function", "function": {"name": choice.name}}
-    elif isinstance(choice, AllowedTools):
-        tools, nested = _allowed(tools, choice), choice.mode
-    listed = [{"type": "function", "function": _function(tool)} for tool in tools]
-    return {"tools": listed or None, "tool_choice": nested}
-
-
-def _allowed(tools: Sequence[FunctionTool], choice: AllowedTools) -> list[FunctionTool]:
-    names = {tool.name for tool in choice.tools}
-    if missing := names - {tool.name for tool in tools}:
-        name = min(missing)
-        raise InvalidRequestError(
-            f"tool_choice names {name[:128]!a}, which is not among the tools",
-            param="tool_choice",
-            hint="name functions of tools",
-        )
-    return [tool for tool in tools if tool.name in names]
-
-
-def _function(tool: FunctionTool) -> dict[str, Any]:
-    fields = tool.model_dump(include={"name", "description", "parameters", "strict"})
-    return {name: value for name, value in fields.items() if value is not None}
+        name = joined_name(choice.namespace, choice.name)
+        return {"type": "function", "function": {"name": name}}
+    return choice.mode if isinstance(choice, AllowedTools) else choice

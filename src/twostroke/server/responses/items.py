@@ -6,20 +6,28 @@ back: ``id``, ``status``, ``annotations`` and the like are accepted everywhere.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import MaxLen
-from pydantic import Discriminator, Field, Tag, TypeAdapter, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, TypeAdapter, model_validator
 from pydantic_core import PydanticCustomError
 
 from twostroke.core.errors import InvalidRequestError
-from twostroke.server.http.body_fields import FirstMistake
+from twostroke.server.http.body_fields import FirstMistake, check_unicode
+from twostroke.server.http.validation_errors import explained
 from twostroke.server.openai.field_limits import MAX_MESSAGE_PARTS, MAX_MESSAGES, OpenAIFields
 from twostroke.server.responses.open_items import new_id
 
+MANY_ITEMS = 256  # more of a conversation are read on a thread
 MAX_ID_LENGTH = 256
-KINDS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+KINDS = (
+    *("message", "function_call", "function_call_output", "reasoning", "compaction"),
+    "item_reference",
+)
+# What stands in for a conversation is opaque to clients, but no secret: it is their own.
+COMPACTED = "twostroke.summary:"
 
 ItemId = Annotated[str, MaxLen(MAX_ID_LENGTH)]
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -76,6 +84,7 @@ class FunctionCallItem(_Item):
     type: Literal["function_call"]
     call_id: ItemId
     name: str = Field(description="As the model wrote it, even if there is no such tool.")
+    namespace: ItemId | None = Field(None, description="Of a function within one.")
     arguments: str = Field(description="A JSON object, as text.")
 
 
@@ -111,6 +120,28 @@ class ReasoningItem(_Item):
     content: Thoughts | None = None
 
 
+def _check_own(content: str) -> str:
+    if not content.startswith(COMPACTED):
+        raise explained("this was not made here, and cannot be read", "send the items themselves")
+    return content
+
+
+class CompactionItem(OpenAIFields):
+    """What ``/v1/responses/compact`` made of a conversation."""
+
+    ignores_unknown: ClassVar[bool] = True
+
+    type: Literal["compaction"]
+    id: ItemId | None = None
+    encrypted_content: Annotated[str, AfterValidator(_check_own)]
+
+    @property
+    def text(self) -> str:
+        """What the model is told of it."""
+        summary = self.encrypted_content.removeprefix(COMPACTED)
+        return f"Summary of the conversation before this point:\n\n{summary}"
+
+
 class ItemReference(OpenAIFields):
     """An item of a stored response, by its id."""
 
@@ -126,13 +157,14 @@ def _tag(data: Any) -> str:
     return f"item[{'message' if kind is None else kind}]"
 
 
-Item = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem
+Item = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem | CompactionItem
 _UNKNOWN = "must be one of " + ", ".join(KINDS) + "; this server has no other items"
 GivenItem = Annotated[
     Annotated[MessageItem, Tag("item[message]")]
     | Annotated[FunctionCallItem, Tag("item[function_call]")]
     | Annotated[FunctionCallOutputItem, Tag("item[function_call_output]")]
     | Annotated[ReasoningItem, Tag("item[reasoning]")]
+    | Annotated[CompactionItem, Tag("item[compaction]")]
     | Annotated[ItemReference, Tag("item[item_reference]")],
     Discriminator(
         _tag, custom_error_type="unsupported_item", custom_error_message=f"its type {_UNKNOWN}"
@@ -165,11 +197,14 @@ def read_items(stored: Sequence[dict[str, Any]]) -> list[Item]:
     return [item for item in _ITEMS.validate_python(stored) if isinstance(item, Item)]
 
 
-def resolved(given: Sequence[GivenItem], found: Mapping[str, dict[str, Any]]) -> list[Item]:
+def resolved(
+    given: Sequence[GivenItem], found: Mapping[str, dict[str, Any]], field: str = "input"
+) -> list[Item]:
     """An input in which each reference has become the item that it names.
 
     Args:
         found: Stored items by their ids.
+        field: What the body calls the input.
 
     Raises:
         InvalidRequestError: There is none of that id.
@@ -182,8 +217,8 @@ def resolved(given: Sequence[GivenItem], found: Mapping[str, dict[str, Any]]) ->
             items += read_items([found[item.id]])
         else:
             raise InvalidRequestError(
-                f"input[{place}] refers to the item {item.id!a}, which is not stored",
-                param=f"input[{place}].id",
+                f"{field}[{place}] refers to the item {item.id!a}, which is not stored",
+                param=f"{field}[{place}].id",
                 hint="send the item itself; what store: false made is not stored",
             )
     return items
@@ -196,16 +231,19 @@ def text_of(content: str | Sequence[TextPart | ThoughtPart] | None) -> str:
     return "\n".join(part.content if isinstance(part, TextPart) else part.text for part in content)
 
 
-def as_items(given: str | Sequence[Item]) -> Sequence[Item]:
-    """An input's items; a text is what the user said."""
-    return [MessageItem(role="user", content=given)] if isinstance(given, str) else given
+def listed_items(
+    given: str | Sequence[Item], beside: Sequence[Mapping[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """The items of an input in full, each with an id of its own, as they are kept and listed.
 
-
-def listed_items(items: Sequence[Item]) -> list[dict[str, Any]]:
-    """The items of an input in full, each with an id of its own, as they are kept and listed."""
-    seen: set[str] = set()
+    Args:
+        beside: Items that have their ids already.
+    """
+    if isinstance(given, str):
+        given = [MessageItem(role="user", content=given)]
+    seen = {item["id"] for item in beside}
     listed = []
-    for item in items:
+    for item in given:
         fields = _in_full(item)
         if fields["id"] is None or fields["id"] in seen:
             fields["id"] = new_id(_PREFIXES[fields["type"]])
@@ -214,15 +252,25 @@ def listed_items(items: Sequence[Item]) -> list[dict[str, Any]]:
     return listed
 
 
+def encode_items(items: Sequence[Mapping[str, Any]], field: str = "input") -> bytes:
+    """JSON of the items of the body's ``field``, as it is stored; lone surrogates are refused."""
+    text = json.dumps(items, ensure_ascii=False, separators=(",", ":"))
+    check_unicode(field, [text])
+    return text.encode()
+
+
 _PREFIXES = {
     "message": "msg",
     "function_call": "fc",
     "function_call_output": "fco",
     "reasoning": "rs",
+    "compaction": "cmp",
 }
 
 
 def _in_full(item: Item) -> dict[str, Any]:
+    if isinstance(item, CompactionItem):
+        return item.model_dump(include={"id", "type", "encrypted_content"})
     fields: dict[str, Any] = {"id": item.id, "status": item.status or "completed"}
     match item:
         case MessageItem():
@@ -232,7 +280,9 @@ def _in_full(item: Item) -> dict[str, Any]:
             dumped = item.model_dump(include={"type", "summary", "content"})
             return fields | dumped | {"summary": dumped["summary"] or []}
         case FunctionCallItem():
-            return fields | item.model_dump(include={"type", "call_id", "name", "arguments"})
+            of_namespace = {} if item.namespace is None else {"namespace": item.namespace}
+            call = item.model_dump(include={"type", "call_id", "name", "arguments"})
+            return fields | call | of_namespace
         case FunctionCallOutputItem():
             output: Any = item.output
             if not isinstance(output, str):

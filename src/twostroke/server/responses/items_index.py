@@ -71,6 +71,6 @@ def find(
         num_bytes += len(row[0]) + len(row[1])
         if num_bytes > max_bytes:
             raise TooMuchToReadError
-        held = msgspec.json.decode(row[1]) + msgspec.json.decode(row[0])["output"]
+        held = msgspec.json.decode(row[1]) + msgspec.json.decode(row[0]).get("output", [])
         found |= {each["id"]: each for each in held if each.get("id") in wanted}
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from twostroke.server.openai.logprobs import ChatTokenLogprob
 
@@ -45,6 +45,7 @@ class OutputCall(Struct, kw_only=True, tag_field="type", tag="function_call"):
     status: str
     call_id: str
     name: str
+    namespace: str | UnsetType = UNSET
     arguments: str
 
 
@@ -79,6 +80,12 @@ class IncompleteDetails(Struct):
     reason: str
 
 
+class ConversationReference(Struct):
+    """The conversation that a response goes on with."""
+
+    id: str
+
+
 class ResponseObject(Struct, kw_only=True):
     """A response: what was asked for, and the output as far as it is there.
 
@@ -93,7 +100,9 @@ class ResponseObject(Struct, kw_only=True):
     completed_at: int | None = None
     status: str
     background: bool
+    conversation: ConversationReference | None = None
     error: ResponseError | None = None
+    frequency_penalty: float = 0.0
     incomplete_details: IncompleteDetails | None = None
     instructions: str | None
     max_output_tokens: int | None
@@ -102,6 +111,7 @@ class ResponseObject(Struct, kw_only=True):
     model: str
     output: list[OutputItem]
     parallel_tool_calls: bool
+    presence_penalty: float = 0.0
     previous_response_id: str | None
     prompt_cache_key: str | None
     reasoning: dict[str, Any]

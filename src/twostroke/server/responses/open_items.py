@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import UNSET, UnsetType
+
 from twostroke.server.openai.logprobs import ChatTokenLogprob
 from twostroke.server.responses.events import (
     CallArgumentsDelta,
@@ -118,9 +120,9 @@ class OpenReasoning:
 class OpenCall:
     """A function call."""
 
-    def __init__(self, index: int, name: str) -> None:
+    def __init__(self, index: int, name: str, namespace: str | UnsetType = UNSET) -> None:
         self._index, self._id, self._call_id = index, new_id("fc"), new_id("call")
-        self._name = name
+        self._name, self._namespace = name, namespace
         self._pieces: list[str] = []
 
     def begin(self) -> list[Event]:
@@ -149,6 +151,7 @@ class OpenCall:
             status=status,
             call_id=self._call_id,
             name=self._name,
+            namespace=self._namespace,
             arguments="".join(self._pieces),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from twostroke.server.openai.logprobs import ChatTokenLogprob
 from twostroke.server.responses.events import Event
@@ -14,6 +14,7 @@ from twostroke.server.responses.open_items import (
     OpenMessage,
     OpenReasoning,
 )
+from twostroke.server.responses.request_tools import CalledName
 from twostroke.text.answer_parsing.parts import (
     AnswerPart,
     CallArguments,
@@ -29,9 +30,13 @@ class OutputWriter:
     """The output of one response, item by item: one is open at a time.
 
     White space between two calls, or between a thought and a call, is no message.
+
+    Args:
+        called: The functions of namespaces, by the names that the model calls them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, called: Mapping[str, CalledName] | None = None) -> None:
+        self._called = called or {}
         self._closed: list[OutputItem] = []
         self._open: OpenItem | None = None
         self._space = ""
@@ -55,8 +60,7 @@ class OutputWriter:
                 case Reasoning(text):
                     events += self._add_reasoning(text)
                 case CallStarted(_, name):
-                    call = OpenCall(self._next_index(), name)
-                    events += self._begin(call)
+                    events += self._begin(self._new_call(name))
                 case CallArguments(_, text):
                     if text and isinstance(self._open, OpenCall):
                         events.append(self._open.extend(text))
@@ -93,6 +97,12 @@ class OutputWriter:
             return [self._open.extend(text)]
         thought = OpenReasoning(self._next_index())
         return [*self._begin(thought), thought.extend(text)]
+
+    def _new_call(self, name: str) -> OpenCall:
+        called = self._called.get(name)
+        if called is None:
+            return OpenCall(self._next_index(), name)
+        return OpenCall(self._next_index(), called.name, called.namespace)
 
     def _next_index(self) -> int:
         return len(self._closed) + (self._open is not None)

@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import MAX_LOGPROBS, MAX_STOP_STRINGS
+from twostroke.server.foreign_fields import ADVISORY
 from twostroke.server.http.body_fields import FirstMistake, check_unicode
 from twostroke.server.openai.field_limits import LIMITS, OpenAIFields, RequestFields, Texts
 from twostroke.server.openai.generation_fields import (
@@ -22,13 +23,17 @@ from twostroke.server.openai.generation_fields import (
     Label,
     StreamOptions,
 )
-from twostroke.server.openai.ignored_fields import IGNORED
-from twostroke.server.openai.tools.request_tools import MAX_TOOLS, NAME_PATTERN
-from twostroke.server.responses.items import MAX_ID_LENGTH, Items, check_num_parts
+from twostroke.server.responses.items import MAX_ID_LENGTH, ItemId, Items, check_num_parts
+from twostroke.server.responses.request_tools import AllowedTools, FunctionChoice, Tools
 
 MAX_METADATA = 16
 MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
+METADATA_LIMITS: Mapping[str, Any] = {
+    "maxProperties": MAX_METADATA,
+    "propertyNames": {"maxLength": MAX_METADATA_KEY},
+    "additionalProperties": {"type": "string", "maxLength": MAX_METADATA_VALUE},
+}
 LOGPROBS = "message.output_text.logprobs"
 EFFORT_PATTERN = r"^[a-z_]{1,32}$"
 # What else may be included is for tools that are not here, or comes anyway.
@@ -42,40 +47,6 @@ INCLUDABLE = Literal[
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 ]
-IGNORED_HERE: Mapping[str, str] = {
-    **{name: reason for name, reason in IGNORED.items() if name not in ("metadata", "store")},
-    "max_tool_calls": "it bounds tools that the server runs, and there are none",
-    "image": "there are no images",
-}
-
-
-class FunctionTool(OpenAIFields):
-    """A function that the model may call."""
-
-    ignores_unknown: ClassVar[bool] = True
-
-    type: Literal["function"]
-    name: str = Field(pattern=NAME_PATTERN)
-    description: str | None = None
-    parameters: dict[str, Any] | None = Field(
-        None, description="JSON schema of the arguments, an object; by default there are none."
-    )
-    strict: bool | None = Field(None, description="As in chat.")
-
-
-class FunctionChoice(OpenAIFields):
-    """The one tool that the answer must call."""
-
-    type: Literal["function"]
-    name: str
-
-
-class AllowedTools(OpenAIFields):
-    """Only some of the tools may be called."""
-
-    type: Literal["allowed_tools"]
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[FunctionChoice], MaxLen(MAX_TOOLS), FirstMistake()]
 
 
 class TextFormat(TypedDict, total=False):
@@ -93,7 +64,7 @@ class TextFormat(TypedDict, total=False):
 class TextFields(OpenAIFields):
     """How the text is to be."""
 
-    ignored: ClassVar[Mapping[str, str]] = {"verbosity": IGNORED["verbosity"]}
+    ignored: ClassVar[Mapping[str, str]] = {"verbosity": ADVISORY["verbosity"]}
 
     format: TextFormat | None = None
 
@@ -115,6 +86,12 @@ class ReasoningFields(OpenAIFields):
     )
 
 
+class ConversationFields(OpenAIFields):
+    """A conversation by its id."""
+
+    id: ItemId
+
+
 class ResponsesRequest(RequestFields):
     """Body of ``POST /v1/responses``."""
 
@@ -122,17 +99,15 @@ class ResponsesRequest(RequestFields):
         **LIMITS,
         "max_output_tokens": {"minimum": 1},
         "top_logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},
-        "metadata": {
-            "maxProperties": MAX_METADATA,
-            "propertyNames": {"maxLength": MAX_METADATA_KEY},
-            "additionalProperties": {"type": "string", "maxLength": MAX_METADATA_VALUE},
-        },
+        "metadata": METADATA_LIMITS,
     }
-    ignored: ClassVar[Mapping[str, str]] = IGNORED_HERE
+    ignored: ClassVar[Mapping[str, str]] = {
+        "max_tool_calls": "it bounds tools that the server runs, and there are none",
+        "image": "there are no images",
+    }
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "access_programs": (),
         "context_management": ([],),
-        "conversation": (),
         "moderation": (),
         "prompt": (),
     }
@@ -152,6 +127,13 @@ class ResponsesRequest(RequestFields):
         max_length=MAX_ID_LENGTH,
         description="A stored response of this key, whose conversation goes on.",
     )
+    conversation: str | ConversationFields | None = Field(
+        None,
+        description=(
+            "A stored conversation of this key, or its id: its items go before, and those of this"
+            " response are added to it."
+        ),
+    )
     store: bool | None = Field(None, description="Keep the response; true by default.")
     background: bool | None = Field(
         None, description="Answer at once, and run on; the response must be stored."
@@ -161,9 +143,7 @@ class ResponsesRequest(RequestFields):
     include: Annotated[list[INCLUDABLE], MaxLen(64), FirstMistake()] | None = Field(
         None, description=f"{LOGPROBS} works; of the others there is nothing to include."
     )
-    tools: Annotated[list[FunctionTool], MaxLen(MAX_TOOLS), FirstMistake()] | None = Field(
-        None, description="Functions that the answer may call."
-    )
+    tools: Tools | None = Field(None, description="Functions that the answer may call.")
     tool_choice: Literal["none", "auto", "required"] | FunctionChoice | AllowedTools | None = Field(
         None, description="By default auto where there are tools: the model decides."
     )
@@ -222,6 +202,12 @@ class ResponsesRequest(RequestFields):
         return (self.text and self.text.format) or {"type": "text"}
 
     @property
+    def conversation_id(self) -> str | None:
+        """The conversation that the response goes on with."""
+        given = self.conversation
+        return given.id if isinstance(given, ConversationFields) else given
+
+    @property
     def stored(self) -> bool:
         return self.store is not False
 
@@ -243,23 +229,35 @@ class ResponsesRequest(RequestFields):
             message = f"max_output_tokens must be a positive integer, got {self.max_output_tokens}"
             raise InvalidRequestError(message, param="max_output_tokens")
         _check_json("text.format", self.form)
-        metadata = self.metadata or {}
-        check_unicode("metadata", [*metadata, *metadata.values()])
+        check_metadata(self.metadata or {})
         check_unicode("previous_response_id", [self.previous_response_id or ""])
-        if len(metadata) > MAX_METADATA:
-            raise InvalidRequestError(
-                f"metadata has {len(metadata)} keys, at most {MAX_METADATA} are kept",
-                param="metadata",
-                hint="send fewer",
-            )
-        for key, value in metadata.items():
-            if len(key) > MAX_METADATA_KEY or len(value) > MAX_METADATA_VALUE:
+        if self.conversation is not None:
+            check_unicode("conversation", [self.conversation_id or ""])
+            if self.previous_response_id is not None:
                 raise InvalidRequestError(
-                    f"metadata has a key of more than {MAX_METADATA_KEY} characters, or a value"
-                    f" of more than {MAX_METADATA_VALUE}",
-                    param="metadata",
-                    hint="send shorter ones",
+                    "conversation and previous_response_id both say what goes before",
+                    param="conversation",
+                    hint="give one of them",
                 )
+
+
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """Refuse metadata that cannot be kept."""
+    check_unicode("metadata", [*metadata, *metadata.values()])
+    if len(metadata) > MAX_METADATA:
+        raise InvalidRequestError(
+            f"metadata has {len(metadata)} keys, at most {MAX_METADATA} are kept",
+            param="metadata",
+            hint="send fewer",
+        )
+    for key, value in metadata.items():
+        if len(key) > MAX_METADATA_KEY or len(value) > MAX_METADATA_VALUE:
+            raise InvalidRequestError(
+                f"metadata has a key of more than {MAX_METADATA_KEY} characters, or a value"
+                f" of more than {MAX_METADATA_VALUE}",
+                param="metadata",
+                hint="send shorter ones",
+            )
 
 
 def _check_json(param: str, value: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -19,37 +18,25 @@ from twostroke.server.generation.encoding import beside_loop
 from twostroke.server.generation.generation import Generation
 from twostroke.server.generation.memory_limits import MANY_ENTRIES
 from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
-from twostroke.server.http.body_fields import check_unicode
 from twostroke.server.http.body_json import StrictRoute
 from twostroke.server.http.body_size import SMALL_BODY, held_body
 from twostroke.server.http.json_response import encode_json, json_response
 from twostroke.server.http.request_id import name_request
 from twostroke.server.http.sse import EventStream, run_while_connected
-from twostroke.server.openai.chat_request import ChatCompletionRequest
 from twostroke.server.responses.as_chat import (
-    chat_request,
+    chat_beside_loop,
     in_terms_of_responses,
     response_call,
 )
-from twostroke.server.responses.conversation import chat_messages
 from twostroke.server.responses.document import event_stream
-from twostroke.server.responses.items import (
-    GivenItem,
-    Item,
-    ItemReference,
-    as_items,
-    listed_items,
-    read_items,
-    resolved,
-)
-from twostroke.server.responses.objects import ResponseObject
+from twostroke.server.responses.items import MANY_ITEMS, encode_items
+from twostroke.server.responses.objects import ConversationReference, ResponseObject
 from twostroke.server.responses.open_items import IN_PROGRESS
-from twostroke.server.responses.request import FunctionTool, ResponsesRequest
+from twostroke.server.responses.request import ResponsesRequest
+from twostroke.server.responses.request_tools import HostedTool
 from twostroke.server.responses.run import ResponseRun
 from twostroke.server.responses.workroom import Workroom
 from twostroke.server.state.server_state import ServerState
-
-MANY_ITEMS = 256  # more of a stored conversation are made a chat's messages on a thread
 
 
 def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
@@ -72,30 +59,30 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
         body.check_combinations()
         caller = caller_of(request.scope)
         request_id = name_request(request.scope, "resp")
-        own = await _without_references(workroom, caller.tenant, body.input or [])
-        before = await _items_before(workroom, caller.tenant, body.previous_response_id)
-        large = held_body(request.scope).num_received > SMALL_BODY or len(before) > MANY_ITEMS
-        work = partial(_as_chat, workroom, body, own, before)
-        given, chat, ignored = await beside_loop(work, slow=large)
-        call = await response_call(model, chat, ignored, request_id, caller)
+        brought = await workroom.brought(caller.tenant, body)
+        received = held_body(request.scope).num_received
+        large = received > SMALL_BODY or len(brought.own) > MANY_ITEMS
+        given = await beside_loop(partial(_stored_input, workroom, body, brought.own), slow=large)
+        chat = await chat_beside_loop(body, brought.before + brought.own, len(brought.before))
+        asked = await response_call(model, body, chat, request_id, caller)
         response_id = f"resp_{request_id.rpartition('-')[2]}"
-        response = _first_state(body, response_id, model.name, call.params)
-
-        def keep(run: ResponseRun) -> None:
-            if body.stored:
-                workroom.keep(run, caller.tenant, given)
-
         run = ResponseRun(
-            response,
-            call.reading,
+            first_state(body, response_id, model.name, asked.chat.params),
+            asked.chat.reading,
             model.client.tokenizer,
+            called=asked.called,
             keeps_events=bool(body.background and body.stream),
-            on_end=keep,
+            on_end=lambda run: workroom.keep(run, caller.tenant, given),
         )
         try:
             # What is given out is held until the end, streamed or not.
             generation = Generation(
-                model, caller, request_id, call.requests, streamed=False, ignored=call.ignored
+                model,
+                caller,
+                request_id,
+                asked.chat.requests,
+                streamed=False,
+                ignored=asked.chat.ignored,
             )
         except InvalidRequestError as error:
             raise in_terms_of_responses(error) from error
@@ -111,55 +98,14 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
     return router
 
 
-def _as_chat(
-    workroom: Workroom,
-    body: ResponsesRequest,
-    own: str | Sequence[Item],
-    before: Sequence[dict[str, Any]],
-) -> tuple[bytes, ChatCompletionRequest, list[str]]:
-    """The input's items as they are stored, the conversation as a chat request, and what of the
-    body is ignored.
-    """
-    items = as_items(own)
-    given = encode_items(listed_items(items))
+def _stored_input(
+    workroom: Workroom, body: ResponsesRequest, own: Sequence[Mapping[str, Any]]
+) -> bytes:
+    """The input's items as they are stored."""
+    given = encode_items(own)
     if body.stored:
         workroom.store.check_size(len(given))
-    messages = chat_messages(body.instructions, [*read_items(before), *items])
-    return given, chat_request(body, messages), body.dropped_fields()
-
-
-def encode_items(items: Sequence[Mapping[str, Any]]) -> bytes:
-    """JSON of an input's items, as it is stored; lone surrogates are refused."""
-    text = json.dumps(items, ensure_ascii=False, separators=(",", ":"))
-    check_unicode("input", [text])
-    return text.encode()
-
-
-async def _without_references(
-    workroom: Workroom, tenant: str, given: str | Sequence[GivenItem]
-) -> str | list[Item]:
-    """The input, with the items that it refers to."""
-    if isinstance(given, str):
-        return given
-    ids = [item.id for item in given if isinstance(item, ItemReference)]
-    check_unicode("input", ids)
-    return resolved(given, await workroom.store.items(tenant, ids) if ids else {})
-
-
-async def _items_before(
-    workroom: Workroom, tenant: str, previous: str | None
-) -> list[dict[str, Any]]:
-    """Input and output of the response that this one goes on from, and of all before it."""
-    if previous is None:
-        return []
-    if workroom.running(tenant, previous) is not None:
-        raise InvalidRequestError(
-            f"the response {previous!a} has not ended",
-            param="previous_response_id",
-            hint="wait for it, or cancel it",
-        )
-    turns = await workroom.store.conversation(tenant, previous)
-    return [item for turn in turns for item in turn.input + turn.output]
+    return given
 
 
 def _stream(run: ResponseRun, generation: Generation) -> EventStream:
@@ -184,23 +130,26 @@ async def _whole(run: ResponseRun) -> bytes:
     return encode_json(run.response)
 
 
-def _first_state(
+def first_state(
     body: ResponsesRequest, response_id: str, model_name: str, params: SamplingParams
 ) -> ResponseObject:
     """The response before any output; sampling is shown as it is done."""
-    choice = body.tool_choice or "auto"
+    choice, name = body.tool_choice or "auto", body.conversation_id
     effort = None if body.reasoning is None else body.reasoning.effort
     return ResponseObject(
         id=response_id,
         created_at=int(time.time()),
         status="queued" if body.background else IN_PROGRESS,
         background=bool(body.background),
+        conversation=None if name is None else ConversationReference(name),
+        frequency_penalty=params.frequency_penalty,
         instructions=body.instructions,
         max_output_tokens=body.max_output_tokens,
         metadata=body.metadata or {},
         model=model_name,
         output=[],
         parallel_tool_calls=body.parallel_tool_calls is not False,
+        presence_penalty=params.presence_penalty,
         previous_response_id=body.previous_response_id,
         prompt_cache_key=body.prompt_cache_key,
         reasoning={"effort": effort, "summary": None},
@@ -208,14 +157,10 @@ def _first_state(
         store=body.stored,
         temperature=params.temperature,
         text={"format": dict(body.form)},
-        tool_choice=choice if isinstance(choice, str) else choice.model_dump(),
-        tools=[_tool(tool) for tool in body.tools or ()],
+        tool_choice=choice if isinstance(choice, str) else choice.model_dump(exclude_none=True),
+        tools=[tool.shown() for tool in body.tools or () if not isinstance(tool, HostedTool)],
         top_logprobs=body.top_logprobs or 0,
         top_p=params.top_p,
         truncation=body.truncation or "disabled",
         user=body.user,
     )
-
-
-def _tool(tool: FunctionTool) -> dict[str, Any]:
-    return tool.model_dump(include={"type", "name", "description", "parameters", "strict"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from twostroke.core.errors import TwostrokeError
 from twostroke.core.output import RequestOutput
@@ -35,6 +35,7 @@ from twostroke.server.responses.objects import (
 )
 from twostroke.server.responses.open_items import IN_PROGRESS
 from twostroke.server.responses.output_writer import COMPLETED, OutputWriter
+from twostroke.server.responses.request_tools import CalledName
 from twostroke.text.answer_parsing.parts import AnswerPart, Content, Reasoning, is_call_beyond
 from twostroke.text.tokenizer import Tokenizer
 
@@ -50,6 +51,7 @@ class ResponseRun:
         response: As it is answered at once; it grows with the outputs.
         reading: How the answer is read.
         tokenizer: For log-probabilities.
+        called: The functions of namespaces, by the names that the model calls them.
         keeps_events: Whether a stream may begin later, and wants what was before it.
         on_end: Called with the run once the response is final, before its last event is sent.
 
@@ -65,6 +67,7 @@ class ResponseRun:
         reading: AnswerReading,
         tokenizer: Tokenizer,
         *,
+        called: Mapping[str, CalledName],
         keeps_events: bool,
         on_end: Callable[[ResponseRun], None],
     ) -> None:
@@ -74,7 +77,7 @@ class ResponseRun:
         self._generation: Generation | None = None
         self._parser = reading.make_parser() if reading.parses else None
         self._tokenizer = tokenizer
-        self._writer = OutputWriter()
+        self._writer = OutputWriter(called)
         self._max_calls = None if response.parallel_tool_calls else 1
         self._streams: list[EventStream] = []
         self.keeps_events = keeps_events

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 # Of a conversation that is put together again: several times what any context holds.
 MAX_CHAIN_BYTES = 32 * 2**20
+CONVERSATION_PREFIX = "conv"
 STOPPED = "the server was stopped while this response ran"
 
 
@@ -79,7 +80,7 @@ class ResponseStore:
             ResponseNotFoundError: There is none.
         """
         stored = await self._run(lambda: self._table.get(tenant, response_id))
-        if stored is None:
+        if stored is None or _is_conversation(response_id):
             raise not_stored(response_id)
         return stored
 
@@ -89,7 +90,7 @@ class ResponseStore:
         Raises:
             ResponseNotFoundError: There is none.
         """
-        if not await self._run(lambda: self._table.delete(tenant, response_id)):
+        if _is_conversation(response_id) or not await self.remove(tenant, response_id):
             raise not_stored(response_id)
 
     async def conversation(self, tenant: str, response_id: str) -> list[Turn]:
@@ -101,6 +102,8 @@ class ResponseStore:
         """
         param = "previous_response_id"
         try:
+            if _is_conversation(response_id):
+                raise BrokenChainError(response_id)
             return await self._run(lambda: self._table.chain(tenant, response_id, MAX_CHAIN_BYTES))
         except BrokenChainError as error:
             before = "" if error.missing == response_id else f", on which {response_id!a} builds,"
@@ -135,6 +138,56 @@ class ResponseStore:
                 hint="send the items themselves",
             ) from error
 
+    # ---- rows of any kind ------------------------------------------------------------------------
+
+    async def put_now(self, row: StoredResponse) -> bool:
+        """Store a row; returns whether there was room for it."""
+        return await self._run(lambda: self._table.put(row))
+
+    async def read(self, tenant: str, row_id: str, read: Callable[[StoredResponse], T]) -> T | None:
+        """What ``read`` makes of a row on the store's thread; ``None``: there is no row."""
+
+        def look_up() -> T | None:
+            row = self._table.get(tenant, row_id)
+            return None if row is None else read(row)
+
+        return await self._run(look_up)
+
+    async def change(
+        self, tenant: str, row_id: str, change: Callable[[StoredResponse], StoredResponse]
+    ) -> bool | None:
+        """Replace a row by what ``change`` makes of it, and nothing comes between.
+
+        Returns:
+            Whether there was room for it, else it stays; ``None``: there is no row.
+        """
+
+        def replace() -> bool | None:
+            row = self._table.get(tenant, row_id)
+            return None if row is None else self._table.put(change(row), or_keep=True)
+
+        return await self._run(replace)
+
+    def change_soon(
+        self, tenant: str, row_id: str, change: Callable[[StoredResponse], StoredResponse]
+    ) -> None:
+        """The same after what was asked for before; a failure is logged."""
+
+        def replace() -> None:
+            try:
+                row = self._table.get(tenant, row_id)
+                if row is not None and not self._table.put(change(row), or_keep=True):
+                    logger.warning("%s is too large for the store", row_id)
+            except Exception:
+                logger.exception("%s could not be changed", row_id)
+
+        if not self._closed:
+            self._thread.submit(replace)
+
+    async def remove(self, tenant: str, row_id: str) -> bool:
+        """Delete a row; returns whether there was one."""
+        return await self._run(lambda: self._table.delete(tenant, row_id))
+
     def check_size(self, num_bytes: int) -> None:
         """Raise ``InvalidRequestError`` if an input of so many bytes can never be stored."""
         if num_bytes > self.max_bytes // MAX_SHARE:
@@ -153,6 +206,10 @@ def not_stored(response_id: str) -> ResponseNotFoundError:
     return ResponseNotFoundError(
         f"no response {response_id[:100]!a} is stored for this key", param="response_id"
     )
+
+
+def _is_conversation(row_id: str) -> bool:
+    return row_id.startswith(f"{CONVERSATION_PREFIX}_")
 
 
 def _stopped(stored: StoredResponse) -> StoredResponse:

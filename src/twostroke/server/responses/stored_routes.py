@@ -19,9 +19,9 @@ from twostroke.server.http.json_response import json_response
 from twostroke.server.http.sse import EventStream
 from twostroke.server.responses.document import event_stream
 from twostroke.server.responses.objects import DeletedResponse, InputItemList, ResponseObject
+from twostroke.server.responses.paging import MAX_PAGE, page_of
 from twostroke.server.responses.workroom import Workroom
 
-MAX_PAGE = 100
 STREAM_HINT = "create it with background: true and stream: true"
 
 
@@ -65,7 +65,7 @@ def stored_responses_router(workroom: Workroom) -> APIRouter:
         """The items that its request brought, the last one first."""
         stored = await workroom.store.get(caller_of(request.scope).tenant, response_id)
         items: list[dict[str, Any]] = msgspec.json.decode(stored.input)
-        return json_response(_page(items if order == "asc" else items[::-1], limit, after))
+        return json_response(page_of(items if order == "asc" else items[::-1], limit, after))
 
     cancelled = _answers(ResponseObject, "The response.")
     cancelled |= {429: ERROR_RESPONSES[429]}  # a POST counts as a request
@@ -121,23 +121,3 @@ async def _events(workroom: Workroom, tenant: str, response_id: str, after: int)
     frames = kept.split(b"\n\n")[after + 1 : -1]
     body = b"".join(frame + b"\n\n" for frame in frames)
     return Response(body, media_type=EventStream.media_type)
-
-
-def _page(items: list[dict[str, Any]], limit: int, after: str | None) -> InputItemList:
-    start = 0
-    if after is not None:
-        places = [place for place, item in enumerate(items) if item["id"] == after]
-        if not places:
-            raise InvalidRequestError(
-                f"after is {after[:100]!a}, which is none of the items",
-                param="after",
-                hint="give the last_id of the page before",
-            )
-        start = places[0] + 1
-    page = items[start : start + limit]
-    return InputItemList(
-        data=page,
-        first_id=page[0]["id"] if page else None,
-        last_id=page[-1]["id"] if page else None,
-        has_more=start + limit < len(items),
-    )

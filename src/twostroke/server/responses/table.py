@@ -118,14 +118,20 @@ class ResponseTable:
     def close(self) -> None:
         self._connection.close()
 
-    def put(self, stored: StoredResponse) -> bool:
-        """Store a response, or its newer state; returns whether there was room for it."""
+    def put(self, stored: StoredResponse, *, or_keep: bool = False) -> bool:
+        """Store a response, or its newer state; returns whether there was room for it.
+
+        Args:
+            or_keep: Without room the older state stays.
+        """
         events = None if stored.events is None else zlib.compress(stored.events, 1)
         ids = items_index.item_ids(stored.response, stored.input)
         size = len(stored.response) + len(stored.input) + len(events or b"") + ROW_OVERHEAD
         size += len(ids) * items_index.ITEM_OVERHEAD
-        self._remove(self._sizes_of("id = ?", stored.id))
-        if size > self._max_bytes // MAX_SHARE:
+        fits = size <= self._max_bytes // MAX_SHARE
+        if fits or not or_keep:
+            self._remove(self._sizes_of("id = ?", stored.id))
+        if not fits:
             return False
         row = (stored.id, stored.tenant, stored.previous, self._tick(), size, stored.ended)
         self._connection.execute(

@@ -36,6 +36,7 @@ _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
 class CohereEmbedRequest(StrictModel):
     """Body of ``POST /v2/embed``."""
 
+    is_body: ClassVar[bool] = True
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {"images": ([],), "inputs": ([],)}
     limits: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "output_dimension": {"minimum": 1},

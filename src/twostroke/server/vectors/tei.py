@@ -30,6 +30,7 @@ _VECTORS = {"type": "array", "items": {"type": "array", "items": {"type": "numbe
 class TeiEmbedRequest(StrictModel):
     """Body of ``POST /embed``."""
 
+    is_body: ClassVar[bool] = True
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "truncation_direction": ("Right", "right"),
     }
