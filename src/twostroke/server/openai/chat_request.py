@@ -164,11 +164,13 @@ class ChatCompletionRequest(GenerationFields):
     )
 
     @property
+    def may_call(self) -> bool:
+        return bool(self.tools) and self.tool_choice != "none"
+
+    @property
     def callable_tools(self) -> ToolSchemas | None:
         """Tools that the answer may call, by name; ``None`` without any."""
-        if not self.tools or self.tool_choice == "none":
-            return None
-        return tool_schemas(self.tools)
+        return tool_schemas(self.tools or ()) if self.may_call else None
 
     @property
     def prompt_tools(self) -> list[dict[str, Any]] | None:

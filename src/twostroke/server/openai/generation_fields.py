@@ -183,6 +183,11 @@ class GenerationFields(RequestFields):
         return bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     @property
+    def may_call(self) -> bool:
+        """Whether the answer may call tools."""
+        return False
+
+    @property
     def prompt_only(self) -> bool:
         """Whether no answer is wanted: to score a prompt, or to have it cached."""
         return self.max_tokens == 0
