@@ -44,7 +44,8 @@ def _fits_what_it_lists(schema: dict[str, Any]) -> bool:
     if "patternProperties" in schema:
         return True
     least = schema.get("minProperties", 0)
-    return set(schema.get("required", ())) <= properties.keys() and least <= len(properties)
+    names = set(properties)
+    return names.issuperset(schema.get("required", ())) and bool(least <= len(names))
 
 
 def _extended(root: Any, resolve: Callable[[str], Any], work: WorkLimit) -> set[int]:
