@@ -112,6 +112,10 @@ class ChatCompletionRequest(GenerationFields):
         "use_beam_search": (False,),
         "chat_template": (),
     }
+    instead: ClassVar[Mapping[str, str]] = {
+        "functions": 'send each in tools, as {"type": "function", "function": {...}}',
+        "function_call": "send tool_choice, and the functions in tools",
+    }
     nested: ClassVar[tuple[str, ...]] = ("messages", "stream_options", "tools")
 
     messages: Messages
