@@ -33,10 +33,11 @@ from twostroke.server.openai.tools.answer_parts import (
     delta_of,
     message_of,
 )
+from twostroke.server.openai.tools.custom_tools import ChatPart, CustomCalls
 from twostroke.server.openai.usage import ChunkUsage, Usage, context_usage, make_usage
 from twostroke.server.state.served_model import ServedModel
 from twostroke.text.answer_parsing.parser import AnswerParser
-from twostroke.text.answer_parsing.parts import AnswerPart, is_call_beyond
+from twostroke.text.answer_parsing.parts import is_call_beyond
 
 
 class ChatChunkChoice(Struct, kw_only=True):
@@ -219,6 +220,8 @@ class ChatParts:
         self._include_reasoning = body.include_reasoning is not False
         self._max_calls = 1 if body.parallel_tool_calls is False else None
         self._parsers: dict[int, AnswerParser] = {}
+        self._custom_names = body.custom_names
+        self._custom: dict[int, CustomCalls] = {}
         self._thoughts: dict[int, ThoughtBudget] = {}
         counts = not body.stream or body.include_usage or body.continuous_usage
         self._counts = counts and bool(reading.thought)
@@ -260,11 +263,13 @@ class ChatParts:
         called = parser is not None and parser.num_calls > 0
         return "tool_calls" if called and reason is FinishReason.STOP else reason.value
 
-    def _read(self, choice: int, text: str, *, ended: bool) -> list[AnswerPart]:
+    def _read(self, choice: int, text: str, *, ended: bool) -> Sequence[ChatPart]:
         parser = self._parsers.get(choice)
         if parser is None:
             parser = self._parsers[choice] = self._reading.make_parser()
         parts = parser.feed(text) + (parser.finish() if ended else [])
-        if self._max_calls is None:
+        if self._max_calls is not None:
+            parts = [part for part in parts if not is_call_beyond(part, self._max_calls)]
+        if not self._custom_names:
             return parts
-        return [part for part in parts if not is_call_beyond(part, self._max_calls)]
+        return self._custom.setdefault(choice, CustomCalls(self._custom_names)).convert(parts)

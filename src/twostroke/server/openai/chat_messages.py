@@ -13,6 +13,7 @@ from twostroke.observability.tracing import names
 from twostroke.server.http.body_fields import FirstMistake, check_unicode
 from twostroke.server.http.validation_errors import explained
 from twostroke.server.openai.field_limits import MAX_MESSAGE_PARTS, MAX_MESSAGES, OpenAIFields
+from twostroke.server.openai.tools.custom_tools import CalledCustomFields
 from twostroke.text.template_roles import ROLE_PATTERN
 
 # OpenAI's, which is also what keeps a template's role markers out of names.
@@ -52,8 +53,20 @@ class CallOfTool(OpenAIFields):
     ignores_unknown: ClassVar[bool] = True
 
     id: str | None = None
-    type: Literal["function"] | None = None
-    function: CallOfFunction
+    type: Literal["function", "custom"] | None = None
+    function: CallOfFunction = Field(CallOfFunction.model_construct(name="", arguments=""))
+    custom: CalledCustomFields | None = None
+
+    @model_validator(mode="after")
+    def _has_its_kind(self) -> Self:
+        _require(self, self.type or "function")
+        if self.type == "custom" and self.custom is not None:
+            self.function = CallOfFunction(**self.custom.as_function())
+            self.custom = None
+        elif "function" not in self.model_fields_set:
+            context = {"field": "function", "how": "missing"}
+            raise PydanticCustomError("missing_field", "missing", context)
+        return self
 
 
 class ChatMessage(OpenAIFields):

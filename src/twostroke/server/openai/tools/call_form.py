@@ -19,7 +19,7 @@ from twostroke.server.openai.answer_form import (
     in_terms_of_client,
 )
 from twostroke.server.openai.chat_request import ChatCompletionRequest
-from twostroke.server.openai.tools.request_tools import NamedToolChoice, ToolFields
+from twostroke.server.openai.tools.request_tools import ToolChoiceFields, ToolFields
 from twostroke.server.state.served_model import ServedModel
 
 
@@ -51,14 +51,14 @@ async def constrain_answer(
         params = after_thought(reading.with_markers(params), reading)
         return await compile_answer_form(model, body, params, tenant)
     choice = body.tool_choice
-    named = choice.function.name if isinstance(choice, NamedToolChoice) else None
+    chosen = choice if isinstance(choice, ToolChoiceFields) else None
     tools = [
         (place, tool)
         for place, tool in enumerate(body.tools or ())
-        if named in (None, tool.function.name)
+        if chosen is None or tool.function.name in chosen.names
     ]
-    single = body.parallel_tool_calls is False or named is not None
-    must_call = choice == "required" or named is not None
+    single = body.parallel_tool_calls is False or (chosen is not None and chosen.name is not None)
+    must_call = "required" in (choice, chosen and chosen.mode)
     calls = CallableTools(tools, must_call, 1 if single else None, _closing(body))
     try:
         return await constrain_calls(model, calls, reading, params, tenant)
@@ -132,7 +132,7 @@ def _form(family: str, calls: CallableTools, answer: StructuredOutputsParams | N
             "name": tool.function.name,
             "parameters": tool.function.parameters,
             "strict": bool(tool.function.strict),
-            "path": f"tools[{place}].function.parameters",
+            "path": f"tools[{place}].{'function.parameters' if tool.custom is None else 'custom'}",
         }
         for place, tool in calls.tools
     ]
