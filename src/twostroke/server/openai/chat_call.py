@@ -11,14 +11,11 @@ from twostroke.engine.messages import GenerationRequest
 from twostroke.gateway.caller import Caller
 from twostroke.server.generation.answer_reading import AnswerReading
 from twostroke.server.generation.encoding import beside_loop
-from twostroke.server.openai.chat_messages import num_chars
 from twostroke.server.openai.chat_prompt import ChatPrompt, chat_prompt, prediction
 from twostroke.server.openai.chat_request import ChatCompletionRequest
-from twostroke.server.openai.former_calls import without_cut_calls
 from twostroke.server.openai.template_variables import template_variables
 from twostroke.server.openai.tools.call_form import constrain_answer
 from twostroke.server.state.served_model import ServedModel
-from twostroke.text.tokenizer import LONG_TEXT
 
 BUDGET = "thinking_token_budget"
 
@@ -27,7 +24,7 @@ class ChatCall(NamedTuple):
     """What the engine is asked, and how its answer is read.
 
     Attributes:
-        ignored: Fields of the chat that change nothing for this model, and what was left out.
+        ignored: Fields of the chat that change nothing for this model.
     """
 
     requests: list[GenerationRequest]
@@ -52,11 +49,6 @@ async def chat_call(
         QueueFullError: Too many compilations wait.
     """
     large = body.is_large
-    whole = await beside_loop(
-        partial(without_cut_calls, body.messages), slow=num_chars(body.messages) > LONG_TEXT
-    )
-    if whole.left_out:
-        body = body.model_copy(update={"messages": whole.messages})
     defaults = model.client.info.sampling_defaults
     params = await beside_loop(partial(body.to_params, defaults), slow=large)
     given_variables = partial(
@@ -66,7 +58,7 @@ async def chat_call(
         body.reasoning_effort,
     )
     variables = await beside_loop(given_variables, slow=large)
-    ignored = whole.left_out + variables.ignored
+    ignored = list(variables.ignored)
     if params.thinking_token_budget is not None and model.reasoning_parser is None:
         params = replace(params, thinking_token_budget=None)
         ignored.append(BUDGET)
