@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twostroke.constraints.lark_rules import checked_grammar
+from twostroke.constraints.schemas.closing import Closing
 from twostroke.constraints.schemas.json_schema import rewrite_schema
 from twostroke.constraints.schemas.json_values import WorkLimit, check_size
 from twostroke.constraints.structural_tag import structural_tag_grammar
@@ -67,19 +68,21 @@ def _tool_answer(
     """The grammar of an answer with tool calls; with the form of one without, if it has one."""
     from llguidance import LLMatcher
 
-    lark = tool_call_grammar(form, tokenizer, _inline_schema(wanted))
+    lark = tool_call_grammar(form, tokenizer, _inline_schema(wanted, form.get("closing", "listed")))
     if (answer := form.get("answer")) is None:
         return LLMatcher.grammar_from_lark(lark)
     return with_grammar(lark, FORM, _grammar_of_form(StructuredOutputsParams(**answer), tokenizer))
 
 
-def _inline_schema(wanted: StructuredOutputsParams) -> Callable[[Any, str], str]:
+def _inline_schema(
+    wanted: StructuredOutputsParams, closing: Closing | None = None
+) -> Callable[[Any, str], str]:
     """What checks a schema within a grammar and writes it as the library takes it there."""
-    options, close_objects = json_options(wanted), wanted.disable_additional_properties
+    options, closing = json_options(wanted), closing or _closing(wanted)
     work = WorkLimit()
 
     def inline_schema(schema: Any, path: str) -> str:
-        rewritten = rewrite_schema(schema, path, close_objects=close_objects, work=work)
+        rewritten = rewrite_schema(schema, path, closing=closing, work=work)
         if isinstance(rewritten, bool):
             rewritten = {} if rewritten else {"enum": []}
         return json.dumps({"x-guidance": options, **rewritten})
@@ -91,13 +94,17 @@ def json_grammar(schema: Any, wanted: StructuredOutputsParams, param: str) -> st
     """The grammar of a JSON schema."""
     from llguidance import LLMatcher
 
-    rewritten = rewrite_schema(schema, param, close_objects=wanted.disable_additional_properties)
+    rewritten = rewrite_schema(schema, param, closing=_closing(wanted))
     if isinstance(rewritten, bool):
         rewritten = {} if rewritten else {"enum": []}
     return LLMatcher.grammar_from_json_schema(
         json.dumps(rewritten),
         overrides=json_options(wanted),  # type: ignore[arg-type]
     )
+
+
+def _closing(wanted: StructuredOutputsParams) -> Closing:
+    return "all" if wanted.disable_additional_properties else "none"
 
 
 def json_options(wanted: StructuredOutputsParams) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from twostroke.text.tokenizer import Tokenizer
 PARAM = "thinking_token_budget"
 # Tokens that can be taken back: as many as one step tries without knowing whether they will stay.
 MAX_ROLLED_BACK = 256
+NO_BOUND = 2**62  # a budget that only counts
 # Tokens of the prompt among which the tag that opens a thought would be.
 _NUM_LAST_TOKENS = 8
 _CHANNEL = "<|channel|>"
@@ -102,6 +103,11 @@ class ThoughtBudget:
         self._vocab_size = vocab_size
         first = self._inside(0, b"\n") if opened else _State("before", 0)
         self._states: deque[_State] = deque([first], maxlen=MAX_ROLLED_BACK + 1)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of thoughts so far, without the one that completes what opens or ends them."""
+        return self._states[-1].num_tokens
 
     @property
     def is_over(self) -> bool:

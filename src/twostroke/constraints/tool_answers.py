@@ -29,9 +29,9 @@ def tool_call_grammar(
 
     Args:
         form: ``family``; ``functions``, each with ``name``, ``parameters``, ``strict`` and
-            ``path``; ``must_call``; ``max_calls``, or none; ``answer``, if an answer without calls
-            has a form: that is the grammar ``FORM``. Else, unless it must call, the answer is free
-            text until a call opens.
+            ``path``; ``must_call``; ``max_calls``, or none; ``closing``, if not ``listed``;
+            ``answer``, if an answer without calls has a form: that is the grammar ``FORM``. Else,
+            unless it must call, the answer is free text until a call opens.
         inline_schema: Checks a schema, and writes it as the library takes it.
 
     Raises:

@@ -28,6 +28,28 @@ ToolCallParser = Literal[
     "mistral",
     "deepseek_v3",
     "openai",
+    "deepseek_v31",
+    "granite4",
+    "llama4_json",
+    "llama4_pythonic",
+    "qwen3_xml",
+]
+ReasoningParser = Literal[
+    "auto",
+    "none",
+    "think_tags",
+    "openai",
+    "deepseek_r1",
+    "deepseek_v3",
+    "glm45",
+    "holo2",
+    "kimi_k2",
+    "minimax_m2",
+    "nemotron_v3",
+    "olmo3",
+    "openai_gptoss",
+    "qwen3",
+    "step3",
 ]
 # What means nothing without a certificate.
 _TLS_FIELDS = (
@@ -38,7 +60,6 @@ _TLS_FIELDS = (
     "ssl_ciphers",
     "enable_ssl_refresh",
 )
-ReasoningParser = Literal["auto", "none", "think_tags", "openai"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +129,9 @@ class ServerOptions:
     stall_timeout: float = 60.0
     """Seconds after which a step that has not ended makes /health answer 503."""
     tool_call_parser: ToolCallParser = "auto"
-    """Form in which the model writes tool calls: auto reads it off the chat template."""
+    """Form in which the model writes tool calls, by vLLM's names: auto reads it off the chat
+    template.
+    """
     reasoning_parser: ReasoningParser = "auto"
     """Form in which the model writes its thoughts, which become reasoning_content; none leaves them
     in the text.

@@ -81,7 +81,8 @@ class ChatEncoder:
 
         try:
             # Tool arguments are JSON text, whose escapes would hide special tokens.
-            return self._pieces(check_messages(messages), documents, options)
+            checked = check_messages(messages, more_roles=self.template.roles)
+            return self._pieces(checked, documents, options)
         except RecursionError as error:
             raise InvalidRequestError(
                 "tools or their arguments are nested too deeply", param="messages"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from twostroke.core.errors import InvalidRequestError
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_TEXT_KINDS = ("text", "input_text", "output_text")
 
 
 def check_messages(
-    messages: Sequence[Mapping[str, Any]], *, rename_developer: bool = False
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    rename_developer: bool = False,
+    more_roles: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """Copies of the messages whose content is a string and whose tool arguments are objects.
 
@@ -22,6 +26,7 @@ def check_messages(
 
     Args:
         rename_developer: Turn OpenAI's role `developer` into `system`, its older name.
+        more_roles: That the model's template knows, besides ``ROLES``.
 
     Raises:
         InvalidRequestError: Naming the message and field that is malformed.
@@ -33,7 +38,7 @@ def check_messages(
     ):
         raise InvalidRequestError("messages must be a non-empty list", param="messages")
     return [
-        _check_message(message, f"messages[{i}]", rename_developer)
+        _check_message(message, f"messages[{i}]", rename_developer, more_roles)
         for i, message in enumerate(messages)
     ]
 
@@ -45,15 +50,20 @@ def append_to_text(message: dict[str, Any], suffix: str) -> str:
     return text
 
 
-def _check_message(message: object, path: str, rename_developer: bool) -> dict[str, Any]:
+def _check_message(
+    message: object, path: str, rename_developer: bool, more_roles: Collection[str]
+) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise InvalidRequestError(
             f"{path} must be an object, got {type(message).__name__}", param=path
         )
     role = message.get("role")
-    if role not in ROLES:
+    if not isinstance(role, str) or not (role in ROLES or role in more_roles):
+        roles = [*ROLES, *sorted(set(more_roles).difference(ROLES))]
         raise InvalidRequestError(
-            f"{path}.role must be one of {', '.join(ROLES)}, got {role!r}", param=f"{path}.role"
+            f"{path}.role must be one of {', '.join(roles)}, got {ascii(role)[:80]}",
+            param=f"{path}.role",
+            hint="send a role that this model's chat template knows",
         )
     checked = dict(message)
     if role == "developer" and rename_developer:
@@ -76,13 +86,14 @@ def _text(content: object, path: str, *, optional: bool) -> str:
     for i, part in enumerate(content):
         kind = part.get("type") if isinstance(part, Mapping) else None
         text = part.get("text") if isinstance(part, Mapping) else None
-        if kind not in ("text", "input_text", "output_text") or not isinstance(text, str):
+        if kind in _TEXT_KINDS and not isinstance(text, str):
+            message = f"{path}[{i}].text must be a string, got {type(text).__name__}"
+            raise InvalidRequestError(message, param=f"{path}[{i}]")
+        if kind not in _TEXT_KINDS or not isinstance(text, str):
             raise InvalidRequestError(
-                f"{path}[{i}] must be a text part, got type {kind!r}",
+                f"{path}[{i}] must be a text part, got type {ascii(kind)[:80]}",
                 param=f"{path}[{i}]",
-                hint=(
-                    "this server takes text only; send images and audio to a model that reads them"
-                ),
+                hint='this server takes text only: {"type": "text", "text": ...}',
             )
         texts.append(text)
     return "\n".join(texts)

@@ -26,6 +26,7 @@ from twostroke.core.errors import (
 from twostroke.text.chat_messages import append_to_text, check_messages
 from twostroke.text.json_values import json_pieces
 from twostroke.text.template_budget import RenderBudget
+from twostroke.text.template_roles import roles_in
 from twostroke.text.template_sandbox import BUDGET, BoundedSandbox
 from twostroke.text.tokenizer import Tokenizer
 
@@ -107,7 +108,9 @@ class ChatTemplate:
                 "add_generation_prompt and continue_final_message exclude each other",
                 param="continue_final_message",
             )
-        chat = check_messages(messages, rename_developer=self._renames_developer)
+        chat = check_messages(
+            messages, rename_developer=self._renames_developer, more_roles=self.roles
+        )
         final_text = append_to_text(chat[-1], _MARK) if continue_final_message else ""
         variables = {**self._defaults, **variables}
         context = {
@@ -143,6 +146,12 @@ class ChatTemplate:
         """Names that the templates read and do not set."""
         parsed = map(self._environment.parse, self._sources.values())
         return frozenset().union(*map(meta.find_undeclared_variables, parsed))
+
+    @cached_property
+    def roles(self) -> frozenset[str]:
+        """Roles of messages that the templates ask for."""
+        parsed = map(self._environment.parse, self._sources.values())
+        return frozenset().union(*map(roles_in, parsed))
 
     @cached_property
     def writes_documents(self) -> bool:

@@ -101,7 +101,7 @@ class OpenAssembly:
         soft_limit: int | None = None,
         **rendering: Any,
     ) -> None:
-        chat = check_messages(messages)
+        chat = check_messages(messages, more_roles=encoder.template.roles)
         self._material = ContextMaterial(encoder, chat, documents, options, rendering)
         self._minimal = self._material.prompt(ContextChoice((), ()))
         if len(self._minimal) > hard_limit:

@@ -13,6 +13,10 @@ from tests.server.running import ROOT
 
 HERE = Path(__file__).parent / "apart"
 PYTHON = Path(os.environ.get("TWOSTROKE_CLIENTS", ROOT / ".venv-clients")) / "bin" / "python"
+WRONG, REPORT = (
+    (f'<tool_call>\n{{"name": "Report", "arguments": {{"rain": {rain}}}}}\n</tool_call>',)
+    for rain in ('"perhaps"', "true")
+)
 SCRIPTS = sorted(path.stem for path in HERE.glob("*_calls.py"))
 
 
@@ -27,7 +31,7 @@ def test_calls_as_users_write_them(
     tmp_path: Path,
 ) -> None:
     if script == "instructor_calls":
-        agent.turns = [CALL]
+        agent.turns = [CALL, CALL, CALL, WRONG, REPORT]
     result = subprocess.run(
         [PYTHON, HERE / f"{script}.py", pilot_url, agent_url, vectors_url],
         capture_output=True,

@@ -97,6 +97,12 @@ async def test_token_ids_and_prompt_logprobs() -> None:
     prompt = engine.submitted[0].prompt_token_ids
     assert answer["prompt_token_ids"] == prompt
     assert len(answer["choices"][0]["token_ids"]) == 4
+    events = await stream(
+        ScriptedEngine(), "chat/completions", {"messages": USER, "return_token_ids": True}
+    )
+    pieces = [event["choices"][0].get("token_ids") for event in events]
+    assert events[-1]["choices"][0]["finish_reason"] == "stop" and pieces[-1] is not None
+    assert [t for piece in pieces for t in piece or ()] == answer["choices"][0]["token_ids"]
     assert answer["prompt_logprobs"][0] is None
     assert [set(entry) for entry in answer["prompt_logprobs"][1:]] == [
         {str(token)} for token in prompt[1:]

@@ -125,4 +125,8 @@ async def test_token_ids() -> None:
     engine = ScriptedEngine()
     choice = (await complete(engine, return_token_ids=True))["choices"][0]
     assert choice["prompt_token_ids"] == engine.submitted[0].prompt_token_ids
+    body = {"prompt": "the dog", "return_token_ids": True}
+    events = await stream(ScriptedEngine(), "completions", body)
+    pieces = [event["choices"][0].get("token_ids") for event in events]
+    assert pieces[-1] is not None and [t for p in pieces for t in p or ()] == choice["token_ids"]
     assert len(choice["token_ids"]) == 4

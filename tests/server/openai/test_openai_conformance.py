@@ -151,14 +151,20 @@ def test_cached_tokens(api: openai.OpenAI) -> None:
 def test_usage_with_every_chunk(api: openai.OpenAI) -> None:
     """Without ``include_usage`` as well, which is then true, as in vLLM."""
     options: Any = {"continuous_usage_stats": True}
-    for given in ({"include_usage": True}, {}, {"include_usage": False}):
+    for given in ({"include_usage": True}, {}):
         stream: Any = api.chat.completions.create(
             **CHAT, extra_body=ON, stream=True, stream_options=options | given
         )
         chunks = list(stream)
         counts = [chunk.usage.completion_tokens for chunk in chunks]
         assert counts == sorted(counts) and (counts[0], counts[-1]) == (0, 8)
-        assert bool(chunks[-1].choices) is (given == {"include_usage": False})
+        assert not chunks[-1].choices
+    refused: Any = options | {"include_usage": False}
+    for fields in ({}, {"documents": ["a text"]}):
+        stream = api.chat.completions.create(
+            **CHAT, extra_body=ON | fields, stream=True, stream_options=refused
+        )
+        assert all(chunk.usage is None for chunk in stream)
 
 
 @pytest.mark.parametrize("max_tokens", [0, 3])

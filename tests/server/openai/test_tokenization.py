@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from tests.server.http_calls import USER, client_for
-from tests.server.scripted import ScriptedEngine
+from tests.server.openai.tools.test_tools import HERMES, WEATHER
+from tests.server.scripted import Script, ScriptedEngine
 from twostroke.server.generation.encoding import MAX_TEXT_BYTES, VERY_LONG_TEXT
 
 
@@ -49,6 +50,18 @@ async def test_messages_are_what_a_chat_would_send() -> None:
     assert answer["tokens"] == chat.json()["prompt_token_ids"]
     assert answer["tokens"][: closed["count"]] == closed["tokens"]
     assert closed["count"] < answer["count"]
+
+
+async def test_tools_are_counted_as_a_chat_would_send_them() -> None:
+    engine = ScriptedEngine(Script(max_model_len=2000), template=HERMES)
+    body = {"messages": USER, "tools": [WEATHER]}
+    answer = (await ask("/tokenize", body, engine)).json()
+    async with client_for(engine) as client:
+        chat = await client.post("/v1/chat/completions", json={**body, "return_token_ids": True})
+    assert answer["tokens"] == chat.json()["prompt_token_ids"]
+    assert "get_weather" in engine.tokenizer.decode(answer["tokens"])
+    for wrong in ({"prompt": "a", "tools": [WEATHER]}, {**body, "tools": [WEATHER, WEATHER]}):
+        assert (await ask("/tokenize", wrong)).json()["error"]["param"].startswith("tools")
 
 
 async def test_token_strs_are_the_vocabularys() -> None:

@@ -6,8 +6,10 @@ the schema is written anew here, with nothing in it but what is enforced.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from twostroke.constraints.schemas.closing import Closing, closed_objects
 from twostroke.constraints.schemas.disjoint import first_overlap
 from twostroke.constraints.schemas.json_values import (
     TooMuchWorkError,
@@ -28,28 +30,29 @@ READ_ELSEWHERE = ("$defs", "definitions", "$anchor", "$id", "id", "additionalIte
 
 
 def rewrite_schema(
-    root: Any, param: str, *, close_objects: bool = False, work: WorkLimit | None = None
+    root: Any, param: str, *, closing: Closing = "none", work: WorkLimit | None = None
 ) -> Any:
     """The schema with nothing but what is enforced, in the terms of draft 2020-12.
 
     Args:
         root: Of any draft from 4 on; not changed.
         param: What errors name as the offending field.
-        close_objects: Objects that say nothing of further properties have none.
+        closing: Which objects that say nothing of further properties have none.
         work: Shared by all schemas of one grammar; by default this one has it alone.
 
     Raises:
         InvalidRequestError: It names the keyword that is not supported or makes no sense, and where
             it stands; or the schema takes too long to check.
     """
-    return _Rewriter(root, param, close_objects, work or WorkLimit()).rewrite()
+    return _Rewriter(root, param, closing, work or WorkLimit()).rewrite()
 
 
 class _Rewriter:
-    def __init__(self, root: Any, param: str, close_objects: bool, work: WorkLimit) -> None:
+    def __init__(self, root: Any, param: str, closing: Closing, work: WorkLimit) -> None:
         self._root = root
         self._param = param
-        self._close_objects = close_objects
+        self._closing: Closing = closing
+        self._is_closed: Callable[[dict[str, Any]], bool] = lambda schema: False
         self._work = work
         self._references = References(root)
         # Of new definitions, by the identity of the target: one has many spellings.
@@ -62,6 +65,8 @@ class _Rewriter:
         if not isinstance(self._root, (bool, dict)):
             raise self._error("#", "a schema must be an object or a boolean")
         try:
+            resolve = self._references.resolve
+            self._is_closed = closed_objects(self._root, self._closing, resolve, self._work)
             return self._rewrite()
         except TooMuchWorkError as error:
             message = "the schema takes too long to check"
@@ -101,7 +106,7 @@ class _Rewriter:
             if keyword not in ANNOTATIONS and not keyword.startswith("x-"):
                 self._add(result, schema, keyword, f"{path}/{keyword}", depth)
         self._check_min_properties(schema, path)
-        if self._close_objects and ("properties" in result or result.get("type") == "object"):
+        if self._is_closed(schema):
             result.setdefault("additionalProperties", False)
         return result
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from twostroke.constraints.thought_budget import NO_BOUND, ThoughtBudget
 from twostroke.constraints.thoughts import Thought
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
@@ -73,12 +74,27 @@ class AnswerReading:
         forms = [TAGS] * thinks + [HARMONY] * harmony + [family or ""] * (tools is not None)
         self._markers = {marker for form in forms for marker in MARKERS.get(form, ())}
         self._special_texts = model.client.tokenizer.special_texts
+        self._model = model
 
     def with_markers(self, params: SamplingParams) -> SamplingParams:
         """Parameters under which the text has the special tokens that the parser reads."""
         if self._markers & self._special_texts:
             return replace(params, skip_special_tokens=False)
         return params
+
+    def make_thought_count(self) -> ThoughtBudget | None:
+        """Counts the tokens of one choice's thought, if there may be one."""
+        if not self.thought:
+            return None
+        grammars = self._model.client.grammars
+        return ThoughtBudget(
+            None,
+            grammars.thought_marks(),
+            grammars.tokenizer,
+            NO_BOUND,
+            opened=self.thought == "opened",
+            vocab_size=self._model.client.info.vocab_size,
+        )
 
     def make_parser(self) -> AnswerParser:
         """A parser for one choice."""

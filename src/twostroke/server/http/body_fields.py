@@ -31,6 +31,7 @@ from twostroke.server.foreign_fields import (
 
 # Keys of one object beyond its own fields: a million would take seconds to look at.
 MAX_FOREIGN_KEYS = 256
+LEAVE_OUT = "leave it out"
 
 
 class StrictModel(BaseModel):
@@ -38,6 +39,7 @@ class StrictModel(BaseModel):
 
     Attributes:
         refused: Field name to the values under which it asks for nothing.
+        instead: Names of those to what to send instead; of others, that they are to be left out.
         ignored: Field name to the reason why any value of it changes no guarantee.
         ignores_unknown: Whether names that are unknown here are ignored, too.
         is_body: Whether it is a whole body, in which the fields of ``foreign_fields.py`` are known.
@@ -48,6 +50,7 @@ class StrictModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    instead: ClassVar[Mapping[str, str]] = {}
     ignored: ClassVar[Mapping[str, str]] = {}
     ignores_unknown: ClassVar[bool] = False
     is_body: ClassVar[bool] = False
@@ -74,7 +77,7 @@ class StrictModel(BaseModel):
         for place, name in enumerate(foreign):
             value = data[name]
             if name in cls.refused:
-                _check_neutral(name, value, cls.refused[name])
+                _check_neutral(name, value, cls.refused[name], cls.instead.get(name, LEAVE_OUT))
             elif place >= MAX_FOREIGN_KEYS or not (
                 value is None or name in known or cls.ignores_unknown
             ):
@@ -144,11 +147,12 @@ class StrictModel(BaseModel):
         return schema
 
 
-def _check_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
+def _check_neutral(name: str, value: Any, neutral: tuple[Any, ...], hint: str) -> None:
     # Compared with the type, since 1 == True.
     if value is not None and not any(type(value) is type(n) and value == n for n in neutral):
         # Not a TwostrokeError: pydantic knows where in the body this model lies.
-        raise PydanticCustomError("unsupported_field", "not supported", {"field": name})
+        context = {"field": name, "hint": hint}
+        raise PydanticCustomError("unsupported_field", "not supported", context)
 
 
 def _given_twice(name: str, path: Sequence[str]) -> PydanticCustomError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from pydantic_core import PydanticCustomError
@@ -10,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from twostroke.core.errors import InvalidRequestError
 
 TEXT_ONLY = "this server takes text only: no images, audio or files"
+_OTHER_MEDIA = ("image", "audio", "video", "file")  # as in image_url, input_audio
 _UNION_TAGS = frozenset({"str", "int", "float", "bool", "dict", "list"})
 
 
@@ -44,7 +47,7 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
     if error["type"] == "unsupported_field":
         param = f"{param}.{error['ctx']['field']}".lstrip(".")
         return InvalidRequestError(
-            f"{param} is not supported by this server", param=param, hint="leave it out"
+            f"{param} is not supported by this server", param=param, hint=error["ctx"]["hint"]
         )
     if error["type"] == "given_twice":
         param = f"{param}.{error['ctx']['field']}".lstrip(".")
@@ -69,19 +72,19 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
     message = f"{param}: " + " or ".join(text[0].lower() + text[1:] for text in texts)
     if error["type"] == "literal_error":
         message += f", got {_short(error['input'])}"
-    return InvalidRequestError(
-        message, param=param, hint=TEXT_ONLY if _asks_for_more(error, param) else None
-    )
+    return InvalidRequestError(message, param=param, hint=_hint(error))
 
 
-def _asks_for_more(error: Any, param: str) -> bool:
-    """Whether a part or a role of other APIs is the mistake, rather than a misspelt one."""
-    roles = ("tool", "function")
-    return (
-        error["type"] == "literal_error"
-        and param.startswith("messages")
-        and (param.endswith(".type") or error["input"] in roles)
-    )
+def _hint(error: Any) -> str | None:
+    """What to send instead of a word that is none of those taken: a kind of content, a role."""
+    given = error["input"]
+    if error["type"] != "literal_error" or not isinstance(given, str):
+        return None
+    if any(kind in given for kind in _OTHER_MEDIA):
+        return TEXT_ONLY
+    taken = re.findall(r"'([^']+)'", error["ctx"]["expected"])
+    near = get_close_matches(given[:40], taken, n=1, cutoff=0.5)
+    return f"send {near[0]!r}" if near else None
 
 
 def _short(value: Any) -> str:

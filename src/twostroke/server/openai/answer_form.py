@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from twostroke.server.openai.generation_fields import GenerationFields
 
 SCHEMA = "response_format.json_schema"
+CLOSING_SWITCH = "disable_additional_properties"
 
 
 class ResponseFormatFields(OpenAIFields):
@@ -108,7 +109,10 @@ def _ways(body: GenerationFields) -> dict[str, dict[str, Any]]:
     if body.response_format is not None and body.response_format.type != "text":
         ways["response_format"] = _of_response_format(body.response_format)
     if (fields := body.structured_outputs) is not None:
-        ways[PARAM] = {name: value for name, value in fields.items() if value is not None}
+        given = {name: value for name, value in fields.items() if value is not None}
+        # Alone it speaks of the arguments of calls.
+        if given.keys() != {CLOSING_SWITCH} or not body.may_call:
+            ways[PARAM] = given
     guided = {
         "guided_json": body.guided_json,
         "guided_regex": body.guided_regex,

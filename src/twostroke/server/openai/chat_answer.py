@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
+from twostroke.constraints.thought_budget import ThoughtBudget
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
@@ -32,10 +33,11 @@ from twostroke.server.openai.tools.answer_parts import (
     delta_of,
     message_of,
 )
+from twostroke.server.openai.tools.custom_tools import ChatPart, CustomCalls
 from twostroke.server.openai.usage import ChunkUsage, Usage, context_usage, make_usage
 from twostroke.server.state.served_model import ServedModel
 from twostroke.text.answer_parsing.parser import AnswerParser
-from twostroke.text.answer_parsing.parts import AnswerPart, is_call_beyond
+from twostroke.text.answer_parsing.parts import is_call_beyond
 
 
 class ChatChunkChoice(Struct, kw_only=True):
@@ -106,8 +108,9 @@ class ChatResponseFormat:
         self._include_usage = body.include_usage or model.ends_with_usage
         self._continuous_usage = body.continuous_usage
         self._no_usage: ChunkUsage = None if self._include_usage else UNSET
-        # What became of documents is reported whether or not usage was asked for.
-        self._reports_at_end = prompt.report is not None and not self._include_usage
+        # What became of documents is reported even where usage was not asked for.
+        reported = self._include_usage or body.refuses_usage
+        self._reports_at_end = prompt.report is not None and not reported
 
     def chunk(
         self, choice: int, output: RequestOutput, tokens: CallTokens, *, first: bool, last: bool
@@ -116,7 +119,8 @@ class ChatResponseFormat:
 
         Nothing is said while text is held back.
         """
-        usage = make_usage(tokens) if self._continuous_usage else self._no_usage
+        self._parts.count(choice, output.token_ids)
+        usage = self._usage(tokens) if self._continuous_usage else self._no_usage
         events: list[ChatChunk] = []
         if first:
             delta = ChatDelta("assistant", "")
@@ -127,7 +131,10 @@ class ChatResponseFormat:
             events.append(opening)
         gained = self._parts.delta(choice, output)
         drafts = drafts_of(output, self._tokenizer) if self._drafts else UNSET
-        if gained is not None or output.logprobs or self._token_ids or drafts is not UNSET:
+        shown = gained is not None or bool(output.logprobs) or drafts is not UNSET
+        # Without a text, the ids of the last tokens are in the chunk that says why it ended.
+        has_piece = shown or (self._token_ids and output.finish_reason is None)
+        if has_piece:
             piece = self._chunk_choice(choice, gained, output)
             piece.drafts = drafts
             events.append(self._chunk([piece], usage))
@@ -135,6 +142,8 @@ class ChatResponseFormat:
             ended = ChatChunkChoice(index=choice, delta=ChatDelta())
             ended.finish_reason = self._parts.finish_reason(choice, output.finish_reason)
             ended.stop_reason = output.stop_reason
+            if self._token_ids:
+                ended.token_ids = [] if has_piece else output.token_ids
             if last and self._reports_at_end and not self._continuous_usage:
                 usage = self._final_usage(tokens)
             events.append(self._chunk([ended], usage))
@@ -148,6 +157,8 @@ class ChatResponseFormat:
 
     def complete(self, answers: Sequence[CollectedAnswer], tokens: CallTokens) -> object:
         positions = answers[0].prompt_logprobs
+        for index, answer in enumerate(answers):
+            self._parts.count(index, answer.token_ids)
         return ChatCompletion(
             id=self._id,
             created=self._created,
@@ -183,9 +194,12 @@ class ChatResponseFormat:
         )
 
     def _final_usage(self, tokens: CallTokens) -> Usage:
-        usage = make_usage(tokens)
+        usage = self._usage(tokens)
         usage.context = self._context
         return usage
+
+    def _usage(self, tokens: CallTokens) -> Usage:
+        return make_usage(tokens, num_reasoning=self._parts.num_reasoning)
 
     def _chat_logprobs(self, positions: Sequence[PositionLogprobs]) -> ChatLogprobs:
         return chat_logprobs(
@@ -206,6 +220,28 @@ class ChatParts:
         self._include_reasoning = body.include_reasoning is not False
         self._max_calls = 1 if body.parallel_tool_calls is False else None
         self._parsers: dict[int, AnswerParser] = {}
+        self._custom_names = body.custom_names
+        self._custom: dict[int, CustomCalls] = {}
+        self._thoughts: dict[int, ThoughtBudget] = {}
+        counts = not body.stream or body.include_usage or body.continuous_usage
+        self._counts = counts and bool(reading.thought)
+
+    def count(self, choice: int, token_ids: Sequence[int]) -> None:
+        """Count what is thought among a choice's new tokens, if usage is to say so."""
+        if not self._counts:
+            return
+        thought = self._thoughts.get(choice) or self._reading.make_thought_count()
+        if thought is not None:
+            self._thoughts[choice] = thought
+            if not thought.is_over:
+                thought.advance(token_ids)
+
+    @property
+    def num_reasoning(self) -> int | None:
+        """Tokens of thoughts of all choices so far; ``None`` of a model that does not think."""
+        if not self._reading.thought:
+            return None
+        return sum(thought.num_tokens for thought in self._thoughts.values())
 
     def delta(self, choice: int, output: RequestOutput) -> ChatDelta | None:
         """What a step's output adds to a choice; ``None`` if there is nothing to show."""
@@ -227,11 +263,13 @@ class ChatParts:
         called = parser is not None and parser.num_calls > 0
         return "tool_calls" if called and reason is FinishReason.STOP else reason.value
 
-    def _read(self, choice: int, text: str, *, ended: bool) -> list[AnswerPart]:
+    def _read(self, choice: int, text: str, *, ended: bool) -> Sequence[ChatPart]:
         parser = self._parsers.get(choice)
         if parser is None:
             parser = self._parsers[choice] = self._reading.make_parser()
         parts = parser.feed(text) + (parser.finish() if ended else [])
-        if self._max_calls is None:
+        if self._max_calls is not None:
+            parts = [part for part in parts if not is_call_beyond(part, self._max_calls)]
+        if not self._custom_names:
             return parts
-        return [part for part in parts if not is_call_beyond(part, self._max_calls)]
+        return self._custom.setdefault(choice, CustomCalls(self._custom_names)).convert(parts)

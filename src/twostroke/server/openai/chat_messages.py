@@ -11,7 +11,10 @@ from pydantic_core import PydanticCustomError
 
 from twostroke.observability.tracing import names
 from twostroke.server.http.body_fields import FirstMistake, check_unicode
+from twostroke.server.http.validation_errors import explained
 from twostroke.server.openai.field_limits import MAX_MESSAGE_PARTS, MAX_MESSAGES, OpenAIFields
+from twostroke.server.openai.tools.custom_tools import CalledCustomFields
+from twostroke.text.template_roles import ROLE_PATTERN
 
 # OpenAI's, which is also what keeps a template's role markers out of names.
 MAX_CALLS = 128
@@ -50,8 +53,20 @@ class CallOfTool(OpenAIFields):
     ignores_unknown: ClassVar[bool] = True
 
     id: str | None = None
-    type: Literal["function"] | None = None
-    function: CallOfFunction
+    type: Literal["function", "custom"] | None = None
+    function: CallOfFunction = Field(CallOfFunction.model_construct(name="", arguments=""))
+    custom: CalledCustomFields | None = None
+
+    @model_validator(mode="after")
+    def _has_its_kind(self) -> Self:
+        _require(self, self.type or "function")
+        if self.type == "custom" and self.custom is not None:
+            self.function = CallOfFunction(**self.custom.as_function())
+            self.custom = None
+        elif "function" not in self.model_fields_set:
+            context = {"field": "function", "how": "missing"}
+            raise PydanticCustomError("missing_field", "missing", context)
+        return self
 
 
 class ChatMessage(OpenAIFields):
@@ -66,8 +81,16 @@ class ChatMessage(OpenAIFields):
         "function_call": (),
         "audio": (),
     }
+    instead: ClassVar[Mapping[str, str]] = {
+        "function_call": "send it in tool_calls, and its result in a message of the role tool",
+    }
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: str = Field(
+        pattern=ROLE_PATTERN,
+        description=(
+            "system, developer, user, assistant, tool, or another that the chat template knows."
+        ),
+    )
     content: str | Annotated[list[ContentPart], FirstMistake()] | None = Field(
         None, description="Only an assistant's may be null."
     )
@@ -87,12 +110,21 @@ class ChatMessage(OpenAIFields):
     reasoning_content: str | None = Field(
         None, description="An assistant's thought, for templates that write it."
     )
+    reasoning: str | None = Field(None, description="Newer name of reasoning_content.")
 
     @model_validator(mode="after")
     def _has_content(self) -> Self:
+        if self.role == "function":
+            hint = "send it in a message of the role tool, with the tool_call_id of its call"
+            raise explained("a function's result is that of a tool", hint)
         if self.role != "assistant":
             _require(self, "content")
         return self
+
+    @property
+    def thought(self) -> str | None:
+        """What an assistant thought, under either name."""
+        return self.reasoning if self.reasoning_content is None else self.reasoning_content
 
     def texts(self) -> list[str]:
         """The pieces of the content."""
@@ -104,7 +136,7 @@ class ChatMessage(OpenAIFields):
         """Characters that the message can bring into the prompt."""
         calls = self.tool_calls or []
         called = sum(len(call.function.name) + len(call.function.arguments) for call in calls)
-        return sum(map(len, self.texts())) + called + len(self.reasoning_content or "")
+        return sum(map(len, self.texts())) + called + len(self.thought or "")
 
 
 def _require(model: OpenAIFields, field: str) -> None:
@@ -181,7 +213,7 @@ def _other_fields(message: ChatMessage, path: str) -> dict[str, Any]:
     """What templates read of a message besides role and content, where it is there."""
     values: dict[str, Any] = {"name": message.name, "tool_call_id": message.tool_call_id}
     if message.role == "assistant":
-        values["reasoning_content"] = message.reasoning_content
+        values["reasoning_content"] = message.thought
         calls = [call.model_dump(exclude_none=True) for call in message.tool_calls or ()]
         for call in calls:
             call["type"] = "function"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MaxLen
@@ -17,6 +17,8 @@ from twostroke.server.openai.field_limits import MAX_DOCUMENTS, MAX_MESSAGE_PART
 from twostroke.server.openai.generation_fields import GenerationFields
 from twostroke.server.openai.tools.request_tools import (
     ToolChoice,
+    ToolChoiceFields,
+    ToolFields,
     Tools,
     check_tools,
     template_tools,
@@ -112,6 +114,10 @@ class ChatCompletionRequest(GenerationFields):
         "use_beam_search": (False,),
         "chat_template": (),
     }
+    instead: ClassVar[Mapping[str, str]] = {
+        "functions": 'send each in tools, as {"type": "function", "function": {...}}',
+        "function_call": "send tool_choice, and the functions in tools",
+    }
     nested: ClassVar[tuple[str, ...]] = ("messages", "stream_options", "tools")
 
     messages: Messages
@@ -164,16 +170,31 @@ class ChatCompletionRequest(GenerationFields):
     )
 
     @property
+    def may_call(self) -> bool:
+        return bool(self.tools) and self.tool_choice != "none"
+
+    @property
     def callable_tools(self) -> ToolSchemas | None:
         """Tools that the answer may call, by name; ``None`` without any."""
-        if not self.tools or self.tool_choice == "none":
-            return None
-        return tool_schemas(self.tools)
+        return tool_schemas(self.offered_tools) if self.may_call else None
+
+    @property
+    def offered_tools(self) -> Sequence[ToolFields]:
+        """Tools that the answer may call, as far as the choice allows some alone."""
+        tools, choice = self.tools or (), self.tool_choice
+        if not isinstance(choice, ToolChoiceFields) or choice.allowed_tools is None:
+            return tools
+        return [tool for tool in tools if tool.function.name in choice.names]
+
+    @property
+    def custom_names(self) -> frozenset[str]:
+        """Names of the custom tools."""
+        return frozenset(tool.function.name for tool in self.tools or () if tool.custom is not None)
 
     @property
     def prompt_tools(self) -> list[dict[str, Any]] | None:
         """Tools as the chat template takes them; as in vLLM, none where none may be called."""
-        return template_tools(self.tools or ()) if self.callable_tools is not None else None
+        return template_tools(self.offered_tools) if self.may_call else None
 
     @property
     def is_large(self) -> bool:

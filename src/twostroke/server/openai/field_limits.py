@@ -33,6 +33,8 @@ MAX_LABEL_LENGTH = 512
 MAX_PROMPT_TOKENS = 4_000_000
 MAX_CHOICES = 1024
 MAX_DOCUMENTS = 1024
+# OpenAI's, with the dot that names of remote tools often have.
+TOOL_NAME_PATTERN = r"^[a-zA-Z0-9_.-]{1,128}$"
 
 _TOKEN_LIST: dict[str, Any] = {
     "maxItems": MAX_TOKEN_IDS,

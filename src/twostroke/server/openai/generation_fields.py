@@ -180,7 +180,19 @@ class GenerationFields(RequestFields):
 
     @property
     def continuous_usage(self) -> bool:
-        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
+        options = self.stream_options
+        return bool(options and options.continuous_usage_stats) and not self.refuses_usage
+
+    @property
+    def refuses_usage(self) -> bool:
+        """Whether no chunk is to have usage, which then is more than saying nothing."""
+        options = self.stream_options
+        return options is not None and options.include_usage is False
+
+    @property
+    def may_call(self) -> bool:
+        """Whether the answer may call tools."""
+        return False
 
     @property
     def prompt_only(self) -> bool:

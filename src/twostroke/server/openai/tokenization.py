@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -21,10 +21,12 @@ from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
 from twostroke.server.http.body_json import StrictRoute
 from twostroke.server.http.ignored_header import ignored_header
 from twostroke.server.http.json_response import json_response
-from twostroke.server.openai.chat_messages import Messages
+from twostroke.server.openai.chat_messages import ChatMessage, Messages
 from twostroke.server.openai.chat_prompt import encode_messages
 from twostroke.server.openai.field_limits import PromptTokens, RequestFields
+from twostroke.server.openai.former_calls import without_cut_calls
 from twostroke.server.openai.template_variables import template_variables
+from twostroke.server.openai.tools.request_tools import Tools, check_tools, template_tools
 from twostroke.server.state.served_model import ServedModel
 from twostroke.server.state.server_state import ServerState
 from twostroke.text.json_values import is_large
@@ -34,10 +36,9 @@ class TokenizeRequest(RequestFields):
     """Body of ``POST /tokenize``: a text, or a conversation."""
 
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "tools": ([],),
         "chat_template": (),
     }
-    nested: ClassVar[tuple[str, ...]] = ("messages",)
+    nested: ClassVar[tuple[str, ...]] = ("messages", "tools")
 
     model: str | None = Field(
         None, description="A name that /v1/models lists; by default the only one."
@@ -60,6 +61,9 @@ class TokenizeRequest(RequestFields):
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Of messages: variables of the chat template."
     )
+    tools: Tools | None = Field(
+        None, description="Of messages: functions, as the chat template writes them."
+    )
     return_token_strs: bool | None = Field(
         None, description="Return the tokens as the vocabulary spells them, too."
     )
@@ -73,7 +77,8 @@ class TokenizeRequest(RequestFields):
                 else "prompt and messages are there"
             )
             raise InvalidRequestError(message, param="prompt", hint="send one of the two")
-        for name in ("add_generation_prompt", "continue_final_message"):
+        check_tools(self.tools or (), None)
+        for name in ("add_generation_prompt", "continue_final_message", "tools"):
             if self.prompt is not None and getattr(self, name) is not None:
                 raise InvalidRequestError(f"{name} needs messages", param=name)
 
@@ -164,10 +169,12 @@ async def _answer_tokens(model: ServedModel, body: TokenizeRequest, caller: Call
     kwargs = body.chat_template_kwargs
     given_variables = partial(template_variables, model.chat_encoder.template, kwargs)
     variables = await beside_loop(given_variables, slow=is_large(kwargs))
-    tokens = await _encode(model, body, variables.values)
+    whole = without_cut_calls(body.messages or ())
+    tools = template_tools(body.tools) if body.tools else None
+    tokens = await _encode(model, body, whole.messages, {**variables.values, "tools": tools})
     # How many they are is known only now, so the next request feels it.
     caller.charge(len(tokens))
-    headers = ignored_header(body.dropped_fields() + variables.ignored)
+    headers = ignored_header(body.dropped_fields() + whole.left_out + variables.ignored)
     # On a thread: there may be a million of them.
     return await asyncio.to_thread(
         _tokenized, model, tokens, headers, with_strings=bool(body.return_token_strs)
@@ -189,14 +196,17 @@ def _tokenizer_info(client: EngineClient) -> TokenizerInfo:
 
 
 async def _encode(
-    model: ServedModel, body: TokenizeRequest, variables: Mapping[str, Any]
+    model: ServedModel,
+    body: TokenizeRequest,
+    messages: Sequence[ChatMessage],
+    variables: Mapping[str, Any],
 ) -> list[int]:
     if body.prompt is not None:
         specials = body.add_special_tokens is not False
         return await encode_text(model, body.prompt, add_special_tokens=specials)
     return await encode_messages(
         model,
-        body.messages or [],
+        messages,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         add_special_tokens=bool(body.add_special_tokens),

@@ -13,10 +13,11 @@ class PromptTokensDetails(Struct):
 
 
 class CompletionTokensDetails(Struct):
-    """How the tokens fared that were guessed before they were drawn (speculation)."""
+    """How guessed tokens fared (speculation), and how many of all were thoughts."""
 
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
+    reasoning_tokens: int = 0
 
 
 class KeptTokens(Struct):
@@ -81,7 +82,7 @@ class Usage(Struct):
     """Tokens of one call, over all prompts and samples; a prompt counts once, whatever ``n``.
 
     Attributes:
-        completion_tokens_details: Where tokens were guessed.
+        completion_tokens_details: Where tokens were guessed, or a model may think.
         context: Of a chat that brought ``documents`` or ``context``.
     """
 
@@ -98,16 +99,20 @@ class Usage(Struct):
 ChunkUsage = Usage | UnsetType | None
 
 
-def make_usage(tokens: CallTokens, num_unsent: int = 0) -> Usage:
-    """The usage of a call so far, less output tokens that have not been sent."""
+def make_usage(tokens: CallTokens, num_unsent: int = 0, num_reasoning: int | None = None) -> Usage:
+    """The usage of a call so far, less output tokens that have not been sent.
+
+    Args:
+        num_reasoning: Tokens of thoughts, of a model that may think.
+    """
     completion = tokens.completion - num_unsent
     return Usage(
         tokens.prompt,
         completion,
         tokens.prompt + completion,
         PromptTokensDetails(sum(tokens.cached)),
-        CompletionTokensDetails(tokens.accepted, tokens.rejected)
-        if tokens.accepted or tokens.rejected
+        CompletionTokensDetails(tokens.accepted, tokens.rejected, num_reasoning or 0)
+        if tokens.accepted or tokens.rejected or num_reasoning is not None
         else UNSET,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -20,7 +20,9 @@ from twostroke.server.state.logprobs_budget import (
 )
 from twostroke.text.answer_parsing.families import (
     HARMONY,
+    REASONING_ALIASES,
     TAGS,
+    TOOL_CALL_ALIASES,
     tool_call_parser_of,
     writes_thoughts,
 )
@@ -73,8 +75,12 @@ class ServedModel:
         self.logprobs = LogprobsBudget(options.max_logprobs_memory or default)
         self.compile_threads = CompileThreads(client.grammars)
         self.long_texts = asyncio.Semaphore(2)
-        self.tool_call_parser = _chosen(options.tool_call_parser, self._own_tool_call_parser())
-        self.reasoning_parser = _chosen(options.reasoning_parser, self._own_reasoning_parser())
+        self.tool_call_parser = _chosen(
+            options.tool_call_parser, self._own_tool_call_parser(), TOOL_CALL_ALIASES
+        )
+        self.reasoning_parser = _chosen(
+            options.reasoning_parser, self._own_reasoning_parser(), REASONING_ALIASES
+        )
         self.ends_with_usage = options.enable_force_include_usage
         self.ranker: ContextRanker | None = None
         if options.context_ranker is not None:
@@ -130,6 +136,6 @@ def _context_ranker(model: ServedModel, options: ServerOptions) -> ContextRanker
     return ContextRanker(model, options.context_ranker_timeout)
 
 
-def _chosen(option: str, own: str | None) -> str | None:
+def _chosen(option: str, own: str | None, aliases: Mapping[str, str]) -> str | None:
     """An option's parser: by name, none, or the one of the model's chat template."""
-    return own if option == "auto" else None if option == "none" else option
+    return own if option == "auto" else None if option == "none" else aliases.get(option, option)

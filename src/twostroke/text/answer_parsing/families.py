@@ -41,6 +41,27 @@ _READERS: Mapping[str, Callable[[ToolSchemas], Reader]] = {
     HARMONY: lambda tools: harmony_parts,
 }
 TOOL_CALL_PARSERS = tuple(_READERS)
+# Further names of vLLM's for forms that are read here.
+TOOL_CALL_ALIASES: Mapping[str, str] = {
+    "deepseek_v31": "deepseek_v3",
+    "granite4": "hermes",
+    "llama4_json": "llama3_json",
+    "llama4_pythonic": "pythonic",
+    "qwen3_xml": "qwen3_coder",
+}
+REASONING_ALIASES: Mapping[str, str] = {
+    "deepseek_r1": TAGS,
+    "deepseek_v3": TAGS,
+    "glm45": TAGS,
+    "holo2": TAGS,
+    "kimi_k2": TAGS,
+    "minimax_m2": TAGS,
+    "nemotron_v3": TAGS,
+    "olmo3": TAGS,
+    "openai_gptoss": HARMONY,
+    "qwen3": TAGS,
+    "step3": TAGS,
+}
 # What a template writes that no other family's template does; the first that occurs decides.
 _MARKS = (
     ("<|channel|>", HARMONY),

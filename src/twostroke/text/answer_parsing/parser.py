@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twostroke.text.answer_parsing.parts import AnswerPart, CallStarted, Content
+from twostroke.text.answer_parsing.parts import (
+    AnswerPart,
+    CallArguments,
+    CallStarted,
+    Content,
+)
 from twostroke.text.answer_parsing.source import AnswerSource, MalformedCallError, Reading
 
 Reader = Callable[[AnswerSource], Reading[None]]
@@ -14,7 +19,8 @@ class AnswerParser:
     """Parses one answer as it streams.
 
     Whatever the model writes, no text is lost and no error is raised: what is not of the family's
-    form is content. A call that turns out to be malformed after it has begun stays as it is.
+    form is content. A call that turns out to be malformed after it has begun stays as it is. White
+    space behind a call is content only where other text follows it.
 
     Args:
         read: How the model's family writes answers.
@@ -27,11 +33,13 @@ class AnswerParser:
         self._source = AnswerSource()
         self._reading: Reading[None] | None = read(self._source)
         self.num_calls = 0
+        self._after_call = False
+        self._space = ""  # behind a call
 
     def feed(self, text: str) -> list[AnswerPart]:
         """The parts that are certain once ``text`` has come; texts of the same kind are joined."""
         if self._reading is None:
-            return [Content(text)] if text else []
+            return self._shown([Content(text)]) if text else []
         self._source.append(text)
         return self._advance()
 
@@ -46,7 +54,7 @@ class AnswerParser:
         try:
             for part in self._reading:
                 if part is None:
-                    return _joined(parts)
+                    return self._shown(_joined(parts))
                 if isinstance(part, CallStarted):
                     self.num_calls += 1
                     self._source.forget()
@@ -57,7 +65,21 @@ class AnswerParser:
         self._reading = None
         if rest:
             parts.append(Content(rest))
-        return _joined(parts)
+        return self._shown(_joined(parts))
+
+    def _shown(self, parts: list[AnswerPart]) -> list[AnswerPart]:
+        """The parts without white space that only separates calls."""
+        shown: list[AnswerPart] = []
+        for part in parts:
+            if self._after_call and isinstance(part, Content):
+                text = self._space + part.text
+                if not text.strip():
+                    self._space = text
+                    continue
+                part = Content(text)
+            self._after_call, self._space = isinstance(part, CallArguments), ""
+            shown.append(part)
+        return shown
 
 
 def _joined(parts: list[AnswerPart]) -> list[AnswerPart]:

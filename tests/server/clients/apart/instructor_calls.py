@@ -1,4 +1,4 @@
-"""instructor in its modes: by tools, by JSON schema, and in pieces as they come."""
+"""instructor in its modes: by tools, by JSON schema, in pieces as they come; and a tool loop."""
 
 import sys
 from typing import Literal
@@ -57,3 +57,28 @@ for mode in (instructor.Mode.TOOLS, instructor.Mode.TOOLS_STRICT):
         response_model=get_weather, model="scripted", messages=QUESTION, max_retries=1
     )
     assert answer.city == "Bern"
+
+
+class Report(BaseModel):
+    """What the weather is."""
+
+    rain: bool
+
+
+def a_tool_loop() -> None:
+    """A call, its result, and an answer that has to be asked for again: it was no boolean."""
+    there = client(AGENT, instructor.Mode.TOOLS)
+    messages = [{"role": "user", "content": "Does it rain in Bern?"}]
+    weather, completion = there.chat.completions.create_with_completion(
+        response_model=get_weather, model="scripted", messages=messages, max_retries=1
+    )
+    message = completion.choices[0].message
+    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "it rains"}
+    messages += [message.model_dump(exclude_unset=True), result]
+    report = there.chat.completions.create(
+        response_model=Report, model="scripted", messages=messages, max_retries=2
+    )
+    assert weather.city == "Bern" and report.rain is True
+
+
+a_tool_loop()

@@ -152,3 +152,60 @@ def test_a_form_that_cannot_be_enforced_beside_tools_is_refused(url: str) -> Non
     error = post(url, response_format=response_format).json()["error"]
     assert "'not' is not supported" in error["message"]
     assert error["param"] == "response_format.json_schema.schema"
+
+
+OPEN: dict[str, Any] = {k: v for k, v in WEATHER.items() if k != "additionalProperties"}
+OPEN_TOOL: dict[str, Any] = {"name": "get_weather", "parameters": OPEN}
+FORCED: dict[str, dict[str, Any]] = {
+    "chat/completions": {
+        "messages": USER,
+        "tools": [{"type": "function", "function": OPEN_TOOL}],
+        "tool_choice": NAMED,
+        "max_tokens": 150,
+    },
+    "responses": {
+        "input": "hi",
+        "tools": [{"type": "function", **OPEN_TOOL, "strict": False}],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "max_output_tokens": 150,
+    },
+    "messages": {
+        "model": "tiny",
+        "messages": USER,
+        "tools": [{"name": "get_weather", "input_schema": OPEN}],
+        "tool_choice": {"type": "tool", "name": "get_weather"},
+        "max_tokens": 150,
+    },
+}
+
+
+@pytest.mark.parametrize("route", FORCED)
+def test_a_tool_that_forbids_nothing_gets_its_own_keys_alone(url: str, route: str) -> None:
+    """A schema without ``additionalProperties`` is closed in every dialect."""
+    for place in range(4):
+        body = {**FORCED[route], "temperature": 0.5 + place / 4}
+        answer = httpx.post(f"{url}/v1/{route}", json=body, timeout=60).json()
+        if route == "messages":
+            arguments = answer["content"][0]["input"]
+        elif route == "responses":
+            arguments = json.loads(answer["output"][0]["arguments"])
+        else:
+            call = answer["choices"][0]["message"]["tool_calls"][0]
+            arguments = json.loads(call["function"]["arguments"])
+        assert arguments.keys() == {"city", "days"}, arguments
+
+
+def test_the_switch_opens_tools_again(url: str) -> None:
+    """Alone, ``disable_additional_properties`` speaks of tools; without tools it is a 400."""
+    fields: dict[str, Any] = {**FORCED["chat/completions"], "temperature": 1}
+    fields["structured_outputs"] = {"disable_additional_properties": False}
+    keys: set[str] = set()
+    for seed in range(8):
+        choice = post(url, **fields, seed=seed).json()["choices"][0]
+        if choice["finish_reason"] == "length":
+            return  # it wrote further keys without end
+        keys |= json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"]).keys()
+    assert keys > {"city", "days"}
+    alone = {"tools": None, "tool_choice": None}
+    assert post(url, **{**fields, **alone}).json()["error"]["param"] == "structured_outputs"

@@ -84,6 +84,22 @@ def test_other_dialects(url: str) -> None:
     assert [b["thinking"] for b in blocks if b["type"] == "thinking"] == thoughts
 
 
+def test_usage_counts_the_thought(url: str) -> None:
+    """The same number whole and streamed: the budget, and what the tags' own pieces add."""
+    most = 7 + 3 + num_tokens(url, "\n</think>\n\n")
+    body = {"messages": USER, "max_tokens": 40, "thinking_token_budget": 7, "temperature": 0}
+    usage = post(url, "/v1/chat/completions", body).json()["usage"]
+    details = usage["completion_tokens_details"]
+    assert 7 <= details["reasoning_tokens"] <= most < usage["completion_tokens"]
+    body |= {"stream": True, "stream_options": {"include_usage": True}}
+    lines = post(url, "/v1/chat/completions", body).text.splitlines()
+    last = [line for line in lines if line][-2]
+    assert json.loads(last.removeprefix("data: "))["usage"]["completion_tokens_details"] == details
+    items = {"input": USER[0]["content"], "max_output_tokens": 40, "thinking_token_budget": 7}
+    usage = post(url, "/v1/responses", items | {"temperature": 0}).json()["usage"]
+    assert 7 <= usage["output_tokens_details"]["reasoning_tokens"] <= most
+
+
 def test_a_bad_budget_is_refused(url: str) -> None:
     error = post(
         url, "/v1/chat/completions", {"messages": USER, "thinking_token_budget": -2}

@@ -68,7 +68,7 @@ def ask(client: openai.OpenAI, **fields: Any) -> Any:
 def test_calls_of_a_whole_answer(client: openai.OpenAI) -> None:
     choice = ask(client).choices[0]
     assert choice.finish_reason == "tool_calls"
-    assert choice.message.content == "I look. \n"
+    assert choice.message.content == "I look. "
     calls = choice.message.tool_calls
     assert [call.function.name for call in calls] == ["get_weather"] * 2
     assert [json.loads(call.function.arguments)["city"] for call in calls] == ["Zürich", "Bern"]
@@ -88,6 +88,22 @@ def test_a_stream_gives_the_same_calls(client: openai.OpenAI) -> None:
     assert [json.loads(call.function.arguments)["city"] for call in calls] == ["Zürich", "Bern"]
     deltas = [e for e in events if e.type == "tool_calls.function.arguments.delta"]
     assert len(deltas) > 2  # the first call's arguments come in two steps
+
+
+def test_no_white_space_comes_between_calls(client: openai.OpenAI) -> None:
+    """Agents show each content of a stream: a line feed between two calls was a message."""
+    chunks = list(ask(client, stream=True))
+    texts = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices[0].delta.content]
+    assert texts == ["I look. "]
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("engine", [engine_that_says(*CALLS, " \n Now", " I wait.\n")])
+def test_text_behind_calls_keeps_its_white_space(client: openai.OpenAI) -> None:
+    text = "I look.  \n Now I wait.\n"
+    assert ask(client).choices[0].message.content == text
+    deltas = [chunk.choices[0].delta.content or "" for chunk in ask(client, stream=True)]
+    assert "".join(deltas) == text
 
 
 def test_the_template_gets_the_tools(client: openai.OpenAI, engine: ScriptedEngine) -> None:

@@ -108,7 +108,10 @@ class CompletionResponseFormat:
         events: list[Completion] = []
         echoes = first and self._echo
         drafts = drafts_of(output, self._tokenizer) if self._drafts else UNSET
-        if output.text or output.logprobs or self._token_ids or echoes or drafts is not UNSET:
+        shown = bool(output.text or output.logprobs) or echoes or drafts is not UNSET
+        # Without a text, the ids of the last tokens are in the chunk that says why it ended.
+        has_piece = shown or (self._token_ids and (first or not output.finished))
+        if has_piece:
             piece = self._chunk_choice(choice, output, first=first)
             piece.drafts = drafts
             if echoes:
@@ -120,6 +123,8 @@ class CompletionResponseFormat:
         if output.finish_reason is not None:
             ended = CompletionChoice(index=choice, text="")
             ended.finish_reason, ended.stop_reason = output.finish_reason.value, output.stop_reason
+            if self._token_ids:
+                ended.token_ids = [] if has_piece else output.token_ids
             events.append(self._completion([ended], usage))
         if last and self._include_usage:
             events.append(self._completion([], make_usage(tokens)))

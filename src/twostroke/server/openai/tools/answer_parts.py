@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
+from twostroke.server.openai.tools.custom_tools import ChatPart, CustomInput, CustomStarted
 from twostroke.text.answer_parsing.parts import (
-    AnswerPart,
     CallArguments,
     CallStarted,
     Content,
@@ -23,11 +23,19 @@ class FunctionDelta(Struct):
     name: str | UnsetType = UNSET
 
 
+class CustomDelta(Struct):
+    """A piece of a custom tool's input; the first one has the name."""
+
+    input: str
+    name: str | UnsetType = UNSET
+
+
 class ToolCallDelta(Struct, kw_only=True):
     index: int
     id: str | UnsetType = UNSET
     type: str | UnsetType = UNSET
-    function: FunctionDelta
+    function: FunctionDelta | UnsetType = UNSET
+    custom: CustomDelta | UnsetType = UNSET
 
 
 class ChatDelta(Struct):
@@ -45,10 +53,16 @@ class CalledFunction(Struct):
     arguments: str
 
 
+class CalledCustom(Struct):
+    name: str
+    input: str
+
+
 class ToolCall(Struct):
     id: str
-    function: CalledFunction
+    function: CalledFunction | UnsetType = UNSET
     type: str = "function"
+    custom: CalledCustom | UnsetType = UNSET
 
 
 class AnswerMessage(Struct):
@@ -62,7 +76,7 @@ class AnswerMessage(Struct):
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
-def delta_of(parts: Sequence[AnswerPart], *, include_reasoning: bool) -> ChatDelta | None:
+def delta_of(parts: Sequence[ChatPart], *, include_reasoning: bool) -> ChatDelta | None:
     """One delta for what a step added; ``None`` if it added nothing that is shown."""
     delta = ChatDelta()
     for part in parts:
@@ -78,32 +92,55 @@ def delta_of(parts: Sequence[AnswerPart], *, include_reasoning: bool) -> ChatDel
                 delta.tool_calls = [*(delta.tool_calls or ()), started]
             case CallArguments(call, text):
                 more = ToolCallDelta(index=call, function=FunctionDelta(text))
-                calls = delta.tool_calls or []
-                if calls and calls[-1].index == call:
-                    calls[-1].function.arguments += text
-                else:
-                    delta.tool_calls = [*calls, more]
+                delta.tool_calls = [*(delta.tool_calls or ()), more]
+            case CustomStarted(call, name):
+                custom = CustomDelta("", name)
+                started = ToolCallDelta(index=call, id=_call_id(), type="custom", custom=custom)
+                delta.tool_calls = [*(delta.tool_calls or ()), started]
+            case CustomInput(call, text):
+                more = ToolCallDelta(index=call, custom=CustomDelta(text))
+                delta.tool_calls = [*(delta.tool_calls or ()), more]
+    if delta.tool_calls:
+        delta.tool_calls = _joined(delta.tool_calls)
     return None if delta == ChatDelta() else delta
 
 
-def message_of(parts: Sequence[AnswerPart], *, include_reasoning: bool) -> AnswerMessage:
+def _joined(deltas: Sequence[ToolCallDelta]) -> list[ToolCallDelta]:
+    """Pieces of one call together."""
+    joined: list[ToolCallDelta] = []
+    for delta in deltas:
+        last = joined[-1] if joined else None
+        if last is None or last.index != delta.index:
+            joined.append(delta)
+        elif last.function and delta.function:
+            last.function.arguments += delta.function.arguments
+        elif last.custom and delta.custom:
+            last.custom.input += delta.custom.input
+    return joined
+
+
+def message_of(parts: Sequence[ChatPart], *, include_reasoning: bool) -> AnswerMessage:
     """The message of a whole answer."""
     texts: dict[type, list[str]] = {Content: [], Reasoning: []}
-    names, arguments = list[str](), list[list[str]]()
+    calls, pieces = list[ToolCall](), list[list[str]]()
     for part in parts:
         match part:
             case CallStarted(_, name):
-                names.append(name)
-                arguments.append([])
-            case CallArguments(call, text):
-                arguments[call].append(text)
+                calls.append(ToolCall(_call_id(), CalledFunction(name, "")))
+                pieces.append([])
+            case CustomStarted(_, name):
+                calls.append(ToolCall(_call_id(), type="custom", custom=CalledCustom(name, "")))
+                pieces.append([])
+            case CallArguments(call, text) | CustomInput(call, text):
+                pieces[call].append(text)
             case Content(text) | Reasoning(text):
                 texts[type(part)].append(text)
     content, reasoning = "".join(texts[Content]), "".join(texts[Reasoning])
-    calls = [
-        ToolCall(_call_id(), CalledFunction(name, "".join(pieces)))
-        for name, pieces in zip(names, arguments)
-    ]
+    for each, inputs in zip(calls, pieces):
+        if each.function:
+            each.function.arguments = "".join(inputs)
+        elif each.custom:
+            each.custom.input = "".join(inputs)
     message = AnswerMessage(None if calls and not content.strip() else content)
     if reasoning and include_reasoning:
         message.reasoning = message.reasoning_content = reasoning

@@ -7,14 +7,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from twostroke.constraints.schemas.closing import Closing
 from twostroke.constraints.tool_calls import CONSTRAINED_FAMILIES, TRIGGERS
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.structured_outputs import PARAM, StructuredOutputsParams
 from twostroke.server.generation.answer_reading import AnswerReading
-from twostroke.server.openai.answer_form import compile_answer_form, in_terms_of_client
+from twostroke.server.openai.answer_form import (
+    CLOSING_SWITCH,
+    compile_answer_form,
+    in_terms_of_client,
+)
 from twostroke.server.openai.chat_request import ChatCompletionRequest
-from twostroke.server.openai.tools.request_tools import NamedToolChoice, ToolFields
+from twostroke.server.openai.tools.request_tools import ToolChoiceFields, ToolFields
 from twostroke.server.state.served_model import ServedModel
 
 
@@ -25,11 +30,13 @@ class CallableTools(NamedTuple):
         tools: Those that it may call, with their places in the request.
         must_call: It has no text but calls.
         max_calls: ``None``: as many as the model likes.
+        closing: Which objects have no other properties than their schema lists.
     """
 
     tools: Sequence[tuple[int, ToolFields]]
     must_call: bool
     max_calls: int | None
+    closing: Closing = "listed"
 
 
 async def constrain_answer(
@@ -44,19 +51,25 @@ async def constrain_answer(
         params = after_thought(reading.with_markers(params), reading)
         return await compile_answer_form(model, body, params, tenant)
     choice = body.tool_choice
-    named = choice.function.name if isinstance(choice, NamedToolChoice) else None
+    chosen = choice if isinstance(choice, ToolChoiceFields) else None
     tools = [
         (place, tool)
         for place, tool in enumerate(body.tools or ())
-        if named in (None, tool.function.name)
+        if chosen is None or tool.function.name in chosen.names
     ]
-    single = body.parallel_tool_calls is False or named is not None
-    must_call = choice == "required" or named is not None
-    calls = CallableTools(tools, must_call, 1 if single else None)
+    single = body.parallel_tool_calls is False or (chosen is not None and chosen.name is not None)
+    must_call = "required" in (choice, chosen and chosen.mode)
+    calls = CallableTools(tools, must_call, 1 if single else None, _closing(body))
     try:
         return await constrain_calls(model, calls, reading, params, tenant)
     except InvalidRequestError as error:
         raise in_terms_of_client(body, error) from error
+
+
+def _closing(body: ChatCompletionRequest) -> Closing:
+    """The switch of vLLM for answers, where a client gives it, is that for calls, too."""
+    switch = (body.structured_outputs or {}).get(CLOSING_SWITCH)
+    return "listed" if switch is None else "all" if switch else "none"
 
 
 def after_thought(params: SamplingParams, reading: AnswerReading) -> SamplingParams:
@@ -119,7 +132,7 @@ def _form(family: str, calls: CallableTools, answer: StructuredOutputsParams | N
             "name": tool.function.name,
             "parameters": tool.function.parameters,
             "strict": bool(tool.function.strict),
-            "path": f"tools[{place}].function.parameters",
+            "path": f"tools[{place}].{'function.parameters' if tool.custom is None else 'custom'}",
         }
         for place, tool in calls.tools
     ]
@@ -128,6 +141,7 @@ def _form(family: str, calls: CallableTools, answer: StructuredOutputsParams | N
         "functions": functions,
         "must_call": calls.must_call,
         "max_calls": calls.max_calls,
+        "closing": calls.closing,
     }
     if answer is not None:
         form["answer"] = {

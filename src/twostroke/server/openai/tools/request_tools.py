@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from annotated_types import MaxLen
-from pydantic import Field
+from annotated_types import MaxLen, MinLen
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.server.http.body_fields import FirstMistake, check_unicode
-from twostroke.server.openai.field_limits import OpenAIFields
+from twostroke.server.openai.field_limits import TOOL_NAME_PATTERN, OpenAIFields
+from twostroke.server.openai.tools.custom_tools import CustomFields
 from twostroke.text.answer_parsing.xml_calls import ToolSchemas
 from twostroke.text.json_values import json_pieces
 
 MAX_TOOLS = 512
 MAX_TOOL_CHARS = 1_000_000  # of all tools together, as JSON
-# OpenAI's, with the dot that names of remote tools often have.
-NAME_PATTERN = r"^[a-zA-Z0-9_.-]{1,128}$"
+NAME_PATTERN = TOOL_NAME_PATTERN
 
 
 class FunctionFields(OpenAIFields):
@@ -25,7 +26,7 @@ class FunctionFields(OpenAIFields):
 
     ignores_unknown: ClassVar[bool] = True
 
-    name: str = Field(pattern=NAME_PATTERN)
+    name: str = Field(pattern=TOOL_NAME_PATTERN)
     description: str | None = None
     parameters: dict[str, Any] | None = Field(
         None, description="JSON schema of the arguments, an object; by default there are none."
@@ -36,28 +37,93 @@ class FunctionFields(OpenAIFields):
 
 
 class ToolFields(OpenAIFields):
-    """One tool; there are functions only."""
+    """One tool: a function, or a custom one, which then is a function of its input as well."""
 
     ignores_unknown: ClassVar[bool] = True
-    nested: ClassVar[tuple[str, ...]] = ("function",)
+    nested: ClassVar[tuple[str, ...]] = ("function", "custom")
 
-    type: Literal["function"]
-    function: FunctionFields
+    type: Literal["function", "custom"]
+    function: FunctionFields = Field(FunctionFields.model_construct(name=""))
+    custom: CustomFields | None = None
+
+    @model_validator(mode="after")
+    def _has_its_kind(self) -> Self:
+        require_kind(self, self.type)
+        if self.type == "custom" and self.custom is not None:
+            self.function = FunctionFields(**self.custom.as_function())
+        return self
 
 
-class NamedFunction(OpenAIFields):
+class NamedTool(OpenAIFields):
+    ignores_unknown: ClassVar[bool] = True
+
     name: str
 
 
-class NamedToolChoice(OpenAIFields):
-    """The one tool that the answer must call."""
+class AllowedTool(OpenAIFields):
+    """One of the tools that may be called."""
 
-    type: Literal["function"]
-    function: NamedFunction
+    ignores_unknown: ClassVar[bool] = True
+
+    type: Literal["function", "custom"]
+    function: NamedTool | None = None
+    custom: NamedTool | None = None
+
+    @model_validator(mode="after")
+    def _has_its_kind(self) -> Self:
+        require_kind(self, self.type)
+        return self
+
+    @property
+    def name(self) -> str:
+        tool = self.function if self.type == "function" else self.custom
+        return "" if tool is None else tool.name
+
+
+class AllowedTools(OpenAIFields):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[AllowedTool], MinLen(1), MaxLen(MAX_TOOLS), FirstMistake()]
+
+
+class ToolChoiceFields(OpenAIFields):
+    """The one tool that the answer must call, or those that it may."""
+
+    type: Literal["function", "custom", "allowed_tools"]
+    function: NamedTool | None = None
+    custom: NamedTool | None = None
+    allowed_tools: AllowedTools | None = None
+
+    @model_validator(mode="after")
+    def _has_its_kind(self) -> Self:
+        require_kind(self, self.type)
+        return self
+
+    @property
+    def name(self) -> str | None:
+        """Of the one tool that must be called."""
+        tool = self.function if self.type == "function" else self.custom
+        return None if self.type == "allowed_tools" or tool is None else tool.name
+
+    @property
+    def mode(self) -> Literal["auto", "required"]:
+        return "required" if self.allowed_tools is None else self.allowed_tools.mode
+
+    @property
+    def names(self) -> set[str]:
+        """Of the tools that may be called."""
+        if self.allowed_tools is None:
+            return {self.name or ""}
+        return {tool.name for tool in self.allowed_tools.tools}
 
 
 Tools = Annotated[list[ToolFields], MaxLen(MAX_TOOLS), FirstMistake()]
-ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice
+ToolChoice = Literal["none", "auto", "required"] | ToolChoiceFields
+
+
+def require_kind(fields: OpenAIFields, kind: str) -> None:
+    """Raise pydantic's error where what a ``type`` names is not there."""
+    if kind not in fields.model_fields_set or getattr(fields, kind) is None:
+        raise PydanticCustomError("missing_field", "missing", {"field": kind, "how": "missing"})
 
 
 def check_tools(tools: Sequence[ToolFields], choice: ToolChoice | None) -> None:
@@ -80,9 +146,9 @@ def check_tools(tools: Sequence[ToolFields], choice: ToolChoice | None) -> None:
         raise InvalidRequestError(
             "tool_choice needs tools", param="tool_choice", hint="send tools, or leave it out"
         )
-    if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
+    if isinstance(choice, ToolChoiceFields) and (missing := choice.names - names):
         raise InvalidRequestError(
-            f"tool_choice names {choice.function.name!a}, which is not among the tools",
+            f"tool_choice names {min(missing)[:128]!a}, which is not among the tools",
             param="tool_choice",
             hint=f"there are {', '.join(sorted(names)[:20])}",
         )
@@ -111,7 +177,7 @@ def template_tools(tools: Sequence[ToolFields]) -> list[dict[str, Any]]:
 
     Not by ``model_dump``, which copies parameters, and holds all threads up meanwhile.
     """
-    return [{"type": tool.type, "function": _given_fields(tool.function)} for tool in tools]
+    return [{"type": "function", "function": _given_fields(tool.function)} for tool in tools]
 
 
 def _given_fields(function: FunctionFields) -> dict[str, Any]:
