@@ -82,6 +82,8 @@ def flood(policy: str, load: float, count: int) -> Outcome:
         engine.step()
     assert engine.targets is not None
     (report,) = engine.targets.report()
+    # Those that had to be refused after a wait.
+    refused += [one for event in engine.recorder.events() for one in event.refused]
     return Outcome(round(report.total_observations), round(report.total_misses), refused)
 
 
