@@ -66,13 +66,13 @@ class Replica:
         self._ended = EndedRequests()
         watching: list[Observer] = [self.log, self._ended, *observers]
         self._admission: PredictedAdmission | None = None
-        self._overdue = None
+        self._overdue: OverdueCalls | None = None
         if config.admission == "predicted":
             meter = LoadMeter(self.scheduler, made.times)
             self._admission = PredictedAdmission(config, self._targets, meter)
-            overdue = OverdueCalls(made.times, meter.expected_work, config.admission_factor)
-            self._overdue: OverdueCalls | None = overdue
-            watching += [meter, overdue]
+            factor = config.admission_factor
+            self._overdue = OverdueCalls(made.times, meter.expected_work, factor)
+            watching += [meter, self._overdue]
         self.engine = Engine(self.scheduler, executor, watching, clock=self.clock)
         # A run of steps is taken at once, without their times being learned from.
         steps_alike = speculation is None and not info.tiers and not config.measures_steps
