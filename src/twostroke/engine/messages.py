@@ -136,9 +136,7 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     """End what runs, and the engine."""
 
 
-EngineMessage = (
-    AddRequest | AbortRequest | ForgetRequest | ManageCache | TakeSnapshot | Close
-)
+EngineMessage = AddRequest | AbortRequest | ForgetRequest | ManageCache | TakeSnapshot | Close
 
 
 def make_requests(message: AddRequest) -> list[Request]:

@@ -23,7 +23,8 @@ class TargetObserver:
     A first token counts towards ``ttft`` when it comes, all else when a request ends. One that
     leaves without a first token counts as a miss if it had waited longer than the limit. Answers
     that are complete count towards ``tpot`` and ``e2el``, failures and complete answers towards
-    ``errors``. What is refused counts towards none. ``kv`` and ``queue`` hold from one step to the next, and count by time.
+    ``errors``. What is refused counts towards none. ``kv`` and ``queue`` hold from one step to the
+    next, and count by time.
 
     Args:
         targets: Those for other models than ``model_name`` are left out.

@@ -13,6 +13,11 @@ from twostroke.observability.events import RefusedRequest
 from twostroke.observability.observer import ObservedRun, ObservedStep
 from twostroke.scheduling.step_times import PromptWork, StepTimes
 
+# Share of its target that a call should have left when it begins: steps differ.
+MARGIN = 0.1
+# Share of a new step in the mean of those in which requests enter.
+ENTRY_WEIGHT = 0.2
+
 
 class Overdue(NamedTuple):
     """All samples of a call, and what step events tell of it."""
@@ -54,6 +59,7 @@ class OverdueCalls:
         self._num_waiting = Counter[str]()  # such calls, by tenant
         self._due: list[_Due] = []
         self._num_added = 0
+        self._entry_step = 0.0  # what a step takes in which requests enter
 
     def on_add(self, requests: Sequence[Request]) -> None:
         first = requests[0]
@@ -63,13 +69,15 @@ class OverdueCalls:
         exempt = self._num_waiting[first.tenant] == 1 or first.is_part
         if target is not None and first.pooling is None and not exempt:
             work = self._expected_work(first.tenant, first.num_prompt_tokens)
-            seconds = self._times.prices.seconds(work)
+            seconds = self._times.prices.seconds(work) + MARGIN * target
             due = first.received_time + self._factor * target - seconds
             self._num_added += 1
             others = len(self._samples) - 1
             heappush(self._due, _Due(due, self._num_added, first.parent_id, others))
 
     def on_step(self, step: ObservedStep) -> None:
+        if step.plan.new_requests:
+            self._entry_step += ENTRY_WEIGHT * (self._times.last_seconds - self._entry_step)
         self._forget(step.requests)
 
     def on_run(self, run: ObservedRun) -> None:
@@ -84,10 +92,11 @@ class OverdueCalls:
     def take(self, now: float) -> list[Overdue]:
         """What is overdue; the caller ends it."""
         taken: list[Overdue] = []
-        while self._due and self._due[0][0] < now:
+        while self._due and self._due[0].time < now + self._entry_step:
             due = heappop(self._due)
             if (samples := self._samples.get(due.call_id)) is not None:
-                refused = self._refusal(samples[0], now - due.time, due.others)
+                late = now + self._entry_step - due.time
+                refused = self._refusal(samples[0], late, due.others)
                 taken.append(Overdue(samples, refused))
         return taken
 

@@ -56,7 +56,6 @@ class PredictedAdmission:
     def __init__(self, config: SchedulerConfig, targets: TTFTTargets, meter: LoadMeter) -> None:
         self._policy = config.policy
         self._factor = config.admission_factor
-        self._places = config.max_num_seqs or 0
         self._targets = targets
         self._meter = meter
         self._waiting = WaitingCalls()
@@ -150,8 +149,8 @@ class PredictedAdmission:
             load = load._replace(seconds_per_entry=seconds)
         if self._policy != "fair":
             return load
-        share = self._places // len({*load.running, tenant})
-        own_places = share - load.running.get(tenant, 0)
+        places = sum(load.running.values()) + load.num_free
+        own_places = places // len({*load.running, tenant}) - load.running.get(tenant, 0)
         return load._replace(num_free=max(load.num_free, own_places))
 
     def _waiting_call(self, arrival: Arrival, now: float) -> WaitingCall:

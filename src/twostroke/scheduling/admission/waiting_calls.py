@@ -94,7 +94,8 @@ class WaitingCalls:
         """What the policy lets run before ``call``, if nothing else arrives.
 
         Under ``fair`` tenants take turns, so of each other tenant as many samples as the call's own
-        tenant has waiting, and one. Under ``deadline`` those that must begin before it and still can.
+        tenant has waiting, and one. Under ``deadline`` those that must begin before it and still
+        can.
         """
         waiting: Iterable[WaitingCall] = self._calls.values()
         if policy == "priority":

@@ -1,0 +1,78 @@
+"""What waits too long to meet its target is given up, but for what was promised. Virtual time."""
+
+from __future__ import annotations
+
+from tests.scheduling.harness import make_request
+from twostroke.core.request import Request
+from twostroke.scheduling.admission.overdue import OverdueCalls
+from twostroke.scheduling.step_times import PromptWork, StepTimes
+
+
+def calls(factor: float = 1.0) -> OverdueCalls:
+    return OverdueCalls(StepTimes(), lambda _, tokens: PromptWork.of(0, tokens), factor)
+
+
+def arrived(name: str, now: float, tenant: str = "", target: float | None = 1.0) -> Request:
+    request = make_request(name, [1, 2, 3], tenant=tenant)
+    request.arrival_time, request.ttft_target = now, target
+    return request
+
+
+def taken(overdue: OverdueCalls, now: float) -> list[str]:
+    return [request.request_id for one in overdue.take(now) for request in one.samples]
+
+
+def test_a_call_is_overdue_when_its_first_token_would_be_late() -> None:
+    """A tenth of its target is the margin for what steps take."""
+    overdue = calls()
+    for number in range(3):
+        overdue.on_add([arrived(f"a{number}", number / 10)])
+    assert taken(overdue, 0.99) == []
+    (one,) = overdue.take(1.05)
+    assert (one.refused.request_id, one.refused.ttft_target, one.refused.ahead) == ("a1", 1.0, 1)
+    assert one.refused.predicted_ttft > 1.0
+    assert taken(overdue, 9.0) == ["a2"], "the first had nothing of its key before it"
+
+
+def test_the_first_of_each_key_is_promised_its_turn() -> None:
+    overdue = calls()
+    for tenant in ("light", "flood"):
+        for number in range(2):
+            overdue.on_add([arrived(f"{tenant}{number}", 0.0, tenant)])
+    assert taken(overdue, 9.0) == ["light1", "flood1"]
+
+
+def test_what_runs_or_has_no_target_is_never_overdue() -> None:
+    overdue = calls()
+    requests = [arrived(f"a{number}", 0.0) for number in range(3)]
+    for request in requests:
+        overdue.on_add([request])
+    overdue.on_add([arrived("patient", 0.0, target=None)])
+    part = arrived("part", 0.0)
+    part.is_part = True
+    overdue.on_add([part])
+    overdue.on_end([requests[1]], [])
+    assert taken(overdue, 9.0) == ["a2"]
+
+
+def test_one_sample_that_runs_keeps_its_call() -> None:
+    overdue = calls()
+    overdue.on_add([arrived("first", 0.0)])
+    for name in ("x", "y"):
+        samples = [arrived(f"{name}#{index}", 0.0) for index in range(3)]
+        for sample in samples:
+            sample.parent_id = name
+        overdue.on_add(samples)
+        if name == "x":
+            overdue.on_end(samples[:1], [])
+    assert taken(overdue, 9.0) == ["y#0", "y#1", "y#2"]
+
+
+def test_the_factor_stretches_targets_and_the_wait_before_shortens_them() -> None:
+    overdue = calls(factor=2.0)
+    overdue.on_add([arrived("first", 0.0)])
+    late = arrived("late", 1.0)
+    late.waited = 0.5
+    overdue.on_add([late])
+    assert taken(overdue, 2.3) == []
+    assert taken(overdue, 2.5) == ["late"]
