@@ -111,7 +111,7 @@ def test_the_same_calls_have_the_same_fate() -> None:
 
 def test_an_engine_that_becomes_slow_answers_in_time_or_refuses() -> None:
     """Three times slower in mid-flood: what had been let in before must not all come late."""
-    outcome = flood("deadline", 4, 1000, slower=3.0)
+    outcome = flood("fcfs", 4, 1000, slower=3.0)
     assert outcome.observed + len(outcome.refused) == 1000
     assert outcome.missed <= 0.05 * outcome.observed
     # The second half is served at a third of the speed.

@@ -119,7 +119,7 @@ class LLMEngine:
             self.admission = PredictedAdmission(config.scheduler, ttft_targets, meter)
             watching.append(meter)
             factor = config.scheduler.admission_factor
-            self._overdue = OverdueCalls(made.times, meter.expected_work, factor)
+            self._overdue = OverdueCalls(made.times, meter, factor)
             watching.append(self._overdue)
         if tokenizer:
             watching.insert(0, TextWriter(tokenizer, self._stop, profiler))

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from tests.scheduling.harness import make_request
+from twostroke.core.config import SchedulerConfig
 from twostroke.core.request import Request
+from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.observability.events import SchedulerStats
+from twostroke.observability.observer import ObservedRun
+from twostroke.scheduling.admission.load_meter import LoadMeter
 from twostroke.scheduling.admission.overdue import OverdueCalls
-from twostroke.scheduling.step_times import PromptWork, StepTimes
+from twostroke.scheduling.assemble import make_scheduler
 
 
-def calls(factor: float = 1.0) -> OverdueCalls:
-    return OverdueCalls(StepTimes(), lambda _, tokens: PromptWork.of(0, tokens), factor)
+def calls(factor: float = 1.0, **running: int) -> OverdueCalls:
+    """In an engine that runs so many requests, by tenant."""
+    made = make_scheduler(SchedulerConfig(admission="predicted"), KVCacheManager(64, 4), None)
+    meter = LoadMeter(made.scheduler, made.times)
+    meter.load = meter.load._replace(running=running)
+    return OverdueCalls(made.times, meter, factor)
+
+
+def pass_step(overdue: OverdueCalls) -> None:
+    """A step in which nothing that waits begins."""
+    stats = SchedulerStats()
+    overdue.on_run(ObservedRun(0, [0.0, 0.01], [0.01], [], [], 1, [], lambda: stats, 4))
 
 
 def arrived(name: str, now: float, tenant: str = "", target: float | None = 1.0) -> Request:
@@ -19,6 +34,7 @@ def arrived(name: str, now: float, tenant: str = "", target: float | None = 1.0)
 
 
 def taken(overdue: OverdueCalls, now: float) -> list[str]:
+    pass_step(overdue)
     return [request.request_id for one in overdue.take(now) for request in one.samples]
 
 
@@ -27,19 +43,35 @@ def test_a_call_is_overdue_when_its_first_token_would_be_late() -> None:
     overdue = calls()
     for number in range(3):
         overdue.on_add([arrived(f"a{number}", number / 10)])
-    assert taken(overdue, 0.99) == []
+    assert taken(overdue, 0.89) == []
+    assert taken(overdue, 0.95) == ["a0"]
     (one,) = overdue.take(1.05)
     assert (one.refused.request_id, one.refused.ttft_target, one.refused.ahead) == ("a1", 1.0, 1)
     assert one.refused.predicted_ttft > 1.0
-    assert taken(overdue, 9.0) == ["a2"], "the first had nothing of its key before it"
+    assert taken(overdue, 9.0) == ["a2"]
 
 
 def test_the_first_of_each_key_is_promised_its_turn() -> None:
-    overdue = calls()
+    overdue = calls(flood=8)
     for tenant in ("light", "flood"):
         for number in range(2):
             overdue.on_add([arrived(f"{tenant}{number}", 0.0, tenant)])
     assert taken(overdue, 9.0) == ["light1", "flood1"]
+
+
+def test_a_key_that_is_alone_is_promised_nothing() -> None:
+    """It waits for its own requests: an answer that would come late makes others late."""
+    overdue = calls(flood=8)
+    overdue.on_add([arrived("first", 0.0, "flood")])
+    assert taken(overdue, 9.0) == ["first"]
+
+
+def test_what_has_not_waited_through_a_step_is_not_overdue() -> None:
+    """A prompt that takes longer than its target runs on an idle engine."""
+    overdue = calls()
+    overdue.on_add([arrived("long", 0.0, target=1e-6)])
+    assert overdue.take(9.0) == []
+    assert taken(overdue, 9.0) == ["long"]
 
 
 def test_what_runs_or_has_no_target_is_never_overdue() -> None:
@@ -52,12 +84,11 @@ def test_what_runs_or_has_no_target_is_never_overdue() -> None:
     part.is_part = True
     overdue.on_add([part])
     overdue.on_end([requests[1]], [])
-    assert taken(overdue, 9.0) == ["a2"]
+    assert taken(overdue, 9.0) == ["a0", "a2"]
 
 
 def test_one_sample_that_runs_keeps_its_call() -> None:
     overdue = calls()
-    overdue.on_add([arrived("first", 0.0)])
     for name in ("x", "y"):
         samples = [arrived(f"{name}#{index}", 0.0) for index in range(3)]
         for sample in samples:
@@ -70,7 +101,6 @@ def test_one_sample_that_runs_keeps_its_call() -> None:
 
 def test_the_factor_stretches_targets_and_the_wait_before_shortens_them() -> None:
     overdue = calls(factor=2.0)
-    overdue.on_add([arrived("first", 0.0)])
     late = arrived("late", 1.0)
     late.waited = 0.5
     overdue.on_add([late])

@@ -1,7 +1,7 @@
 """Calls that would come too late are refused before their bodies are parsed.
 
-Beyond its capacity a server refuses most calls, so a refusal must cost little: parsing, checking
-and tokenising what is then refused took a third of a core at ten times the capacity.
+Beyond its capacity a server refuses most calls, so a refusal must cost little: to parse, check and
+tokenise a call first takes ten times as long.
 """
 
 from __future__ import annotations

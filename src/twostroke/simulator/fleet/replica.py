@@ -71,7 +71,7 @@ class Replica:
             meter = LoadMeter(self.scheduler, made.times)
             self._admission = PredictedAdmission(config, self._targets, meter)
             factor = config.admission_factor
-            self._overdue = OverdueCalls(made.times, meter.expected_work, factor)
+            self._overdue = OverdueCalls(made.times, meter, factor)
             watching += [meter, self._overdue]
         self.engine = Engine(self.scheduler, executor, watching, clock=self.clock)
         # A run of steps is taken at once, without their times being learned from.
