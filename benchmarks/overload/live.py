@@ -169,7 +169,8 @@ def main(
         )
     text = wrapped(text)
     print(text)
-    write_record(out / f"overload_live_{model}", f"Overload, live: {model}", text, record)
+    kind = "live_pinned" if server_cores and client_cores else "live"
+    write_record(out / f"overload_{kind}_{model}", f"Overload, live: {model}", text, record)
     return verdict(cells, target)
 
 
