@@ -75,6 +75,12 @@ async def fill_the_queue(attacker: Attacker) -> None:
     await attacker.post({"prompt": ["a"] * 8, "n": 128, "max_tokens": 2000, "ignore_eos": True})
 
 
+async def many_samples(attacker: Attacker) -> None:
+    """Two small calls of so many long samples that any prediction made from them is long, too."""
+    body = {"prompt": "a", "n": 128, "max_tokens": 2000, "ignore_eos": True}
+    await asyncio.gather(attacker.post(body), attacker.post(body))
+
+
 async def long_stop_strings(attacker: Attacker) -> None:
     """1,024 samples that each look for 16 strings of 1,024 characters."""
     stop = [("ab" * 512)[:1022] + f"{i:02}" for i in range(16)]
@@ -141,6 +147,7 @@ ATTACKS: Mapping[str, Attack] = {
     attack.__name__: attack
     for attack in (
         fill_the_queue,
+        many_samples,
         long_stop_strings,
         utf_16_bodies,
         slow_to_read,

@@ -52,6 +52,9 @@ FLAGS = {
     "--max-num-seqs": "32",
     "--dtype": "float32",
     "--policy": "fair",
+    # Far above what the light key waits: what refuses one of its calls has predicted wrongly.
+    "--admission": "predicted",
+    "--target": "ttft=p95:5,key=light",
     "--tool-call-parser": "hermes",
 }
 # Shares of a run: nothing is judged; the light key without and with each attack, in turn; the light

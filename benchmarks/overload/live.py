@@ -1,19 +1,23 @@
 """Goodput of a real server at 0.5 to 10 times its capacity, and whether it counts as its client.
 
-    python -m benchmarks.overload.live --model 10m
+    python -m benchmarks.overload.live --model 10m --server-cores 0 --client-cores 1
 
-As ``benchmarks.overload.simulated``, over HTTP with ``bench serve`` as the client. Client and
-server share the machine's cores: above its capacity the server loses what refusals and the client
-cost, unless ``taskset`` gives each its own.
+As ``benchmarks.overload.simulated``, over HTTP with ``bench serve`` as the client. By default both
+share the machine's cores, and above its capacity the server also loses what its client costs. With
+``--server-cores`` and ``--client-cores`` each process keeps to its own, at every load, so that the
+peak is measured like the rest.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +46,7 @@ class Client:
     input_len: int
     output_len: int
     folder: Path
+    cores: tuple[int, ...]
     command: Sequence[str] = field(default=(sys.executable, "-m", "twostroke", "bench", "serve"))
 
     def run(self, url: str, num_prompts: int, rate: float, seed: int) -> Mapping[str, Any]:
@@ -53,9 +58,21 @@ class Client:
         flags += ["--random-output-len", str(self.output_len), "--ignore-eos"]
         flags += ["--request-rate", str(rate), "--num-warmups", "0", "--output-json", str(path)]
         output = subprocess.DEVNULL
-        subprocess.run([*self.command, *flags], check=False, stdout=output, stderr=output)
+        with pinned(self.cores):
+            subprocess.run([*self.command, *flags], check=False, stdout=output, stderr=output)
         report: Mapping[str, Any] = json.loads(path.read_text())
         return report
+
+
+@contextmanager
+def pinned(cores: Sequence[int]) -> Iterator[None]:
+    """Processes that start meanwhile run on these cores alone; on all if there are none."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def main(
@@ -67,6 +84,9 @@ def main(
     input_len: int = 256,
     output_len: int = 64,
     threads: int = 1,
+    server_cores: tuple[int, ...] = (),
+    client_cores: tuple[int, ...] = (),
+    modes: tuple[str, ...] = tuple(MODES),
     out: Path = RESULTS,
 ) -> int:
     """Measure a server at all loads, first come first served and with deadlines and refusal.
@@ -79,10 +99,13 @@ def main(
         input_len: Tokens of a prompt, on average; they spread evenly by half to either side.
         output_len: Of an answer, likewise.
         threads: Of the server's computations; it should leave a core to the client.
+        server_cores: Numbers of the cores that the server keeps to; by default it has all.
+        client_cores: Likewise for the client.
+        modes: Which to measure; the last of all is judged.
         out: Folder for the record.
 
     Returns:
-        0 if goodput at the highest load is at least 0.9 of its peak.
+        0 if goodput above the capacity is at least 0.9 of its peak, and P95 of TTFT in time.
     """
     others = OtherPrograms()
     cells, differences = [], []
@@ -92,13 +115,16 @@ def main(
         if model in SIZES:
             served = str(folder / model)
             make_checkpoint(model, served)
-        client = Client(input_len, output_len, folder)
+        client = Client(input_len, output_len, folder, client_cores)
         flags = ("--no-enable-prefix-caching", "--target", f"ttft=p95:{target}")
         variables = {"OMP_NUM_THREADS": str(threads)}
         capacity = 0.0
-        for mode, chosen in MODES.items():
-            log = folder / "server.log"
-            with running_server(served, log, *flags, *chosen, environment=variables) as server:
+        for mode in modes:
+            log, chosen = folder / "server.log", (*flags, *MODES[mode])
+            with (
+                pinned(server_cores),
+                running_server(served, log, *chosen, environment=variables) as server,
+            ):
                 client.run(server.url, 32, float("inf"), 0)  # to warm up
                 if not capacity:
                     capacity = float(
@@ -114,7 +140,9 @@ def main(
                     print(cells[-1], f"by the server {seen:.0f}", file=sys.stderr, flush=True)
     command = (
         f"python -m benchmarks.overload.live --model {model} --seconds {seconds:g}"
-        f" --loads {' --loads '.join(f'{load:g}' for load in loads)}"
+        f" --output-len {output_len}{_repeated('loads', loads)}"
+        f"{_repeated('server-cores', server_cores)}{_repeated('client-cores', client_cores)}"
+        f"{_repeated('modes', modes if modes != tuple(MODES) else ())}"
     )
     record = {
         "model": model,
@@ -123,6 +151,8 @@ def main(
         "seconds": seconds,
         "input_len": input_len,
         "output_len": output_len,
+        "server_cores": server_cores,
+        "client_cores": client_cores,
         "cells": [cell.fields() for cell in cells],
         "client_and_server_differ": differences,
         "environment": environment(command, others.share()),
@@ -132,10 +162,24 @@ def main(
         "\nWhat the client and the server's own target count as good differs by"
         f" {max(differences):.1%} of the requests sent at most.\n"
     )
+    if server_cores and client_cores:
+        text += (
+            f"\nThe server kept to {_cores(server_cores)}, the client to {_cores(client_cores)}, at"
+            " every load and for the capacity.\n"
+        )
     text = wrapped(text)
     print(text)
-    write_record(out / f"overload_live_{model}", f"Overload, live: {model}", text, record)
-    return verdict(cells)
+    kind = "live_pinned" if server_cores and client_cores else "live"
+    write_record(out / f"overload_{kind}_{model}", f"Overload, live: {model}", text, record)
+    return verdict(cells, target)
+
+
+def _repeated(flag: str, values: Sequence[object]) -> str:
+    return "".join(f" --{flag} {shlex.quote(str(value))}" for value in values)
+
+
+def _cores(cores: Sequence[int]) -> str:
+    return f"core{'s' * (len(cores) > 1)} {', '.join(map(str, cores))}"
 
 
 def _cell(mode: str, load: float, report: Mapping[str, Any], target: float) -> Cell:
@@ -152,6 +196,7 @@ def _cell(mode: str, load: float, report: Mapping[str, Any], target: float) -> C
         refused=refused,
         failed=len(errors) - len(answered) - refused,
         seconds=max(report["start_times"]),
+        ttft_p95=percentile(answered, 95),
         ttft_p99=percentile(answered, 99),
     )
 

@@ -104,7 +104,7 @@ def main(
     text = overload_text(record, cells)
     print(text)
     write_record(out / f"overload_simulated_{model}", TITLE.format(model), text, record)
-    return verdict(cells)
+    return verdict(cells, target)
 
 
 def _cell(mode: str, load: float, run: Run, target: float) -> Cell:
@@ -120,6 +120,7 @@ def _cell(mode: str, load: float, run: Run, target: float) -> Cell:
         refused=summary.refused_early,
         failed=summary.unfinished,
         seconds=last,
+        ttft_p95=summary.latencies["ttft"].percentiles[95],
         ttft_p99=summary.latencies["ttft"].percentiles[99],
     )
 

@@ -9,10 +9,14 @@ from pathlib import Path
 from benchmarks.attacks import ATTACKS
 from benchmarks.neighbour import join, measure_phases
 from benchmarks.server import running_server
+from twostroke.gateway.keys import given_keys
 
 LIGHT_KEY, HOSTILE_KEY = "sk-light", "sk-hostile"
 FLAGS = {
     "--policy": "fair",
+    # Far above what the light key waits: what refuses one of its calls has predicted wrongly.
+    "--admission": "predicted",
+    "--target": f"ttft=p95:5,key={given_keys([LIGHT_KEY])[0].name}",
     "--kv-cache-memory": "64MiB",
     "--max-model-len": "2048",
     "--max-num-seqs": "32",

@@ -31,14 +31,15 @@ class Clock:
 
 
 class TimedExecutor(FakeExecutor):
-    """A step takes ten milliseconds of the clock."""
+    """A step takes ten milliseconds of the clock, and ``slower`` times as much after a while."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, slow_after: float, slower: float) -> None:
         super().__init__()
         self._clock = clock
+        self._slow_after, self._slower = slow_after, slower
 
     def execute(self, plan: StepPlan) -> StepResult:
-        self._clock.now += STEP
+        self._clock.now += STEP * (self._slower if self._clock.now > self._slow_after else 1.0)
         return super().execute(plan)
 
 
@@ -48,8 +49,8 @@ class Outcome(NamedTuple):
     refused: list[RefusedRequest]
 
 
-def flood(policy: str, load: float, count: int) -> Outcome:
-    """``count`` calls at ``load`` times the engine's capacity, evenly."""
+def flood(policy: str, load: float, count: int, slower: float = 1.0) -> Outcome:
+    """``count`` calls at ``load`` times the engine's capacity, evenly; ``slower`` from halfway."""
     clock = Clock()
     scheduler = SchedulerConfig(
         max_num_seqs=PLACES,
@@ -58,7 +59,8 @@ def flood(policy: str, load: float, count: int) -> Outcome:
     )
     targets = ObservabilityConfig(target=(f"ttft=p95:{TARGET}",))
     config = EngineConfig(scheduler=scheduler, observability=targets)
-    engine = LLMEngine(TimedExecutor(clock), None, config, clock=clock)
+    executor = TimedExecutor(clock, count / (load * CAPACITY) / 2, slower)
+    engine = LLMEngine(executor, None, config, clock=clock)
     refused: list[RefusedRequest] = []
     limit = TargetLimit(engine.admission, clock, engine.num_cached, refused.append)
     params = SamplingParams(max_tokens=TOKENS, ignore_eos=True, detokenize=False)
@@ -82,6 +84,8 @@ def flood(policy: str, load: float, count: int) -> Outcome:
         engine.step()
     assert engine.targets is not None
     (report,) = engine.targets.report()
+    # Those that had to be refused after a wait.
+    refused += [one for event in engine.recorder.events() for one in event.refused]
     return Outcome(round(report.total_observations), round(report.total_misses), refused)
 
 
@@ -103,3 +107,12 @@ def test_nothing_is_refused_below_capacity() -> None:
 
 def test_the_same_calls_have_the_same_fate() -> None:
     assert flood("deadline", 5, 200) == flood("deadline", 5, 200)
+
+
+def test_an_engine_that_becomes_slow_answers_in_time_or_refuses() -> None:
+    """Three times slower in mid-flood: what had been let in before must not all come late."""
+    outcome = flood("fcfs", 4, 1000, slower=3.0)
+    assert outcome.observed + len(outcome.refused) == 1000
+    assert outcome.missed <= 0.05 * outcome.observed
+    # The second half is served at a third of the speed.
+    assert outcome.observed >= 0.8 * (500 / 4 + 500 / 4 / 3)

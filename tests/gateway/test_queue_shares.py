@@ -45,12 +45,14 @@ class PacedExecutor(FakeExecutor):
 
 @contextmanager
 def server_of_two_keys(
-    max_queued_requests: int = ServerOptions().max_queued_requests, **gateway: Any
+    max_queued_requests: int = ServerOptions().max_queued_requests,
+    config: EngineConfig | None = None,
+    **gateway: Any,
 ) -> Iterator[tuple[str, AsyncEngine]]:
     engine = LLMEngine(
         PacedExecutor(4000, max_model_len=400),
         Tokenizer(byte_level()),
-        EngineConfig(scheduler=SchedulerConfig(policy="fair", max_num_seqs=16)),
+        config or EngineConfig(scheduler=SchedulerConfig(policy="fair", max_num_seqs=16)),
     )
     client = AsyncEngine(engine, max_queued_requests=max_queued_requests)
     keys = Gateway(GatewayOptions(api_key=("sk-quiet", "sk-flood"), **gateway))

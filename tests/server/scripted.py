@@ -48,6 +48,7 @@ class Script:
     error_at: int = 0
     endless: bool = False
     refuse: TwostrokeError | None = None
+    refuse_early: Exception | None = None
     max_model_len: int = 100
 
 
@@ -105,6 +106,10 @@ class ScriptedEngine:
             )
         self.submitted.append(request)
         return ScriptedStream(self, request)
+
+    def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:
+        if self.script.refuse_early is not None:
+            raise self.script.refuse_early
 
     def stats(self) -> SchedulerStats:
         return SchedulerStats(

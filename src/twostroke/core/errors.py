@@ -106,7 +106,7 @@ class PredictedLateError(QueueFullError):
         retry_after: Whole seconds until the queue has shrunk enough, as far as is known.
     """
 
-    def __init__(self, message: str, *, retry_after: int, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, retry_after: int = 1, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.retry_after = retry_after
 
@@ -200,7 +200,7 @@ class ErrorMessage(msgspec.Struct, frozen=True):
         return kinds.get(self.kind, EngineError)(self.message, hint=self.hint)
 
 
-# What an engine ends a running request with. Refusals are raised where the client calls.
+# What an engine ends a request with. Most refusals are raised where the client calls.
 _SENT_BY_ENGINES: tuple[type[TwostrokeError], ...] = (
     EngineError,
     RequestFailedError,
@@ -208,6 +208,7 @@ _SENT_BY_ENGINES: tuple[type[TwostrokeError], ...] = (
     EngineDeadError,
     ShuttingDownError,
     InsufficientMemoryError,
+    PredictedLateError,
 )
 
 

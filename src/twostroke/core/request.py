@@ -58,6 +58,7 @@ class Request:
         bad_words_token_ids: ``params.bad_words`` as token sequences.
         arrival_time: When it joined the queue, in seconds on the engine's clock.
         waited: Seconds before that since its client's call arrived.
+        is_part: Its client's call has other prompts, too.
         priority: Lower runs first (policy ``priority``).
         sequence_number: Order of arrival; breaks ties.
         cache_salt: Requests share cached prefixes only if their salts are equal.
@@ -104,6 +105,7 @@ class Request:
     leader: Request | None = None
     ttft_target: float | None = None
     waited: float = 0.0
+    is_part: bool = False
 
     stop_token_ids: frozenset[int] = field(init=False)
     block_hashes: list[BlockKey] = field(default_factory=list)

@@ -115,6 +115,7 @@ class Intake:
             pooling=pooling,
             ttft_target=self._ttft_targets.of(call.tenant, call.ttft_target),
             waited=max(0.0, call.waited),
+            is_part=call.follows or call.num_following_samples > 0,
         )
 
     def _check_tokens(self, call: GenerationRequest) -> None:

@@ -22,6 +22,7 @@ from twostroke.engine.executor import Executor, ExecutorInfo
 from twostroke.engine.inspection import EndedRequests, take_snapshot
 from twostroke.engine.intake import Intake
 from twostroke.engine.messages import AddRequest, GenerationRequest, make_requests
+from twostroke.engine.refuse_overdue import refuse_overdue
 from twostroke.engine.text_writer import TextWriter
 from twostroke.engine.waiting_samples import WaitingSamples
 from twostroke.kv_cache.manager import KVCacheManager
@@ -34,6 +35,7 @@ from twostroke.observability.snapshot import EngineSnapshot
 from twostroke.observability.targets.observer import TargetObserver
 from twostroke.observability.tracing.stations import CallStations
 from twostroke.scheduling.admission.load_meter import LoadMeter
+from twostroke.scheduling.admission.overdue import OverdueCalls
 from twostroke.scheduling.admission.predicted import PredictedAdmission
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.scheduling.assemble import MadeScheduler
@@ -111,10 +113,14 @@ class LLMEngine:
             self.metrics.show_targets(self.targets)
             watching.append(self.targets)
         self.admission: PredictedAdmission | None = None
+        self._overdue: OverdueCalls | None = None
         if config.scheduler.admission == "predicted":
             meter = LoadMeter(self.scheduler, made.times)
             self.admission = PredictedAdmission(config.scheduler, ttft_targets, meter)
             watching.append(meter)
+            factor = config.scheduler.admission_factor
+            self._overdue = OverdueCalls(made.times, meter, factor)
+            watching.append(self._overdue)
         if tokenizer:
             watching.insert(0, TextWriter(tokenizer, self._stop, profiler))
         self.loop = Engine(self.scheduler, executor, watching, clock=clock, profiler=profiler)
@@ -174,7 +180,10 @@ class LLMEngine:
 
     def step(self) -> list[RequestOutput]:
         self.cache.expire_pins()
-        return self._forget_ended(self.loop.step())
+        outputs = [] if self._overdue is None else refuse_overdue(self.loop, self._overdue)
+        if self.loop.has_work():
+            outputs += self.loop.step()
+        return self._forget_ended(outputs)
 
     def has_work(self) -> bool:
         return self.loop.has_work()

@@ -17,7 +17,6 @@ from twostroke.core.pooling import NOTHING_DRAWN, Pooling, PoolingParams
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.cache_orders import CacheOrder
-from twostroke.observability.events import RefusedRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +81,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
         arrival_time: When it is sent, in seconds on the engine's clock.
         waited: Seconds since the client's call arrived.
         ttft_target: Seconds after that call by which the first token is due, if there is a target.
+        is_part: The client's call has other prompts, too.
     """
 
     request_id: str
@@ -102,6 +102,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
     pooling: Pooling | None = None
     ttft_target: float | None = None
     waited: float = 0.0
+    is_part: bool = False
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag=True):
@@ -115,12 +116,6 @@ class ForgetRequest(msgspec.Struct, frozen=True, tag=True):
     """End all samples of a call whose outputs no longer reach a reader."""
 
     request_id: str
-
-
-class NoteRefusal(msgspec.Struct, frozen=True, tag=True):
-    """A call was refused before it was queued; the next step event tells of it."""
-
-    refused: RefusedRequest
 
 
 class ManageCache(msgspec.Struct, frozen=True, tag=True):
@@ -141,9 +136,7 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     """End what runs, and the engine."""
 
 
-EngineMessage = (
-    AddRequest | AbortRequest | ForgetRequest | NoteRefusal | ManageCache | TakeSnapshot | Close
-)
+EngineMessage = AddRequest | AbortRequest | ForgetRequest | ManageCache | TakeSnapshot | Close
 
 
 def make_requests(message: AddRequest) -> list[Request]:
@@ -173,6 +166,7 @@ def make_requests(message: AddRequest) -> list[Request]:
             leader=requests[0] if requests else None,
             ttft_target=message.ttft_target,
             waited=message.waited,
+            is_part=message.is_part,
         )
         requests.append(request)
     return requests

@@ -166,7 +166,8 @@ class RefusedRequest(msgspec.Struct, frozen=True, kw_only=True):
         tenant: Whose call it was.
         predicted_ttft: Seconds until its first token, as predicted.
         ttft_target: Its target in seconds; ``factor``: how many times that it might have taken.
-        ahead: Requests that would have gone before it.
+        ahead: Requests that would have gone before it; of a call that was let in, and then waited
+            too long: calls that were waiting when it came.
     """
 
     request_id: str

@@ -46,6 +46,7 @@ from twostroke.server.http.api_document import LIMIT_HEADERS, document_api
 from twostroke.server.http.body_json import max_values
 from twostroke.server.http.body_size import BodyLimit, BodySizeLimit
 from twostroke.server.http.docs_page.routes import docs_router
+from twostroke.server.http.early_refusal import EarlyRefusal
 from twostroke.server.http.errors import error_response, install_error_handlers
 from twostroke.server.http.health import Health, Load, TargetList, Version, health_router
 from twostroke.server.http.ignored_header import IGNORED_FIELDS
@@ -247,6 +248,7 @@ def _add_middleware(
         files=BodyLimit("--max-file-size", options.max_file_size),
         file_paths=(FILES_PATH, MESSAGE_BATCHES_PATH),
     )
+    app.add_middleware(EarlyRefusal, client=state.client_for_new_work)
     app.add_middleware(ReadLimits, refuse=error_response)
     if gateway is not None and gateway.needed:
         # Added after it, so it comes before: without a valid key no body is read.

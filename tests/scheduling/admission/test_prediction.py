@@ -12,7 +12,7 @@ from tests.scheduling.harness import make_request
 from twostroke.core.config import PolicyName, SchedulerConfig
 from twostroke.core.targets import parse_targets
 from twostroke.kv_cache.manager import KVCacheManager
-from twostroke.scheduling.admission.load_meter import LoadMeter
+from twostroke.scheduling.admission.load_meter import Left, LoadMeter
 from twostroke.scheduling.admission.predicted import Arrival, PredictedAdmission, retry_after
 from twostroke.scheduling.admission.prediction import EngineLoad, predict_ttft
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
@@ -160,6 +160,7 @@ def test_a_refusal_says_what_was_predicted() -> None:
 def test_target_and_factor_decide() -> None:
     judge, _ = admission(BUSY)
     fill(judge, 20)
+    judge.enter(Arrival("slow", "slow", 10), 0.0)
     assert judge.judge(Arrival("new", "slow", 100), 0.0, nothing_cached) is None
     assert judge.judge(Arrival("new", "", 100, ttft_target=9.0), 0.0, nothing_cached) is None
     assert judge.judge(Arrival("new", "slow", 100, ttft_target=0.5), 0.0, nothing_cached)
@@ -198,7 +199,7 @@ def test_what_has_left_no_longer_counts() -> None:
     judge, meter = admission(BUSY)
     fill(judge, 20)
     assert judge.judge(Arrival("new", "", 100), 0.0, nothing_cached) is not None
-    meter.left.extend(f"a{number}" for number in range(15))
+    meter.left.extend(Left(f"a{number}", 0.0, ran=True) for number in range(15))
     judge.leave("a15", 1)
     assert judge.judge(Arrival("new", "", 100), 0.0, nothing_cached) is None
 

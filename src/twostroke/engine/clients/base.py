@@ -94,6 +94,16 @@ class EngineClient(Protocol):
             EngineDeadError: The engine has failed for good.
         """
 
+    def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:
+        """Refuse a call of which nothing is known yet, if its first token would come too late.
+
+        Args:
+            waited: Seconds since it arrived.
+
+        Raises:
+            PredictedLateError: Even that of the least call would.
+        """
+
     def stats(self) -> SchedulerStats: ...
 
     def events(self, since: int = -1) -> list[StepEvent]:

@@ -87,7 +87,15 @@ class TargetLimit:
         if self._admission is None:
             return
         arrival, now = _arrival(call), self._clock()
-        refused = self._admission.judge(arrival, now, lambda: self._num_cached(call))
+        self._refuse(self._admission.judge(arrival, now, lambda: self._num_cached(call)))
+
+    def check_least(self, tenant: str, call_id: str, waited: float) -> None:
+        """The same for a call of which nothing else is known; what passes is checked once more."""
+        if self._admission is not None:
+            arrival = Arrival(call_id, tenant, num_tokens=0, waited=waited)
+            self._refuse(self._admission.judge_least(arrival, self._clock()))
+
+    def _refuse(self, refused: RefusedRequest | None) -> None:
         if refused is None:
             return
         self._on_refusal(refused)

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -39,7 +40,6 @@ from twostroke.engine.messages import (
     ForgetRequest,
     GenerationRequest,
     ManageCache,
-    NoteRefusal,
     TakeSnapshot,
     make_requests,
 )
@@ -78,8 +78,10 @@ class AsyncEngine:
     ) -> None:
         self._engine = engine
         self._queue_limit = QueueLimit(max_queued_requests, engine.waiting_samples)
+        # Not through the inbox, which would wake the engine's thread for each of them.
+        self._refusals: deque[RefusedRequest] = deque()
         self._target_limit = TargetLimit(
-            engine.admission, engine.clock, engine.num_cached, self._note_refusal
+            engine.admission, engine.clock, engine.num_cached, self._refusals.append
         )
         self._stall_seconds = stall_seconds
         self._inbox: queue.SimpleQueue[EngineMessage] = queue.SimpleQueue()
@@ -140,6 +142,9 @@ class AsyncEngine:
         self._streams[request.request_id] = stream
         self._inbox.put(message)
         return stream
+
+    def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:
+        self._target_limit.check_least(tenant, request_id, waited)
 
     def stats(self) -> SchedulerStats:
         return self._engine.last_stats
@@ -228,9 +233,6 @@ class AsyncEngine:
         self._answers.fail_all(error.to_exception())
         self._snapshots.fail_all(error.to_exception())
 
-    def _note_refusal(self, refused: RefusedRequest) -> None:
-        self._inbox.put(NoteRefusal(refused))
-
     def _drop_stream(self, request_id: str) -> None:
         self._streams.pop(request_id, None)
 
@@ -285,6 +287,8 @@ class AsyncEngine:
         Returns ``False`` after ``Close``.
         """
         self._survey()
+        for _ in range(len(self._refusals)):
+            self._engine.loop.note_refusal(self._refusals.popleft())
         wait = not (self._engine.has_work() or self._surveys)
         while wait or not self._inbox.empty():
             message = self._inbox.get()
@@ -298,8 +302,6 @@ class AsyncEngine:
                     # The stream's last outputs may have been lost with its event loop.
                     self._send(self._engine.abort(message.request_id))
                     self._post(self._drop_stream, message.request_id)
-                case NoteRefusal():
-                    self._engine.loop.note_refusal(message.refused)
                 case ManageCache():
                     self._manage(message.number, message.order)
                 case TakeSnapshot():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
+from twostroke.core.errors import PredictedLateError
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.targets import EVERY_KEY, STATES, Target, TargetMetric
@@ -13,6 +14,7 @@ from twostroke.observability.observer import ObservedStep
 from twostroke.observability.targets.watch import TargetReport, TargetsInForce, TargetWatch
 
 COMPLETE = (FinishReason.STOP, FinishReason.LENGTH)
+REFUSED = PredictedLateError.__name__
 
 
 class TargetObserver:
@@ -21,7 +23,8 @@ class TargetObserver:
     A first token counts towards ``ttft`` when it comes, all else when a request ends. One that
     leaves without a first token counts as a miss if it had waited longer than the limit. Answers
     that are complete count towards ``tpot`` and ``e2el``, failures and complete answers towards
-    ``errors``. ``kv`` and ``queue`` hold from one step to the next, and count by time.
+    ``errors``. What is refused counts towards none. ``kv`` and ``queue`` hold from one step to the
+    next, and count by time.
 
     Args:
         targets: Those for other models than ``model_name`` are left out.
@@ -63,6 +66,8 @@ class TargetObserver:
         with self._lock:
             for request, output in zip(requests, outputs):
                 self._started.discard(request.request_id)
+                if output.error is not None and output.error.kind == REFUSED:
+                    continue
                 if request.first_token_time is None:
                     self._observe("ttft", request, now - request.received_time, now, if_missed=True)
                 if output.error is not None:

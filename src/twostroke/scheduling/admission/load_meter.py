@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
@@ -23,8 +24,24 @@ COUNTED_ENTRIES = 6
 EXPECTED_ENTRIES = 0.25
 # Share of a new answer in their mean length.
 LENGTH_WEIGHT = 0.05
+# Share of a new step in the mean step.
+STEP_WEIGHT = 0.05
+# Entries take no longer than so many times what they would if each answer became as long as it may.
+MOST = 2.0
 # Share of a new request in the mean share of a tenant's prompts that the cache did not hold.
 SHARE_WEIGHT = 0.1
+
+
+class Left(NamedTuple):
+    """One sample of a call that waits no more: it runs for the first time, or has ended unrun.
+
+    Attributes:
+        time: When, on the engine's clock.
+    """
+
+    call_id: str
+    time: float
+    ran: bool
 
 
 class LoadMeter:
@@ -34,14 +51,15 @@ class LoadMeter:
     knows before; so it is counted, over the latest entries. Before there are enough of them, the
     mean length of answers that have ended, times the latest step's time, stands in. The seconds
     since the last entry, divided by the requests that run, are a lower bound, from which a slower
-    rate is soon known.
+    rate is soon known. The upper bound is twice what it would be if each answer became as long as
+    it may.
 
     Args:
         times: What the scheduler's steps take.
 
     Attributes:
         load: After the latest step.
-        left: Ids of calls, once for each sample that runs for the first time or ends unrun.
+        left: What has stopped waiting, in order.
     """
 
     def __init__(self, scheduler: Scheduler, times: StepTimes) -> None:
@@ -54,9 +72,10 @@ class LoadMeter:
         self._full_seconds = self._num_entries = 0.0  # decayed with each entry
         self._since_entry = 0.0
         self._mean_length: float | None = None
+        self._mean_step = 0.0
         self._was_full = False
         self._last_time = 0.0
-        self.left: deque[str] = deque()
+        self.left: deque[Left] = deque()
         self.load = self._measure(no_blocks=False)
 
     def expected_work(self, tenant: str, num_tokens: int) -> PromptWork:
@@ -77,11 +96,14 @@ class LoadMeter:
                 self._note_share(request)
         for request in step.ended:
             self._note_length(request)
-        self._leave(step.requests)
+        step_seconds = self._times.last_seconds
+        weight = STEP_WEIGHT if self._mean_step else 1.0
+        self._mean_step += weight * (step_seconds - self._mean_step)
+        self._leave(step.requests, plan.time, ran=True)
         self.load = self._measure(no_blocks=Reason.NO_FREE_BLOCK in reasons)
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
-        self._leave(requests)
+        self._leave(requests, self._last_time, ran=False)
         if not self._waiting:  # what comes after a pause has not waited through it
             self._was_full, self._since_entry = False, 0.0
         self.load = self._measure(no_blocks=False)
@@ -108,7 +130,14 @@ class LoadMeter:
             seconds += expected * self._mean_length * self._times.last_seconds / places
             entries += expected
         counted = seconds / entries if entries else 0.0
-        return max(counted, self._since_entry / max(1, len(self._scheduler.running)))
+        running = self._scheduler.running.values()
+        if not running:
+            return counted
+        lower = self._since_entry / len(running)
+        # Whatever was counted: places that were lent in between can look like waiting.
+        longest = sum(r.max_total_tokens - r.num_prompt_tokens for r in running) / len(running)
+        upper = MOST * longest * self._mean_step / len(running)
+        return min(max(counted, lower), upper)
 
     def _note_length(self, request: Request) -> None:
         if request.pooling is None and request.finish_reason in COMPLETE:
@@ -121,17 +150,19 @@ class LoadMeter:
         former = self._uncached.get(request.tenant, 1.0)
         self._uncached[request.tenant] = former + SHARE_WEIGHT * (share - former)
 
-    def _leave(self, requests: Iterable[Request]) -> None:
+    def _leave(self, requests: Iterable[Request], time: float, *, ran: bool) -> None:
         if self._waiting:
             for request in requests:
                 call = self._waiting.pop(request.request_id, None)
                 if call is not None:
-                    self.left.append(call)
+                    self.left.append(Left(call, time, ran))
 
     def _measure(self, *, no_blocks: bool) -> EngineLoad:
         scheduler, times = self._scheduler, self._times
         backlog, rows = PromptWork(), 0
+        by_tenant = Counter[str]()
         for request in scheduler.running.values():
+            by_tenant[request.tenant] += 1
             missing = request.num_missing_tokens
             if missing == 1:
                 rows += 1 + len(request.draft_token_ids)
@@ -146,4 +177,5 @@ class LoadMeter:
             num_free=0 if no_blocks else max(0, places),
             seconds_per_entry=self._seconds_per_entry(),
             under_way=times.last_seconds,
+            running=by_tenant,
         )

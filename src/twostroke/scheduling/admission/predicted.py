@@ -8,10 +8,16 @@ from typing import NamedTuple
 
 from twostroke.core.config import SchedulerConfig
 from twostroke.observability.events import RefusedRequest
-from twostroke.scheduling.admission.load_meter import LoadMeter
-from twostroke.scheduling.admission.prediction import EngineLoad, predict_ttft
+from twostroke.scheduling.admission.corrections import Corrections
+from twostroke.scheduling.admission.load_meter import Left, LoadMeter
+from twostroke.scheduling.admission.prediction import EngineLoad, entries_before, predict_ttft
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
-from twostroke.scheduling.admission.waiting_calls import WaitingCall, WaitingCalls
+from twostroke.scheduling.admission.waiting_calls import (
+    NOTHING,
+    Ahead,
+    WaitingCall,
+    WaitingCalls,
+)
 from twostroke.scheduling.step_times import PromptWork
 
 # Longest time after which a client is told to try again, in seconds.
@@ -41,8 +47,10 @@ class Arrival(NamedTuple):
 class PredictedAdmission:
     """Keeps the calls that wait, and judges new ones by them. One thread calls all methods.
 
-    The engine's side is a ``LoadMeter``, which may be on another thread. Where nothing waits,
-    nothing is refused, whatever was measured: so what was measured wrongly is soon measured anew.
+    The engine's side is a ``LoadMeter``, which may be on another thread. A tenant of which nothing
+    waits is always let in, whatever was measured: so none can shut out another, and what was
+    measured wrongly is soon measured anew. What the calls that were let in truly waited corrects
+    what is expected of the tenant's next ones.
     """
 
     def __init__(self, config: SchedulerConfig, targets: TTFTTargets, meter: LoadMeter) -> None:
@@ -51,6 +59,10 @@ class PredictedAdmission:
         self._targets = targets
         self._meter = meter
         self._waiting = WaitingCalls()
+        self._corrections = Corrections()
+        # Of the least call of each tenant, as long as nothing changes.
+        self._least: dict[str, tuple[float, Ahead]] = {}
+        self._least_holds: tuple[EngineLoad, int] | None = None
 
     def judge(
         self, arrival: Arrival, now: float, num_cached: Callable[[], int]
@@ -61,19 +73,64 @@ class PredictedAdmission:
             now: On the engine's clock.
             num_cached: Prompt tokens that the prefix cache holds; asked only if that may decide.
         """
-        self._forget_left()
-        target = self._targets.of(arrival.tenant, arrival.ttft_target)
-        if target is None or not arrival.can_be_late or not len(self._waiting):
+        target = self._target_to_meet(arrival)
+        if target is None:
             return None
-        load, limit = self._meter.load, self._factor * target - arrival.waited
+        limit = self._factor * target - arrival.waited
         call = self._waiting_call(arrival, now)
+        load = self._load_for(arrival.tenant)
         ahead = self._waiting.ahead_of(call, self._policy, now)
         predicted = predict_ttft(load, ahead, call.work)
         if predicted > limit and predict_ttft(load, ahead, PromptWork()) <= limit:
             cached = min(num_cached(), arrival.num_tokens - 1)
             work = PromptWork.of(cached, arrival.num_tokens - cached)
             predicted = predict_ttft(load, ahead, work)
-        if predicted <= limit:
+        return self._refusal(arrival, predicted, ahead.num_samples, target)
+
+    def judge_least(self, arrival: Arrival, now: float) -> RefusedRequest | None:
+        """The same for the least of calls: one sample, without a prompt.
+
+        What is refused so would be refused whatever it asked for, unless that is more time. It
+        costs little while nothing changes: the prediction is kept until the next step or entry.
+        """
+        target = self._target_to_meet(arrival)
+        if target is None or self._policy == "priority":
+            return None
+        holds = self._meter.load, self._waiting.version
+        if self._least_holds is None or self._least_holds != holds:
+            self._least.clear()
+            self._least_holds = holds
+        tenant = arrival.tenant
+        if tenant not in self._least:
+            call = self._waiting_call(arrival, now)
+            ahead = self._waiting.ahead_of(call, self._policy, now)
+            self._least[tenant] = predict_ttft(self._load_for(tenant), ahead, NOTHING), ahead
+        predicted, ahead = self._least[tenant]
+        return self._refusal(arrival, predicted, ahead.num_samples, target)
+
+    def enter(self, arrival: Arrival, now: float) -> None:
+        """The call waits from now on."""
+        call = self._waiting_call(arrival, now)
+        load = self._load_for(arrival.tenant, corrected=False)
+        num_entries = entries_before(load, self._waiting.ahead_of(call, self._policy, now))
+        expected = num_entries * load.seconds_per_entry
+        self._waiting.add(call._replace(entered=now, expected=expected))
+
+    def leave(self, call_id: str, num_samples: int) -> None:
+        """The call was let in, but could not be added to the engine; safe on any thread."""
+        self._meter.left.extend([Left(call_id, 0.0, ran=False)] * num_samples)
+
+    def _target_to_meet(self, arrival: Arrival) -> float | None:
+        """``None`` for a call that is let in in any case."""
+        self._take_left()
+        if not arrival.can_be_late or not self._waiting.of_tenant(arrival.tenant):
+            return None
+        return self._targets.of(arrival.tenant, arrival.ttft_target)
+
+    def _refusal(
+        self, arrival: Arrival, predicted: float, num_ahead: int, target: float
+    ) -> RefusedRequest | None:
+        if predicted <= self._factor * target - arrival.waited:
             return None
         return RefusedRequest(
             request_id=arrival.call_id,
@@ -81,21 +138,20 @@ class PredictedAdmission:
             predicted_ttft=arrival.waited + predicted,
             ttft_target=target,
             factor=self._factor,
-            ahead=ahead.num_samples,
+            ahead=num_ahead,
         )
 
-    def enter(self, arrival: Arrival, now: float) -> None:
-        """The call waits from now on."""
-        self._waiting.add(self._waiting_call(arrival, now))
-
-    def leave(self, call_id: str, num_samples: int) -> None:
-        """The call was let in, but could not be added to the engine; safe on any thread."""
-        self._meter.left.extend([call_id] * num_samples)
-
-    @property
-    def load(self) -> EngineLoad:
-        """What the last predictions stood on."""
-        return self._meter.load
+    def _load_for(self, tenant: str, *, corrected: bool = True) -> EngineLoad:
+        """The engine as a tenant finds it: with a place for each that it may take from others."""
+        load = self._meter.load
+        if corrected:
+            seconds = load.seconds_per_entry * self._corrections.of(tenant)
+            load = load._replace(seconds_per_entry=seconds)
+        if self._policy != "fair":
+            return load
+        places = sum(load.running.values()) + load.num_free
+        own_places = places // len({*load.running, tenant}) - load.running.get(tenant, 0)
+        return load._replace(num_free=max(load.num_free, own_places))
 
     def _waiting_call(self, arrival: Arrival, now: float) -> WaitingCall:
         target = self._targets.of(arrival.tenant, arrival.ttft_target)
@@ -103,16 +159,23 @@ class PredictedAdmission:
         latest = (
             math.inf
             if target is None
-            else now + target - arrival.waited - self.load.prices.seconds(work)
+            else now + target - arrival.waited - self._meter.load.prices.seconds(work)
         )
         return WaitingCall(
             arrival.call_id, arrival.tenant, work, arrival.num_samples, arrival.priority, latest
         )
 
-    def _forget_left(self) -> None:
+    def _take_left(self) -> None:
         left = self._meter.left
         for _ in range(len(left)):
-            self._waiting.sample_left(left.popleft())
+            call_id, time, ran = left.popleft()
+            call = self._waiting.sample_left(call_id)
+            if call is None or not call.expected:
+                continue
+            waited = max(0.0, time - call.entered)
+            # One that left unrun would have waited longer: that says something only if it was long.
+            if ran or waited > call.expected:
+                self._corrections.add(call.tenant, waited, call.expected)
 
 
 def retry_after(refused: RefusedRequest) -> int:

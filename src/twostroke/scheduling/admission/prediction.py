@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from twostroke.scheduling.admission.waiting_calls import Ahead
@@ -11,6 +13,7 @@ from twostroke.scheduling.step_times import Prices, PromptWork
 # Entries come at random: so many standard deviations of their number are allowed for, which keeps
 # some 14 of 15 requests within what was predicted.
 MARGIN = 1.5
+NONE_RUNNING: Mapping[str, int] = MappingProxyType({})
 
 
 class EngineLoad(NamedTuple):
@@ -24,6 +27,7 @@ class EngineLoad(NamedTuple):
         num_free: Places for further requests; 0 while blocks are short.
         seconds_per_entry: Between two requests that get a place while others wait for one.
         under_way: Seconds of the latest step: one such may have begun.
+        running: Requests that run, by tenant.
     """
 
     prices: Prices = Prices()
@@ -33,6 +37,7 @@ class EngineLoad(NamedTuple):
     num_free: int = 1
     seconds_per_entry: float = 0.0
     under_way: float = 0.0
+    running: Mapping[str, int] = NONE_RUNNING
 
 
 def predict_ttft(load: EngineLoad, ahead: Ahead, work: PromptWork) -> float:
@@ -44,10 +49,15 @@ def predict_ttft(load: EngineLoad, ahead: Ahead, work: PromptWork) -> float:
     """
     prompts = load.backlog.plus(ahead.work).plus(work)
     computed = _prompt_seconds(load, prompts)
-    num_entries = max(0, ahead.num_samples + 1 - load.num_free)
+    num_entries = entries_before(load, ahead)
     expected = (num_entries + MARGIN * math.sqrt(num_entries)) * load.seconds_per_entry
     entered = expected + _prompt_seconds(load, work)
     return load.under_way / 2 + max(computed, entered)
+
+
+def entries_before(load: EngineLoad, ahead: Ahead) -> int:
+    """Requests that must get a place, its own included, before it has one; 0 if one is free."""
+    return max(0, ahead.num_samples + 1 - load.num_free)
 
 
 def _prompt_seconds(load: EngineLoad, work: PromptWork) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from itertools import islice
 from typing import NamedTuple
 
 from twostroke.core.config import PolicyName
 from twostroke.scheduling.step_times import PromptWork
+
+NOTHING = PromptWork()
 
 
 class WaitingCall(NamedTuple):
@@ -17,6 +19,8 @@ class WaitingCall(NamedTuple):
         work: What its prompt takes, without what the prefix cache is expected to hold.
         num_samples: Places that it needs.
         latest_start: When its prompt must begin, so that it meets its target; ``inf`` without one.
+        entered: When it joined the queue.
+        expected: Seconds that it was to wait for a place, as counted, without any correction.
     """
 
     call_id: str
@@ -25,6 +29,8 @@ class WaitingCall(NamedTuple):
     num_samples: int = 1
     priority: int = 0
     latest_start: float = float("inf")
+    entered: float = 0.0
+    expected: float = 0.0
 
 
 class Ahead(NamedTuple):
@@ -33,25 +39,53 @@ class Ahead(NamedTuple):
     num_samples: int = 0
     work: PromptWork = PromptWork()
 
-    def plus(self, call: WaitingCall) -> Ahead:
-        return Ahead(self.num_samples + call.num_samples, self.work.plus(call.work))
+    def plus(self, call: WaitingCall, num_samples: int | None = None) -> Ahead:
+        """With a call's samples, or the first ``num_samples`` of them, and its prompt."""
+        if num_samples is None:
+            num_samples = call.num_samples
+        return Ahead(self.num_samples + num_samples, self.work.plus(call.work))
 
 
 class WaitingCalls:
-    """In order of arrival."""
+    """In order of arrival.
+
+    Attributes:
+        version: Grows with each change.
+    """
 
     def __init__(self) -> None:
         self._calls: dict[str, WaitingCall] = {}
+        self._num_samples: Counter[str] = Counter()  # by tenant
+        self.version = 0
 
     def add(self, call: WaitingCall) -> None:
         self._calls[call.call_id] = call
+        self._num_samples[call.tenant] += call.num_samples
+        self.version += 1
 
-    def sample_left(self, call_id: str) -> None:
-        """One of its samples waits no more: it runs or has ended. The first takes the prompt."""
-        call = self._calls.pop(call_id, None)
-        if call is not None and call.num_samples > 1:
-            rest = call._replace(num_samples=call.num_samples - 1, work=PromptWork())
+    def sample_left(self, call_id: str) -> WaitingCall | None:
+        """One of its samples waits no more: it runs or has ended. The first takes the prompt.
+
+        Returns the call, if that was its first sample.
+        """
+        call = self._calls.get(call_id)
+        if call is None:
+            return None
+        self.version += 1
+        self._num_samples[call.tenant] -= 1
+        if call.num_samples > 1:
+            # In its place: a call that was added later goes behind it.
+            rest = call._replace(num_samples=call.num_samples - 1, work=NOTHING)
             self._calls[call_id] = rest
+        else:
+            del self._calls[call_id]
+            if not self._num_samples[call.tenant]:
+                del self._num_samples[call.tenant]
+        return None if call.work is NOTHING else call
+
+    def of_tenant(self, tenant: str) -> int:
+        """Samples that wait for it."""
+        return self._num_samples[tenant]
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -59,8 +93,9 @@ class WaitingCalls:
     def ahead_of(self, call: WaitingCall, policy: PolicyName, now: float) -> Ahead:
         """What the policy lets run before ``call``, if nothing else arrives.
 
-        Under ``fair`` tenants take turns, so of each other tenant as many as the call's own tenant
-        has waiting, and one. Under ``deadline`` those that must begin before it and still can.
+        Under ``fair`` tenants take turns, so of each other tenant as many samples as the call's own
+        tenant has waiting, and one. Under ``deadline`` those that must begin before it and still
+        can.
         """
         waiting: Iterable[WaitingCall] = self._calls.values()
         if policy == "priority":
@@ -68,17 +103,20 @@ class WaitingCalls:
         elif policy == "deadline":
             waiting = (other for other in waiting if now <= other.latest_start <= call.latest_start)
         elif policy == "fair":
-            waiting = self._in_turns(call.tenant)
+            return self._in_turns(call.tenant)
         ahead = Ahead()
         for other in waiting:
             ahead = ahead.plus(other)
         return ahead
 
-    def _in_turns(self, tenant: str) -> Iterable[WaitingCall]:
-        by_tenant: dict[str, list[WaitingCall]] = {}
+    def _in_turns(self, tenant: str) -> Ahead:
+        ahead, turns = Ahead(), self._num_samples[tenant] + 1
+        left = dict.fromkeys(self._num_samples, turns)
         for call in self._calls.values():
-            by_tenant.setdefault(call.tenant, []).append(call)
-        own = by_tenant.pop(tenant, [])
-        yield from own
-        for calls in by_tenant.values():
-            yield from islice(calls, len(own) + 1)
+            num_samples = call.num_samples
+            if call.tenant != tenant:
+                num_samples = min(num_samples, left[call.tenant])
+                left[call.tenant] -= num_samples
+            if num_samples:
+                ahead = ahead.plus(call, num_samples)
+        return ahead

@@ -21,7 +21,9 @@ _NUM_DIGITS = 32  # of a UUID
 
 def request_id(scope: Scope) -> str:
     """The id of the request of this ASGI scope."""
-    name: str = scope.setdefault(_SCOPE_KEY, f"req-{uuid.uuid4().hex}")
+    if _SCOPE_KEY not in scope:
+        scope[_SCOPE_KEY] = f"req-{uuid.uuid4().hex}"
+    name: str = scope[_SCOPE_KEY]
     return name
 
 

@@ -107,6 +107,10 @@ class ServerState:
             )
         return self.model()
 
+    def client_for_new_work(self) -> EngineClient | None:
+        """The engine, if it is there and the server is not draining."""
+        return None if self._draining or self._model is None else self._model.client
+
     def status(self) -> tuple[str, str | None]:
         """``ok``, ``loading``, ``draining`` or ``unhealthy``, and why it is not ok."""
         if self._draining:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from twostroke.core.request import Request
+from twostroke.core.request import FinishReason, Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.observability.latency import time_per_output_token
 from twostroke.observability.routes import RouteEvent
@@ -206,6 +206,11 @@ class Fleet:
     def _finish(self, request: Request) -> None:
         spec, replica = self._specs.pop(request.request_id)
         finish = request.finish_time or 0.0
+        if request.finish_reason is FinishReason.ABORT:  # it waited too long to be in time
+            self._result.refused_early.append(spec.number)
+            if self._reactive:
+                self._expect(self._workload.after(spec, finish))
+            return
         self._result.requests.append(
             RequestResult(
                 number=spec.number,

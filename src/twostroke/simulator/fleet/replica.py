@@ -10,9 +10,11 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.engine import Engine
+from twostroke.engine.refuse_overdue import refuse_overdue
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.observability.observer import ObservedStep, Observer
 from twostroke.scheduling.admission.load_meter import LoadMeter
+from twostroke.scheduling.admission.overdue import OverdueCalls
 from twostroke.scheduling.admission.predicted import Arrival, PredictedAdmission
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.scheduling.assemble import make_scheduler
@@ -64,10 +66,13 @@ class Replica:
         self._ended = EndedRequests()
         watching: list[Observer] = [self.log, self._ended, *observers]
         self._admission: PredictedAdmission | None = None
+        self._overdue: OverdueCalls | None = None
         if config.admission == "predicted":
             meter = LoadMeter(self.scheduler, made.times)
             self._admission = PredictedAdmission(config, self._targets, meter)
-            watching.append(meter)
+            factor = config.admission_factor
+            self._overdue = OverdueCalls(made.times, meter, factor)
+            watching += [meter, self._overdue]
         self.engine = Engine(self.scheduler, executor, watching, clock=self.clock)
         # A run of steps is taken at once, without their times being learned from.
         steps_alike = speculation is None and not info.tiers and not config.measures_steps
@@ -112,11 +117,13 @@ class Replica:
 
     def run(self, until: float) -> list[Request]:
         """Take one step, or a run of those that begin before ``until``. Returns what has ended."""
+        if self._overdue is not None:
+            refuse_overdue(self.engine, self._overdue)
         run = find_decode_run(self.scheduler, TOKEN) if self._may_jump() else None
-        if run is None:
-            self.engine.step()
-        else:
+        if run is not None:
             self._take_run(run, until)
+        elif self.has_work():
+            self.engine.step()
         ended = self._ended.take()
         self._finish_times += [request.finish_time or 0.0 for request in ended]
         return ended
