@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.claims.report import Claim
 from benchmarks.claims.workbench import Workbench
-from benchmarks.kv_formats.quality import COMPILED, Score, Text, judge
+from benchmarks.kv_formats.quality import Score, Text, judge
 from benchmarks.quantization import held_out
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.models.support import read_runnable
@@ -30,7 +30,7 @@ def measure(bench: Workbench, phrasings: int = PHRASINGS) -> Claim:
     bench.say(f"quantised cache: {len(texts)} answers in each format")
     length = max(len(text.ids) for text in texts)
     model = load_model(folder, spec, "bfloat16", torch.device("cpu"), length, None)
-    scores = judge(model, texts, COMPILED)
+    scores = judge(model, texts, ("bfloat16", "int8", "int4"))
     plain = spec.kv_bytes_per_token("bfloat16")
     tokens = {name: plain / spec.kv_bytes_per_token(name) for name in ("int8", "int4")}
     return Claim(

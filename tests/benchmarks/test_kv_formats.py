@@ -14,9 +14,10 @@ def test_fewer_bits_diverge_more() -> None:
     folder = resolve_model("pilot", None)
     model = load_model(folder, read_runnable(folder), "bfloat16", torch.device("cpu"), 64, None)
     text = Text(list(range(300, 340)), list(range(5, 40)))
-    scores = judge(model, [text], ("bfloat16", "int8", "int4"))
+    scores = judge(model, [text], ("bfloat16", "int8", "int4", "fp8"))
     assert scores["bfloat16"].changed == scores["bfloat16"].divergence == 0
     assert 0 < scores["int8"].divergence < scores["int4"].divergence
+    assert scores["int8"].divergence < scores["fp8"].divergence
     assert all(score.tokens == 35 for score in scores.values())
 
 

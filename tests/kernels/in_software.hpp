@@ -153,6 +153,24 @@ NOT_INLINED __m512 permutexvar_ps(__m512i which, __m512 x) {
     return for_each_lane<Floats>([&](int i) { return from[index[i] & 15]; });
 }
 
+NOT_INLINED __m512i permutex2var_epi16(__m512i first, __m512i which, __m512i second) {
+    const Halves index(which), low(first), high(second);
+    return for_each_lane<Halves>(
+        [&](int i) { return (index[i] & 32 ? high : low)[index[i] & 31]; });
+}
+
+NOT_INLINED __mmask32 test_epi16_mask(__m512i x, __m512i bits) {
+    const Halves a(x), b(bits);
+    __mmask32 mask = 0;
+    for (int i = 0; i < 32; ++i) mask |= __mmask32{(a[i] & b[i]) != 0} << i;
+    return mask;
+}
+
+NOT_INLINED __m512i mask_blend_epi16(__mmask32 mask, __m512i x, __m512i y) {
+    const Halves a(x), b(y);
+    return for_each_lane<Halves>([&](int i) { return mask >> i & 1 ? b[i] : a[i]; });
+}
+
 NOT_INLINED void mask_storeu_epi32(void* to, __mmask16 mask, __m512i x) {
     const Words from(x);
     for (int i = 0; i < 16; ++i)
@@ -244,6 +262,9 @@ NOT_INLINED __m512i shuffle_i32x4(__m512i x, __m512i y, int which) {
 #define _mm512_cvtps_epi32 in_software::cvtps_epi32
 #define _mm512_fmadd_ps in_software::fmadd_ps
 #define _mm512_permutexvar_ps in_software::permutexvar_ps
+#define _mm512_permutex2var_epi16 in_software::permutex2var_epi16
+#define _mm512_test_epi16_mask in_software::test_epi16_mask
+#define _mm512_mask_blend_epi16 in_software::mask_blend_epi16
 #define _mm512_mask_storeu_epi32 in_software::mask_storeu_epi32
 #define _mm512_min_ps in_software::min_ps
 #undef _mm512_cmp_ps_mask

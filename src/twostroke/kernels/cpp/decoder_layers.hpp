@@ -11,6 +11,7 @@
 #include "kernels.hpp"
 #include "linear/linear.hpp"
 #include "thread_pool.hpp"
+#include "vectors/fp8.hpp"
 
 namespace twostroke {
 namespace {
@@ -64,12 +65,17 @@ inline void place_heads(const TokenPart& part, const LayerCall& layer) {
         const int64_t angles = pass.positions[token] * (dim / 2);
         rotate_heads(heads, rotated, dim / 2, pass.cos + angles, pass.sin + angles);
         const bf16 *key = heads + sizes.heads * dim, *value = heads + rotated * dim;
+        const int64_t slot = pass.slots[token] * token_size;
+        if (sizes.cache_format == kFp8) {
+            store_fp8(static_cast<fp8*>(layer.keys) + slot, key, token_size);
+            store_fp8(static_cast<fp8*>(layer.values) + slot, value, token_size);
+            return;
+        }
         if (sizes.cache_format != kPlain) {
             store_scaled(sizes, layer.keys, pass.slots[token], key);
             store_scaled(sizes, layer.values, pass.slots[token], value);
             return;
         }
-        const int64_t slot = pass.slots[token] * token_size;
         memcpy(static_cast<bf16*>(layer.keys) + slot, key, bf16_bytes(token_size));
         memcpy(static_cast<bf16*>(layer.values) + slot, value, bf16_bytes(token_size));
     };

@@ -12,8 +12,9 @@ constexpr int kLanes = 16;  // Outputs in a block of packed weights.
 constexpr int kGroup = 32;  // Inputs that share a scale in 4-bit weights.
 constexpr int kMaxHeadDim = 256;
 
-// Of a cache: numbers as the model computes with, or integers with scales (attention/scaled/).
-enum CacheFormat : int32_t { kPlain = 0, kScaled8 = 1, kScaled4 = 2 };
+// Of a cache: numbers as the model computes with, integers with scales (attention/scaled/), or
+// e4m3 (vectors/fp8.hpp).
+enum CacheFormat : int32_t { kPlain = 0, kScaled8 = 1, kScaled4 = 2, kFp8 = 3 };
 enum WeightFormat : int32_t { kBf16 = 0, kInt8 = 1, kInt4 = 2 };
 
 // y = x W^T + bias, over packed weights: linear/tiles.hpp describes their layout.

@@ -18,13 +18,13 @@ from twostroke.layers.attention.base import (
 from twostroke.layers.kv_layout import KVLayout, plain_layout
 
 # As ``cpp/kernels.hpp`` numbers the formats of the cache.
-CACHE_FORMATS = {"int8": 1, "int4": 2}
+CACHE_FORMATS = {"int8": 1, "int4": 2, "fp8": 3}
 
 
 class CompiledBackend:
     """Attention over a paged cache on a CPU, see ``AttentionBackend``.
 
-    The model computes in bfloat16 or float32; the cache holds the same, int8 or int4.
+    The model computes in bfloat16 or float32; the cache holds the same, int8, int4 or fp8.
 
     Arguments as those of ``SdpaBackend``.
     """

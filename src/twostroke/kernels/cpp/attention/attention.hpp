@@ -51,24 +51,24 @@ inline int64_t find_request(const int64_t* first_task, int64_t requests, int64_t
 }
 
 // Task `index` of a request's tasks.
-template <typename T>
+template <typename T, typename Stored>
 void attend(const AttentionCall& call, int64_t request, int64_t index, int64_t spans) {
     const int64_t rows = count_rows(call, request);
     if (rows > kFewRows) {
         const int64_t kv_head = index % call.kv_heads, part = index / call.kv_heads;
         const int64_t parts = count_parts(rows);
         const int64_t first = rows * part / parts, end = rows * (part + 1) / parts;
-        attend_in_tiles<T>(call, request, kv_head, first, static_cast<int>(end - first));
+        attend_in_tiles<T, Stored>(call, request, kv_head, first, static_cast<int>(end - first));
         return;
     }
     const int64_t kv_head = call.kv_heads * index / spans;
     const int heads = static_cast<int>(call.kv_heads * (index + 1) / spans - kv_head);
     if (call.head_dim == 64)
-        attend_few_rows<T, 64>(call, request, kv_head, heads, rows);
+        attend_few_rows<T, Stored, 64>(call, request, kv_head, heads, rows);
     else if (call.head_dim == 128)
-        attend_few_rows<T, 128>(call, request, kv_head, heads, rows);
+        attend_few_rows<T, Stored, 128>(call, request, kv_head, heads, rows);
     else
-        attend_few_rows<T, 0>(call, request, kv_head, heads, rows);
+        attend_few_rows<T, Stored, 0>(call, request, kv_head, heads, rows);
 }
 
 // The same over a cache of integers of BITS bits.
@@ -113,8 +113,12 @@ inline void attention(const AttentionCall& call) {
         attend_all(call, attend_scaled<8>);
     else if (call.cache_format == kScaled4)
         attend_all(call, attend_scaled<4>);
+    else if (call.cache_format == kFp8)
+        call.is_float ? attend_all(call, attend<float, fp8>) : attend_all(call, attend<bf16, fp8>);
+    else if (call.is_float)
+        attend_all(call, attend<float, float>);
     else
-        call.is_float ? attend_all(call, attend<float>) : attend_all(call, attend<bf16>);
+        attend_all(call, attend<bf16, bf16>);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The factors of scores: elements of queries and keys as they are multiplied. T: the cache's type.
+// The factors of scores: elements of queries and keys as they are multiplied. T: the queries' type.
 #pragma once
 
 #include <cstdint>
@@ -6,13 +6,14 @@
 
 #include "kernels.hpp"
 #include "vectors/arithmetic.hpp"
+#include "vectors/fp8.hpp"
 #include "vectors/lanes.hpp"
 #include "vectors/products.hpp"
 
 namespace twostroke {
 namespace {
 
-// Elements in a word, and in a vector: a word is two bf16 or a float.
+// Elements in a word, and in a vector: a word is two bf16, a float, or four of a cache in fp8.
 template <typename T>
 constexpr int kInWord = 4 / sizeof(T);
 template <typename T>
@@ -40,6 +41,18 @@ inline vfloat dot_word(vfloat sum, const Factor<T>* query, vword key) {
         return sum + *query * (vfloat)key;
 }
 
+// Words of T that hold what a word of the cache does.
+template <typename T, typename Stored>
+constexpr int kWidened = sizeof(T) / sizeof(Stored);
+
+template <typename T, typename Stored>
+inline void widen_word(vword key, vword* to) {
+    if constexpr (sizeof(Stored) == 1)
+        widen_fp8(key, T{}, to);
+    else
+        to[0] = key;
+}
+
 // A query row as factors: itself, or a copy in `wide` if it has to be widened.
 template <typename T>
 inline const Factor<T>* to_factors(const T* row, float* wide, int64_t dim) {
@@ -51,16 +64,20 @@ inline const Factor<T>* to_factors(const T* row, float* wide, int64_t dim) {
     }
 }
 
-// Loads one vector, or if not `whole` half a vector, of as many keys as a vector has lanes. Vector
-// i of `columns` then holds word i of each key. Heads are multiples of 16 elements.
-template <typename T>
-inline void load_columns(vword* columns, const T* keys, const int64_t* offsets, bool whole) {
+// Loads words of as many keys as a vector has lanes: vector i of `columns` then holds word i of each
+// key. If fewer than a vector's `bytes` are left of a row, the rest is zeros.
+template <typename Stored>
+inline void load_columns(vword* columns, const Stored* keys, const int64_t* offsets,
+                         int64_t bytes) {
     UNROLL for (int i = 0; i < kVectorLanes; ++i) {
-        if (whole) {
+        if (bytes >= kVectorBytes) {
             columns[i] = load<vword>(keys + offsets[i]);
         } else {
             columns[i] = vword{};
-            memcpy(&columns[i], keys + offsets[i], kVectorBytes / 2);
+            if (2 * bytes == kVectorBytes)
+                memcpy(&columns[i], keys + offsets[i], kVectorBytes / 2);
+            else
+                memcpy(&columns[i], keys + offsets[i], static_cast<size_t>(bytes));
         }
     }
     transpose(columns);

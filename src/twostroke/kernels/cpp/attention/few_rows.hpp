@@ -20,40 +20,45 @@ constexpr int kMaxSpan = 8;   // KV heads of a task, at most.
 
 // scores[r][..] = query row r . 16 keys. Each key is read once for all rows. DIM is the head's
 // size, or 0 if only `head_dim` knows it.
-template <typename T, int DIM, int ROWS>
-inline void score_keys(float (*scores)[kKeys], const Factor<T>* const* query, const T* keys,
+template <typename T, typename Stored, int DIM, int ROWS>
+inline void score_keys(float (*scores)[kKeys], const Factor<T>* const* query, const Stored* keys,
                        const int64_t* offsets, int64_t head_dim,
-                       TokenPrefetcher<QueryRows<T>>& prefetcher) {
+                       TokenPrefetcher<QueryRows<T, Stored>>& prefetcher) {
     const int64_t dim = DIM ? DIM : head_dim;
     vfloat sums[ROWS][kSplit] = {};
-    const auto add = [&](int64_t d, bool whole) __attribute__((always_inline)) {
+    const auto add = [&](int64_t d, int num_words) __attribute__((always_inline)) {
         vword columns[kSplit][kVectorLanes];
         UNROLL for (int j = 0; j < kSplit; ++j)
-            load_columns(columns[j], keys + d, offsets + j * kVectorLanes, whole);
-        for (int i = 0; i < (whole ? kVectorLanes : kVectorLanes / 2); ++i) {
+            load_columns(columns[j], keys + d, offsets + j * kVectorLanes, 4 * num_words);
+        for (int i = 0; i < num_words; ++i) {
             prefetcher.prefetch_line();  // 16 words are a line.
-            UNROLL for (int r = 0; r < ROWS; ++r)
-                UNROLL for (int j = 0; j < kSplit; ++j) {
-                    const Factor<T>* factors = query[r] + d + i * kInWord<T>;
-                    sums[r][j] = dot_word<T>(sums[r][j], factors, columns[j][i]);
-                }
+            UNROLL for (int j = 0; j < kSplit; ++j) {
+                vword wide[kWidened<T, Stored>];
+                widen_word<T, Stored>(columns[j][i], wide);
+                UNROLL for (int w = 0; w < kWidened<T, Stored>; ++w)
+                    UNROLL for (int r = 0; r < ROWS; ++r) {
+                        const int word = i * kWidened<T, Stored> + w;
+                        const Factor<T>* factors = query[r] + d + word * kInWord<T>;
+                        sums[r][j] = dot_word<T>(sums[r][j], factors, wide[w]);
+                    }
+            }
         }
     };
     int64_t d = 0;
-    for (; d + kInVector<T> <= dim; d += kInVector<T>) add(d, true);
-    if constexpr (DIM == 0 && kInVector<T> > kLanes)
-        if (d < dim) add(d, false);
+    for (; d + kInVector<Stored> <= dim; d += kInVector<Stored>) add(d, kVectorLanes);
+    if constexpr (DIM == 0 && kInVector<Stored> > kLanes)
+        if (d < dim) add(d, static_cast<int>(dim - d) / kInWord<Stored>);
     for (int r = 0; r < ROWS; ++r) memcpy(scores[r], sums[r], sizeof(sums[r]));
 }
 
 // sums[r][..] += weights of `count` keys times their values, COLUMNS at a time in registers.
-template <typename T, int COLUMNS, int ROWS>
-inline void add_values(float* sums, const float (*weights)[kKeys], const T* values,
+template <typename T, typename Stored, int COLUMNS, int ROWS>
+inline void add_values(float* sums, const float (*weights)[kKeys], const Stored* values,
                        const int64_t* offsets, int count, int64_t dim,
-                       TokenPrefetcher<QueryRows<T>>& prefetcher) {
+                       TokenPrefetcher<QueryRows<T, Stored>>& prefetcher) {
     constexpr int kVectors = COLUMNS / kLanes;
-    constexpr int kLine = TokenPrefetcher<QueryRows<T>>::kLine;
-    constexpr int kPerLine = kLine / kLanes / static_cast<int>(sizeof(T));
+    constexpr int kLine = TokenPrefetcher<QueryRows<T, Stored>>::kLine;
+    constexpr int kPerLine = kLine / kLanes / static_cast<int>(sizeof(Stored));
     for (int64_t column = 0; column < dim; column += COLUMNS) {
         floats partial[ROWS][kVectors];
         UNROLL for (int r = 0; r < ROWS; ++r)
@@ -82,11 +87,11 @@ constexpr int choose_columns(int dim, int rows) {
 
 // ROWS query rows of each of `heads` KV heads from `kv_head` on. Those heads of a token are read
 // together, in the order in which they lie.
-template <typename T, int DIM, int ROWS>
+template <typename T, typename Stored, int DIM, int ROWS>
 void attend_to_tokens(const AttentionCall& call, int64_t request, int64_t kv_head, int heads) {
     constexpr int kColumns = choose_columns(DIM, ROWS);
     static_assert((DIM ? DIM : kLanes) % kColumns == 0);
-    const QueryRows<T> rows(call, request, kv_head, 0);
+    const QueryRows<T, Stored> rows(call, request, kv_head, 0);
     const int64_t dim = DIM ? DIM : call.head_dim;
     const int64_t span = rows.group * dim;  // from one KV head's queries to the next's
     constexpr int kRoom = DIM ? DIM : kMaxHeadDim;
@@ -98,8 +103,8 @@ void attend_to_tokens(const AttentionCall& call, int64_t request, int64_t kv_hea
     for (int head = 0; head < heads; ++head)
         for (int r = 0; r < ROWS; ++r)
             query[head][r] = to_factors(rows.query(r) + head * span, wide[head][r], dim);
-    KeyWalk<QueryRows<T>> walk(rows, rows.oldest(0), rows.end(ROWS - 1), heads * dim);
-    TokenPrefetcher<QueryRows<T>> prefetcher(walk);
+    KeyWalk<QueryRows<T, Stored>> walk(rows, rows.oldest(0), rows.end(ROWS - 1), heads * dim);
+    TokenPrefetcher<QueryRows<T, Stored>> prefetcher(walk);
     for (; walk.count > 0; walk.advance()) {
         const int64_t* offsets = walk.token_offsets();
         const int scored = (walk.count + kLanes - 1) / kLanes * kLanes;
@@ -107,8 +112,8 @@ void attend_to_tokens(const AttentionCall& call, int64_t request, int64_t kv_hea
         for (int k = 0; k < walk.count; k += kLanes)
             for (int head = 0; head < heads; ++head) {
                 auto* first_scores = (float (*)[kKeys])&scores[head][0][k];
-                score_keys<T, DIM, ROWS>(first_scores, query[head], rows.keys + head * dim,
-                                         offsets + k, dim, prefetcher);
+                score_keys<T, Stored, DIM, ROWS>(first_scores, query[head], rows.keys + head * dim,
+                                                 offsets + k, dim, prefetcher);
             }
         for (int head = 0; head < heads; ++head)
             for (int r = 0; r < ROWS; ++r) {
@@ -129,8 +134,9 @@ void attend_to_tokens(const AttentionCall& call, int64_t request, int64_t kv_hea
             for (int head = 0; head < heads; ++head) {
                 const auto* weights = (const float (*)[kKeys])&scores[head][0][k];
                 const int count = walk.min_of(walk.count - k, kLanes);
-                add_values<T, kColumns, ROWS>(sums[head], weights, rows.values + head * dim,
-                                              offsets + k, count, dim, prefetcher);
+                add_values<T, Stored, kColumns, ROWS>(sums[head], weights,
+                                                      rows.values + head * dim, offsets + k, count,
+                                                      dim, prefetcher);
             }
     }
     for (int head = 0; head < heads; ++head)
@@ -140,18 +146,18 @@ void attend_to_tokens(const AttentionCall& call, int64_t request, int64_t kv_hea
         }
 }
 
-template <typename T, int DIM>
+template <typename T, typename Stored, int DIM>
 void attend_few_rows(const AttentionCall& call, int64_t request, int64_t kv_head, int heads,
                      int64_t rows) {
     static_assert(kFewRows == 4);
     if (rows == 4)
-        attend_to_tokens<T, DIM, 4>(call, request, kv_head, heads);
+        attend_to_tokens<T, Stored, DIM, 4>(call, request, kv_head, heads);
     else if (rows == 3)
-        attend_to_tokens<T, DIM, 3>(call, request, kv_head, heads);
+        attend_to_tokens<T, Stored, DIM, 3>(call, request, kv_head, heads);
     else if (rows == 2)
-        attend_to_tokens<T, DIM, 2>(call, request, kv_head, heads);
+        attend_to_tokens<T, Stored, DIM, 2>(call, request, kv_head, heads);
     else
-        attend_to_tokens<T, DIM, 1>(call, request, kv_head, heads);
+        attend_to_tokens<T, Stored, DIM, 1>(call, request, kv_head, heads);
 }
 
 }  // namespace

@@ -24,19 +24,24 @@ constexpr int kTaskRows = 16 * kTileRows;           // rows of a task, at most
 // -------------------------------------------------------------------------------- keys and scores
 
 // Packed keys: [dim][kKeys]; where pairs of bf16 are multiplied, [dim / 2][kKeys][2].
-template <typename T>
-inline void pack_keys(Factor<T>* packed, const T* keys, const int64_t* offsets, int64_t dim) {
+template <typename T, typename Stored>
+inline void pack_keys(Factor<T>* packed, const Stored* keys, const int64_t* offsets, int64_t dim) {
     for (int k = 0; k < kKeys; k += kVectorLanes)
-        for (int64_t d = 0; d < dim; d += kInVector<T>) {
-            vword columns[kVectorLanes];
-            load_columns(columns, keys + d, offsets + k, d + kInVector<T> <= dim);
+        for (int64_t d = 0; d < dim; d += kInVector<Stored>) {
+            vword columns[kVectorLanes], wide[kWidened<T, Stored>];
+            const int64_t bytes = (dim - d) * static_cast<int64_t>(sizeof(Stored));
+            load_columns(columns, keys + d, offsets + k, bytes);
             UNROLL for (int i = 0; i < kVectorLanes; ++i) {
-                Factor<T>* to = packed + (d + i * kInWord<T>)*kKeys;
-                if constexpr (kWidens<T>) {
-                    store(to + k, columns[i] << 16);
-                    store(to + kKeys + k, columns[i] & 0xffff0000u);
-                } else {
-                    store(to + k * kInWord<T>, columns[i]);
+                widen_word<T, Stored>(columns[i], wide);
+                UNROLL for (int w = 0; w < kWidened<T, Stored>; ++w) {
+                    const int word = i * kWidened<T, Stored> + w;
+                    Factor<T>* to = packed + (d + word * kInWord<T>)*kKeys;
+                    if constexpr (kWidens<T>) {
+                        store(to + k, wide[w] << 16);
+                        store(to + kKeys + k, wide[w] & 0xffff0000u);
+                    } else {
+                        store(to + k * kInWord<T>, wide[w]);
+                    }
                 }
             }
         }
@@ -117,10 +122,10 @@ inline void add_weighted_values(float* sums, const float* corrections,
 // -------------------------------------------------------------------------------------- the task
 
 // `count` query rows from `first_row` on.
-template <typename T>
+template <typename T, typename Stored>
 void attend_in_tiles(const AttentionCall& call, int64_t request, int64_t kv_head,
                      int64_t first_row, int count) {
-    const QueryRows<T> rows(call, request, kv_head, first_row);
+    const QueryRows<T, Stored> rows(call, request, kv_head, first_row);
     const int64_t dim = call.head_dim;
     const int tiles = (count + kTileRows - 1) / kTileRows;
     alignas(64) float sums[kTaskRows * kMaxHeadDim], values[kKeys * kMaxHeadDim];
@@ -133,10 +138,10 @@ void attend_in_tiles(const AttentionCall& call, int64_t request, int64_t kv_head
     memset(sums, 0, static_cast<size_t>(tiles * kTileRows * dim) * sizeof(float));
     for (int r = 0; r < tiles * kTileRows; ++r)  // The last row fills up the last tile.
         query_rows[r] = rows.query(r < count ? r : count - 1);
-    KeyWalk<QueryRows<T>> walk(rows, rows.oldest(0), rows.end(count - 1), dim);
+    KeyWalk<QueryRows<T, Stored>> walk(rows, rows.oldest(0), rows.end(count - 1), dim);
     for (; walk.count > 0; walk.advance()) {
         const int64_t* offsets = walk.token_offsets();
-        pack_keys(packed, rows.keys, offsets, dim);
+        pack_keys<T>(packed, rows.keys, offsets, dim);
         for (int k = 0; k < walk.count; ++k)
             for (int64_t d = 0; d < dim; d += kLanes)
                 store16(values + k * dim + d, load16(rows.values + offsets[k] + d));

@@ -46,17 +46,18 @@ struct RowRange {
     }
 };
 
-// The same, with a plain cache: its elements are of the queries' type.
-template <typename T>
+// The same, with a cache of plain numbers. T: the queries' type; Stored: of the cache's elements,
+// T or fp8.
+template <typename T, typename Stored>
 struct QueryRows : RowRange {
     const int64_t token_size;
-    const T *const keys, *const values;
+    const Stored *const keys, *const values;
 
     QueryRows(const AttentionCall& attention_call, int64_t request, int64_t kv_head, int64_t first)
         : RowRange(attention_call, request, kv_head, first),
           token_size(call.kv_heads * dim),
-          keys(static_cast<const T*>(call.keys) + kv_head * dim),
-          values(static_cast<const T*>(call.values) + kv_head * dim) {}
+          keys(static_cast<const Stored*>(call.keys) + kv_head * dim),
+          values(static_cast<const Stored*>(call.values) + kv_head * dim) {}
 
     const T* query(int r) const { return static_cast<const T*>(call.query) + query_offset(r); }
     T* out(int r) const { return static_cast<T*>(call.out) + out_offset(r); }

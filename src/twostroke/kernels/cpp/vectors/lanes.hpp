@@ -203,6 +203,19 @@ struct Memory<Pair<Part>> {
     }
 };
 
+// As many bytes as a vector has lanes, each with its sign.
+inline vint sign_extended(const char* from) {
+#if defined(TWOSTROKE_AVX512)
+    return (vint)_mm512_cvtepi8_epi32((__m128i)Memory<vbyte>::load(from));
+#elif defined(__AVX2__)
+    int64_t bytes;
+    memcpy(&bytes, from, 8);
+    return (vint)_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(bytes));
+#else
+    return __builtin_convertvector(Memory<vbyte>::load(from), vint);
+#endif
+}
+
 // Addresses need no alignment.
 template <typename Vector>
 inline Vector load(const void* from) {

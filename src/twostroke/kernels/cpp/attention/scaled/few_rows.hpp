@@ -27,18 +27,6 @@ struct RowSums {
     }
 };
 
-// The first `bytes` of a vector's keys, in words; the rest is zeros.
-inline void load_key_words(vword* columns, const char* keys, const int64_t* offsets,
-                           int64_t bytes) {
-    if (bytes >= kVectorBytes) return load_columns(columns, keys, offsets, true);
-    if (2 * bytes == kVectorBytes) return load_columns(columns, keys, offsets, false);
-    for (int i = 0; i < kVectorLanes; ++i) {
-        columns[i] = vword{};
-        memcpy(&columns[i], keys + offsets[i], static_cast<size_t>(bytes));
-    }
-    transpose(columns);
-}
-
 // Adds the products of ROWS query rows of a KV head and word `word` of its keys' rows; ends a group
 // behind its last word. `scales`: of these keys, [groups][kKeys].
 template <int BITS, int ROWS>
@@ -98,7 +86,8 @@ inline void score_scaled_keys(float (*scores)[ROWS][kKeys], const RoundedQuery (
             UNROLL for (int v = 0; v < kVectors; ++v) {
                 vword columns[kVectorLanes];
                 const char* from = keys + head * ROW + v * kVectorBytes;
-                load_columns(columns, from, offsets + j * kVectorLanes, whole);
+                const int bytes = whole ? kVectorBytes : kVectorBytes / 2;
+                load_columns(columns, from, offsets + j * kVectorLanes, bytes);
                 UNROLL for (int i = 0; i < kVectorLanes; ++i) {
                     if (i * kVectorBytes % 64 == 0) prefetcher.prefetch_line();
                     const int byte = v * kVectorBytes + 4 * i, word = byte % ROW / 4;
@@ -127,7 +116,7 @@ inline void score_any_scaled_keys(float (*scores)[ROWS][kKeys], const RoundedQue
             for (int64_t byte = 0; byte < row; byte += kVectorBytes) {
                 vword columns[kVectorLanes];
                 const int64_t left = row - byte < kVectorBytes ? row - byte : kVectorBytes;
-                load_key_words(columns, keys + head * row + byte, offsets + j * kVectorLanes, left);
+                load_columns(columns, keys + head * row + byte, offsets + j * kVectorLanes, left);
                 for (int i = 0; i < left / 4; ++i) {
                     if (i * kVectorBytes % 64 == 0) prefetcher.prefetch_line();
                     score_word<BITS, ROWS>(sums, query[head], columns[i], byte / 4 + i,

@@ -127,17 +127,7 @@ inline Pair<IntPart> dot_steps(const Pair<IntPart>& sum, vword query, const Pair
 // 16 bytes as floats.
 template <typename Vector>
 struct Widened {  // one of the processor's vectors
-    static Vector steps(const char* from) {
-#if defined(TWOSTROKE_AVX512)
-        return (vfloat)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)load<vbyte>(from)));
-#elif defined(__AVX2__)
-        int64_t bytes;
-        memcpy(&bytes, from, 8);
-        return (vfloat)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(bytes)));
-#else
-        return to_floats(__builtin_convertvector(load<vbyte>(from), vint));
-#endif
-    }
+    static Vector steps(const char* from) { return to_floats(sign_extended(from)); }
     static void nibbles(const char* from, Vector& low, Vector& high) {
 #if defined(TWOSTROKE_AVX512)
         const __m512 steps = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);

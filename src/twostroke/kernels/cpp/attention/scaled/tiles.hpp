@@ -25,7 +25,7 @@ inline void pack_scaled_keys(uint32_t* packed, const char* keys, const int64_t* 
         for (int64_t byte = 0; byte < row; byte += kVectorBytes) {
             vword columns[kVectorLanes];
             const int64_t left = row - byte < kVectorBytes ? row - byte : kVectorBytes;
-            load_key_words(columns, keys + byte, offsets + k, left);
+            load_columns(columns, keys + byte, offsets + k, left);
             for (int i = 0; i < left / 4; ++i) {
                 const int64_t word = byte / 4 + i;
                 if constexpr (BITS == 8) {
