@@ -64,8 +64,8 @@ inline const Factor<T>* to_factors(const T* row, float* wide, int64_t dim) {
     }
 }
 
-// Loads words of as many keys as a vector has lanes: vector i of `columns` then holds word i of each
-// key. If fewer than a vector's `bytes` are left of a row, the rest is zeros.
+// Loads words of as many keys as a vector has lanes. Vector i of `columns` then holds word i of
+// each key; where fewer than a vector's bytes are left of a row, zeros follow.
 template <typename Stored>
 inline void load_columns(vword* columns, const Stored* keys, const int64_t* offsets,
                          int64_t bytes) {
