@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import ValidationError
@@ -86,6 +87,15 @@ async def response_call(
     except InvalidRequestError as error:
         raise in_terms_of_responses(error) from error
     return call._replace(ignored=ignored + [_renamed(name) for name in call.ignored])
+
+
+@contextmanager
+def terms_of_responses() -> Iterator[None]:
+    """What is refused in chat's terms is refused in this API's."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise in_terms_of_responses(error) from error
 
 
 def in_terms_of_responses(error: InvalidRequestError) -> InvalidRequestError:

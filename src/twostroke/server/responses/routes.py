@@ -15,7 +15,7 @@ from starlette.responses import Response
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.gateway.caller import caller_of
-from twostroke.server.generation.encoding import beside_loop
+from twostroke.server.generation.encoding import beside_loop, check_length
 from twostroke.server.generation.generation import Generation
 from twostroke.server.generation.memory_limits import MANY_ENTRIES
 from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
@@ -25,11 +25,12 @@ from twostroke.server.http.body_size import SMALL_BODY, held_body
 from twostroke.server.http.json_response import encode_json, json_response
 from twostroke.server.http.request_id import name_request
 from twostroke.server.http.sse import EventStream, run_while_connected
+from twostroke.server.openai.chat_messages import num_chars
 from twostroke.server.openai.chat_request import ChatCompletionRequest
 from twostroke.server.responses.as_chat import (
     chat_request,
-    in_terms_of_responses,
     response_call,
+    terms_of_responses,
 )
 from twostroke.server.responses.conversation import chat_messages
 from twostroke.server.responses.document import event_stream
@@ -47,6 +48,7 @@ from twostroke.server.responses.open_items import IN_PROGRESS
 from twostroke.server.responses.request import FunctionTool, ResponsesRequest
 from twostroke.server.responses.run import ResponseRun
 from twostroke.server.responses.workroom import Workroom
+from twostroke.server.state.served_model import ServedModel
 from twostroke.server.state.server_state import ServerState
 
 MANY_ITEMS = 256  # more of a stored conversation are made a chat's messages on a thread
@@ -75,7 +77,7 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
         own = await _without_references(workroom, caller.tenant, body.input or [])
         before = await _items_before(workroom, caller.tenant, body.previous_response_id)
         large = held_body(request.scope).num_received > SMALL_BODY or len(before) > MANY_ITEMS
-        work = partial(_as_chat, workroom, body, own, before)
+        work = partial(_as_chat, model, workroom, body, own, before)
         given, chat, ignored = await beside_loop(work, slow=large)
         call = await response_call(model, chat, ignored, request_id, caller)
         response_id = f"resp_{request_id.rpartition('-')[2]}"
@@ -92,13 +94,11 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
             keeps_events=bool(body.background and body.stream),
             on_end=keep,
         )
-        try:
+        with terms_of_responses():
             # What is given out is held until the end, streamed or not.
             generation = Generation(
                 model, caller, request_id, call.requests, streamed=False, ignored=call.ignored
             )
-        except InvalidRequestError as error:
-            raise in_terms_of_responses(error) from error
         stream = _stream(run, generation) if body.stream else None
         workroom.begin(run, generation, caller.tenant, given)
         if stream is not None:
@@ -112,6 +112,7 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
 
 
 def _as_chat(
+    model: ServedModel,
     workroom: Workroom,
     body: ResponsesRequest,
     own: str | Sequence[Item],
@@ -121,11 +122,14 @@ def _as_chat(
     body is ignored.
     """
     items = as_items(own)
+    chat = chat_request(body, chat_messages(body.instructions, [*read_items(before), *items]))
+    if body.truncation != "auto":  # before the work on what is too long
+        with terms_of_responses():
+            check_length(model, num_chars(chat.messages), "messages")
     given = encode_items(listed_items(items))
     if body.stored:
         workroom.store.check_size(len(given))
-    messages = chat_messages(body.instructions, [*read_items(before), *items])
-    return given, chat_request(body, messages), body.dropped_fields()
+    return given, chat, body.dropped_fields()
 
 
 def encode_items(items: Sequence[Mapping[str, Any]]) -> bytes:
