@@ -14,15 +14,15 @@ import os
 import random
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 import cyclopts
 import httpx
 
-from benchmarks.body_delay import LIMIT, worst_bodies
+from benchmarks.body_delay import LIMIT, thoughts, worst_bodies
 from tests.constraints.hostile_forms import SCHEMAS, rules
 
 KEY_VARIABLE = "TWOSTROKE_ATTACK_KEY"
@@ -31,6 +31,7 @@ ROUND_SECONDS = 20.0
 # A refusal comes quickly: this keeps the attacker from taking the processor that is measured.
 PAUSE_SECONDS = 0.02
 NUM_SLOW_BODIES = 20
+FEED_SECONDS = 2.0
 
 
 class Attacker:
@@ -62,6 +63,22 @@ class Attacker:
         with suppress(httpx.HTTPError):
             response = await self._http.post(path, **content)
             self.statuses[response.status_code] += 1
+
+    async def get(self, path: str) -> None:
+        """The same without a body."""
+        self.num_sent += 1
+        with suppress(httpx.HTTPError):
+            response = await self._http.get(path)
+            self.statuses[response.status_code] += 1
+
+    async def watch(self, path: str, seconds: float) -> None:
+        """Open an event stream and take what comes, for a while."""
+        self.num_sent += 1
+        with suppress(httpx.HTTPError, TimeoutError):
+            async with asyncio.timeout(seconds), self._http.stream("GET", path) as response:
+                self.statuses[response.status_code] += 1
+                async for _ in response.aiter_raw():
+                    pass
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -138,6 +155,30 @@ async def new_forms(attacker: Attacker) -> None:
     await asyncio.gather(*map(attacker.post, bodies))
 
 
+async def many_thoughts(attacker: Attacker) -> None:
+    """Eight thousand thoughts of one turn."""
+    for body in thoughts():
+        await attacker.post(body.content, body.path)
+
+
+async def many_reads(attacker: Attacker) -> None:
+    """All that the server remembers, by sixteen connections at once."""
+    everything = f"/v1/inspect/steps?from=0&to={2**40}"
+    paths = (everything, "/v1/inspect/state?blocks=true", "/v1/cache", "/metrics")
+    await asyncio.gather(*(attacker.get(path) for path in paths for _ in range(4)))
+
+
+async def many_feeds(attacker: Attacker) -> None:
+    """More open feeds of the inspector than a key may have, each from the beginning."""
+    feed = "/v1/inspect/events?since=0"
+    await asyncio.gather(*(attacker.watch(feed, FEED_SECONDS) for _ in range(12)))
+
+
+async def oversized_bodies(attacker: Attacker) -> None:
+    """Eight bodies at once, each four times as large as allowed, on connections that then end."""
+    await asyncio.gather(*(_send_all(attacker, b" " * (4 * LIMIT)) for _ in range(8)))
+
+
 async def half_sent_bodies(attacker: Attacker) -> None:
     """Connections that each send most of a large body, and then drip."""
     await asyncio.gather(*(_drip(attacker) for _ in range(NUM_SLOW_BODIES)))
@@ -156,6 +197,10 @@ ATTACKS: Mapping[str, Attack] = {
         slow_forms,
         full_forms,
         new_forms,
+        many_thoughts,
+        many_reads,
+        many_feeds,
+        oversized_bodies,
         half_sent_bodies,
     )
 }
@@ -207,17 +252,36 @@ async def attack(
 
 
 async def _drip(attacker: Attacker) -> None:
-    address = urlsplit(attacker.url)
-    lines = [f"{name}: {value}" for name, value in attacker.headers.items()]
-    lines = [f"POST {TEXT} HTTP/1.1", "host: localhost", *lines, f"content-length: {LIMIT}"]
-    attacker.num_sent += 1
-    _, writer = await asyncio.open_connection(address.hostname, address.port)
-    try:
-        writer.write("\r\n".join([*lines, "", ""]).encode() + b" " * (LIMIT * 3 // 4))
+    async with _begun(attacker, LIMIT) as (_, writer):
+        writer.write(b" " * (LIMIT * 3 // 4))
         while True:
             await writer.drain()
             await asyncio.sleep(0.2)
             writer.write(b" ")
+
+
+async def _send_all(attacker: Attacker, body: bytes) -> None:
+    """Send a body to its end, as urllib does, and only then read the answer."""
+    async with _begun(attacker, len(body), "connection: close") as (reader, writer):
+        writer.write(body)
+        await writer.drain()
+        if status := (await reader.readline()).split()[1:2]:
+            attacker.statuses[int(status[0])] += 1
+
+
+@asynccontextmanager
+async def _begun(
+    attacker: Attacker, length: int, *more: str
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection on which a request's head has been sent."""
+    address = urlsplit(attacker.url)
+    lines = [f"{name}: {value}" for name, value in attacker.headers.items()]
+    lines = [f"POST {TEXT} HTTP/1.1", "host: localhost", *lines, f"content-length: {length}", *more]
+    attacker.num_sent += 1
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    try:
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        yield reader, writer
     finally:
         writer.transport.abort()
 

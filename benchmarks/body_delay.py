@@ -79,7 +79,7 @@ class Delay(NamedTuple):
 
 def worst_bodies() -> list[Body]:
     """Much of everything that a body can hold: up to the limits, and beyond those on counts."""
-    return [*_numbers(), *_objects(), *_texts(), *_fields(), *_thoughts()]
+    return [*_numbers(), *_objects(), *_texts(), *_fields(), *thoughts()]
 
 
 def _numbers() -> Iterator[Body]:
@@ -185,7 +185,7 @@ def _fields() -> Iterator[Body]:
     yield Body("12,000 tools", path, chat(tools=[tool] * 12_000))
 
 
-def _thoughts() -> Iterator[Body]:
+def thoughts() -> Iterator[Body]:
     """As many thoughts of former turns as each API takes, in one turn and in many."""
     text, question = "x" * 400, {"role": "user", "content": "x"}
     parts = [{"type": "reasoning_text", "text": text}]

@@ -19,8 +19,8 @@ from twostroke.core.errors import ConfigError, ModelLoadError, panic_text
 from twostroke.gateway.options import GatewayOptions
 from twostroke.observability.json_log import JsonFormatter
 from twostroke.server.generation.request_log import LOGGER as REQUEST_LOGGER
+from twostroke.server.http.connections.tls import server_tls
 from twostroke.server.http.out_of_memory import EndAtMemoryError, end_at_uncaught_memory_error
-from twostroke.server.http.tls import server_tls
 from twostroke.server.options import ServerOptions
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.http.test_connection import HEAD, answer, connected
+from tests.server.http.connections.test_connection import HEAD, answer, connected
 from tests.server.running import running_server, wait_until
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.server.http import lifecycle
 from twostroke.server.http.body_size import BODIES_IN_MEMORY, SMALL_BODY, BodyMemory, HeldBody
-from twostroke.server.http.connection import BoundedProtocol
+from twostroke.server.http.connections.connection import BoundedProtocol
 from twostroke.server.http.errors import BodyMemoryFullError
 
 TEXT = b'{"prompt": "the dog"}'

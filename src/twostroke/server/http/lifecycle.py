@@ -19,11 +19,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from twostroke.server.banner import ready_banner
-from twostroke.server.http.accepting import Acceptor
-from twostroke.server.http.connection import BoundedConfig, BoundedProtocol
+from twostroke.server.http.connections.accepting import Acceptor
+from twostroke.server.http.connections.connection import BoundedConfig, BoundedProtocol
+from twostroke.server.http.connections.tls import ServerTls
 from twostroke.server.http.foreign_hosts import HostCheck, needs_host_check
 from twostroke.server.http.out_of_memory import end_loop_at_memory_error, ending_at_memory_error
-from twostroke.server.http.tls import ServerTls
 from twostroke.server.options import ServerOptions
 from twostroke.server.state.server_state import ServerState
 

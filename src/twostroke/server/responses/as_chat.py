@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,9 +12,10 @@ from pydantic import ValidationError
 
 from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
 from twostroke.gateway.caller import Caller
-from twostroke.server.generation.encoding import beside_loop
+from twostroke.server.generation.encoding import beside_loop, check_length
 from twostroke.server.http.validation_errors import describe_validation
 from twostroke.server.openai.chat_call import ChatCall, chat_call
+from twostroke.server.openai.chat_messages import num_chars
 from twostroke.server.openai.chat_request import ChatCompletionRequest
 from twostroke.server.responses.conversation import Conversation, conversation_of
 from twostroke.server.responses.items import MANY_ITEMS, read_items
@@ -115,7 +117,7 @@ def as_chat(body: ResponsesRequest, conversation: Conversation) -> AsChat:
 
 
 async def chat_beside_loop(
-    body: ResponsesRequest, items: Sequence[dict[str, Any]], num_before: int
+    model: ServedModel, body: ResponsesRequest, items: Sequence[dict[str, Any]], num_before: int
 ) -> AsChat:
     """``as_chat`` of a conversation's items in full; of a long one, on a thread.
 
@@ -125,7 +127,11 @@ async def chat_beside_loop(
 
     def read() -> AsChat:
         conversation = conversation_of(body.instructions, read_items(items), num_before)
-        return as_chat(body, conversation)
+        chat = as_chat(body, conversation)
+        if body.truncation != "auto":  # before the work on what is too long
+            with terms_of_responses():
+                check_length(model, num_chars(chat.request.messages), "messages")
+        return chat
 
     return await beside_loop(read, slow=len(items) > MANY_ITEMS)
 
@@ -154,6 +160,15 @@ async def response_call(
         raise in_terms_of_responses(error, asked.renamed) from error
     ignored = body.dropped_fields() + [_renamed(name) for name in call.ignored]
     return ResponseCall(call._replace(ignored=ignored), called_names(asked.listed))
+
+
+@contextmanager
+def terms_of_responses() -> Iterator[None]:
+    """What is refused in chat's terms is refused in this API's."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise in_terms_of_responses(error) from error
 
 
 def in_terms_of_responses(

@@ -27,8 +27,8 @@ from twostroke.server.openai.field_limits import RequestFields
 from twostroke.server.openai.generation_fields import Label
 from twostroke.server.responses.as_chat import (
     chat_beside_loop,
-    in_terms_of_responses,
     response_call,
+    terms_of_responses,
 )
 from twostroke.server.responses.items import (
     COMPACTED,
@@ -130,7 +130,7 @@ def compaction_router(state: ServerState, workroom: Workroom) -> APIRouter:
         body.check_combinations()
         caller = caller_of(request.scope)
         before, own = await workroom.brought(caller.tenant, body)
-        chat = await chat_beside_loop(body, before + own, len(before))
+        chat = await chat_beside_loop(model, body, before + own, len(before))
         request_id = name_request(request.scope, "resp")
         asked = await response_call(model, body, chat, request_id, caller)
         tokens = sum(len(each.prompt_token_ids) for each in asked.chat.requests)
@@ -153,7 +153,7 @@ async def _summary(
     request_id = name_request(request.scope, "resp")
     ask.max_output_tokens = max(1, min(MAX_SUMMARY, model.client.info.max_model_len // SHARE))
     question = {"type": "message", "role": "user", "content": ASKED}
-    chat = await chat_beside_loop(ask, [*items, question], num_before)
+    chat = await chat_beside_loop(model, ask, [*items, question], num_before)
     asked = await response_call(model, ask, chat, request_id, caller)
     run = ResponseRun(
         first_state(ask, new_id("resp"), model.name, asked.chat.params),
@@ -163,10 +163,8 @@ async def _summary(
         keeps_events=False,
         on_end=lambda run: None,
     )
-    try:
+    with terms_of_responses():
         generation = Generation(model, caller, request_id, asked.chat.requests, streamed=False)
-    except InvalidRequestError as error:
-        raise in_terms_of_responses(error) from error
     run.begin(generation)
 
     async def ended() -> ResponseObject:

@@ -11,7 +11,6 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.gateway.caller import caller_of
 from twostroke.server.generation.encoding import beside_loop
@@ -25,8 +24,8 @@ from twostroke.server.http.request_id import name_request
 from twostroke.server.http.sse import EventStream, run_while_connected
 from twostroke.server.responses.as_chat import (
     chat_beside_loop,
-    in_terms_of_responses,
     response_call,
+    terms_of_responses,
 )
 from twostroke.server.responses.document import event_stream
 from twostroke.server.responses.items import MANY_ITEMS, encode_items
@@ -62,8 +61,9 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
         brought = await workroom.brought(caller.tenant, body)
         received = held_body(request.scope).num_received
         large = received > SMALL_BODY or len(brought.own) > MANY_ITEMS
+        items = brought.before + brought.own
+        chat = await chat_beside_loop(model, body, items, len(brought.before))
         given = await beside_loop(partial(_stored_input, workroom, body, brought.own), slow=large)
-        chat = await chat_beside_loop(body, brought.before + brought.own, len(brought.before))
         asked = await response_call(model, body, chat, request_id, caller)
         response_id = f"resp_{request_id.rpartition('-')[2]}"
         run = ResponseRun(
@@ -74,7 +74,7 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
             keeps_events=bool(body.background and body.stream),
             on_end=lambda run: workroom.keep(run, caller.tenant, given),
         )
-        try:
+        with terms_of_responses():
             # What is given out is held until the end, streamed or not.
             generation = Generation(
                 model,
@@ -84,8 +84,6 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
                 streamed=False,
                 ignored=asked.chat.ignored,
             )
-        except InvalidRequestError as error:
-            raise in_terms_of_responses(error) from error
         stream = _stream(run, generation) if body.stream else None
         workroom.begin(run, generation, caller.tenant, given)
         if stream is not None:

@@ -21,7 +21,7 @@ import pytest
 
 from tests.server.running import ServerProcess, running_process, wait_until
 from twostroke.core.errors import ConfigError
-from twostroke.server.http.tls import server_tls
+from twostroke.server.http.connections.tls import server_tls
 from twostroke.server.options import ServerOptions
 
 PASSWORD = "two strokes"

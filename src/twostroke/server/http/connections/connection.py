@@ -24,6 +24,7 @@ from twostroke.server.http.connections.client_pace import ClientPace
 from twostroke.server.http.connections.lingering import (
     MAX_BODY_BYTES,
     MAX_OTHER_BYTES,
+    DiscardPace,
     LingeringTransport,
 )
 from twostroke.server.http.errors import (
@@ -57,6 +58,13 @@ class BoundedConfig(Config):
         super().__init__(*args, **kwargs)
         self.client_timeout = client_timeout
         self.min_client_rate = min_client_rate
+        self._discard_pace: DiscardPace | None = None
+
+    def discard_pace(self, loop: asyncio.AbstractEventLoop) -> DiscardPace:
+        """The one of the server that has these settings."""
+        if self._discard_pace is None:
+            self._discard_pace = DiscardPace(loop)
+        return self._discard_pace
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -84,7 +92,10 @@ class BoundedProtocol(HttpToolsProtocol):
     # ---- reading ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        lingering = LingeringTransport(transport, self.loop, self._num_expected, self._give_up)
+        pace = cast(BoundedConfig, self.config).discard_pace(self.loop)
+        lingering = LingeringTransport(
+            transport, self.loop, self._num_expected, self._give_up, pace
+        )
         super().connection_made(lingering)
         self._lingering = lingering
         self.flow = WatchedFlow(lingering, self._may_resume, self._await_data, self._sending.rest)
