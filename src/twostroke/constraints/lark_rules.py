@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from twostroke.constraints.schemas.intersections import MAX_WAYS, num_ways
 from twostroke.constraints.schemas.paths import Part, longest_path
 from twostroke.core.errors import InvalidRequestError
 
@@ -25,7 +26,7 @@ _PART = re.compile(
     | (?P<options> %(?:regex|llguidance)\b )
     | (?<![^\n]) [ \t]* [!?]? (?P<rule> [A-Za-z_]\w* ) {_ATTRIBUTES} [ \t]* :
     | (?P<name> [A-Za-z_]\w* )
-    | (?P<open> \( ) | (?P<close> \) )
+    | (?P<open> \( ) | (?P<close> \) ) | (?P<both> & )
     """,
     re.VERBOSE,
 )
@@ -38,7 +39,7 @@ def checked_grammar(text: str, param: str, inline_schema: InlineSchema) -> str:
         InvalidRequestError: Rules lead through too many others; or a schema cannot be enforced.
     """
     written: list[str] = []  # the grammar up to here, in pieces
-    copied = position = depth = 0
+    copied = position = depth = num_intersections = 0
     rule, depths, references = "", {"": 0}, {"": list[str]()}
     while (found := _PART.search(text, position)) is not None:
         position = found.end()
@@ -52,6 +53,8 @@ def checked_grammar(text: str, param: str, inline_schema: InlineSchema) -> str:
             case "open" | "close":
                 depth += 1 if found["open"] else -1
                 depths[rule] = max(depths[rule], 1 + depth)
+            case "both":
+                num_intersections += 1
             case "json":
                 schema, end = _json_at(text, position, param)
                 inlined = inline_schema(schema, f"{param}.{rule or 'start'}")
@@ -59,6 +62,7 @@ def checked_grammar(text: str, param: str, inline_schema: InlineSchema) -> str:
                 copied = position = end
             case "options":
                 _, position = _json_at(text, position, param)
+    _check_intersections(text, num_intersections, param)
     if longest_path({name: Part(depths[name], references[name]) for name in depths}) > MAX_PATH:
         raise InvalidRequestError(
             f"{param} has rules that lead through more than {MAX_PATH} others",
@@ -66,6 +70,16 @@ def checked_grammar(text: str, param: str, inline_schema: InlineSchema) -> str:
             hint="write rules in place of those that refer to them",
         )
     return "".join([*written, text[copied:]])
+
+
+def _check_intersections(text: str, number: int, param: str) -> None:
+    """Terminals may hold others, so that each operator doubles how many must match at once."""
+    if number and num_ways(text) ** 2 ** min(number, 5) > MAX_WAYS:
+        raise InvalidRequestError(
+            f"{param} has expressions joined by '&' that go on in too many ways together",
+            param=param,
+            hint="join fewer and simpler ones",
+        )
 
 
 def _json_at(text: str, position: int, param: str) -> tuple[Any, int]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from twostroke.constraints.schemas.closing import Closing, closed_objects
 from twostroke.constraints.schemas.disjoint import first_overlap
+from twostroke.constraints.schemas.intersections import MAX_WAYS, most_ways
 from twostroke.constraints.schemas.json_values import (
     TooMuchWorkError,
     WorkLimit,
@@ -82,7 +83,14 @@ class _Rewriter:
         if longest_path(parts) > MAX_PATH:
             message = f"references lead through more than {MAX_PATH} levels of schemas"
             raise self._error("#", message, hint="put fewer definitions behind one another")
+        self._check_ways(result, definitions)
         return {**result, "$defs": definitions} if definitions else result
+
+    def _check_ways(self, root: Any, definitions: dict[str, Any]) -> None:
+        targets = {"#": root} | {f"#/$defs/{name}": each for name, each in definitions.items()}
+        if most_ways(root, targets, self._work) > MAX_WAYS:
+            message = "expressions that must all match one text go on in too many ways together"
+            raise self._error("#", message, hint="give fewer or simpler patterns and formats")
 
     def _definition(self, name: str, schema: Any, path: str, parts: dict[str, Part]) -> Any:
         """A rewritten schema; how deep it is and what it refers to goes into ``parts``."""

@@ -24,7 +24,7 @@ def longest_path(parts: Mapping[str, Part]) -> int:
     An upper bound: of parts that refer to each other in a circle, all are taken to be on the path.
     """
     longest: dict[str, int] = {}
-    for circle in _circles(parts):
+    for circle in circles(parts):
         below = (
             longest[ref] for name in circle for ref in parts[name].references if ref in longest
         )
@@ -33,7 +33,7 @@ def longest_path(parts: Mapping[str, Part]) -> int:
     return max(longest.values(), default=0)
 
 
-def _circles(parts: Mapping[str, Part]) -> Iterator[list[str]]:
+def circles(parts: Mapping[str, Part]) -> Iterator[list[str]]:
     """Parts that lead to one another, together, each after all that it leads to.
 
     Source: Tarjan, "Depth-first search and linear graph algorithms", SIAM J. Comput. 1 (1972); with
