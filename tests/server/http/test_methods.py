@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.server.http_calls import client_for
+from tests.server.http_calls import USER, client_for
 from tests.server.scripted import ScriptedEngine
 
 
