@@ -103,7 +103,7 @@ class Engine:
         return outputs
 
     def note_refusal(self, refused: RefusedRequest) -> None:
-        """Tell of a call that was never queued with the next step."""
+        """Tell of a call that was refused, with the next step."""
         self._refused.append(refused)
 
     def die(self, error: EngineDeadError) -> list[RequestOutput]:

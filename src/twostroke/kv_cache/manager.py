@@ -47,6 +47,7 @@ class KVCacheManager:
     ) -> None:
         self.block_size = block_size
         self.groups = groups
+        self._num_groups = groups.count
         self.caches_prefixes = enable_prefix_caching
         self.pool = BlockPool(num_blocks)
         self.pins = Pins(self.pool)
@@ -77,7 +78,10 @@ class KVCacheManager:
     def num_blocks_missing(self, request: Request) -> int:
         """Blocks to be allocated before all known tokens of a running request have a slot."""
         table = self._tables[request.request_id]
-        num_known, num_held = self.blocks_for(request.num_tokens), self._length(table)
+        num_known = self.blocks_for(request.num_tokens)
+        if not self._windows:
+            return max(0, num_known * self._num_groups - len(table.blocks))
+        num_held = self._length(table)
         missing = len(self._whole) * max(0, num_known - num_held)
         for group, window in self._windows:
             most = self.groups.most_in_window(window, request.num_missing_tokens, self.block_size)
@@ -87,7 +91,7 @@ class KVCacheManager:
 
     def num_unused_slots(self, requests: Iterable[Request]) -> int:
         """Slots that running requests' tables reserve and that hold no token."""
-        return self.groups.count * sum(
+        return self._num_groups * sum(
             self._length(self._tables[request.request_id]) * self.block_size
             - request.num_computed_tokens
             for request in requests
@@ -108,14 +112,28 @@ class KVCacheManager:
         if not (self.caches_prefixes and request.reads_prefix_cache):
             return NO_PREFIX
         keys, find = self._candidate_keys(request), self.pool.find
+        if not self._windows:
+            blocks = self._leading_blocks(keys)
+            num_tokens = len(blocks) // self._num_groups * self.block_size
+            return Prefix(blocks, num_tokens, looked_up=True)
         length = self._needs.longest(keys, lambda key: find(key) is not None)
-        blocks = [NO_BLOCK] * (length * self.groups.count)
+        blocks = [NO_BLOCK] * (length * self._num_groups)
         for entry in self._needs.entries(length):
             block = find(keys[entry])
             if block is None:  # on another thread (a prediction): evicted since it was found
                 return NO_PREFIX
             blocks[entry] = block
         return Prefix(blocks, length * self.block_size, looked_up=True)
+
+    def _leading_blocks(self, keys: Sequence[BlockKey]) -> list[int]:
+        """The blocks that have these contents up to the first that is missing; whole positions."""
+        blocks: list[int] = []
+        for key in keys:
+            block = self.pool.find(key)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks[: len(blocks) - len(blocks) % self._num_groups]
 
     def _find_leaders_prompt(self, request: Request) -> Prefix | None:
         """The prompt of a request's leader, if that still holds all that its sample will see."""
@@ -129,7 +147,7 @@ class KVCacheManager:
         for group, window in self._windows:
             if dropped[group] * self.block_size > max(0, shared - window + 1):
                 return None
-        end = self.blocks_for(shared) * self.groups.count
+        end = self.blocks_for(shared) * self._num_groups
         return Prefix(self.block_ids(leader)[:end], shared)
 
     def has_room(self, request: Request, prefix: Prefix, reserved: int) -> bool:
@@ -148,7 +166,7 @@ class KVCacheManager:
     def admit(self, request: Request, prefix: Prefix) -> None:
         """Give a waiting request a table that begins with ``prefix``."""
         assert request.request_id not in self._tables, "a waiting request holds no blocks"
-        count, num_full = self.groups.count, prefix.num_tokens // self.block_size
+        count, num_full = self._num_groups, prefix.num_tokens // self.block_size
         for block in self._held(prefix.blocks):
             self.pool.hold(block)
         if request.leader is not None and (table := self._tables.get(request.leader.request_id)):
@@ -157,7 +175,7 @@ class KVCacheManager:
             list(prefix.blocks),
             num_indexed=num_full * count if self.caches_prefixes else 0,
             num_full=num_full,
-            num_dropped=[num_leading_gaps(prefix.blocks[group::count]) for group in range(count)],
+            num_dropped=self._num_gaps(prefix.blocks),
         )
         request.num_computed_tokens = prefix.num_tokens
         if prefix.looked_up and request.num_preemptions == 0:
@@ -172,11 +190,11 @@ class KVCacheManager:
         A block that other tables hold too is copied before it is written. Indexed blocks are full
         and so never written again. ``None``, and nothing is changed, if free blocks do not suffice.
         """
-        table, count = self._tables[request.request_id], self.groups.count
+        table = self._tables[request.request_id]
         end = request.num_computed_tokens + num_tokens
         if end <= table.num_writable:
             return UNCHANGED
-        blocks, pool = table.blocks, self.pool
+        blocks, pool, count = table.blocks, self.pool, self._num_groups
         written = request.num_computed_tokens // self.block_size * count
         num_new = max(0, self.blocks_for(end) * count - len(blocks))
         being_written = range(written, min(written + count, len(blocks)))
@@ -224,7 +242,7 @@ class KVCacheManager:
     def full_blocks(self, request: Request) -> tuple[list[int], list[BlockKey]]:
         """A running request's blocks whose tokens are all computed, and their contents."""
         num_full = request.num_computed_tokens // self.block_size
-        keys = self._keys(request, num_full)[: num_full * self.groups.count]
+        keys = self._keys(request, num_full)[: num_full * self._num_groups]
         pairs = [(b, k) for b, k in zip(self.block_ids(request), keys) if b != NO_BLOCK]
         return [block for block, _ in pairs], [key for _, key in pairs]
 
@@ -256,9 +274,9 @@ class KVCacheManager:
         if that would be too many for the tenant (``Pins``).
         """
         hashes = prefix_hashes(token_ids, self.block_size, self._model_id, cache_salt)
-        keys = [key for each in hashes for key in keys_of_groups(each, self.groups.count)]
+        keys = [key for each in hashes for key in keys_of_groups(each, self._num_groups)]
         pinned = [keys[entry] for entry in self._needs.entries(len(hashes))]
-        return keys[:: self.groups.count] if self.pins.pin(pinned, until, tenant) else None
+        return keys[:: self._num_groups] if self.pins.pin(pinned, until, tenant) else None
 
     def clear(self) -> int:
         """Forget all prefixes, pinned ones too. Returns how many blocks.
@@ -274,7 +292,7 @@ class KVCacheManager:
         return self.pool.clear()
 
     def _index_full_blocks(self, request: Request, table: BlockTable, num_full: int) -> None:
-        end = num_full * self.groups.count
+        end = num_full * self._num_groups
         if not (self.caches_prefixes and table.enters_index) or end <= table.num_indexed:
             return
         keys = self._keys(request, num_full)
@@ -286,7 +304,7 @@ class KVCacheManager:
 
     def _drop_unseen(self, table: BlockTable, num_full: int) -> None:
         """Blocks that fell out of their windows stay found by content until they are used anew."""
-        count, blocks = self.groups.count, table.blocks
+        count, blocks = self._num_groups, table.blocks
         table.num_full = num_full
         for group, window in self._windows:
             first = self.groups.first_seen(window, num_full, self.block_size)
@@ -319,15 +337,22 @@ class KVCacheManager:
     def _candidate_keys(self, request: Request) -> list[BlockKey]:
         """The keys of all blocks of a request that might be found; the last token is computed."""
         count = (request.num_tokens - 1) // self.block_size
-        return self._keys(request, count)[: count * self.groups.count]
+        return self._keys(request, count)[: count * self._num_groups]
 
     def _keys(self, request: Request, num_full: int) -> list[BlockKey]:
-        sizes = self.block_size, self._model_id, self.groups.count
+        sizes = self.block_size, self._model_id, self._num_groups
         return extend_block_hashes(request, num_full, *sizes)
 
     def _length(self, table: BlockTable) -> int:
         """Positions of a table."""
-        return len(table.blocks) // self.groups.count
+        return len(table.blocks) // self._num_groups
+
+    def _num_gaps(self, blocks: list[int]) -> list[int]:
+        """Of each group, how many of its first entries have no block."""
+        if not self._windows:
+            return [0] * self._num_groups
+        count = self._num_groups
+        return [num_leading_gaps(blocks[group::count]) for group in range(count)]
 
     def _held(self, blocks: list[int]) -> list[int]:
         """Those of a table's entries that have a block."""
@@ -336,7 +361,7 @@ class KVCacheManager:
     def check_integrity(self) -> None:
         """Assert that reference counts, tables, free list and index agree (tests call it often)."""
         holders = Counter(self.loads.held_blocks())
-        count, size = self.groups.count, self.block_size
+        count, size = self._num_groups, self.block_size
         for request_id, table in self._tables.items():
             held = self._held(table.blocks)
             holders.update(held)

@@ -62,7 +62,7 @@ class PrefixNeeds:
         return end
 
     def _firsts(self, num_full: int) -> list[int]:
-        """For each group, the first position that is needed behind ``num_full`` full ones.
+        """For each group, the first position that is needed after ``num_full`` full ones.
 
         That of a group without a window counts as reached: it has been looked at as a whole.
         """

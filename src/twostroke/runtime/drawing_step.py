@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from twostroke.core.errors import ErrorMessage
-from twostroke.runtime.speculation.verification import Draw, draw
 from twostroke.runtime.step_run import StepRun
+from twostroke.runtime.verification import Draw, draw
 from twostroke.sampling.sampler import Sampler
 
 
@@ -16,7 +16,8 @@ def draw_tokens(step: StepRun, hidden: Tensor, sampler: Sampler) -> None:
     Args:
         hidden: ``[rows, hidden]``, one row for each share that draws, and one for each draft.
     """
-    batch, step.masks = step.batch, step.take_masks()
+    batch = step.batch
+    step.masks = step.mask_source.take(step.result, step.clock.total())
     failed = [step.has_failed(batch.shares[index].request_id) for index in batch.sampling]
     indices = [index for index, bad in zip(batch.sampling, failed) if not bad]
     if not indices:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from torch import Tensor
 
@@ -13,15 +14,31 @@ from twostroke.models.decoder import Decoder
 from twostroke.runtime.input_batch import NO_ROWS, Batch
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.phase_clock import PhaseClock
-from twostroke.runtime.speculation.verification import Acceptance
+from twostroke.runtime.verification import Acceptance
 from twostroke.sampling.token_masks import TokenMask
 
 StepMasks = Mapping[str, Sequence[TokenMask]]  # by request id, for the first of its drawn rows
 
 
-def no_masks() -> StepMasks:
-    """The masks of a step in which no answer has a form."""
-    return {}
+class MaskSource(Protocol):
+    """The masks of one step, as they are being computed."""
+
+    def take(self, result: StepResult, seconds: float) -> StepMasks:
+        """Wait for them. A request whose masks fail or are late draws nothing, as ``result`` says.
+
+        Args:
+            seconds: That the pass has taken.
+        """
+
+
+class NoMasks:
+    """No answer of the step has a form."""
+
+    def take(self, result: StepResult, seconds: float) -> StepMasks:
+        return {}
+
+
+NO_MASKS = NoMasks()
 
 
 @dataclass(slots=True)
@@ -31,15 +48,18 @@ class StepRun:
     Attributes:
         result: Stages and hooks add to it; it is the caller's afterwards.
         batch: The rows of the pass; empty until it is built, and if nothing is scheduled.
-        needs_all_rows: Set before the pass by a hook that wants the states of every row.
+        needs_all_rows: Whether the pass gives the states of every row. Hooks set it in ``before``.
         hidden: ``[rows, hidden]``, the normed last states: of all rows, or of those that are drawn
             from; ``None`` if no pass ran.
         drawn_from: ``[rows, hidden]``, the states that tokens were drawn from.
-        take_masks: Waits for the masks of answers that have a form.
-        masks: What ``take_masks`` gave.
-        raw_logits: float32 [1, vocab] by request id, where a distribution is asked for.
-        accept: For measurements: decides on drafts instead of what is drawn.
-        forced: Requests whose next tokens leave no choice: they get no drafts.
+        mask_source: Of answers that have a form. The hook of constraints sets it in ``before``.
+        masks: What it gave for the draws.
+        raw_logits: float32 [1, vocab] by request id, where a distribution is asked for; of the
+            draws.
+        accept: For measurements, decides on drafts instead of what is drawn. A hook sets it in
+            ``before``.
+        forced: Requests whose next tokens leave no choice, so that they get no drafts. The hook of
+            constraints sets it in ``after``, that of drafts reads it.
     """
 
     plan: StepPlan
@@ -51,8 +71,8 @@ class StepRun:
     needs_all_rows: bool = False
     hidden: Tensor | None = None
     drawn_from: Tensor | None = None
-    take_masks: Callable[[], StepMasks] = no_masks
-    masks: StepMasks = field(default_factory=no_masks)
+    mask_source: MaskSource = NO_MASKS
+    masks: StepMasks = field(default_factory=dict)
     raw_logits: dict[str, Tensor] = field(default_factory=dict)
     accept: Acceptance | None = None
     forced: set[str] = field(default_factory=set)

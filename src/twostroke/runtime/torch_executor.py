@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -22,8 +23,8 @@ from twostroke.runtime.hooks.base import PassHook
 from twostroke.runtime.input_batch import InputBatch
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.request_states import RequestStates
-from twostroke.runtime.speculation.verification import rows_to_draw_from
 from twostroke.runtime.step_run import StepRun
+from twostroke.runtime.verification import rows_to_draw_from
 from twostroke.sampling.sampler import Sampler
 
 
@@ -43,7 +44,7 @@ class TorchExecutor:
         model: Decoder,
         kv: KVTensors,
         info: ExecutorInfo,
-        hooks: Sequence[PassHook] = (),
+        hooks: Sequence[PassHook],
         profiler: Profiler = NO_PROFILE,
     ) -> None:
         self.inputs = InputBatch(
@@ -91,25 +92,36 @@ class TorchExecutor:
     def execute(self, plan: StepPlan) -> StepResult:
         """Carry out one step, see ``Executor``. An exception means that the whole pass failed."""
         step = StepRun(plan, self.model, self.kv)
-        for hook in self.hooks:
-            hook.update(step)
-        self.requests.update(plan)
-        self.inputs.release(plan.released)
+        self._update(step)
         self.kv.copy_blocks(plan.block_copies)
         if plan.scheduled:
             with self._profiler.measure(INPUT):
                 step.batch = self.inputs.build(plan, self.requests)
-            try:
+        try:
+            if plan.scheduled:
                 self._run(step)
-            except Exception as error:
-                # What the pass had written by then may be anything, and its blocks go to others
-                # next.
+            for hook in reversed(self.hooks):
+                hook.after(step)
+        except Exception as error:
+            # What the pass had written by then may be anything, and its blocks go to others next.
+            if plan.scheduled:
                 self.kv.zero_slots(step.batch.attention.slots)
-                raise memory_error(error) or error from error
-        for hook in reversed(self.hooks):
-            hook.after(step)
+            raise memory_error(error) or error from error
         step.result.timings, step.result.duration = step.clock.seconds, step.clock.total()
         return step.result
+
+    def _update(self, step: StepRun) -> None:
+        """Let everything take in the plan, which says only what changed: a failure comes after."""
+        errors: list[Exception] = []
+        for hook in self.hooks:
+            try:
+                hook.update(step)
+            except Exception as error:
+                errors.append(error)
+        self.requests.update(step.plan)
+        self.inputs.release(step.plan.released)
+        if errors:
+            raise errors[0]
 
     def _run(self, step: StepRun) -> None:
         """One forward pass over all tokens of the batch, then one draw per request."""
@@ -134,11 +146,12 @@ class TorchExecutor:
 
     def close(self) -> None:
         """Free weights and KV tensors; only ``info`` and ``close`` can be used afterwards."""
-        for hook in self.hooks:
-            hook.close()
-        self.hooks.clear()
-        self._loaded = None
-        release_cached_memory()
+        with ExitStack() as stack:  # each is closed, whatever another one raises
+            stack.callback(release_cached_memory)
+            for hook in reversed(self.hooks):
+                stack.callback(hook.close)
+            self.hooks.clear()
+            self._loaded = None
 
 
 @dataclass(frozen=True, slots=True)

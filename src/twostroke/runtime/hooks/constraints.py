@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twostroke.runtime.constraints.states import ConstraintStates
 from twostroke.runtime.hooks.base import PassHook
-from twostroke.runtime.step_run import StepMasks, StepRun
+from twostroke.runtime.step_run import StepRun
 
 
 class Constraints(PassHook):
@@ -17,12 +17,7 @@ class Constraints(PassHook):
         self._states.update(step.plan)
 
     def before(self, step: StepRun) -> None:
-        pending = self._states.begin(step.batch)
-
-        def take_masks() -> StepMasks:
-            return pending.take(step.result, step.clock.total())
-
-        step.take_masks = take_masks
+        step.mask_source = self._states.begin(step.batch)
 
     def after(self, step: StepRun) -> None:
         step.forced = self._states.add_forced(step.batch, step.result, step.clock.total())

@@ -19,3 +19,5 @@ class Distributions(PassHook):
             step.result.distributions[request_id] = shaped_distribution(
                 raw, state, step.result.token_ids[request_id][0], masks[0] if masks else None
             )
+        if step.raw_logits:
+            step.clock.mark("sample")

@@ -22,10 +22,13 @@ def make_hooks(
     constraints: ConstraintStates,
     vectors: Vectors,
 ) -> list[PassHook]:
-    """The first begins first and ends last.
+    """All hooks, so that ``after`` runs from the last to the first, and does in turn:
 
-    After a pass, prompts are scored and pooled before forced tokens are added, and drafts come
-    behind those; blocks from tiers are copied when the time that the pass took is known.
+    1. score prompts, and pool the states of prompts that want a vector;
+    2. explain draws;
+    3. add the tokens that an answer's form forces;
+    4. guess drafts of what follows them;
+    5. copy blocks from tiers, for a share of the time that all this took.
     """
     tiers = NoTiers() if transfers is None else TierTransfers(transfers)
     hooks: list[PassHook] = [tiers, NoAdapters()]

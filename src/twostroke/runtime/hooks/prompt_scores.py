@@ -7,8 +7,8 @@ import torch
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.step import ScheduledRequest
 from twostroke.runtime.hooks.base import PassHook
-from twostroke.runtime.speculation.verification import MAX_LOGITS
 from twostroke.runtime.step_run import StepRun
+from twostroke.runtime.verification import MAX_LOGITS
 from twostroke.sampling.logprobs import prompt_logprobs
 from twostroke.sampling.request_state import RequestState
 
@@ -28,9 +28,11 @@ class PromptScores(PassHook):
                 self._score(step, index, count, request.params.prompt_logprobs)
             elif request.num_prompt_tokens == 1 and share.start == 0:  # nothing to score
                 step.result.prompt_logprobs[request.request_id] = []
+        if step.needs_all_rows:
+            step.clock.mark("sample")
 
     def _score(self, step: StepRun, index: int, count: int, num_top: int) -> None:
-        """Score the tokens behind the first ``count`` rows of a share, in parts of bounded size."""
+        """Score the tokens that follow the first ``count`` rows of a share, in bounded parts."""
         assert step.hidden is not None  # a share has rows, so a pass ran
         share, request = step.batch.shares[index], step.batch.states[index]
         first = step.batch.query_start[index]

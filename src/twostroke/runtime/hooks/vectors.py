@@ -44,6 +44,8 @@ class Vectors(PassHook):
                 step.fail(index)
             else:
                 step.result.vectors[share.request_id] = vector
+        if step.needs_all_rows:
+            step.clock.mark("sample")
 
     def _vector(self, step: StepRun, state: Tensor, pooling: Pooling) -> bytes | None:
         if pooling.task == "embed":

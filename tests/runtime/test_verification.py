@@ -12,7 +12,7 @@ from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from tests.steps import StepDriver
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.step import StepResult
-from twostroke.runtime.speculation import verification
+from twostroke.runtime import verification
 
 BROKEN_TOKEN = 95
 PROMPT = torch.randint(0, 90, (11,), generator=torch.Generator().manual_seed(1)).tolist()
