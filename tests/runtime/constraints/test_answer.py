@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from random import Random
 
 import pytest
@@ -79,3 +80,33 @@ def test_without_a_tokenizer_there_are_no_forms() -> None:
     answer = ConstrainedAnswer(new, None, 100, on_cpu=True)
     answer.find_masks(RequestState.of(new), ())
     assert isinstance(answer.take_masks(), InvalidRequestError)
+
+
+@pytest.mark.parametrize("as_drafts", [False, True])
+def test_what_is_forced_but_found_too_late_is_left_out(as_drafts: bool) -> None:
+    form = StructuredOutputsParams(regex="[xy](xxxy){9}")
+    new = NewRequest("r", [70], 1, SamplingParams(structured_outputs=form))
+    request = RequestState.of(new)
+    answer = ConstrainedAnswer(new, walks.compiler(), walks.tokenizer().vocab_size, on_cpu=True)
+    answer.find_masks(request, ())
+    answer.take_masks()
+    first = walks.tokenizer().encode("y")
+    request.token_ids += first
+    answer.forcing = Future()
+    answer.find_forced(first, as_drafts=as_drafts, until=float("inf"))
+    assert answer.forced and answer.take_forced() == [] and not answer.is_free()
+    answer.forcing.set_result(None)
+    assert answer.is_free()  # without having taken them
+    answer.find_masks(request, ())
+    outcome = answer.take_masks()
+    assert outcome is not None and not isinstance(outcome, TwostrokeError)
+    assert outcome[0].biases()[walks.tokenizer().encode("x")[0]] == 0
+
+
+def test_nothing_forced_is_looked_for_when_the_time_is_over() -> None:
+    form = StructuredOutputsParams(regex="[xy](xxxy){9}")
+    new = NewRequest("r", [70], 1, SamplingParams(structured_outputs=form))
+    answer = ConstrainedAnswer(new, walks.compiler(), walks.tokenizer().vocab_size, on_cpu=True)
+    answer.find_masks(RequestState.of(new), ())
+    answer.find_forced(walks.tokenizer().encode("y"), as_drafts=False, until=0.0)
+    assert answer.forced == []

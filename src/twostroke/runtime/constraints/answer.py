@@ -44,9 +44,11 @@ class ConstrainedAnswer:
 
     Attributes:
         job: What finds its masks, until they are taken.
+        forcing: What finds ``forced``, until that is taken.
         outcome: The masks that have come, or why there are none.
         is_over: Nothing can be forbidden any more.
         seconds: What masks took of late: decays from the slowest.
+        forced: The tokens behind the last draw that leave no choice.
     """
 
     def __init__(
@@ -59,8 +61,11 @@ class ConstrainedAnswer:
     ) -> None:
         self.is_over = False
         self.job: Future[None] | None = None
+        self.forcing: Future[None] | None = None
         self.outcome: MasksOrError | None = None
         self.seconds = 0.0
+        self.forced: list[int] = []
+        self._forced_as_drafts = False
         self._new = new
         self._grammars = grammars
         self._vocab_size = vocab_size
@@ -100,26 +105,33 @@ class ConstrainedAnswer:
             self.outcome = self.job = None
         return outcome
 
-    def forced_behind(self, tokens: Sequence[int], *, as_drafts: bool, until: float) -> list[int]:
-        """The tokens that must follow ``tokens``, which were drawn; each is the only one allowed.
+    def find_forced(self, tokens: Sequence[int], *, as_drafts: bool, until: float) -> None:
+        """Set ``forced`` to the tokens that must follow ``tokens``, which were drawn.
+
+        Each is the only one allowed. They count as part of the answer.
 
         Args:
             as_drafts: They are drawn later, and not yet part of the answer.
             until: When to be content with those that were found, on ``time.perf_counter``.
         """
+        self.forced = []
         constraint = self._constraint
-        if constraint is None or self.is_slow or self.is_over:
-            return []
+        if constraint is None or self.is_over or time.perf_counter() > until:
+            return
         began = time.thread_time()
         forced: list[int] = []
         try:
             constraint.advance(tokens)
             self._num_taken += len(tokens)
-            for token in constraint.forced()[: self._most_forced()]:
-                if time.perf_counter() > until or not _is_only(token, constraint.allowed()):
+            # The mask comes first: without the interpreter it reads what is forced, however long.
+            allowed = constraint.allowed()
+            rest = constraint.forced() if _is_only_one(allowed) else []
+            for token in rest[: self._most_forced()]:
+                if time.perf_counter() > until or not _is_only(token, allowed):
                     break
                 constraint.advance([token])
                 forced.append(token)
+                allowed = constraint.allowed()
             if as_drafts:
                 constraint.roll_back(len(forced))
             else:
@@ -127,10 +139,23 @@ class ConstrainedAnswer:
         except BaseException:  # its next mask will say what is wrong
             logger.debug("request %s: nothing forced", self._new.request_id, exc_info=True)
             self._forget()
-            return []
+            return
         finally:
             self._note((time.thread_time() - began) / (1 + len(forced)))
+        self.forced, self._forced_as_drafts = forced, as_drafts
+
+    def take_forced(self) -> list[int]:
+        """What was found, if that is done. From then on its masks may be looked up again."""
+        if self.forcing is None or not self.forcing.done():
+            return []
+        self.forcing, forced, self.forced = None, self.forced, []
         return forced
+
+    def is_free(self) -> bool:
+        """Whether nothing is at work here; what was found too late is left out."""
+        if self.take_forced() and not self._forced_as_drafts:
+            self._forget()
+        return self.forcing is None and self.job is None
 
     def _most_forced(self) -> int:
         most = self._new.params.max_tokens
@@ -194,9 +219,13 @@ def needs_logits(params: SamplingParams) -> bool:
     return bool(masked) or params.logprobs is not None
 
 
+def _is_only_one(allowed: AllowedTokens) -> bool:
+    return int(np.bitwise_count(allowed.bits).sum()) == 1
+
+
 def _is_only(token: int, allowed: AllowedTokens) -> bool:
     """Whether a token is the only one that is allowed."""
-    return _is_allowed(token, allowed) and int(np.bitwise_count(allowed.bits).sum()) == 1
+    return _is_allowed(token, allowed) and _is_only_one(allowed)
 
 
 def _is_allowed(token: int, allowed: AllowedTokens) -> bool:

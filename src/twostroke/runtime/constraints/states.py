@@ -40,6 +40,14 @@ class _Asked(NamedTuple):
     answer: ConstrainedAnswer
 
 
+class _Drawn(NamedTuple):
+    """A row that has drawn, and what finds the tokens that must follow."""
+
+    request: RequestState
+    tokens: list[int]
+    answer: ConstrainedAnswer
+
+
 class PendingMasks:
     """The masks of one step, as they are being computed.
 
@@ -88,7 +96,8 @@ class PendingMasks:
 
     def _wait_for_one(self) -> None:
         """No other request is held up, and to run the same pass again would bring nothing."""
-        jobs = {asked.answer.job for asked in self._asked if asked.answer.job is not None}
+        answers = [asked.answer for asked in self._asked]
+        jobs = {job for answer in answers for job in (answer.job, answer.forcing) if job}
         while jobs and all(asked.answer.outcome is None for asked in self._asked):
             if all(job.done() for job in jobs):
                 return
@@ -111,7 +120,8 @@ class ConstraintStates:
         self._vocab_size = vocab_size
         self._on_cpu = device.type == "cpu"
         self._answers: dict[str, ConstrainedAnswer] = {}
-        self._thread = TurnThreads("twostroke-masks", 1)
+        # Two, so that what one tenant's form takes at once keeps no other tenant's waiting.
+        self._thread = TurnThreads("twostroke-masks", 2)
 
     def update(self, plan: StepPlan) -> None:
         """Take in a plan: drop what was released, add what is new."""
@@ -140,7 +150,7 @@ class ConstraintStates:
         usual: dict[str, list[_Asked]] = {}
         for each in asked:
             answer = each.answer
-            if answer.job is not None:
+            if not answer.is_free():
                 continue
             if answer.is_slow:
                 pieces = _all_masks([each])
@@ -169,22 +179,28 @@ class ConstraintStates:
         Returns:
             The requests that got some.
         """
-        added = set()
         until = time.perf_counter() + max(LEAST_WAIT, WAIT_SHARE * seconds)
+        asked: dict[str, list[_Drawn]] = {}
         for index in batch.sampling if self._answers else ():
             request = batch.states[index]
             answer = self._answers.get(request.request_id)
             tokens = result.token_ids.get(request.request_id)
-            if answer is None or not tokens or request.params.speculation == 0:
+            if answer is None or not tokens or request.params.speculation == 0 or answer.is_slow:
                 continue
-            as_drafts = needs_logits(request.params)
-            if forced := answer.forced_behind(tokens, as_drafts=as_drafts, until=until):
-                added.add(request.request_id)
-                if as_drafts:
-                    result.draft_token_ids[request.request_id] = forced
-                else:
-                    result.token_ids[request.request_id] = tokens + forced
-        return added
+            asked.setdefault(answer.tenant, []).append(_Drawn(request, tokens, answer))
+        jobs = []
+        for tenant, group in asked.items():
+            jobs.append(job := self._thread.submit(tenant, _all_forced(group, until)))
+            for drawn in group:
+                drawn.answer.forcing = job
+        if jobs:
+            wait(jobs, timeout=max(0.0, until - time.perf_counter()))
+        return {
+            drawn.request.request_id
+            for group in asked.values()
+            for drawn in group
+            if _take_forced(drawn, result)
+        }
 
     def close(self) -> None:
         self._thread.close()
@@ -198,3 +214,22 @@ def _all_masks(group: Sequence[_Asked]) -> Pieces[None]:
             yield
             began = time.monotonic()
         asked.answer.find_masks(asked.request, asked.drafts)
+
+
+def _all_forced(group: Sequence[_Drawn], until: float) -> Pieces[None]:
+    """What is forced in answers of one tenant, one after the other."""
+    for drawn in group:
+        as_drafts = needs_logits(drawn.request.params)
+        drawn.answer.find_forced(drawn.tokens, as_drafts=as_drafts, until=until)
+    return
+    yield
+
+
+def _take_forced(drawn: _Drawn, result: StepResult) -> bool:
+    """Add what was found in time to a result; returns whether there was anything."""
+    request_id, forced = drawn.request.request_id, drawn.answer.take_forced()
+    if forced and needs_logits(drawn.request.params):
+        result.draft_token_ids[request_id] = forced
+    elif forced:
+        result.token_ids[request_id] = drawn.tokens + forced
+    return bool(forced)
