@@ -10,6 +10,7 @@ from tests.scheduling.test_adaptive_depth import MOST, Machine, memory_bound
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.scheduling.adaptive_depth import AdaptiveDepth
 from twostroke.scheduling.speculation import FixedDepth
+from twostroke.scheduling.trial_budget import GROWTH
 
 # Tokens of answers that could be guessed before drafts must have come back.
 SOON = 32
@@ -105,4 +106,4 @@ def test_the_wait_grows_with_the_answers_in_a_row_that_could_not_be_guessed(num_
     depth = AdaptiveDepth(MOST, reads_prompts=True)
     for _ in range(num_hard):
         answer(depth, [0.0], 200, reading=20.0)
-    assert answer(depth, [0.95], 3000, reading=20.0) <= SOON * 2 ** (num_hard - 1)
+    assert answer(depth, [0.95], 5000, reading=20.0) <= SOON * GROWTH ** (num_hard - 1)

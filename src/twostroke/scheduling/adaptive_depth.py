@@ -91,7 +91,7 @@ class AdaptiveDepth:
         self._all = Acceptance(KEPT_OF_ALL)
         self._making = 1.0
         self._times = DraftTimes()
-        self._budget = TrialBudget()
+        self._budget = TrialBudget(reads_prompts=reads_prompts)
         self._outlook: Outlook | None = None
         self._has_asked = False  # for drafts, in the step that is planned
         # Whether a prompt was read for drafts in the latest step: it says nothing of later ones.
