@@ -77,6 +77,15 @@ def test_a_cold_start_of_each_depth_locks_nothing_out(cold: float, times: int) -
     assert machine.run(100) > 0.9 * best
 
 
+@pytest.mark.parametrize("times", [3, 6])
+def test_drafting_that_was_slow_several_times_is_measured_again(times: int) -> None:
+    """On a machine that others use: the wait doubles while it is confirmed."""
+    machine = Scripted(AdaptiveDepth(4), [1.0], pilot_like, 0.05)
+    machine.delays = {0: [300.0] * times}
+    machine.run(SOON * 2 ** (times - 1))
+    assert machine.run(100) > 2 * Machine(FixedDepth(0), [1.0], pilot_like).run(100)
+
+
 @pytest.mark.parametrize("num_good", [0, 5])
 @pytest.mark.parametrize("draft_time", [0.1, 0.5])
 @pytest.mark.parametrize("reading", [0.0, 5.0, 20.0])

@@ -12,7 +12,12 @@ from enum import Enum
 
 from twostroke.core.request import Request
 from twostroke.core.step import DepthChange, DepthReason, StepPlan, StepResult
-from twostroke.scheduling.draft_estimates import Acceptance, DraftTimes, Outlook
+from twostroke.scheduling.draft_estimates import (
+    DOUBTED_AFTER,
+    Acceptance,
+    DraftTimes,
+    Outlook,
+)
 from twostroke.scheduling.speculation import ToldDepths
 from twostroke.scheduling.trial_budget import SHARE, TrialBudget
 
@@ -208,6 +213,7 @@ class AdaptiveDepth:
             state.mode, state.depth, state.holds_for = _Mode.DRAFTING, depth, HOLDS_FOR - 1
             state.reason = DepthReason.PAYS
             state.pause = FIRST_PAUSE
+            self._times.believe()
             self._in_doubt = self._in_doubt or gain < CLEAR_GAIN
         elif state.came_true and state.tried:  # once more, twice as deep: others say little of it
             self._try(state, min(2 * state.tried, self._most))
@@ -233,41 +239,33 @@ class AdaptiveDepth:
         cost = self._times.of_trying(self._num_drawing, 1)
         return not self._budget.is_spent and self._budget.reserve(cost, on_loan=True)
 
-    def _is_covered(self, state: _RequestDepth, wanted: int) -> bool:
-        """Whether a trial is: one that goes on from drafts that came true is, whatever is owed."""
-        if state.came_true and wanted > 1:
-            return True
-        cost = self._times.of_trying(self._num_drawing, wanted)
-        return self._budget.reserve(cost, on_loan=not state.acceptance.tried)
-
     def _try(self, state: _RequestDepth, wanted: int) -> None:
         """One step with drafts, if they could pay and the budget covers that they do not.
 
         Where none were made, as of n-grams, it is not over yet.
         """
         _, gain = self._look_out().best([1.0] * self._most)
-        if gain < LEAST_GAIN:
-            wanted = 1  # to measure
-        if gain < LEAST_GAIN and not self._may_look_again():
-            pause = LONGEST_PAUSE - self._step % LONGEST_PAUSE
+        measures = gain < LEAST_GAIN
+        if measures and not self._times.is_doubtful(self._num_drawing, self._step):
+            pause = DOUBTED_AFTER - self._step % DOUBTED_AFTER
             self._pause(state, pause, DepthReason.CANNOT_PAY)
-        elif self._is_covered(state, wanted):
-            state.mode, state.depth, state.tried = _Mode.TRYING, wanted, wanted
+        elif self._is_covered(state, 1 if measures else wanted, measures):
+            state.mode = _Mode.TRYING
+            state.depth = state.tried = 1 if measures else wanted
             state.came_true = state.made = False
             state.reason = DepthReason.TRIAL
             state.holds_for = LOOKS_FOR - 1
+            if measures:
+                self._times.doubt(self._num_drawing, self._step)
         else:
             self._pause(state, FIRST_PAUSE - self._step % FIRST_PAUSE, DepthReason.NO_BUDGET)
 
-    def _may_look_again(self) -> bool:
-        """Whether the time of drafts is to be measured anew: until it is known, and then, since
-        nothing else renews it, when that costs a small share of the time since drafts were made.
-        """
-        times, rows = self._times, self._num_drawing
-        if not times.knows_trying(rows):
+    def _is_covered(self, state: _RequestDepth, wanted: int, measures: bool) -> bool:
+        """Whether a trial is: one that goes on from drafts that came true is, whatever is owed."""
+        if state.came_true and wanted > 1:
             return True
-        steps = self._step - times.drafted_at
-        return times.of_trying(rows, 1) <= SHARE * steps * times.of_pass(rows)
+        cost = self._times.of_trying(self._num_drawing, wanted)
+        return self._budget.reserve(cost, on_loan=measures or not state.acceptance.tried)
 
     def _pause(self, state: _RequestDepth, steps: int, reason: DepthReason) -> None:
         state.mode, state.depth, state.holds_for = _Mode.PAUSING, 0, steps - 1

@@ -10,7 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from twostroke.scheduling.recent_times import KNOWN_FROM, RecentTimes
+from twostroke.scheduling.trial_budget import SHARE
 
+# Steps until the time of drafts is doubted that cannot pay by it; after each measurement that
+# confirms it twice as many, up to where measuring costs its share of the time.
+DOUBTED_AFTER = 32
 # Drafting is charged so many times what it mostly takes: what took longer was held up by chance.
 MOST_CHARGED = 2.0
 
@@ -67,6 +71,7 @@ class DraftTimes:
         self._passes = RecentTimes()
         self._drafting = RecentTimes(counts_from=KNOWN_FROM)
         self.drafted_at = 0
+        self._num_doubts, self._doubted_at = 0, -1
 
     @property
     def largest_pass(self) -> int:
@@ -97,11 +102,25 @@ class DraftTimes:
         """Seconds that a step with so many drafts of one request takes longer than one without."""
         return self.of_pass(rows + depth) - self.of_pass(rows) + self.of_drafting(depth)
 
-    def knows_trying(self, rows: int) -> bool:
-        """Whether it was measured often enough how long the least drafting takes, and the pass that
-        checks a draft of one request."""
+    def is_doubtful(self, rows: int, step: int) -> bool:
+        """Whether it is to be measured anew how long the least drafting takes, and the pass that
+        checks it: until both are known, and then now and then, for nothing else renews them."""
         count = self._passes.num_readings(rows + 1)
-        return self._knows_drafting(1) and (count == 0 or count >= KNOWN_FROM)
+        if not self._knows_drafting(1) or 0 < count < KNOWN_FROM:
+            return True
+        enough = self.of_trying(rows, 1) / (SHARE * self.of_pass(rows))
+        return step - self.drafted_at >= min(enough, DOUBTED_AFTER * 2**self._num_doubts)
+
+    def doubt(self, rows: int, step: int) -> None:
+        """They are measured anew in ``step``: one new reading is to count."""
+        if step != self._doubted_at:
+            self._num_doubts, self._doubted_at = min(self._num_doubts + 1, 30), step
+            self._passes.doubt(above=rows)
+            self._drafting.doubt()
+
+    def believe(self) -> None:
+        """By the latest measurements drafts pay."""
+        self._num_doubts = 0
 
     def _knows_drafting(self, depth: int) -> bool:
         return self._drafting.num_readings(depth) >= KNOWN_FROM

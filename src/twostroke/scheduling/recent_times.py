@@ -12,6 +12,8 @@ from twostroke.scheduling.pass_times import rounded_size
 KEPT_READINGS, KNOWN_FROM = 9, 3
 # A reading weighs half as much when so many steps have passed: others take its place the sooner.
 HALF_LIFE = 128
+# Half-lives that readings age by when they are doubted: nine of them weigh less than a new one.
+DOUBTED = 4
 # The time is that below which this share of the weight lies: what holds a step up is chance, so it
 # keeps low. One reading of three, and six of nine, may be as long as they like.
 LOW_SHARE = 0.3
@@ -51,6 +53,12 @@ class RecentTimes:
         readings.add(size, max(seconds, 1e-9), step)
         if readings.count == self._counts_from and key not in self._counting:
             insort(self._counting, key)
+
+    def doubt(self, above: int = 0) -> None:
+        """Have one new reading outweigh those that there are, of sizes above ``above``."""
+        for readings in self._sizes.values():
+            if readings.size > above:
+                readings.age(DOUBTED)
 
     def at(self, size: int, *, proportional: bool = False) -> float:
         """Seconds at ``size``, between those of its neighbours; 0 before the first.
@@ -95,3 +103,10 @@ class _Size:
             left -= weight
             if left <= 0:
                 break
+
+    def age(self, half_lives: int) -> None:
+        aged = [
+            (seconds, size, step - half_lives * HALF_LIFE) for seconds, size, step in self._readings
+        ]
+        self._readings.clear()
+        self._readings.extend(aged)
