@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import cyclopts
 
 from benchmarks.environment import OtherPrograms, environment, environment_text
-from benchmarks.speculation.rounds import engines
 from benchmarks.speculation.__main__ import encode
+from benchmarks.speculation.rounds import engines
 from benchmarks.speculation.tasks import questions
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
@@ -76,14 +76,18 @@ def main(
             with engines(model, {method: settings}, max_model_len=1024) as loaded:
                 engine = loaded[method]
                 asked = [encode(engine, one) for one in questions(number, before + after)]
-                fresh = _answer(engine, asked[:before], SamplingParams(temperature=0, max_tokens=200))
+                fresh = _answer(
+                    engine, asked[:before], SamplingParams(temperature=0, max_tokens=200)
+                )
                 draw = random.Random(number)
                 words = draw.choices(range(300, engine.info.vocab_size), k=64)
                 wild = SamplingParams(
                     temperature=5.0, seed=number, max_tokens=random_tokens, ignore_eos=True
                 )
                 _answer(engine, [words], wild)
-                again = _answer(engine, asked[before:], SamplingParams(temperature=0, max_tokens=200))
+                again = _answer(
+                    engine, asked[before:], SamplingParams(temperature=0, max_tokens=200)
+                )
             print(f"{method} {number}, fresh: {fresh}")
             print(f"{method} {number}, after a random answer: {again}", flush=True)
     command = ["python", "-m", "benchmarks.speculation.recovery", *sys.argv[1:]]
@@ -93,9 +97,7 @@ def main(
 def _answer(engine: LLMEngine, prompts: list[list[int]], params: SamplingParams) -> Answers:
     done = Answers()
     for prompt in prompts:
-        engine.submit(
-            GenerationRequest(request_id="0", prompt_token_ids=prompt, params=params)
-        )
+        engine.submit(GenerationRequest(request_id="0", prompt_token_ids=prompt, params=params))
         while engine.has_work():
             for output in engine.step():
                 raise_output_error(output)

@@ -32,6 +32,8 @@ KEPT_OF_REQUEST, KEPT_OF_ALL = 0.9, 0.98
 HOLDS_FOR, FIRST_PAUSE, LONGEST_PAUSE = 4, 8, 512
 # Steps after the first one in which every new measurement counts at once.
 LEARNS_FOR = 64
+# Of steps without drafts every fourth is measured: a small model's are short beside that.
+PLAIN_EVERY = 4
 # Steps for which a request looks for something to quote before that is decided anew.
 LOOKS_FOR = 8
 # A depth must promise so much more than none before it is taken up: less may be noise.
@@ -77,6 +79,13 @@ class _RequestDepth:
     reason: DepthReason = DepthReason.TRIAL
     gain: float = 0.0
 
+    @property
+    def trusts_estimates(self) -> bool:
+        """Whether it does what estimates say that have been believed; else they are being tried."""
+        if self.mode is _Mode.PAUSING:
+            return self.reason is not DepthReason.CANNOT_PAY
+        return self.mode is _Mode.DRAFTING
+
 
 class AdaptiveDepth:
     """A ``DraftDepth``; see the module.
@@ -84,10 +93,16 @@ class AdaptiveDepth:
     Args:
         most: The greatest depth.
         reads_prompts: Whether a request's first drafts cost more, since its prompt is read for it.
+        at_once: Whether all drafts are made in one go: more of them take no longer.
     """
 
     def __init__(
-        self, most: int, *, needs_slots: bool = False, reads_prompts: bool = False
+        self,
+        most: int,
+        *,
+        needs_slots: bool = False,
+        reads_prompts: bool = False,
+        at_once: bool = False,
     ) -> None:
         self.needs_slots = needs_slots
         self._reads_prompts = reads_prompts
@@ -95,7 +110,7 @@ class AdaptiveDepth:
         self._requests: dict[str, _RequestDepth] = {}
         self._all = Acceptance(KEPT_OF_ALL)
         self._making = 1.0
-        self._times = DraftTimes()
+        self._times = DraftTimes(at_once=at_once)
         self._budget = TrialBudget(reads_prompts=reads_prompts)
         self._outlook: Outlook | None = None
         self._has_asked = False  # for drafts, in the step that is planned
@@ -129,7 +144,7 @@ class AdaptiveDepth:
         if state is None:
             state = _RequestDepth(Acceptance(KEPT_OF_REQUEST), self._making)
             self._requests[request.request_id] = state
-        if self._budget.is_spent and state.mode in (_Mode.DRAFTING, _Mode.PAUSING):
+        if self._budget.is_spent and state.trusts_estimates:
             return 0, DepthReason.NO_BUDGET
         if state.holds_for > 0 and not (state.mode is _Mode.TRYING and state.made):
             state.holds_for -= 1
@@ -164,14 +179,17 @@ class AdaptiveDepth:
         self._has_asked = False
 
     def _measure(self, plan: StepPlan, result: StepResult, num_drafts: int, num_right: int) -> None:
-        """Note how long drafting took, and the pass if it did nothing but decode."""
+        """Note how long drafting took, and the pass if it did nothing but decode; and what drafts
+        lost."""
         rows, times = self._num_drawing, self._times
+        drafts = num_drafts or result.draft_token_ids or not times.largest_pass
+        measures = bool(drafts) or self._step % PLAIN_EVERY == 0
         drafting = result.timings.get("draft", 0.0)
-        if plan.num_tokens == rows + num_drafts:
+        if measures and plan.num_tokens == rows + num_drafts:
             times.add_pass(rows + num_drafts, result.duration - drafting, self._step)
         plain, loss, reading = times.of_pass(rows), 0.0, 0.0
         if self._has_asked and (asked := self._count_made(plan, result)):
-            if not self._reads_now:
+            if measures and not self._reads_now:
                 times.add_drafting(asked, drafting, self._step)
             times.drafted_at = self._step
             loss = times.charge(asked, drafting)
@@ -246,12 +264,13 @@ class AdaptiveDepth:
         """
         _, gain = self._look_out().best([1.0] * self._most)
         measures = gain < LEAST_GAIN
+        if measures:
+            wanted = 1
         if measures and not self._times.is_doubtful(self._num_drawing, self._step):
             pause = DOUBTED_AFTER - self._step % DOUBTED_AFTER
             self._pause(state, pause, DepthReason.CANNOT_PAY)
-        elif self._is_covered(state, 1 if measures else wanted, measures):
-            state.mode = _Mode.TRYING
-            state.depth = state.tried = 1 if measures else wanted
+        elif self._is_covered(state, wanted, measures):
+            state.mode, state.depth, state.tried = _Mode.TRYING, wanted, wanted
             state.came_true = state.made = False
             state.reason = DepthReason.TRIAL
             state.holds_for = LOOKS_FOR - 1

@@ -63,11 +63,15 @@ class DraftTimes:
     """How long passes and drafting take. Unknown sizes cost what near ones do, so that they are
     tried.
 
+    Args:
+        at_once: Whether more drafts take no longer; else each takes as long as the first.
+
     Attributes:
         drafted_at: The latest step that made drafts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, at_once: bool = False) -> None:
+        self._at_once = at_once
         self._passes = RecentTimes()
         self._drafting = RecentTimes(counts_from=KNOWN_FROM)
         self.drafted_at = 0
@@ -90,7 +94,7 @@ class DraftTimes:
 
     def of_drafting(self, depth: int) -> float:
         """Seconds of drafting so many tokens for each request."""
-        return self._drafting.at(depth, proportional=True)
+        return self._drafting.at(depth, proportional=not self._at_once)
 
     def charge(self, depth: int, seconds: float) -> float:
         """What drafting is charged that took ``seconds``. Nothing before any depth is known."""
@@ -109,11 +113,11 @@ class DraftTimes:
         if not self._knows_drafting(1) or 0 < count < KNOWN_FROM:
             return True
         enough = self.of_trying(rows, 1) / (SHARE * self.of_pass(rows))
-        return step - self.drafted_at >= min(enough, DOUBTED_AFTER * 2**self._num_doubts)
+        return step - self.drafted_at >= min(enough, DOUBTED_AFTER << self._num_doubts)
 
     def doubt(self, rows: int, step: int) -> None:
-        """They are measured anew in ``step``: one new reading is to count."""
-        if step != self._doubted_at:
+        """They are measured anew in ``step``: where they are known, one new reading is to count."""
+        if step != self._doubted_at and self._knows_drafting(1):
             self._num_doubts, self._doubted_at = min(self._num_doubts + 1, 30), step
             self._passes.doubt(above=rows)
             self._drafting.doubt()
@@ -145,9 +149,7 @@ class Outlook:
     seconds: list[float]
 
     @classmethod
-    def of(
-        cls, step: int, rows: int, prior: list[float], times: DraftTimes, most: int
-    ) -> Outlook:
+    def of(cls, step: int, rows: int, prior: list[float], times: DraftTimes, most: int) -> Outlook:
         """As of now, for depths up to ``most``."""
         deepest = min(most, max(1, 2 * times.largest_pass // rows - 1))
         seconds = [

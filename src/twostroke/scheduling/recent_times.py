@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from math import ceil
 
 from twostroke.scheduling.pass_times import rounded_size
 
@@ -11,7 +12,8 @@ from twostroke.scheduling.pass_times import rounded_size
 # any may be held up by chance: a size is known from so many on.
 KEPT_READINGS, KNOWN_FROM = 9, 3
 # A reading weighs half as much when so many steps have passed: others take its place the sooner.
-HALF_LIFE = 128
+# Readings of so many steps weigh alike.
+HALF_LIFE, SAME_AGE = 128, 32
 # Half-lives that readings age by when they are doubted: nine of them weigh less than a new one.
 DOUBTED = 4
 # The time is that below which this share of the weight lies: what holds a step up is chance, so it
@@ -97,9 +99,14 @@ class _Size:
 
     def add(self, size: int, seconds: float, step: int) -> None:
         self._readings.append((seconds, size, step))
+        if step - self._readings[0][2] <= SAME_AGE:  # most often: a step is not to wait for more
+            place = ceil(LOW_SHARE * len(self._readings)) - 1
+            self.seconds, self.size, _ = sorted(self._readings)[place]
+            return
         weights = [0.5 ** ((step - taken) / HALF_LIFE) for _, _, taken in self._readings]
         left = LOW_SHARE * sum(weights)
-        for (self.seconds, self.size, _), weight in sorted(zip(self._readings, weights)):
+        for reading, weight in sorted(zip(self._readings, weights)):
+            self.seconds, self.size, _ = reading
             left -= weight
             if left <= 0:
                 break

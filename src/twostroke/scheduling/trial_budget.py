@@ -7,10 +7,10 @@ SHARE = 0.008
 # In plain steps: what drafts may lose or gain beforehand; what new requests may owe, what the share
 # saves up for them, and what gains do.
 MOST_STEPS, MOST_OWED, MOST_SAVED, MOST_GAINED = 2.0, 8.0, 0.5, 32.0
-# Steps until the next trial on loan after the first one, how many times longer after each further
-# one, and at most. With the up to eight steps until a request asks again, drafts are back 32 tokens
-# after one loan; at the longest wait, prompts that take 32 steps to read take the share of the time.
-FIRST_WAIT, GROWTH, LONGEST_WAIT = 24, 2, 4096
+# Steps until the next trial on loan: after the first one, and at most; it doubles with each. With
+# the up to eight until a request asks again, drafts are back 32 tokens after one loan. At the
+# longest wait, a prompt that takes 32 steps to read takes the share of the time.
+FIRST_WAIT, LONGEST_WAIT = 24, 4096
 
 
 class TrialBudget:
@@ -22,8 +22,8 @@ class TrialBudget:
     drafts pay, but they do not, they end.
 
     But one answer, or one slow reading, says little of the next. So what is owed holds back a
-    request that is new to drafting only for a while: it gets a loan. Each makes the wait for the
-    next one longer, until drafts gain again. Requests of one step share a loan, since drafting
+    request that is new to drafting only for a while: it gets a loan. Each doubles the wait for
+    the next, until drafts gain again. Requests of one step share a loan, since drafting
     delays them once, but not where each has its prompt read.
 
     Args:
@@ -87,4 +87,4 @@ class TrialBudget:
         """Steps between the latest loan and the next."""
         if not self._num_loans:
             return 0
-        return min(FIRST_WAIT * GROWTH ** min(self._num_loans - 1, 16), LONGEST_WAIT)
+        return min(FIRST_WAIT << min(self._num_loans - 1, 16), LONGEST_WAIT)

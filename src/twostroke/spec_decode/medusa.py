@@ -30,6 +30,7 @@ class ResidualLayer(Protocol):
         """The inner states of the first heads, before ``silu``: ``[heads, rows, hidden]``."""
         ...
 
+
 class StackedLayer(NamedTuple):
     """The heads in one product.
 
@@ -44,6 +45,7 @@ class StackedLayer(NamedTuple):
     def __call__(self, x: Tensor) -> Tensor:
         return torch.baddbmm(self.bias[: len(x)], x, self.weight[: len(x)])
 
+
 class LayerByHead(NamedTuple):
     """One product after the other: where each is a compiled kernel. PyTorch's threads, which
     nothing else uses between two passes, would have to wake up for each layer."""
@@ -52,6 +54,7 @@ class LayerByHead(NamedTuple):
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.stack([head(state) for head, state in zip(self.heads, x)])
+
 
 class MedusaHeads:
     """The heads of one target.

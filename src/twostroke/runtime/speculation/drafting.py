@@ -81,8 +81,9 @@ def load_heads(config: EngineConfig, folder: Path, target: Decoder) -> MedusaHea
     size = target.spec.vocab_size
     check_vocabularies(f"the Medusa heads {name}", heads_folder, size, folder, size)
     heads = load_medusa_heads(name, heads_folder, target)
+    state = torch.zeros(1, target.spec.hidden_size, dtype=target.dtype, device=target.device)
     with torch.inference_mode():
-        heads.warm_up(torch.zeros(1, target.spec.hidden_size, dtype=target.dtype, device=target.device))
+        heads.warm_up(state)
     return heads
 
 
