@@ -51,6 +51,10 @@ class Machine:
     def _request(name: str) -> Request:
         return make_request(name, [1], 10_000)
 
+    def drafting(self, depth: int) -> float:
+        """Seconds of drafting so many tokens for each request."""
+        return self._draft_time * depth
+
     def run(self, steps: int) -> float:
         """Tokens per second of these steps."""
         tokens, seconds = self.tokens, self.seconds
@@ -83,7 +87,7 @@ class Machine:
                 result.draft_token_ids[name] = [0] * chosen[number]
         asked = {number for number, count in enumerate(chosen) if count}
         self.num_asked += len(asked)
-        drafting = self._draft_time * max(chosen) + (self.search_time if asked else 0.0)
+        drafting = self.drafting(max(chosen)) + (self.search_time if asked else 0.0)
         result.timings["draft"] = drafting + self._reading * len(asked - self._read)
         self._read |= asked
         result.duration = self._pass_time(plan.num_tokens) + result.timings["draft"]

@@ -1,19 +1,23 @@
 """The depth of speculation that gives the most tokens per second, 0 included.
 
-Drafting ``k`` tokens pays while the expected tokens of a pass, over its time, rise:
-``E(a, k) / (t(rows) + d(k))``. Acceptance ``a`` is estimated by position, for each request. The
-time ``t`` of a pass of so many rows, and the time ``d`` of drafting, are those of earlier steps.
-(docs/decisions/0064-depth-from-measured-steps.md)
+Drafting pays while the expected tokens of a pass, over its time, rise. What is expected,
+``draft_estimates.py`` says; what may be lost when it was wrong, ``trial_budget.py``; here is what
+each request does about it (docs/decisions/0064-depth-from-measured-steps.md).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from twostroke.core.request import Request
 from twostroke.core.step import DepthChange, DepthReason, StepPlan, StepResult
-from twostroke.scheduling.pass_times import PassTimes
+from twostroke.scheduling.draft_estimates import (
+    DOUBTED_AFTER,
+    Acceptance,
+    DraftTimes,
+    Outlook,
+)
 from twostroke.scheduling.speculation import ToldDepths
 from twostroke.scheduling.trial_budget import SHARE, TrialBudget
 
@@ -28,6 +32,8 @@ KEPT_OF_REQUEST, KEPT_OF_ALL = 0.9, 0.98
 HOLDS_FOR, FIRST_PAUSE, LONGEST_PAUSE = 4, 8, 512
 # Steps after the first one in which every new measurement counts at once.
 LEARNS_FOR = 64
+# Of steps without drafts every fourth is measured: a small model's are short beside that.
+PLAIN_EVERY = 4
 # Steps for which a request looks for something to quote before that is decided anew.
 LOOKS_FOR = 8
 # A depth must promise so much more than none before it is taken up: less may be noise.
@@ -36,48 +42,6 @@ LEAST_GAIN = 1.03
 COST_OF_LOOKING = 0.004
 # Where it promises less than this, a step without drafts is taken now and then, to measure one.
 CLEAR_GAIN, REMEASURED_AFTER = 1.5, 128
-# Drafting is charged so many times what it mostly takes: what took longer was held up by chance.
-MOST_CHARGED = 2.0
-
-
-@dataclass(slots=True)
-class Acceptance:
-    """How often drafts were accepted, by position in the draft, the latest counting most."""
-
-    kept: float
-    tried: list[float] = field(default_factory=list)
-    accepted: list[float] = field(default_factory=list)
-
-    def add(self, num_drafts: int, num_accepted: int) -> None:
-        """Positions behind the first rejected one were not tried."""
-        while len(self.tried) < num_drafts:
-            self.tried.append(0.0)
-            self.accepted.append(0.0)
-        for position in range(min(num_drafts, num_accepted + 1)):
-            self.tried[position] = self.tried[position] * self.kept + 1.0
-            self.accepted[position] *= self.kept
-            if position < num_accepted:
-                self.accepted[position] += 1.0
-
-    def rates(self, prior: list[float], weight: float) -> list[float]:
-        """An estimate for each position of ``prior``, which counts as ``weight`` tries."""
-        rates = []
-        for position, expected in enumerate(prior):
-            tried = accepted = 0.0
-            if position < len(self.tried):
-                tried, accepted = self.tried[position], self.accepted[position]
-            rates.append((accepted + weight * expected) / (tried + weight))
-        return rates
-
-    def estimates(self, count: int, first_guess: float, weight: float) -> list[float]:
-        """An estimate for each of ``count`` positions; the one before it is expected of each."""
-        rates, expected = list[float](), first_guess
-        for position in range(count):
-            if position < len(self.tried):
-                weighted = self.accepted[position] + weight * expected
-                expected = weighted / (self.tried[position] + weight)
-            rates.append(expected)
-        return rates
 
 
 class _Mode(Enum):
@@ -115,35 +79,12 @@ class _RequestDepth:
     reason: DepthReason = DepthReason.TRIAL
     gain: float = 0.0
 
-
-@dataclass(slots=True)
-class _Outlook:
-    """What all requests' decisions share, for some steps: it is too much to compute for each.
-
-    Attributes:
-        step: Since which it holds; ``rows``: requests that draw in a step.
-        prior: Acceptance that is expected of each position.
-        plain: Seconds of a pass without drafts; ``seconds``: of drafting so many tokens for each
-            request and of the pass that checks them, from one on. Passes more than twice as large
-            as any before are left out.
-    """
-
-    step: int
-    rows: int
-    prior: list[float]
-    plain: float
-    seconds: list[float]
-
-    def best(self, rates: list[float]) -> tuple[int, float]:
-        """The best depth but 0, and how many times more tokens per second than without drafts."""
-        best, best_speed, expected, reached = 1, 0.0, 1.0, 1.0
-        for depth, (rate, seconds) in enumerate(zip(rates, self.seconds)):
-            reached *= rate
-            expected += reached
-            speed = expected / seconds
-            if speed > best_speed:
-                best, best_speed = depth + 1, speed
-        return best, best_speed * self.plain
+    @property
+    def trusts_estimates(self) -> bool:
+        """Whether it does what estimates say that have been believed; else they are being tried."""
+        if self.mode is _Mode.PAUSING:
+            return self.reason is not DepthReason.CANNOT_PAY
+        return self.mode is _Mode.DRAFTING
 
 
 class AdaptiveDepth:
@@ -152,10 +93,16 @@ class AdaptiveDepth:
     Args:
         most: The greatest depth.
         reads_prompts: Whether a request's first drafts cost more, since its prompt is read for it.
+        at_once: Whether all drafts are made in one go: more of them take no longer.
     """
 
     def __init__(
-        self, most: int, *, needs_slots: bool = False, reads_prompts: bool = False
+        self,
+        most: int,
+        *,
+        needs_slots: bool = False,
+        reads_prompts: bool = False,
+        at_once: bool = False,
     ) -> None:
         self.needs_slots = needs_slots
         self._reads_prompts = reads_prompts
@@ -163,11 +110,10 @@ class AdaptiveDepth:
         self._requests: dict[str, _RequestDepth] = {}
         self._all = Acceptance(KEPT_OF_ALL)
         self._making = 1.0
-        self._times = PassTimes()
-        self._budget = TrialBudget()
-        self._outlook: _Outlook | None = None
+        self._times = DraftTimes(at_once=at_once)
+        self._budget = TrialBudget(reads_prompts=reads_prompts)
+        self._outlook: Outlook | None = None
         self._has_asked = False  # for drafts, in the step that is planned
-        self._drafted_at = 0  # the latest step that made drafts
         # Whether a prompt was read for drafts in the latest step: it says nothing of later ones.
         self._reads_now = False
         self._num_drawing = 1
@@ -192,14 +138,14 @@ class AdaptiveDepth:
         asked = request.params.speculation
         if asked == 0:
             return 0, DepthReason.ASKED
-        if self._budget.is_spent:
-            return 0, DepthReason.NO_BUDGET
         if self._steps_with_drafts >= REMEASURED_AFTER:
             return 0, DepthReason.REMEASURE
         state = self._requests.get(request.request_id)
         if state is None:
             state = _RequestDepth(Acceptance(KEPT_OF_REQUEST), self._making)
             self._requests[request.request_id] = state
+        if self._budget.is_spent and state.trusts_estimates:
+            return 0, DepthReason.NO_BUDGET
         if state.holds_for > 0 and not (state.mode is _Mode.TRYING and state.made):
             state.holds_for -= 1
         else:
@@ -233,22 +179,24 @@ class AdaptiveDepth:
         self._has_asked = False
 
     def _measure(self, plan: StepPlan, result: StepResult, num_drafts: int, num_right: int) -> None:
-        """Note how long drafting took, and the pass if it did nothing but decode."""
+        """Note how long drafting took, and the pass if it did nothing but decode; and what drafts
+        lost."""
         rows, times = self._num_drawing, self._times
+        drafts = num_drafts or result.draft_token_ids or not times.largest_pass
+        measures = bool(drafts) or self._step % PLAIN_EVERY == 0
         drafting = result.timings.get("draft", 0.0)
-        if plan.num_tokens == rows + num_drafts:
-            times.add_pass(rows + num_drafts, result.duration - drafting)
+        if measures and plan.num_tokens == rows + num_drafts:
+            times.add_pass(rows + num_drafts, result.duration - drafting, self._step)
         plain, loss, reading = times.of_pass(rows), 0.0, 0.0
         if self._has_asked and (asked := self._count_made(plan, result)):
-            if not self._reads_now:
-                times.add_drafting(asked, drafting)
-            self._drafted_at = self._step
-            if times.num_draftings != 1:  # what the first time set up costs nothing again
-                loss = min(drafting, MOST_CHARGED * times.of_drafting(asked))
-            reading = drafting - loss if self._reads_prompts else 0.0
+            if measures and not self._reads_now:
+                times.add_drafting(asked, drafting, self._step)
+            times.drafted_at = self._step
+            loss = times.charge(asked, drafting)
+            reading = drafting - loss if self._reads_now else 0.0
         if num_drafts:
             loss += times.of_pass(rows + num_drafts) - plain * (1 + num_right / rows)
-        if times.has_passes:
+        if times.largest_pass:
             self._budget.add_step(loss, reading, plain)
 
     def _count_made(self, plan: StepPlan, result: StepResult) -> int:
@@ -279,10 +227,11 @@ class AdaptiveDepth:
         enough = 1.0 if state.mode is _Mode.DRAFTING else LEAST_GAIN
         if not self._all.tried:
             self._try(state, 1)
-        elif gain >= enough and self._looking_pays(state, gain, depth) and self._may_begin(state):
+        elif gain > enough and self._looking_pays(state, gain, depth) and self._may_begin(state):
             state.mode, state.depth, state.holds_for = _Mode.DRAFTING, depth, HOLDS_FOR - 1
             state.reason = DepthReason.PAYS
             state.pause = FIRST_PAUSE
+            self._times.believe()
             self._in_doubt = self._in_doubt or gain < CLEAR_GAIN
         elif state.came_true and state.tried:  # once more, twice as deep: others say little of it
             self._try(state, min(2 * state.tried, self._most))
@@ -303,11 +252,10 @@ class AdaptiveDepth:
 
     def _may_begin(self, state: _RequestDepth) -> bool:
         """Whether it has drafted before, or the budget covers that its drafts may be wrong."""
-        return bool(state.acceptance.tried) or self._budget.reserve(self._cost_of_trying(1))
-
-    def _cost_of_trying(self, depth: int) -> float:
-        rows, times = self._num_drawing, self._times
-        return times.of_pass(rows + depth) - times.of_pass(rows) + times.of_drafting(depth)
+        if state.acceptance.tried:
+            return not self._budget.is_spent
+        cost = self._times.of_trying(self._num_drawing, 1)
+        return not self._budget.is_spent and self._budget.reserve(cost, on_loan=True)
 
     def _try(self, state: _RequestDepth, wanted: int) -> None:
         """One step with drafts, if they could pay and the budget covers that they do not.
@@ -315,27 +263,28 @@ class AdaptiveDepth:
         Where none were made, as of n-grams, it is not over yet.
         """
         _, gain = self._look_out().best([1.0] * self._most)
-        if gain < LEAST_GAIN and not self._may_look_again():
-            pause = LONGEST_PAUSE - self._step % LONGEST_PAUSE
+        measures = gain < LEAST_GAIN
+        if measures:
+            wanted = 1
+        if measures and not self._times.is_doubtful(self._num_drawing, self._step):
+            pause = DOUBTED_AFTER - self._step % DOUBTED_AFTER
             self._pause(state, pause, DepthReason.CANNOT_PAY)
-        elif self._budget.reserve(self._cost_of_trying(wanted)):
+        elif self._is_covered(state, wanted, measures):
             state.mode, state.depth, state.tried = _Mode.TRYING, wanted, wanted
             state.came_true = state.made = False
             state.reason = DepthReason.TRIAL
             state.holds_for = LOOKS_FOR - 1
+            if measures:
+                self._times.doubt(self._num_drawing, self._step)
         else:
             self._pause(state, FIRST_PAUSE - self._step % FIRST_PAUSE, DepthReason.NO_BUDGET)
 
-    def _may_look_again(self) -> bool:
-        """Whether the time of drafts is to be measured anew: a single measurement includes what is
-        set up the first time, and any may have been held up by chance.
-
-        From the second on it is to cost a small share of the time since drafts were made.
-        """
-        if self._times.num_draftings == 1:
+    def _is_covered(self, state: _RequestDepth, wanted: int, measures: bool) -> bool:
+        """Whether a trial is: one that goes on from drafts that came true is, whatever is owed."""
+        if state.came_true and wanted > 1:
             return True
-        steps = self._step - self._drafted_at
-        return self._cost_of_trying(1) <= SHARE * steps * self._times.of_pass(self._num_drawing)
+        cost = self._times.of_trying(self._num_drawing, wanted)
+        return self._budget.reserve(cost, on_loan=measures or not state.acceptance.tried)
 
     def _pause(self, state: _RequestDepth, steps: int, reason: DepthReason) -> None:
         state.mode, state.depth, state.holds_for = _Mode.PAUSING, 0, steps - 1
@@ -351,21 +300,12 @@ class AdaptiveDepth:
             pause *= 2
         return pause
 
-    def _look_out(self) -> _Outlook:
+    def _look_out(self) -> Outlook:
         """The outlook, as of the last few steps."""
         rows, outlook = self._num_drawing, self._outlook
         age = 1 if self._step < LEARNS_FOR else HOLDS_FOR
         if outlook is None or outlook.rows != rows or self._step - outlook.step >= age:
-            times = self._times
-            deepest = min(self._most, max(1, 2 * times.largest_pass // rows - 1))
-            self._outlook = outlook = _Outlook(
-                self._step,
-                rows,
-                self._all.estimates(self._most, FIRST_GUESS, PRIOR_DRAFTS),
-                times.of_pass(rows),
-                [
-                    times.of_pass(rows * (1 + depth)) + times.of_drafting(depth)
-                    for depth in range(1, deepest + 1)
-                ],
-            )
+            prior = self._all.estimates(self._most, FIRST_GUESS, PRIOR_DRAFTS)
+            outlook = Outlook.of(self._step, rows, prior, self._times, self._most)
+            self._outlook = outlook
         return outlook

@@ -13,6 +13,10 @@ def choose_depth(speculation: Speculation | None) -> DraftDepth:
         return FixedDepth()
     most, needs_slots = speculation.num_speculative_tokens, speculation.writes_kv
     if speculation.adaptive:
-        reads_prompts = speculation.method == "draft"
-        return AdaptiveDepth(most, needs_slots=needs_slots, reads_prompts=reads_prompts)
+        return AdaptiveDepth(
+            most,
+            needs_slots=needs_slots,
+            reads_prompts=speculation.method == "draft",
+            at_once=speculation.method not in ("draft", "early-exit"),
+        )
     return FixedDepth(most, needs_slots=needs_slots)

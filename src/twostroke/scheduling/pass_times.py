@@ -1,4 +1,4 @@
-"""How long passes and drafting take, by size, learned from steps that were taken."""
+"""How long passes take, by size, learned from steps that were taken."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ class PassTimes:
 
     def __init__(self) -> None:
         self._passes = _Means()
-        self._drafting = _Means()
-        self.num_draftings = 0
 
     @property
     def has_passes(self) -> bool:
@@ -37,17 +35,9 @@ class PassTimes:
     def add_pass(self, rows: int, seconds: float) -> None:
         self._passes.add(rows, seconds)
 
-    def add_drafting(self, depth: int, seconds: float) -> None:
-        self._drafting.add(depth, seconds)
-        self.num_draftings += 1
-
     def of_pass(self, rows: int) -> float:
         """Seconds of a pass over ``rows`` tokens, each in a request that decodes."""
         return self._passes.at(rows) or 1.0
-
-    def of_drafting(self, depth: int) -> float:
-        """Seconds of drafting so many tokens for each request."""
-        return self._drafting.at(depth, proportional=True)
 
 
 class _Means:
@@ -77,13 +67,8 @@ class _Means:
         change = min(seconds, mean * MAX_RATIO) - mean
         self._means[key] = mean_size + weight * (size - mean_size), mean + weight * change
 
-    def at(self, size: int, *, proportional: bool = False) -> float:
-        """The mean at ``size``, between those of its neighbours; 0 before the first.
-
-        Args:
-            proportional: Beyond those measured, to either side, the time grows with the size; else
-                it stays.
-        """
+    def at(self, size: int) -> float:
+        """The mean at ``size``, between those of its neighbours; 0 before the first."""
         if not self._keys:
             return 0.0
         place = bisect_left(self._keys, rounded_size(size))
@@ -92,7 +77,7 @@ class _Means:
         if below[0] < size < above[0]:
             share = (size - below[0]) / (above[0] - below[0])
             return below[1] * (1 - share) + above[1] * share
-        return above[1] * (size / above[0] if proportional else 1.0)
+        return above[1]
 
 
 def rounded_size(size: int) -> int:

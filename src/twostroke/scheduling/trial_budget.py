@@ -7,6 +7,10 @@ SHARE = 0.008
 # In plain steps: what drafts may lose or gain beforehand; what new requests may owe, what the share
 # saves up for them, and what gains do.
 MOST_STEPS, MOST_OWED, MOST_SAVED, MOST_GAINED = 2.0, 8.0, 0.5, 32.0
+# Steps until the next trial on loan: after the first one, and at most; it doubles with each. With
+# the up to eight until a request asks again, drafts are back 32 tokens after one loan. At the
+# longest wait, a prompt that takes 32 steps to read takes the share of the time.
+FIRST_WAIT, LONGEST_WAIT = 24, 4096
 
 
 class TrialBudget:
@@ -17,27 +21,44 @@ class TrialBudget:
     that share of the time, however many requests come and go. And where the estimates say that
     drafts pay, but they do not, they end.
 
+    But one answer, or one slow reading, says little of the next. So what is owed holds back a
+    request that is new to drafting only for a while: it gets a loan. Each doubles the wait for
+    the next, until drafts gain again. Requests of one step share a loan, since drafting
+    delays them once, but not where each has its prompt read.
+
+    Args:
+        reads_prompts: Whether a request's first drafts cost more, since its prompt is read for it.
+
     Attributes:
-        is_spent: As much is lost as may be; until it is paid back, nothing may be drafted.
+        is_spent: As much is lost as may be; until it is paid back, what pays by the estimates may
+            not be drafted, for they are wrong. Requests may still try.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, reads_prompts: bool = False) -> None:
         self.is_spent = False
+        self._reads_prompts = reads_prompts
         self._balance = 0.0
         # The same, less what reading prompts cost a draft model: only requests that are new to
         # drafting are held back by that, for where the others gain, they will pay it back.
         self._credit = 0.0
+        self._num_loans, self._since_loan = 0, 0  # since drafts gained
+        self._gained = 0.0  # net, since drafts last lost all that they had gained
         # Of trials in the step that is planned, and in the one before: both are not charged yet.
         self._reserved, self._reserved_before = 0.0, 0.0
 
-    def reserve(self, seconds: float) -> bool:
+    def reserve(self, seconds: float, *, on_loan: bool = False) -> bool:
         """Whether one more trial is covered, which may cost so much. One is where nothing is owed.
 
         Args:
             seconds: Estimate of what it loses if its drafts are wrong.
+            on_loan: Something is owed, but the request may begin for all that, now and then.
         """
         if self._credit < self._reserved + self._reserved_before:
-            return False
+            joins = self._since_loan == 0 < self._num_loans and not self._reads_prompts
+            if not on_loan or not (joins or self._since_loan >= self._wait()):
+                return False
+            if not joins:
+                self._num_loans, self._since_loan = self._num_loans + 1, 0
         self._reserved += seconds
         return True
 
@@ -57,3 +78,13 @@ class TrialBudget:
         self._credit = max(-MOST_OWED * plain, min(MOST_GAINED * plain, credit))
         self.is_spent = self._balance <= (0.0 if self.is_spent else -most)
         self._reserved, self._reserved_before = 0.0, self._reserved
+        self._since_loan += 1
+        self._gained = max(0.0, self._gained - loss)
+        if self._gained >= most:
+            self._num_loans, self._gained = 0, 0.0
+
+    def _wait(self) -> int:
+        """Steps between the latest loan and the next."""
+        if not self._num_loans:
+            return 0
+        return min(FIRST_WAIT << min(self._num_loans - 1, 16), LONGEST_WAIT)

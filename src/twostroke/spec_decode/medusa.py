@@ -8,20 +8,31 @@ pass of the heads makes the whole chain (docs/decisions/0083-medusa-drafts-a-cha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from twostroke.core.step import StepPlan
+from twostroke.layers.linear import Linear
 from twostroke.spec_decode.base import FinishedPass
 
 Logits = Callable[[Tensor], Tensor]
+# Passes of each number of heads before the first request's. The second may be slow as well.
+WARM_UPS = 3
 
 
-class ResidualLayer(NamedTuple):
-    """One layer of all heads: each maps its state ``x`` to ``x + silu(x @ weight + bias)``.
+class ResidualLayer(Protocol):
+    """One layer of all heads: each maps its state ``x`` to ``x + silu(x @ weight + bias)``."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The inner states of the first heads, before ``silu``: ``[heads, rows, hidden]``."""
+        ...
+
+
+class StackedLayer(NamedTuple):
+    """The heads in one product.
 
     Attributes:
         weight: ``[heads, in, out]``.
@@ -31,11 +42,25 @@ class ResidualLayer(NamedTuple):
     weight: Tensor
     bias: Tensor
 
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias[: len(x)], x, self.weight[: len(x)])
+
+
+class LayerByHead(NamedTuple):
+    """One product after the other: where each is a compiled kernel. PyTorch's threads, which
+    nothing else uses between two passes, would have to wake up for each layer."""
+
+    heads: Sequence[Linear]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.stack([head(state) for head, state in zip(self.heads, x)])
+
 
 class MedusaHeads:
     """The heads of one target.
 
     Args:
+        num_heads: How many there are.
         layers: One after the other, at least one.
         outputs: Scores of all tokens, ``[rows, hidden]`` to ``[rows, vocabulary]``: one for each
             head, or a single one for all of them, the target's own.
@@ -43,12 +68,23 @@ class MedusaHeads:
     """
 
     def __init__(
-        self, layers: Sequence[ResidualLayer], outputs: Sequence[Logits], nbytes: int
+        self,
+        num_heads: int,
+        layers: Sequence[ResidualLayer],
+        outputs: Sequence[Logits],
+        nbytes: int,
     ) -> None:
         self._layers = layers
         self._outputs = outputs
         self.nbytes = nbytes
-        self.num_heads = len(layers[0].weight)
+        self.num_heads = num_heads
+
+    def warm_up(self, hidden: Tensor) -> None:
+        """Guess a few times of any state ``[1, hidden]``: the first passes of each number of heads
+        set things up, and take ten to a hundred times as long as later ones."""
+        for count in range(1, self.num_heads + 1):
+            for _ in range(WARM_UPS):
+                self.guess(hidden, count)
 
     def guess(self, hidden: Tensor, count: int) -> list[list[int]]:
         """The likeliest token of each of the first ``count`` heads.
@@ -60,8 +96,8 @@ class MedusaHeads:
             ``count`` tokens for each row.
         """
         x = hidden.expand(count, *hidden.shape)  # [heads, rows, hidden]
-        for weight, bias in self._layers:
-            x = x + F.silu(torch.baddbmm(bias[:count], x, weight[:count]))
+        for layer in self._layers:
+            x = x + F.silu(layer(x))
         if len(self._outputs) == 1:
             [output] = self._outputs
             tokens = output(x.flatten(0, 1)).argmax(-1).view(count, -1)

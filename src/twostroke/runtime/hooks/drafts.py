@@ -12,23 +12,23 @@ class Drafts(PassHook):
     """Asks a proposer, which it owns, for drafts where plans allow them."""
 
     def __init__(self, proposer: Proposer) -> None:
-        self._proposer: Proposer | None = proposer
+        self.proposer: Proposer | None = proposer
 
     def update(self, step: StepRun) -> None:
-        if self._proposer is not None:
-            self._proposer.update(step.plan)
+        if self.proposer is not None:
+            self.proposer.update(step.plan)
 
     def after(self, step: StepRun) -> None:
         batch = step.batch
-        if self._proposer is None or not batch.shares:
+        if self.proposer is None or not batch.shares:
             return
         table, drawn = batch.attention.block_table, step.result.token_ids
         finished = FinishedPass(step.plan, batch.states, table, drawn, step.drawn_from, step.forced)
-        step.result.draft_token_ids |= self._proposer.propose(finished)
+        step.result.draft_token_ids |= self.proposer.propose(finished)
         step.clock.mark("draft")
 
     def close(self) -> None:
-        self._proposer = None  # its weights and KV tensors
+        self.proposer = None  # its weights and KV tensors
 
 
 class DraftsAcceptedAtARate(PassHook):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from twostroke.core.config import EngineConfig
@@ -66,7 +67,7 @@ def load_draft(
 
 
 def load_heads(config: EngineConfig, folder: Path, target: Decoder) -> MedusaHeads | None:
-    """The target's Medusa heads, if the configuration has some.
+    """The target's Medusa heads, warmed up, if the configuration has some.
 
     Raises:
         ConfigError: They do not fit the target: another hidden size or vocabulary.
@@ -79,7 +80,11 @@ def load_heads(config: EngineConfig, folder: Path, target: Decoder) -> MedusaHea
     heads_folder = resolve_model(name)
     size = target.spec.vocab_size
     check_vocabularies(f"the Medusa heads {name}", heads_folder, size, folder, size)
-    return load_medusa_heads(name, heads_folder, target)
+    heads = load_medusa_heads(name, heads_folder, target)
+    state = torch.zeros(1, target.spec.hidden_size, dtype=target.dtype, device=target.device)
+    with torch.inference_mode():
+        heads.warm_up(state)
+    return heads
 
 
 def make_proposer(

@@ -11,6 +11,8 @@ import math
 from contextlib import ExitStack
 from pathlib import Path
 
+from torch import Tensor
+
 from twostroke.core.errors import ConfigError, ModelLoadError
 from twostroke.layers.linear import make_linear
 from twostroke.model_spec.config_fields import ConfigFields
@@ -19,7 +21,7 @@ from twostroke.model_spec.model_files import weight_files
 from twostroke.models.decoder import Decoder
 from twostroke.models.parameters import Parameter
 from twostroke.runtime.weights import StoredParameters, TensorFiles, check_memory
-from twostroke.spec_decode.medusa import MedusaHeads, ResidualLayer
+from twostroke.spec_decode.medusa import LayerByHead, MedusaHeads, ResidualLayer, StackedLayer
 
 MOST_HEADS, MOST_LAYERS = 64, 16
 CONVERT = (
@@ -111,17 +113,28 @@ def _heads(
     own_outputs: bool,
 ) -> MedusaHeads:
     hidden = target.spec.hidden_size
-    layers = []
+    layers, nbytes = list[ResidualLayer](), 0
     for layer in range(num_layers):
         weight = parameters.pop(f"{layer}.weight").view(num_heads, hidden, hidden)  # [.., out, in]
         bias = parameters.pop(f"{layer}.bias").view(num_heads, 1, hidden)
-        layers.append(ResidualLayer(weight.transpose(1, 2).contiguous(), bias))
-    nbytes = sum(tensor.nbytes for layer in layers for tensor in layer)
+        layers.append(_layer(weight, bias, target))
+        nbytes += weight.nbytes + bias.nbytes
     if not own_outputs:
-        return MedusaHeads(layers, [target.logits], nbytes)
+        return MedusaHeads(num_heads, layers, [target.logits], nbytes)
     outputs = [
         make_linear(parameters.pop(f"output.{head}"), None, None, target.kernels)
         for head in range(num_heads)
     ]
     nbytes += sum(output.nbytes for output in outputs)
-    return MedusaHeads(layers, [output.wide for output in outputs], nbytes)
+    return MedusaHeads(num_heads, layers, [output.wide for output in outputs], nbytes)
+
+
+def _layer(weight: Tensor, bias: Tensor, target: Decoder) -> ResidualLayer:
+    """Of weights ``[heads, out, in]`` and biases ``[heads, 1, out]``."""
+    heads = [
+        make_linear(each, own_bias, None, target.kernels)
+        for each, own_bias in zip(weight, bias.squeeze(1))
+    ]
+    if any(head.kernel_call is not None for head in heads):
+        return LayerByHead(heads)
+    return StackedLayer(weight.transpose(1, 2).contiguous(), bias)
