@@ -23,7 +23,7 @@ import cyclopts
 import httpx
 
 from benchmarks.body_delay import LIMIT, thoughts, worst_bodies
-from tests.constraints.hostile_forms import SCHEMAS, rules
+from tests.constraints.hostile_forms import SCHEMAS, UNENDED, rules
 
 KEY_VARIABLE = "TWOSTROKE_ATTACK_KEY"
 TEXT = "/v1/completions"
@@ -131,6 +131,12 @@ async def hostile_forms(attacker: Attacker) -> None:
     await attacker.post({"prompt": "a", "structured_outputs": {"grammar": rules("{}", 3_200)}})
 
 
+async def unended_forms(attacker: Attacker) -> None:
+    """Grammars whose texts, expressions and tokens have no end."""
+    for grammar in UNENDED.values():
+        await attacker.post({"prompt": "a", "structured_outputs": {"grammar": grammar}})
+
+
 async def slow_forms(attacker: Attacker) -> None:
     """Under a hundred bytes each: forms whose every token takes a millisecond to look up."""
     for regex in ("a{8000}", "a{30000}"):
@@ -194,6 +200,7 @@ ATTACKS: Mapping[str, Attack] = {
         slow_to_read,
         many_logprobs,
         hostile_forms,
+        unended_forms,
         slow_forms,
         full_forms,
         new_forms,

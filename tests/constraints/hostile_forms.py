@@ -1,4 +1,4 @@
-"""Forms that have ended the process, by recursion over what a client sent.
+"""Forms that have ended the process, by recursion over what a client sent, or have held it up.
 
     python -m tests.constraints.hostile_forms NAME
 
@@ -44,8 +44,15 @@ SCHEMAS = {
     "prefixItems": chain(lambda to: {"type": "array", "prefixItems": [to]}),
     "the longest chain": chain(lambda to: {"items": to}, 9_000),
 }
+# Each has once been searched for an end from each of its characters.
+UNENDED = {
+    "texts": "start: " + '"\\' * 30_000,
+    "expressions": "start: " + "/\\" * 30_000,
+    "tokens": "start: " + "<" * 60_000,
+}
 FORMS = {
     **{f"schema of {name}": StructuredOutputsParams(json=s) for name, s in SCHEMAS.items()},
+    **{f"{name} without end": StructuredOutputsParams(grammar=g) for name, g in UNENDED.items()},
     "rules": StructuredOutputsParams(grammar=rules("{}", 8_000)),
     "rules with text": StructuredOutputsParams(grammar=rules('{}"b"', 5_000)),
     "groups": StructuredOutputsParams(grammar=rules('(("b"|({}"d"))"c")', 2_500)),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
 from tests.constraints import walks
+from tests.constraints.hostile_forms import UNENDED
 from twostroke.constraints import lark_rules
 from twostroke.constraints.lark_rules import checked_grammar
 from twostroke.core.errors import InvalidRequestError
@@ -62,6 +64,7 @@ def test_a_schema_in_a_grammar_is_enforced_or_refused_like_any_other() -> None:
         "start: a\na: b\nb: c\nc: d\nd: e\ne: f\n",
         "start: A\nA: B\nB: C\nC: D\nD: E\nE: F\n",
         'start: (((((("a"))))))',
+        "".join(f"{one}: /\n/ {two} /\n/\n" for one, two in zip(["start", *"abcde"], "abcdef")),
         "start: a\na: (b | (c))\nb: ((c))\nc: start\n",
     ],
 )
@@ -71,3 +74,13 @@ def test_rules_that_lead_too_far_are_refused(grammar: str, monkeypatch: pytest.M
     with pytest.raises(InvalidRequestError, match="lead through more than 5 others") as caught:
         checked(grammar)
     assert caught.value.param == "grammar"
+
+
+@pytest.mark.parametrize("name", UNENDED)
+def test_every_character_is_read_once(name: str) -> None:
+    """A search holds up all other threads, for as long as it takes."""
+    began = time.thread_time()
+    assert checked(UNENDED[name]) == UNENDED[name]
+    assert time.thread_time() - began < 1
+    with pytest.raises(InvalidRequestError, match="lexer error"):
+        walks.start(StructuredOutputsParams(grammar=UNENDED[name]))

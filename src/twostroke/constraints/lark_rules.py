@@ -19,9 +19,12 @@ MAX_PATH = 2_000  # rules that lead through one another, groups in them included
 InlineSchema = Callable[[Any, str], str]  # a schema and its path, to the JSON of the library
 
 _ATTRIBUTES = r"(?:\[[^\]\n]*\]|\{[^}\n]*\}|\.-?\d+)?"
+# Skipped is what the library's lexer reads as one. What has no end, which it refuses, is skipped up
+# to where it breaks off: no search begins within it again, so every character is read once.
 _PART = re.compile(
     rf"""
-    (?P<skipped> "(?:\\.|[^"\\\n])*" | \#[^\n]* | //[^\n]* | /(?:\\.|[^/\\\n])+/ | <[^>\n]*> )
+    (?P<skipped> "[^"\\\n]*(?:\\.[^"\\\n]*)*"? | \#[^\n]* | //[^\n]*
+        | /[^/\\]*(?:\\.[^/\\]*)*/? | <[^<>\s]*>? )
     | (?P<json> %json\b )
     | (?P<options> %(?:regex|llguidance)\b )
     | (?<![^\n]) [ \t]* [!?]? (?P<rule> [A-Za-z_]\w* ) {_ATTRIBUTES} [ \t]* :

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
+from functools import partial
+from weakref import ref
 
 import pytest
 
@@ -130,6 +132,22 @@ def test_what_was_cancelled_is_not_begun_and_does_not_count(threads: TurnThreads
     wait([*held, *jobs[:1]], SECONDS)
     threads.close()
     assert set(gate.done) <= {"0"} and not threads.num_waiting()
+
+
+def test_what_was_cancelled_is_freed_at_once(threads: TurnThreads) -> None:
+    """While other work runs, however long: clients that leave must not fill the memory."""
+    gate, form = Gate(), Gate()
+    held = [threads.submit("", gate.held()) for _ in range(2)]
+    jobs = [threads.submit("a", in_one_piece(partial(id, form))) for _ in range(3)]
+    kept = threads.submit("a", gate.work("kept"))
+    form_there = ref(form)
+    del form
+    assert form_there() is not None and threads.num_waiting()["a"] == 4
+    assert all(job.cancel() for job in jobs)
+    assert form_there() is None and threads.num_waiting()["a"] == 1
+    gate.opened.set()
+    wait([*held, kept], SECONDS)
+    assert gate.done == ["kept"]
 
 
 def test_closing_ends_what_waits_and_refuses_more() -> None:

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from functools import partial
+from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -71,7 +72,7 @@ class TurnThreads:
     def submit(
         self, tenant: str, pieces: Pieces[T], *, cost: float = 0.0, rest: float = 0.0
     ) -> Future[T]:
-        """Have work done. Cancelling the future drops what has not begun.
+        """Have work done. Cancelling the future drops what has not begun, and all that it holds.
 
         Args:
             cost: Of a tenant's work the cheapest is next, and of equals the oldest.
@@ -89,28 +90,35 @@ class TurnThreads:
                 self._num_active += 1
                 self._threads.submit(self._work)
             self._changed.notify()
+        # Not with the job itself, which its future would then keep, with its work.
+        job.done.add_done_callback(partial(self._drop_cancelled, tenant, job.number))
         return job.done
 
     def num_waiting(self) -> dict[str, int]:
         """How much work of each tenant that has some is not done, and not being done."""
         with self._changed:
-            waiting = {
-                name: sum(not job.done.cancelled() for job in tenant.jobs)
-                for name, tenant in self._tenants.items()
-            }
-        return {name: count for name, count in waiting.items() if count}
+            return {name: len(tenant.jobs) for name, tenant in self._tenants.items() if tenant.jobs}
 
     def close(self) -> None:
         """Drop what waits, and end the threads after the pieces that run."""
         with self._changed:
             self._closed = True
+            dropped = [job for tenant in self._tenants.values() for job in tenant.jobs]
             for tenant in self._tenants.values():
-                for job in tenant.jobs:
-                    job.done.cancel()
                 tenant.jobs.clear()
             self._changed.notify_all()
+        for job in dropped:
+            job.done.cancel()
         if self._threads is not None:
             self._threads.shutdown()
+
+    def _drop_cancelled(self, name: str, number: int, done: Future[Any]) -> None:
+        if not done.cancelled():
+            return
+        with self._changed:
+            if (tenant := self._tenants.get(name)) is not None:
+                tenant.jobs = [job for job in tenant.jobs if job.number != number]
+                heapify(tenant.jobs)
 
     def _work(self) -> None:
         """A thread: take turns until there is nothing for it."""
