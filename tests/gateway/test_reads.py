@@ -80,6 +80,29 @@ async def test_a_key_that_reads_much_waits_behind_itself(path: str, most: int) -
     assert {(await task)[0]["status"] for task in tasks} == {200}
 
 
+@pytest.mark.parametrize(
+    "path", ["/v1/files/f/content", "/v1/files/f/content\n", "/v1/messages/batches/b/results"]
+)
+@pytest.mark.parametrize("key", ["hostile", ""])
+async def test_downloads_that_stall_leave_room_for_other_answers(key: str, path: str) -> None:
+    """Sixteen stopped all GETs of their key, and where there are no keys those of all clients."""
+    route, others = Route(), Route()
+    others.may_answer.set()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await (route if scope["path"] == path else others)(scope, receive, send)
+
+    limits = ReadLimits(app, error_response)
+    tasks = [asyncio.ensure_future(ask(limits, key, path)) for _ in range(OF_ONE_KEY + 1)]
+    await settled()
+    assert route.begun == [key] * OF_ONE_KEY
+    tasks += [asyncio.ensure_future(ask(limits, key, small)) for small in ("/metrics", "/v1/files")]
+    await settled()
+    assert others.begun == [key] * 2
+    route.may_answer.set()
+    assert {(await task)[0]["status"] for task in tasks} == {200}
+
+
 async def test_keys_take_turns_in_what_is_computed() -> None:
     route = Route()
     limits = ReadLimits(route, error_response)

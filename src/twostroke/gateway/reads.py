@@ -14,8 +14,10 @@ from twostroke.gateway.caller import SCOPE_KEY, Caller
 from twostroke.gateway.turns import Turn, Turns
 
 PASSING = frozenset({"/health"})
-# Answers of one key that are under way, until its client has taken them.
+# Answers of one key that are under way, until its client has taken them; and as many downloads.
 OF_ONE_KEY = 16
+# Whole files, as slow as their clients: they have places of their own, and leave the others free.
+DOWNLOADS = ("/content", "/results")
 # Of what has to be computed: one of a key, two in all, and as long as it took the key rests.
 COMPUTED = ("/v1/inspect", "/v1/cache", "/metrics")
 COMPUTED_AT_ONCE = 2
@@ -37,6 +39,7 @@ class ReadLimits:
         self._app = app
         self._refuse = refuse
         self._answers = Turns(None, OF_ONE_KEY)
+        self._downloads = Turns(None, OF_ONE_KEY)
         self._computed = Turns(COMPUTED_AT_ONCE, 1, rests=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,7 +51,8 @@ class ReadLimits:
         key = "" if caller is None else caller.tenant
         turns: list[Turn] = []
         try:
-            turns.append(await self._answers.take(key))
+            is_download = scope["path"].rstrip().endswith(DOWNLOADS)  # routes allow a line's end
+            turns.append(await (self._downloads if is_download else self._answers).take(key))
             if scope["path"].startswith(COMPUTED):
                 turns.append(await self._computed.take(key))
         except QueueFullError as error:

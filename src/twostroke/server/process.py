@@ -186,7 +186,7 @@ def load_on_thread(config: EngineConfig, load: Loader) -> Future[OwnedEngine]:
 
 
 def configure_logging(options: ServerOptions) -> None:
-    """Everything to stderr; of uvicorn only warnings, unless the options ask for more."""
+    """Everything to stderr; of libraries only warnings, unless the options ask for more."""
     layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(
         stream=sys.stderr, level=options.log_level.upper(), format=layout, force=True
@@ -194,7 +194,8 @@ def configure_logging(options: ServerOptions) -> None:
     if options.log_format == "json":
         for handler in logging.getLogger().handlers:
             handler.setFormatter(JsonFormatter())
-    logging.getLogger("uvicorn").setLevel("INFO" if options.log_level == "debug" else "WARNING")
+    for library in ("uvicorn", "httpx"):  # httpx tells of each line of a batch
+        logging.getLogger(library).setLevel("INFO" if options.log_level == "debug" else "WARNING")
     # Whatever is wrong with a form is the client's mistake, and in its answer.
     logging.getLogger("python_multipart").setLevel("ERROR")
     logging.getLogger(REQUEST_LOGGER).setLevel("INFO" if options.enable_log_requests else "WARNING")

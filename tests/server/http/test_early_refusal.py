@@ -33,6 +33,17 @@ async def test_a_refusal_needs_no_body(path: str) -> None:
     assert (response.json().get("type") == "error") == (path == "messages")
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+async def test_a_refusal_of_ollamas_api_has_its_shape(path: str) -> None:
+    """These calls were parsed, checked and tokenised before they were refused."""
+    async with client_for(overloaded()) as client:
+        response = await client.post(path, content=b"\xff no JSON")
+    assert response.status_code == 429
+    assert response.headers["retry-after"] == "7"
+    error = response.json().pop("error")
+    assert "too late" in error and list(response.json()) == ["error"]
+
+
 async def test_a_call_with_a_time_of_its_own_is_left_to_its_route() -> None:
     """It may have more time than its key: its route takes the body, as it was sent."""
     response = await post(overloaded(), "completions", TEXT | {"deadline_ms": 60_000})

@@ -18,12 +18,12 @@ from twostroke.server.http.body_size import SMALL_BODY
 from twostroke.server.http.errors import error_response
 from twostroke.server.http.request_id import request_id
 
-# Of the APIs whose calls have a first token and may say when it is due.
+# Of the APIs whose calls have a first token; Ollama's have no time of their own.
 PATHS = frozenset(
     path
     for name in ("/completions", "/chat/completions", "/messages", "/responses")
     for path in (name, f"/v1{name}")
-)
+) | {"/api/chat", "/api/generate"}
 OWN_TARGET = b"deadline_ms"
 
 
