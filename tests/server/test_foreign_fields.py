@@ -135,3 +135,62 @@ async def test_thinking_is_a_variable_of_the_template(path: str) -> None:
 def test_no_field_is_both() -> None:
     assert not ADVISORY.keys() & COUNTERPARTS.keys()
     assert [*ADVISORY] == sorted(ADVISORY) and [*COUNTERPARTS] == sorted(COUNTERPARTS)
+
+
+async def test_responses_take_the_forms_of_chat() -> None:
+    """Clients of chat and of llama.cpp say the form of the text in their own fields."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    wrapped = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    for fields in (
+        {"json_schema": schema},
+        {"json_schema": json.dumps(schema)},
+        {"response_format": wrapped},
+        {"response_format": {"type": "json_object", "schema": schema}},
+        {"response_format": wrapped, "text": {"verbosity": "low"}},
+    ):
+        form = (await params_of("/v1/responses", **fields)).structured_outputs
+        assert form is not None and form.json == json.dumps(schema), fields
+    plain = await params_of("/v1/responses", response_format={"type": "text"})
+    assert plain.structured_outputs is None
+    both = {"json_schema": schema, "text": {"format": {"type": "text"}}}
+    error = await refusal("/v1/responses", **both)
+    assert error["param"] == "json_schema" and "text.format" in error["message"]
+    for wrong in ({"json_schema": "{"}, {"response_format": 5}):
+        error = await refusal("/v1/responses", **wrong)
+        assert error["param"].startswith("text.format"), error
+
+
+async def test_messages_take_the_switch_of_thinking() -> None:
+    engine = ScriptedEngine(Script(max_model_len=4000))
+    engine.tokenizer.chat_templates["default"] = "{{ enable_thinking }}"
+    answer = await call("/v1/messages", engine, enable_thinking=False)
+    assert answer.status_code == 200, answer.text
+    prompt = engine.tokenizer.decode(engine.submitted[0].prompt_token_ids)
+    assert prompt.startswith("False")
+    both = {"enable_thinking": True, "thinking": {"type": "disabled"}}
+    error = await refusal("/v1/messages", **both)
+    assert "enable_thinking" in error["message"] and "thinking.type" in error["message"]
+    assert "thinking.type" in (await refusal("/v1/messages", enable_thinking="x"))["message"]
+
+
+@pytest.mark.parametrize("path", [path for path in BODIES if path != "/v1/chat/completions"])
+async def test_what_another_route_takes_has_a_hint(path: str) -> None:
+    """A bare "unknown field" would not say that the field exists, and where."""
+    for name in COUNTERPARTS:
+        answer = await call(path, None, **{name: {}})
+        if "unknown field" in answer.text:
+            assert "Hint" in answer.text, (name, answer.text)
+
+
+async def test_hints_name_what_the_route_has() -> None:
+    for path, name, hint in (
+        ("/v1/responses", "regex", "text.format"),
+        ("/v1/responses", "guided_json", "text.format"),
+        ("/v1/responses", "messages", "send input"),
+        ("/v1/messages", "json_schema", "output_config.format"),
+        ("/v1/completions", "enable_thinking", "/v1/chat/completions"),
+        ("/api/chat", "repeat_penalty", "options.repeat_penalty"),
+    ):
+        answer = await call(path, None, **{name: {"x": 1}})
+        assert answer.status_code == 400 and f"unknown field '{name}'" in answer.text, answer.text
+        assert hint in answer.text, (path, answer.text)

@@ -8,7 +8,7 @@ the route's own of the same name comes before both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 _NO_STORE = "nothing is stored"
@@ -65,10 +65,12 @@ class Counterpart(NamedTuple):
     Attributes:
         path: The field, and where it is an object a key of it.
         schema: JSON schema of its values, for the API document alone.
+        convert: Its value as the field here has it; what it does not know it gives back.
     """
 
     path: tuple[str, ...]
     schema: Mapping[str, Any]
+    convert: Callable[[Any], Any] = lambda value: value
 
 
 _TEXT, _NUMBER, _SWITCH = ({"type": kind} for kind in ("string", "number", "boolean"))
@@ -105,6 +107,7 @@ def with_counterparts(
             if not (inner is None or isinstance(inner, dict)):
                 return fields, name
             holder[parent] = holder = dict(inner or {})
+        value = counterparts[name].convert(value)
         if holder.get(key) is not None and holder[key] != value:
             return fields, name
         holder[key] = value

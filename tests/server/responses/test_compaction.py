@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.server.http_calls import client_for
-from tests.server.responses.responding import client_of, engine_that_says, last_prompt
+from tests.server.responses.responding import (
+    THINKING_HERMES,
+    client_of,
+    engine_that_says,
+    last_prompt,
+)
 from tests.server.scripted import Script, ScriptedEngine
+from twostroke.core.request import FinishReason
 from twostroke.server.responses.compaction import ASKED, MAX_SUMMARY
 from twostroke.server.responses.items import COMPACTED
 
@@ -76,3 +84,21 @@ def test_as_many_tokens_as_the_prompt_has() -> None:
         response = client.responses.create(model="scripted", input=TALK)
     assert response.usage is not None
     assert counted.input_tokens == response.usage.input_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("pieces", "more", "word"),
+    [
+        (("Bern", ": "), {"finish_reason": FinishReason.LENGTH}, "incomplete"),
+        ((" ", "\n"), {}, "blank"),
+        (("<think>", "hm", "</think>"), {"template": THINKING_HERMES}, "blank"),
+    ],
+)
+async def test_a_summary_that_is_not_whole_is_an_error(
+    pieces: tuple[str, ...], more: dict[str, Any], word: str
+) -> None:
+    """A client that goes on from half a summary has lost its conversation."""
+    async with client_for(engine_that_says(*pieces, **more)) as client:
+        answer = await client.post("/v1/responses/compact", json={"input": TALK})
+    assert answer.status_code == 500, answer.text
+    assert word in answer.json()["error"]["message"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.server.http_calls import client_for
+from tests.server.responses.responding import engine_that_says, last_prompt
 from tests.server.scripted import Script, ScriptedEngine
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
@@ -55,3 +56,24 @@ async def test_lone_surrogates_are_named_by_their_item() -> None:
             headers = {"content-type": "application/json"}
             answer = await client.post("/v1/responses", content=body, headers=headers)
         assert answer.json()["error"]["param"] == param, answer.text
+
+
+CUT = {**CALL, "arguments": '{"a', "status": "incomplete"}
+OUTPUT = {"type": "function_call_output", "call_id": "c", "output": "late"}
+
+
+async def test_a_cut_call_goes_with_what_was_answered_to_it_and_both_are_named() -> None:
+    """Alone, the tool's message would answer to nothing, which templates refuse or misread."""
+    engine = engine_that_says("hi")
+    async with client_for(engine) as client:
+        body: dict[str, Any] = {"input": [USER, CUT, OUTPUT, USER]}
+        answer = await client.post("/v1/responses", json=body)
+        assert answer.headers["x-ignored-fields"] == "input[1], input[2]", answer.text
+        assert "late" not in last_prompt(engine)
+        compacted = await client.post("/v1/responses/compact", json=body)
+        assert compacted.headers["x-ignored-fields"] == "input[1], input[2]"
+        body["previous_response_id"] = answer.json()["id"]
+        body["input"] = [OUTPUT, CALL, {**OUTPUT, "output": "in time"}]
+        answer = await client.post("/v1/responses", json=body)
+    assert answer.headers["x-ignored-fields"] == "input[0]", answer.text
+    assert "late" not in last_prompt(engine) and "in time" in last_prompt(engine)

@@ -127,3 +127,25 @@ async def test_a_mistake_is_named_by_its_place(tools: list[Any], param: str) -> 
     error = await refusal(tools=tools)
     assert error["param"] == param
     assert "function.name" not in json.dumps(error)
+
+
+@pytest.mark.parametrize("kind", ["custom", "local_shell", "computer_use_preview"])
+async def test_a_tool_that_is_not_there_gets_the_list_of_those_that_are(kind: str) -> None:
+    error = await refusal(tools=[WEATHER, {"type": kind, "name": "x"}])
+    assert error["param"] == "tools[1].type" and repr(kind) in error["message"]
+    assert "function" in error["message"] and "web_search" in error["message"]
+
+
+async def test_a_dropped_tool_may_be_among_the_allowed() -> None:
+    """Clients list all of their tools there, those that OpenAI would run as well."""
+    hosted = {"type": "web_search"}
+    allowed = [{"type": "function", "name": "get_weather"}, hosted]
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": allowed}
+    other = {**WEATHER, "name": "get_snow"}
+    engine = engine_that_says("hi")
+    response = await respond(engine, tools=[WEATHER, other, hosted], tool_choice=choice)
+    assert response["ignored"] == "tools[].web_search, tool_choice.tools[].web_search"
+    assert "get_weather" in last_prompt(engine) and "get_snow" not in last_prompt(engine)
+    only = {**choice, "tools": [hosted]}
+    await respond(engine, tools=[WEATHER, hosted], tool_choice=only)
+    assert "get_weather" not in last_prompt(engine)

@@ -17,6 +17,7 @@ from twostroke.server.anthropic.tool_fields import (
     AnthropicTools,
     chat_tools,
 )
+from twostroke.server.foreign_fields import Counterpart
 from twostroke.server.http.body_fields import FirstMistake, check_unicode
 from twostroke.server.http.errors import ThreadUnsupportedError
 from twostroke.server.openai.generation_fields import DEADLINE, Deadline
@@ -61,6 +62,13 @@ class MetadataFields(AnthropicFields):
     )
 
 
+def _thinking_type(enabled: Any) -> Any:
+    """``thinking.type`` for the variable of templates that Qwen's clients send."""
+    if not isinstance(enabled, bool):
+        return enabled
+    return "enabled" if enabled else "disabled"
+
+
 class ConversationFields(AnthropicFields):
     """The fields that make a prompt."""
 
@@ -82,6 +90,21 @@ class ConversationFields(AnthropicFields):
         "compaction": (),
         "container": (),
         "mcp_servers": ([],),
+    }
+    counterparts: ClassVar[Mapping[str, Counterpart]] = {
+        "enable_thinking": Counterpart(
+            ("thinking", "type"),
+            {"type": "boolean"},
+            _thinking_type,
+        )
+    }
+    instead: ClassVar[Mapping[str, str]] = {
+        "chat_template_kwargs": "send thinking, or output_config.effort",
+        "json_schema": "send output_config.format",
+        "reasoning_effort": "send output_config.effort",
+        "response_format": "send output_config.format",
+        "thinking_budget": "send thinking.budget_tokens",
+        "thinking_token_budget": "send thinking.budget_tokens",
     }
     nested: ClassVar[tuple[str, ...]] = (
         "system",

@@ -39,7 +39,7 @@ class StrictModel(BaseModel):
 
     Attributes:
         refused: Field name to the values under which it asks for nothing.
-        instead: Names of those to what to send instead; of others, that they are to be left out.
+        instead: Names of those, and of unknown ones, to what to send instead.
         ignored: Field name to the reason why any value of it changes no guarantee.
         ignores_unknown: Whether names that are unknown here are ignored, too.
         is_body: Whether it is a whole body, in which the fields of ``foreign_fields.py`` are known.
@@ -81,6 +81,10 @@ class StrictModel(BaseModel):
             elif place >= MAX_FOREIGN_KEYS or not (
                 value is None or name in known or cls.ignores_unknown
             ):
+                if (hint := cls.hint_for(name)) is not None:
+                    raise PydanticCustomError(
+                        "known_elsewhere", "unknown field", {"field": name, "hint": hint}
+                    )
                 return validate({**own, name: value})  # pydantic refuses it, with its place
             elif value is not None:
                 dropped.append(name)
@@ -104,6 +108,16 @@ class StrictModel(BaseModel):
             for name, counterpart in everywhere.items()
             if counterpart.path[0] in cls.model_fields and name not in cls.model_fields
         }
+
+    @classmethod
+    def hint_for(cls, name: str) -> str | None:
+        """What to send for a field that is unknown here, but known on another route."""
+        if name in cls.instead:
+            return cls.instead[name]
+        if cls.is_body and name in COUNTERPARTS:
+            ours = ".".join(COUNTERPARTS[name].path)
+            return f"leave it out, or use /v1/chat/completions, where it is {ours}"
+        return None
 
     def dropped_fields(self) -> list[str]:
         """Each ignored field once, as a path: ``metadata``, ``messages[].cache_control``."""

@@ -13,6 +13,8 @@ from twostroke.core.errors import InvalidRequestError
 
 TEXT_ONLY = "this server takes text only: no images, audio or files"
 _OTHER_MEDIA = ("image", "audio", "video", "file")  # as in image_url, input_audio
+# Errors of an object that name one of its fields themselves.
+_OF_WHOLE_BODY = ("unsupported_field", "given_twice", "known_elsewhere")
 _UNION_TAGS = frozenset({"str", "int", "float", "bool", "dict", "list"})
 
 
@@ -34,7 +36,7 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
         return InvalidRequestError(
             f"{where} holds a key that is not Unicode", param=_field_name(first["loc"]) or None
         )
-    if len(first["loc"]) < 2 and first["type"] not in ("unsupported_field", "given_twice"):
+    if len(first["loc"]) < 2 and first["type"] not in _OF_WHOLE_BODY:
         hint = "send a JSON object, with the header Content-Type: application/json"
         return InvalidRequestError("the body must be a JSON object", hint=hint)
     # A union gives one error for each of its members; the one that got furthest was meant.
@@ -44,6 +46,8 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
     if error["type"] == "extra_forbidden":
         # The last part is the client's own word, even if it looks like a union's tag.
         return _unknown_field(_field_name(error["loc"][:-1]), str(error["loc"][-1]))
+    if error["type"] == "known_elsewhere":
+        return _unknown_field(param, error["ctx"]["field"], error["ctx"]["hint"])
     if error["type"] == "unsupported_field":
         param = f"{param}.{error['ctx']['field']}".lstrip(".")
         return InvalidRequestError(
@@ -57,7 +61,8 @@ def describe_validation(errors: Sequence[Any]) -> InvalidRequestError:
         return InvalidRequestError(f"{param} is missing", param=param)
     if error["type"] == "missing_field":
         param = f"{param}.{error['ctx']['field']}"
-        return InvalidRequestError(f"{param} is {error['ctx']['how']}", param=param)
+        message, hint = f"{param} is {error['ctx']['how']}", error["ctx"].get("hint")
+        return InvalidRequestError(message, param=param, hint=hint)
     if error["type"] == "too_short":
         return InvalidRequestError(f"{param} is empty", param=param, hint="send at least one")
     if error["type"] == "too_long":
@@ -92,10 +97,10 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
-def _unknown_field(parent: str, name: str) -> InvalidRequestError:
+def _unknown_field(parent: str, name: str, hint: str | None = None) -> InvalidRequestError:
     name = name if len(name) <= 100 else name[:100] + "..."
     param = f"{parent}.{name}" if parent else name
-    return InvalidRequestError(f"unknown field {param!r}", param=param)
+    return InvalidRequestError(f"unknown field {param!r}", param=param, hint=hint)
 
 
 def _field_name(loc: Sequence[str | int]) -> str:

@@ -26,6 +26,12 @@ class GenerationFields(OllamaFields):
         "shift": (False,),
         "_debug_render_only": (False,),
     }
+    instead: ClassVar[Mapping[str, str]] = {
+        "enable_thinking": "send think",
+        "json_schema": "send format",
+        "random_seed": "send options.seed",
+        "repeat_penalty": "send options.repeat_penalty",
+    }
     limits: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         **LIMITS,
         "top_logprobs": {"minimum": 0, "maximum": MAX_LOGPROBS},

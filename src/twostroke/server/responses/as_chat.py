@@ -158,7 +158,8 @@ async def response_call(
             )
     except InvalidRequestError as error:
         raise in_terms_of_responses(error, asked.renamed) from error
-    ignored = body.dropped_fields() + [_renamed(name) for name in call.ignored]
+    ignored = [*body.dropped_fields(), *asked.conversation.left_out]
+    ignored += [_renamed(name) for name in call.ignored]
     return ResponseCall(call._replace(ignored=ignored), called_names(asked.listed))
 
 

@@ -7,6 +7,7 @@ rest. That item is opaque to clients, who send all of it back as the next input.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 from fastapi import APIRouter, Request
@@ -14,7 +15,7 @@ from msgspec import Struct
 from pydantic import BeforeValidator, Field
 from starlette.responses import Response
 
-from twostroke.core.errors import InvalidRequestError
+from twostroke.core.errors import InvalidRequestError, RequestFailedError
 from twostroke.gateway.caller import caller_of
 from twostroke.server.generation.generation import Generation
 from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
@@ -39,6 +40,7 @@ from twostroke.server.responses.items import (
 )
 from twostroke.server.responses.objects import OutputMessage, ResponseObject, ResponseUsage
 from twostroke.server.responses.open_items import new_id
+from twostroke.server.responses.output_writer import COMPLETED
 from twostroke.server.responses.request import ResponsesRequest
 from twostroke.server.responses.routes import first_state
 from twostroke.server.responses.run import ResponseRun
@@ -114,10 +116,12 @@ def compaction_router(state: ServerState, workroom: Workroom) -> APIRouter:
             raise InvalidRequestError(
                 "input is missing", param="input", hint="send a text, or a list of items"
             )
-        response = await _summary(state, ask, items, len(before), request)
-        if response is None:
+        made = await _summary(state, ask, items, len(before), request)
+        if made is None:
             return Response(status_code=499)
-        return json_response(_compacted(response, items), ignored_header(body.dropped_fields()))
+        response, left_out = made
+        headers = ignored_header([*body.dropped_fields(), *left_out])
+        return json_response(_compacted(response, items), headers)
 
     @router.post("/responses/input_tokens", include_in_schema=False)
     @router.post(
@@ -145,8 +149,8 @@ async def _summary(
     items: list[dict[str, Any]],
     num_before: int,
     request: Request,
-) -> ResponseObject | None:
-    """The model's summary of items; ``None``: the client has left."""
+) -> tuple[ResponseObject, Sequence[str]] | None:
+    """The model's summary of items, and what it leaves out; ``None``: the client has left."""
     model = state.model_for_new_work()
     model.check_name(ask.model)
     caller = caller_of(request.scope)
@@ -167,22 +171,32 @@ async def _summary(
         generation = Generation(model, caller, request_id, asked.chat.requests, streamed=False)
     run.begin(generation)
 
-    async def ended() -> ResponseObject:
+    async def ended() -> tuple[ResponseObject, Sequence[str]]:
         await run.ended
-        return run.response
+        return run.response, chat.conversation.left_out
 
     return await run_while_connected(ended(), request.receive, run.abandon)
 
 
 def _compacted(response: ResponseObject, items: list[dict[str, Any]]) -> CompactedResponse:
-    """The user's messages and the summary."""
+    """The user's messages and the summary.
+
+    Raises:
+        RequestFailedError: There is no summary, or not all of it: what it lacks would be lost.
+    """
     messages = [item for item in response.output if isinstance(item, OutputMessage)]
-    summary = "".join(part.text for message in messages for part in message.content)
+    summary = "".join(part.text for message in messages for part in message.content).strip()
+    if response.status != COMPLETED or not summary:
+        raise RequestFailedError(
+            f"the model's summary is {response.status if summary else 'blank'}, and the"
+            " conversation was left as it is",
+            hint="try again, or go on with the conversation itself",
+        )
     said = [item for item in items if item.get("role") == "user"]
     item = {
         "type": "compaction",
         "id": new_id("cmp"),
-        "encrypted_content": f"{COMPACTED}{summary.strip()}",
+        "encrypted_content": f"{COMPACTED}{summary}",
     }
     assert response.usage is not None  # it has ended
     return CompactedResponse(

@@ -41,11 +41,13 @@ class Conversation(NamedTuple):
         places: For each message the item that each of its fields is of; calls are numbered. -1: the
             instructions.
         num_before: Items that the request did not bring itself.
+        left_out: Names of its own items that are none of the messages.
     """
 
     messages: list[dict[str, Any]]
     places: list[dict[str | int, int]]
     num_before: int
+    left_out: Sequence[str] = ()
 
     def place_of(self, param: str) -> str:
         """Where the request has what chat calls ``messages[2].tool_calls[0]...``, if it has it."""
@@ -71,7 +73,8 @@ def conversation_of(
 
     A thought, the text after it and the calls after that are one assistant's message, as templates
     want it. Instructions and a system message right behind them are one as well: many templates
-    take no second one. A call that was cut off is left out, since its arguments are no JSON.
+    take no second one. A call that was cut off is left out, since its arguments are no JSON, and
+    so is what a tool answered to it.
 
     Args:
         num_before: Items at the beginning that the request did not bring itself.
@@ -80,9 +83,12 @@ def conversation_of(
         InvalidRequestError: There are none, or too many.
     """
     turns = _Turns()
+    cut_places = _places_of_cut_calls(items)
     if instructions is not None:
         turns.add({"role": "system", "content": instructions}, -1)
     for place, item in enumerate(items):
+        if place in cut_places:
+            continue
         match item:
             case MessageItem(role="assistant"):
                 turns.say(text_of(item.content), place)
@@ -94,7 +100,7 @@ def conversation_of(
                 turns.add({"role": "user", "content": item.text}, place)
             case ReasoningItem():
                 turns.think(text_of(item.content or item.summary), place)
-            case FunctionCallItem() if item.status != "incomplete":
+            case FunctionCallItem():
                 turns.call(item, place)
             case FunctionCallOutputItem():
                 content = text_of(item.output)
@@ -110,7 +116,24 @@ def conversation_of(
             param="input",
             hint="begin a new one, without previous_response_id",
         )
-    return Conversation(messages, turns.places, num_before)
+    left_out = [f"input[{place - num_before}]" for place in cut_places if place >= num_before]
+    return Conversation(messages, turns.places, num_before, left_out)
+
+
+def _places_of_cut_calls(items: Sequence[Item]) -> dict[int, None]:
+    """Places of calls that were cut off, and of what tools answered to those, in order."""
+    places: dict[int, None] = {}
+    cut_ids: set[str] = set()
+    for place, item in enumerate(items):
+        if isinstance(item, FunctionCallItem):
+            if item.status == "incomplete":
+                cut_ids.add(item.call_id)
+                places[place] = None
+            else:
+                cut_ids.discard(item.call_id)
+        elif isinstance(item, FunctionCallOutputItem) and item.call_id in cut_ids:
+            places[place] = None
+    return places
 
 
 class _Turns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Literal, Required
 
 from annotated_types import MaxLen
@@ -12,7 +13,7 @@ from typing_extensions import TypedDict
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import MAX_LOGPROBS, MAX_STOP_STRINGS
-from twostroke.server.foreign_fields import ADVISORY
+from twostroke.server.foreign_fields import ADVISORY, Counterpart
 from twostroke.server.http.body_fields import FirstMistake, check_unicode
 from twostroke.server.openai.field_limits import LIMITS, OpenAIFields, RequestFields, Texts
 from twostroke.server.openai.generation_fields import (
@@ -92,8 +93,46 @@ class ConversationFields(OpenAIFields):
     id: ItemId
 
 
+def _format_of_schema(schema: Any) -> Any:
+    """``text.format`` of a bare schema, which may be JSON in a text."""
+    if isinstance(schema, str):
+        with suppress(ValueError, RecursionError):  # the check of text.format says what is wrong
+            schema = json.loads(schema)
+    return {"type": "json_schema", "schema": schema}
+
+
+def _format_of_chat(form: Any) -> Any:
+    """``text.format`` of chat's ``response_format``, which has the schema in a wrapping."""
+    if not isinstance(form, dict):
+        return form
+    wrapped = form.get("json_schema")
+    fields = {name: value for name, value in form.items() if name != "json_schema"}
+    fields = (wrapped if isinstance(wrapped, dict) else {}) | fields
+    if fields.get("schema") is not None and form.get("type") == "json_object":
+        fields["type"] = "json_schema"
+    return fields
+
+
+_FORM = "send a JSON schema in text.format, or use /v1/chat/completions"
+
+
 class ResponsesRequest(RequestFields):
     """Body of ``POST /v1/responses``."""
+
+    counterparts: ClassVar[Mapping[str, Counterpart]] = {
+        "json_schema": Counterpart(
+            ("text", "format"), {"type": ["string", "object"]}, _format_of_schema
+        ),
+        "response_format": Counterpart(("text", "format"), {"type": "object"}, _format_of_chat),
+    }
+    instead: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("ebnf", "grammar", "regex", "structured_outputs"), _FORM),
+        **dict.fromkeys(("guided_choice", "guided_grammar", "guided_json", "guided_regex"), _FORM),
+        "max_completion_tokens": "send max_output_tokens",
+        "max_tokens": "send max_output_tokens",
+        "messages": "send input",
+        "reasoning_effort": "send reasoning.effort",
+    }
 
     limits: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         **LIMITS,
@@ -111,7 +150,7 @@ class ResponsesRequest(RequestFields):
         "moderation": (),
         "prompt": (),
     }
-    nested: ClassVar[tuple[str, ...]] = ("input", "tools", "text", "reasoning")
+    nested: ClassVar[tuple[str, ...]] = ("input", "tools", "tool_choice", "text", "reasoning")
 
     model: str | None = Field(
         None, description="A name that /v1/models lists; by default the only one."

@@ -11,17 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from annotated_types import MaxLen
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.server.http.body_fields import FirstMistake
 from twostroke.server.openai.field_limits import OpenAIFields
 from twostroke.server.openai.tools.request_tools import MAX_TOOLS, NAME_PATTERN
 
-_HOSTED = re.compile(
-    r"(web_search(_preview)?|file_search|code_interpreter|image_generation|mcp|tool_search)"
-    r"(_\d{4}_\d{2}_\d{2})?"
+_HOSTED_KINDS = (
+    *("web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation"),
+    *("mcp", "tool_search"),
 )
+_HOSTED = re.compile(rf"({'|'.join(_HOSTED_KINDS)})(_\d{{4}}_\d{{2}}_\d{{2}})?")
 _JOINT = "__"
 _MAX_NAME = 128
 
@@ -85,8 +87,20 @@ def _tag(data: Any) -> str:
     return "tool[function]"
 
 
+def _check_kind(data: Any) -> Any:
+    """Refuse a tool that is none of those that are taken."""
+    kind = data.get("type") if isinstance(data, dict) else None
+    if isinstance(kind, str) and kind != "function":
+        how = f"{kind[:40]!a}, a tool that this server does not have"
+        hint = f"send function or namespace; {', '.join(_HOSTED_KINDS)} are taken, and dropped"
+        raise PydanticCustomError(
+            "missing_field", "unknown tool", {"field": "type", "how": how, "hint": hint}
+        )
+    return data
+
+
 Tool = Annotated[
-    Annotated[FunctionTool, Tag("tool[function]")]
+    Annotated[FunctionTool, BeforeValidator(_check_kind), Tag("tool[function]")]
     | Annotated[NamespaceTool, Tag("tool[namespace]")]
     | Annotated[HostedTool, Tag("tool[hosted]")],
     Discriminator(_tag),
@@ -102,12 +116,24 @@ class FunctionChoice(OpenAIFields):
     namespace: str | None = Field(None, description="Of a function within one.")
 
 
+AllowedTool = Annotated[
+    Annotated[FunctionChoice, Tag("tool[function]")] | Annotated[HostedTool, Tag("tool[hosted]")],
+    Discriminator(lambda data: "tool[hosted]" if "hosted" in _tag(data) else "tool[function]"),
+]
+
+
 class AllowedTools(OpenAIFields):
-    """Only some of the tools may be called."""
+    """Only some of the tools may be called; those that OpenAI would run are dropped here, too."""
+
+    nested: ClassVar[tuple[str, ...]] = ("tools",)
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[FunctionChoice], MaxLen(MAX_TOOLS), FirstMistake()]
+    tools: Annotated[list[AllowedTool], MaxLen(MAX_TOOLS), FirstMistake()]
+
+    @property
+    def functions(self) -> list[FunctionChoice]:
+        return [tool for tool in self.tools if isinstance(tool, FunctionChoice)]
 
 
 class NamedFunction(NamedTuple):
@@ -200,7 +226,7 @@ def allowed_functions(
     Raises:
         InvalidRequestError: The choice names one that is not there.
     """
-    names = {joined_name(tool.namespace, tool.name) for tool in choice.tools}
+    names = {joined_name(tool.namespace, tool.name) for tool in choice.functions}
     if missing := names - {function.name for function in functions}:
         raise InvalidRequestError(
             f"tool_choice names {min(missing)[:128]!a}, which is not among the tools",

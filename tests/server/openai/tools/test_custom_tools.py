@@ -14,7 +14,7 @@ from tests.server.openai.tools.test_tools import WEATHER, ask, engine_that_says
 from tests.server.running import running_server
 from tests.server.scripted import ScriptedEngine
 from tests.server.tiny import tiny_engine
-from twostroke.server.openai.tools.custom_tools import CustomCalls, CustomInput
+from twostroke.server.openai.tools.custom_tools import CustomCalls, CustomFields, CustomInput
 from twostroke.text.answer_parsing.parts import CallArguments, CallStarted
 
 CODE: dict[str, Any] = {"type": "custom", "custom": {"name": "run", "description": "Runs code."}}
@@ -106,7 +106,7 @@ LARK = {"type": "grammar", "grammar": {"syntax": "lark", "definition": 'start: "
             {"type": "custom", "custom": {"name": "a", "format": {"type": "grammar"}}},
             "tools[0].custom.format",
         ),
-        (with_regex("("), "tools"),
+        (with_regex("("), "tools[0].custom.format"),
     ],
 )
 def test_what_is_no_custom_tool_is_named(
@@ -115,6 +115,14 @@ def test_what_is_no_custom_tool_is_named(
     with pytest.raises(openai.BadRequestError) as caught:
         ask(client, tools=[tool])
     assert caught.value.param == param, caught.value
+
+
+def test_the_tool_at_fault_is_named_among_others(client: openai.OpenAI) -> None:
+    sound, broken = with_regex("^[0-9]+$"), with_regex("^[a$")
+    broken["custom"]["name"] = "other"
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, tools=[WEATHER, sound, broken])
+    assert caught.value.param == "tools[2].custom.format"
 
 
 def test_inputs_come_in_any_pieces() -> None:
@@ -153,3 +161,24 @@ def test_with_the_mode_auto_the_template_gets_the_allowed_tools(
     with pytest.raises(openai.BadRequestError, match="'other'") as caught:
         ask(client, tools=[WEATHER], tool_choice=allowed("auto", "other"))
     assert caught.value.param == "tool_choice"
+
+
+@pytest.mark.parametrize(
+    ("regex", "pattern"),
+    [
+        (r"^[0-9]+$", r"^(?:[0-9]+)$"),
+        (r"[0-9]+\$", r"^(?:[0-9]+\$)$"),
+        (r"a\\$", r"^(?:a\\)$"),
+        (r"a\\\$", r"^(?:a\\\$)$"),
+    ],
+)
+def test_an_escaped_dollar_is_no_anchor(regex: str, pattern: str) -> None:
+    fields = CustomFields.model_validate(with_regex(regex)["custom"])
+    assert fields.as_function()["parameters"]["properties"]["input"]["pattern"] == pattern
+
+
+def test_prices_keep_their_dollar(tiny: openai.OpenAI) -> None:
+    choice = {"type": "custom", "custom": {"name": "run"}}
+    fields = {"tools": [with_regex(r"[0-9]{1,3}\$")], "tool_choice": choice}
+    message = ask(tiny, model="tiny", seed=1, max_tokens=150, **fields).choices[0].message
+    assert re.fullmatch(r"[0-9]{1,3}\$", message.tool_calls[0].custom.input)

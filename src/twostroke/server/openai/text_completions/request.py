@@ -28,6 +28,10 @@ class CompletionRequest(GenerationFields):
         "use_beam_search": (False,),
         "prompt_embeds": (),
     }
+    instead: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("chat_template_kwargs", "enable_thinking", "reasoning_effort"),
+        "use /v1/chat/completions: a plain prompt has no chat template that reads it",
+    )
     nested: ClassVar[tuple[str, ...]] = ("stream_options",)
 
     prompt: (

@@ -118,11 +118,26 @@ async def constrain_calls(
         compiled = await model.compile_threads.compile(form, tenant)
     except InvalidRequestError as error:
         if must_call or strict or answer is not None:
+            await _check_expressions(model, calls, tenant)
             message = error.message.replace(f"{PARAM}.tool_calls", "tools")
             param = (error.param or "tools").replace(f"{PARAM}.tool_calls", "tools")
             raise InvalidRequestError(message, param=param, hint=error.hint) from error
         return params  # no promise was asked for
     return replace(params, structured_outputs=compiled)
+
+
+async def _check_expressions(model: ServedModel, calls: CallableTools, tenant: str) -> None:
+    """Name the custom tool whose expression is at fault: a grammar of all calls does not tell."""
+    for place, tool in calls.tools:
+        if tool.custom is None or tool.custom.format is None:
+            continue
+        form = StructuredOutputsParams(json=json.dumps(tool.function.parameters))
+        try:
+            await model.compile_threads.compile(form, tenant)
+        except InvalidRequestError as error:
+            param = f"tools[{place}].custom.format"
+            message = error.message.replace(f"{PARAM}.json", param)
+            raise InvalidRequestError(message, param=param, hint=error.hint) from error
 
 
 def _form(family: str, calls: CallableTools, answer: StructuredOutputsParams | None) -> str:

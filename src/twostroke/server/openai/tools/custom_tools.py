@@ -18,6 +18,7 @@ from twostroke.server.openai.field_limits import TOOL_NAME_PATTERN, OpenAIFields
 from twostroke.text.answer_parsing.parts import AnswerPart, CallArguments, CallStarted
 
 INPUT = "input"
+_CLOSING_ANCHOR = re.compile(r"(?<!\\)((?:\\\\)*)\$\Z")  # not an escaped dollar
 _OPENING = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 # Characters and whole escapes, of which those of two surrogates stay together.
 _WHOLE = re.compile(
@@ -63,7 +64,8 @@ class CustomFields(OpenAIFields):
         description = self.description or ""
         if self.format is not None and self.format.grammar is not None:
             regex = self.format.grammar.definition
-            schema["pattern"] = f"^(?:{regex.removeprefix('^').removesuffix('$')})$"
+            inner = _CLOSING_ANCHOR.sub(r"\1", regex.removeprefix("^"))
+            schema["pattern"] = f"^(?:{inner})$"
             description += f"\nThe input matches the regular expression {regex}"
         return {
             "name": self.name,
