@@ -288,6 +288,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self._answered():  # else the rest must be taken, too
             self._reading.rest()
 
+    def shutdown(self) -> None:
+        """The server ends: what only waits for its client's end is closed, answered or not."""
+        if self._lingering.lingers:
+            self._lingering.close()
+        else:
+            super().shutdown()
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._lingering.stop_discarding()
