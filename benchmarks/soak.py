@@ -29,7 +29,7 @@ import cyclopts
 import httpx
 import psutil
 
-from benchmarks.attacks import ATTACKS, Attacker, slow_to_read
+from benchmarks.attacks import ATTACKS, Attacker, many_thoughts, slow_to_read
 from benchmarks.body_delay import LIMIT
 from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.neighbour import (
@@ -199,6 +199,7 @@ async def send_each_body_once(url: str, key: str) -> None:
     """What any body makes grow once is grown then: the warm-up of a short run meets few of them."""
     attacker = Attacker(url, key)
     await slow_to_read(attacker)
+    await many_thoughts(attacker)
     await attacker.close()
 
 
