@@ -36,8 +36,8 @@ async def test_parsing_rests_as_long_as_it_worked() -> None:
     memory = BodyMemory(2**40, lambda: 2**18)
     loop, body = asyncio.get_running_loop(), b"[" + b"1," * 50_000 + b"1]"
     began = loop.time()
-    await parse_large(body, 2**18, memory)
+    await parse_large(body, 2**18, memory, None)
     first_end, rested_at = loop.time(), memory.rested_at
     assert began < first_end < rested_at <= first_end + (first_end - began)
-    await parse_large(body, 2**18, memory)
+    await parse_large(body, 2**18, memory, None)
     assert loop.time() >= rested_at

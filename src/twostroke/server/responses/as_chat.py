@@ -18,7 +18,7 @@ from twostroke.server.openai.chat_call import ChatCall, chat_call
 from twostroke.server.openai.chat_messages import num_chars
 from twostroke.server.openai.chat_request import ChatCompletionRequest
 from twostroke.server.responses.conversation import Conversation, conversation_of
-from twostroke.server.responses.items import MANY_ITEMS, read_items
+from twostroke.server.responses.items import read_items
 from twostroke.server.responses.request import ResponsesRequest, TextFormat
 from twostroke.server.responses.request_tools import (
     AllowedTools,
@@ -30,6 +30,7 @@ from twostroke.server.responses.request_tools import (
     joined_name,
     named_functions,
 )
+from twostroke.server.responses.workroom import Brought
 from twostroke.server.state.served_model import ServedModel
 
 # Fields that the chat request has under the same name, with the same meaning.
@@ -90,11 +91,13 @@ class AsChat(NamedTuple):
         request: The chat request that asks for the same.
         listed: The functions that the model is told of.
         conversation: What its messages were made of.
+        ignored: What of it counts for nothing, in its own names.
     """
 
     request: ChatCompletionRequest
     listed: Sequence[NamedFunction]
     conversation: Conversation
+    ignored: Sequence[str]
 
     def renamed(self, param: str) -> str:
         """What this API calls a field of the chat request."""
@@ -113,27 +116,25 @@ def as_chat(body: ResponsesRequest, conversation: Conversation) -> AsChat:
     except InvalidRequestError as error:
         renamed = partial(_placed, listed=listed, conversation=conversation)
         raise in_terms_of_responses(error, renamed) from error
-    return AsChat(request, listed, conversation)
+    ignored = [*body.dropped_fields(), *conversation.left_out]
+    return AsChat(request, listed, conversation, ignored)
 
 
 async def chat_beside_loop(
-    model: ServedModel, body: ResponsesRequest, items: Sequence[dict[str, Any]], num_before: int
+    model: ServedModel, body: ResponsesRequest, brought: Brought, *, large: bool = False
 ) -> AsChat:
-    """``as_chat`` of a conversation's items in full; of a long one, on a thread.
-
-    Args:
-        num_before: Items at the beginning that the request did not bring itself.
-    """
+    """``as_chat`` of a request and its items; of many, or of a large body, on a thread."""
 
     def read() -> AsChat:
-        conversation = conversation_of(body.instructions, read_items(items), num_before)
+        items = [*read_items(brought.before), *brought.own]
+        conversation = conversation_of(body.instructions, items, len(brought.before))
         chat = as_chat(body, conversation)
         if body.truncation != "auto":  # before the work on what is too long
             with terms_of_responses():
                 check_length(model, num_chars(chat.request.messages), "messages")
         return chat
 
-    return await beside_loop(read, slow=len(items) > MANY_ITEMS)
+    return await beside_loop(read, slow=large or brought.has_many)
 
 
 async def response_call(
@@ -158,8 +159,7 @@ async def response_call(
             )
     except InvalidRequestError as error:
         raise in_terms_of_responses(error, asked.renamed) from error
-    ignored = [*body.dropped_fields(), *asked.conversation.left_out]
-    ignored += [_renamed(name) for name in call.ignored]
+    ignored = [*asked.ignored, *map(_renamed, call.ignored)]
     return ResponseCall(call._replace(ignored=ignored), called_names(asked.listed))
 
 

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from twostroke.core.errors import InvalidRequestError, RequestFailedError
 from twostroke.gateway.caller import caller_of
+from twostroke.server.generation.encoding import beside_loop
 from twostroke.server.generation.generation import Generation
 from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
 from twostroke.server.http.body_json import StrictRoute
@@ -35,6 +36,7 @@ from twostroke.server.responses.items import (
     COMPACTED,
     MAX_ID_LENGTH,
     Items,
+    MessageItem,
     check_num_parts,
     encode_items,
 )
@@ -44,7 +46,7 @@ from twostroke.server.responses.output_writer import COMPLETED
 from twostroke.server.responses.request import ResponsesRequest
 from twostroke.server.responses.routes import first_state
 from twostroke.server.responses.run import ResponseRun
-from twostroke.server.responses.workroom import Workroom
+from twostroke.server.responses.workroom import Brought, Workroom
 from twostroke.server.state.server_state import ServerState
 
 MAX_SUMMARY = 2048  # tokens
@@ -109,18 +111,18 @@ def compaction_router(state: ServerState, workroom: Workroom) -> APIRouter:
         )
         ask.check_combinations()
         tenant = caller_of(request.scope).tenant
-        before, own = await workroom.brought(tenant, ask)
-        encode_items(own)  # refused rather than shown
-        items = [*before, *own]
+        brought = await workroom.brought(tenant, ask)
+        items = await beside_loop(lambda: _in_full(brought), slow=brought.has_many)
         if not items:
             raise InvalidRequestError(
                 "input is missing", param="input", hint="send a text, or a list of items"
             )
-        made = await _summary(state, ask, items, len(before), request)
+        made = await _summary(state, ask, brought, request)
         if made is None:
             return Response(status_code=499)
         response, left_out = made
-        headers = ignored_header([*body.dropped_fields(), *left_out])
+        dropped = await beside_loop(body.dropped_fields, slow=brought.has_many)
+        headers = ignored_header([*dropped, *left_out])
         return json_response(_compacted(response, items), headers)
 
     @router.post("/responses/input_tokens", include_in_schema=False)
@@ -133,8 +135,8 @@ def compaction_router(state: ServerState, workroom: Workroom) -> APIRouter:
         model.check_name(body.model)
         body.check_combinations()
         caller = caller_of(request.scope)
-        before, own = await workroom.brought(caller.tenant, body)
-        chat = await chat_beside_loop(model, body, before + own, len(before))
+        brought = await workroom.brought(caller.tenant, body)
+        chat = await chat_beside_loop(model, body, brought)
         request_id = name_request(request.scope, "resp")
         asked = await response_call(model, body, chat, request_id, caller)
         tokens = sum(len(each.prompt_token_ids) for each in asked.chat.requests)
@@ -143,11 +145,17 @@ def compaction_router(state: ServerState, workroom: Workroom) -> APIRouter:
     return router
 
 
+def _in_full(brought: Brought) -> list[dict[str, Any]]:
+    """All items of a conversation, which an answer can show."""
+    own = brought.listed()
+    encode_items(own)  # refused rather than shown
+    return [*brought.before, *own]
+
+
 async def _summary(
     state: ServerState,
     ask: ResponsesRequest,
-    items: list[dict[str, Any]],
-    num_before: int,
+    brought: Brought,
     request: Request,
 ) -> tuple[ResponseObject, Sequence[str]] | None:
     """The model's summary of items, and what it leaves out; ``None``: the client has left."""
@@ -156,8 +164,9 @@ async def _summary(
     caller = caller_of(request.scope)
     request_id = name_request(request.scope, "resp")
     ask.max_output_tokens = max(1, min(MAX_SUMMARY, model.client.info.max_model_len // SHARE))
-    question = {"type": "message", "role": "user", "content": ASKED}
-    chat = await chat_beside_loop(model, ask, [*items, question], num_before)
+    question = MessageItem(role="user", content=ASKED)
+    asking = brought._replace(own=[*brought.own, question])
+    chat = await chat_beside_loop(model, ask, asking)
     asked = await response_call(model, ask, chat, request_id, caller)
     run = ResponseRun(
         first_state(ask, new_id("resp"), model.name, asked.chat.params),

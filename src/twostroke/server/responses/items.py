@@ -231,6 +231,11 @@ def text_of(content: str | Sequence[TextPart | ThoughtPart] | None) -> str:
     return "\n".join(part.content if isinstance(part, TextPart) else part.text for part in content)
 
 
+def as_items(given: str | Sequence[Item]) -> Sequence[Item]:
+    """An input as items: a text is a message of the user's."""
+    return [MessageItem(role="user", content=given)] if isinstance(given, str) else given
+
+
 def listed_items(
     given: str | Sequence[Item], beside: Sequence[Mapping[str, Any]] = ()
 ) -> list[dict[str, Any]]:
@@ -239,11 +244,9 @@ def listed_items(
     Args:
         beside: Items that have their ids already.
     """
-    if isinstance(given, str):
-        given = [MessageItem(role="user", content=given)]
     seen = {item["id"] for item in beside}
     listed = []
-    for item in given:
+    for item in as_items(given):
         fields = _in_full(item)
         if fields["id"] is None or fields["id"] in seen:
             fields["id"] = new_id(_PREFIXES[fields["type"]])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -28,13 +26,13 @@ from twostroke.server.responses.as_chat import (
     terms_of_responses,
 )
 from twostroke.server.responses.document import event_stream
-from twostroke.server.responses.items import MANY_ITEMS, encode_items
+from twostroke.server.responses.items import encode_items
 from twostroke.server.responses.objects import ConversationReference, ResponseObject
 from twostroke.server.responses.open_items import IN_PROGRESS
 from twostroke.server.responses.request import ResponsesRequest
 from twostroke.server.responses.request_tools import HostedTool
 from twostroke.server.responses.run import ResponseRun
-from twostroke.server.responses.workroom import Workroom
+from twostroke.server.responses.workroom import Brought, Workroom
 from twostroke.server.state.server_state import ServerState
 
 
@@ -59,11 +57,11 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
         caller = caller_of(request.scope)
         request_id = name_request(request.scope, "resp")
         brought = await workroom.brought(caller.tenant, body)
-        received = held_body(request.scope).num_received
-        large = received > SMALL_BODY or len(brought.own) > MANY_ITEMS
-        items = brought.before + brought.own
-        chat = await chat_beside_loop(model, body, items, len(brought.before))
-        given = await beside_loop(partial(_stored_input, workroom, body, brought.own), slow=large)
+        large = held_body(request.scope).num_received > SMALL_BODY
+        chat = await chat_beside_loop(model, body, brought, large=large)
+        given = await beside_loop(
+            partial(_stored_input, workroom, body, brought), slow=large or brought.has_many
+        )
         asked = await response_call(model, body, chat, request_id, caller)
         response_id = f"resp_{request_id.rpartition('-')[2]}"
         run = ResponseRun(
@@ -96,11 +94,9 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
     return router
 
 
-def _stored_input(
-    workroom: Workroom, body: ResponsesRequest, own: Sequence[Mapping[str, Any]]
-) -> bytes:
+def _stored_input(workroom: Workroom, body: ResponsesRequest, brought: Brought) -> bytes:
     """The input's items as they are stored."""
-    given = encode_items(own)
+    given = encode_items(brought.listed())
     if body.stored:
         workroom.store.check_size(len(given))
     return given

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from twostroke.core.errors import InvalidRequestError
-from twostroke.server.generation.encoding import beside_loop
 from twostroke.server.generation.generation import Generation
 from twostroke.server.http.body_fields import check_unicode
 from twostroke.server.http.json_response import encode_json
@@ -22,6 +21,7 @@ from twostroke.server.responses.items import (
     GivenItem,
     Item,
     ItemReference,
+    as_items,
     listed_items,
     resolved,
 )
@@ -33,10 +33,19 @@ from twostroke.server.responses.table import StoredResponse
 
 
 class Brought(NamedTuple):
-    """The items of a request in full: those before its own, and its own."""
+    """The items that a request goes on from, as they are kept, and its own, as they came."""
 
     before: list[dict[str, Any]]
-    own: list[dict[str, Any]]
+    own: Sequence[Item]
+
+    @property
+    def has_many(self) -> bool:
+        """Whether work on all of them belongs on a thread."""
+        return len(self.before) + len(self.own) > MANY_ITEMS
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Its own items as they are kept and listed."""
+        return listed_items(self.own, self.before)
 
 
 class Workroom:
@@ -60,9 +69,7 @@ class Workroom:
         """
         before = await self._before(tenant, body)
         given = await self.without_references(tenant, body.input or [])
-        many = not isinstance(given, str) and len(given) > MANY_ITEMS
-        own = await beside_loop(lambda: listed_items(given, before), slow=many)
-        return Brought(before, own)
+        return Brought(before, as_items(given))
 
     async def without_references(
         self, tenant: str, given: str | Sequence[GivenItem], field: str = "input"
