@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 MAX_GRAMMARS = 256
-MAX_KEY_CHARS = 8 * 2**20  # of all cached descriptions together
+# Of all cached descriptions together. Each is some 50 bytes compiled: 270 MB of forms that nobody
+# asks for again were kept at 8 MiB (256 enums of 1,500 values).
+MAX_KEY_CHARS = 2 * 2**20
 MAX_GRAMMAR_BYTES = 512 * 2**20  # that all cached grammars hold, estimated
 NUM_THREADS = 2
 MAX_WAITING = 64  # compilations, of all tenants

@@ -20,7 +20,7 @@ FULL = "too many states"  # what the library says then
 # A state takes 0.5 kB (of a lexer with hundreds of terminals 2 kB), and a token adds 8 at most.
 BYTES_PER_STATE = 500
 STATES_PER_TOKEN = 8
-BYTES_PER_CHAR = 20  # of the grammar's text, compiled
+BYTES_PER_CHAR = 50  # of the grammar's text, compiled
 TOO_COMPLEX_HINT = "simplify the schema or grammar: fewer alternatives, shorter repetitions"
 
 
