@@ -144,6 +144,19 @@ async def slow_forms(attacker: Attacker) -> None:
         await attacker.post({"prompt": "a", "n": 64, "max_tokens": 64, "structured_outputs": form})
 
 
+async def late_forms(attacker: Attacker) -> None:
+    """The same behind a few free characters, where no look at the beginning finds them."""
+    late = {"const": "x" * 30_000}
+    schema = {"properties": {"a": {"type": "string"}, "b": late}, "required": ["a", "b"]}
+    for form in (
+        {"regex": "[ab]{8}a{8000}"},
+        {"regex": "[ab]{8}" + "xyz" * 10_000},
+        {"json": {"type": "object", "additionalProperties": False, **schema}},
+        {"grammar": f'start: /[ab]{{8}}/ "{"x" * 30_000}"'},
+    ):
+        await attacker.post({"prompt": "a", "n": 64, "max_tokens": 64, "structured_outputs": form})
+
+
 async def full_forms(attacker: Attacker) -> None:
     """Long answers that fill what a grammar remembers, by a schema that others may use, too."""
     schema = {"type": "string", "minLength": 2000, "maxLength": 8000}
@@ -202,6 +215,7 @@ ATTACKS: Mapping[str, Attack] = {
         hostile_forms,
         unended_forms,
         slow_forms,
+        late_forms,
         full_forms,
         new_forms,
         many_thoughts,

@@ -84,9 +84,11 @@ class KVCacheManager:
         num_held = self._length(table)
         missing = len(self._whole) * max(0, num_known - num_held)
         for group, window in self._windows:
-            most = self.groups.most_in_window(window, request.num_missing_tokens, self.block_size)
+            max_blocks = self.groups.most_in_window(
+                window, request.num_missing_tokens, self.block_size
+            )
             dropped = table.num_dropped[group]
-            missing += max(0, min(num_known - dropped, most) - (num_held - dropped))
+            missing += max(0, min(num_known - dropped, max_blocks) - (num_held - dropped))
         return missing
 
     def num_unused_slots(self, requests: Iterable[Request]) -> int:
@@ -158,8 +160,8 @@ class KVCacheManager:
         num_missing = request.num_tokens - prefix.num_tokens
         for _, window in self._windows:
             first = self.groups.first_seen(window, num_full, size)
-            most = self.groups.most_in_window(window, num_missing, size)
-            new_blocks += max(0, min(num_known - first, most) - (num_full - first))
+            max_blocks = self.groups.most_in_window(window, num_missing, size)
+            new_blocks += max(0, min(num_known - first, max_blocks) - (num_full - first))
         revived = sum(map(self.pool.is_free, self._held(prefix.blocks)))
         return new_blocks + revived + reserved <= self.pool.num_free
 

@@ -1,4 +1,4 @@
-"""Blocks that are being filled from a tier: held, and found by nobody until they have arrived."""
+"""Blocks that are being filled from a tier: held, and in no prefix until they have arrived."""
 
 from __future__ import annotations
 

@@ -54,17 +54,17 @@ class _Walk:
         for circle in circles(parts):
             for name in circle:
                 self._known[name] = self._choices([self._definitions[name]])
-        most, seen, pending = 1, set[frozenset[int]](), self._choices([root])
-        while pending and most <= MAX_WAYS:
+        max_ways, seen, pending = 1, set[frozenset[int]](), self._choices([root])
+        while pending and max_ways <= MAX_WAYS:
             together = pending.pop()
             key = frozenset(map(id, together))
             if key not in seen:
                 seen.add(key)
                 self._work.spend(WALK * len(together))
-                most = max(most, _ways(together))
+                max_ways = max(num_ways, _ways(together))
                 for below in _below(together):
                     pending.extend(self._choices(below))
-        return most
+        return max_ways
 
     def _choices(self, schemas: Sequence[Any]) -> list[Together]:
         """What may hold together where all of ``schemas`` do: one option of each ``anyOf``."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from twostroke.core.config import SchedulerConfig
 from twostroke.engine.clients.base import OutputStream
@@ -110,11 +110,9 @@ class Gate:
 
     async def _wait(self) -> None:
         self._left.clear()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(POLL_SECONDS):
                 await self._left.wait()
-        except TimeoutError:
-            pass
 
     def _has_room(self) -> bool:
         if self._state.status()[0] != "ok":

@@ -193,7 +193,7 @@ def options_of(certificate: Path, key: Path | None = None, **others: Any) -> Ser
 
 
 def test_wrong_files_are_said_at_start(pairs: dict[str, Pair], tmp_path: Path) -> None:
-    """Each with its flag; an encrypted key asks nobody on the terminal."""
+    """Each with its flag; an encrypted key opens no question on the terminal."""
     pair, locked, missing = pairs["server"], pairs["locked"], tmp_path / "missing.pem"
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("no certificate")
