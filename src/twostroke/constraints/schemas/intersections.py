@@ -61,7 +61,7 @@ class _Walk:
             if key not in seen:
                 seen.add(key)
                 self._work.spend(WALK * len(together))
-                max_ways = max(num_ways, _ways(together))
+                max_ways = max(max_ways, _ways(together))
                 for below in _below(together):
                     pending.extend(self._choices(below))
         return max_ways
