@@ -92,6 +92,24 @@ def test_long_work_gives_way_between_its_pieces() -> None:
     threads.close()
 
 
+def test_work_goes_on_that_outlives_other_work_of_its_tenant() -> None:
+    """Without keys two threads serve one tenant: what ends first must not forget the other."""
+    threads, long_has_begun = TurnThreads("test", 2), threading.Event()
+    try:
+        short = threads.submit("", in_one_piece(lambda: long_has_begun.wait(SECONDS)))
+
+        def long() -> Pieces[str]:
+            long_has_begun.set()
+            wait([short])
+            time.sleep(0.05)  # until the other thread has ended its turn
+            yield
+            return "whole"
+
+        assert threads.submit("", long()).result(SECONDS) == "whole"
+    finally:
+        threads.close()
+
+
 def test_of_one_tenant_the_cheapest_is_next() -> None:
     gate, threads = Gate(), TurnThreads("test", 1)
     held = threads.submit("", gate.held())

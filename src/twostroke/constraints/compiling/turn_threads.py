@@ -41,7 +41,7 @@ class _Job:
 @dataclass(slots=True)
 class _Tenant:
     jobs: list[_Job] = field(default_factory=list)  # a heap
-    is_running: bool = False
+    num_running: int = 0
     used: float = 0.0
     used_at: float = 0.0
     rests_until: float = 0.0
@@ -136,12 +136,12 @@ class TurnThreads:
                 open_to = {
                     name: tenant
                     for name, tenant in self._tenants.items()
-                    if tenant.jobs and not (name and tenant.is_running)
+                    if tenant.jobs and not (name and tenant.num_running)
                 }
                 ready = [tenant for tenant in open_to.values() if tenant.rests_until <= now]
                 if ready:
                     chosen = min(ready, key=lambda tenant: tenant.used_lately(now))
-                    chosen.is_running = True
+                    chosen.num_running += 1
                     return chosen, heappop(chosen.jobs)
                 if not open_to:
                     self._num_active -= 1
@@ -151,7 +151,7 @@ class TurnThreads:
     def _end_turn(self, tenant: _Tenant, job: _Job, seconds: float, *, goes_on: bool) -> None:
         with self._changed:
             now = time.monotonic()
-            tenant.is_running = False
+            tenant.num_running -= 1
             tenant.used, tenant.used_at = tenant.used_lately(now) + seconds, now
             if seconds > LONG_TURN:
                 tenant.rests_until = now + job.rest * seconds
@@ -160,7 +160,7 @@ class TurnThreads:
             elif goes_on:
                 heappush(tenant.jobs, job)
             for name, other in list(self._tenants.items()):
-                if not (other.jobs or other.is_running) and other.used_lately(now) < LONG_TURN:
+                if not (other.jobs or other.num_running) and other.used_lately(now) < LONG_TURN:
                     del self._tenants[name]
 
 

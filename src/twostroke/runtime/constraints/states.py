@@ -99,9 +99,7 @@ class PendingMasks:
         answers = [asked.answer for asked in self._asked]
         jobs = {job for answer in answers for job in (answer.job, answer.forcing) if job}
         while jobs and all(asked.answer.outcome is None for asked in self._asked):
-            if all(job.done() for job in jobs):
-                return
-            wait(jobs, timeout=LEAST_WAIT, return_when=FIRST_COMPLETED)
+            jobs = wait(jobs, timeout=LEAST_WAIT, return_when=FIRST_COMPLETED).not_done
 
 
 class ConstraintStates:
