@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 MAX_GRAMMARS = 256
-# Of all cached descriptions together. Each is some 50 bytes compiled: 270 MB of forms that nobody
-# asks for again were kept at 8 MiB (256 enums of 1,500 values).
+# Of all cached descriptions together. A character is some 50 bytes compiled: 270 MB of forms used
+# once were kept at 8 MiB (256 enums of 1,500 values).
 MAX_KEY_CHARS = 2 * 2**20
 MAX_GRAMMAR_BYTES = 512 * 2**20  # that all cached grammars hold, estimated
 NUM_THREADS = 2
