@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -37,3 +38,16 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
                 " without"
             )
         yield request.param
+
+
+@pytest.fixture
+def only_its_own_garbage() -> Iterator[None]:
+    """For tests that measure seconds: the collector would walk what all earlier tests have left.
+
+    That stops every thread of this process for a second, late in the suite. A server's own process
+    freezes what it has once it has started.
+    """
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

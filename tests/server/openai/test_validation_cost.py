@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,15 +19,6 @@ from twostroke.server.openai.tokenization import DetokenizeRequest, TokenizeRequ
 MANY = 20_000
 CHAT, TEXT = {"messages": USER}, {"prompt": "the dog"}
 PART = {"type": "text", "text": ""}
-
-
-@pytest.fixture
-def only_its_own_garbage() -> Iterator[None]:
-    """Else the time of the collector on what other tests have left would be measured."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize(
