@@ -27,7 +27,7 @@ import torch
 
 from benchmarks.environment import OtherPrograms, environment, environment_text
 from twostroke.core.config import EngineConfig
-from twostroke.core.request import Request
+from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import NewRequest, ScheduledRequest, StepPlan
 from twostroke.kernels.library import load_library
@@ -162,16 +162,17 @@ def measure(
     params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
     plan = StepPlan(0, 0.0)
     for index in range(batch):
-        request = Request(
-            f"{batch}-{context}-{index}",
-            [300 + index] * context,
-            params,
-            context - 1,
-            executor.info.max_model_len,
+        name = f"{batch}-{context}-{index}"
+        spec = ResolvedRequest(
+            request_id=name,
+            parent_id=name,
+            prompt_token_ids=[300 + index] * (context - 1),
+            params=params,
+            max_total_tokens=executor.info.max_model_len,
         )
         table = blocks[index * blocks_per_request : (index + 1) * blocks_per_request]
-        plan.new_requests[request.request_id] = NewRequest.of(request)
-        plan.add(ScheduledRequest(request.request_id, context - 1, 1, True, len(table), 0, table))
+        plan.new_requests[name] = NewRequest(spec, [300 + index])
+        plan.add(ScheduledRequest(name, context - 1, 1, True, len(table), 0, table))
     seconds = _median(lambda: executor.execute(plan), rounds)
     plan = StepPlan(0, 0.0, released=list(plan.scheduled))
     executor.execute(plan)

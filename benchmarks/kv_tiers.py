@@ -26,10 +26,10 @@ import cyclopts
 
 from benchmarks.environment import OtherPrograms, environment
 from twostroke.core.config import EngineConfig
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.startup import load_engine
 
 app = cyclopts.App(help=__doc__)

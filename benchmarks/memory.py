@@ -23,7 +23,7 @@ import httpx
 
 from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.server import running_server
-from twostroke.core.byte_sizes import parse_size
+from twostroke.core.flags.byte_sizes import parse_size
 from twostroke.models.support import read_runnable
 from twostroke.runtime.weights import loaded_bytes
 

@@ -11,7 +11,7 @@ import asyncio
 from twostroke import SamplingParams, start_async_engine
 from twostroke.core.config import EngineConfig
 from twostroke.engine.clients.thread import AsyncEngine
-from twostroke.engine.messages import GenerationRequest
+from twostroke.core.generation_request import GenerationRequest
 
 
 async def follow(

@@ -122,7 +122,7 @@ class FakeExecutor:
             self.transfers.close()
 
     def next_token(self, request: RequestState, token_ids: list[int]) -> int:
-        return next_token(token_ids, request.seed)
+        return next_token(token_ids, request.spec.seed)
 
     def _draw(self, share: ScheduledRequest, result: StepResult) -> None:
         """Draw, accept drafts as far as they equal what is drawn, and guess on."""

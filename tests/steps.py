@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tests.specs import resolved
 from twostroke.core.config import EngineConfig
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
@@ -45,9 +46,8 @@ class StepDriver:
     def add(self, request_id: str, token_ids: list[int], **params: Any) -> Request:
         """Add a request whose prompt is ``token_ids``; greedy by default."""
         sampling = SamplingParams(**{"temperature": 0.0, **params})
-        request = Request(
-            request_id, list(token_ids), sampling, len(token_ids), self.executor.info.max_model_len
-        )
+        longest = self.executor.info.max_model_len
+        request = Request(resolved(request_id, token_ids, longest, params=sampling))
         self.requests[request_id] = request
         self.blocks[request_id] = []
         return request

@@ -24,8 +24,8 @@ from benchmarks.claims.workbench import (
     step,
     weights_megabytes,
 )
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 
 TARGET = 2.0
 PROBE_STEPS, PROBE_PROMPT = 32, 16

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from benchmarks.claims.report import Claim
 from benchmarks.claims.workbench import Workbench
 from twostroke.core.config import SchedulerConfig
+from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import StepPlan, StepResult
@@ -142,15 +143,15 @@ def replay(trace: list[Arrival], load: Workload) -> Waste:
 
 def _request(index: int, arrival: Arrival) -> Request:
     # A salt of its own: the traces do not say which prompts are alike.
-    return Request(
+    spec = ResolvedRequest(
         request_id=str(index),
-        token_ids=[0] * arrival.prompt,
+        parent_id=str(index),
+        prompt_token_ids=bytes(arrival.prompt),
         params=SamplingParams(max_tokens=arrival.output, ignore_eos=True, detokenize=False),
-        num_prompt_tokens=arrival.prompt,
         max_total_tokens=arrival.prompt + arrival.output,
-        arrival_time=arrival.time,
         cache_salt=str(index),
     )
+    return Request(spec, arrival_time=arrival.time)
 
 
 def _observe(waste: Waste, scheduler: Scheduler, plan: StepPlan, seconds: float) -> None:

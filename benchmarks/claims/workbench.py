@@ -17,11 +17,11 @@ from benchmarks import make_checkpoint
 from benchmarks.environment import shown
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ModelLoadError
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.startup import load_engine
 

@@ -17,10 +17,10 @@ from typing import Any
 from benchmarks.gpu.environment import record
 from tests.checkpoints import LLAMA3_ROPE, tiny_config, write_checkpoint
 from twostroke.core.config import EngineConfig
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive
 

@@ -23,9 +23,9 @@ import torch
 from benchmarks import make_checkpoint
 from benchmarks.gpu.environment import record
 from twostroke.core.config import EngineConfig
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.runtime.loading import load_torch_executor
 
 # Bytes/s and bf16 FLOP/s that were measured on such devices.

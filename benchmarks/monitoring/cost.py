@@ -40,10 +40,10 @@ from benchmarks.environment import (
 from benchmarks.http_throughput import run_client
 from benchmarks.monitoring import narrow
 from benchmarks.server import ServerProcess, free_port, running_server
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.observer import ObservedStep, Observer
 from twostroke.observability.tracing.timelines import Timeline, TimelineObserver
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from random import Random
 
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.simulator.fleet.fleet import RequestResult
 from twostroke.simulator.workloads.base import RequestSpec, Workload
 

@@ -20,10 +20,10 @@ from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.speculation.__main__ import encode
 from benchmarks.speculation.rounds import engines
 from benchmarks.speculation.tasks import questions
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 
 
 @dataclass(slots=True)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from twostroke.core.config import EngineConfig
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.startup import load_engine
 
 # Every request computes its own prompt: hits would make some rounds shorter than others.

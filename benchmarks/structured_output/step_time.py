@@ -24,8 +24,8 @@ import cyclopts
 
 from benchmarks.environment import OtherPrograms, environment
 from twostroke import EngineConfig, SamplingParams, StructuredOutputsParams, load_engine
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 
 PERSON = {
     "type": "object",

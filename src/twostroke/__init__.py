@@ -11,7 +11,7 @@ from twostroke.core.structured_outputs import StructuredOutputsParams
 
 if TYPE_CHECKING:
     from twostroke.core.config import EngineConfig
-    from twostroke.engine.messages import GenerationRequest
+    from twostroke.core.generation_request import GenerationRequest
     from twostroke.llm import LLM
     from twostroke.startup import load_engine, start_async_engine
 

@@ -14,13 +14,13 @@ from rich.progress import Progress
 
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import InvalidRequestError, TwostrokeError
+from twostroke.core.flags.vllm_flags import without_vllm_options
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.output import RequestOutput
 from twostroke.core.pooling import NOTHING_DRAWN, PoolingParams, cosine
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.core.vllm_flags import without_vllm_options
 from twostroke.engine.answer import CollectedAnswer
-from twostroke.engine.messages import GenerationRequest
 from twostroke.engine.pooled_answer import (
     EmbeddingOutput,
     EmbeddingResult,

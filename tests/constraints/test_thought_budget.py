@@ -9,6 +9,7 @@ import pytest
 
 from tests.constraints import walks
 from tests.constraints.test_harmony_answers import compiler as harmony
+from tests.specs import resolved
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.constraints.constraint import Constraint
 from twostroke.constraints.starting import start_constraint
@@ -29,8 +30,8 @@ def start(
     grammars = compiler()
     tokens = grammars.tokenizer.encode(prompt, add_special_tokens=False)
     params = SamplingParams(thinking_token_budget=budget, structured_outputs=form)
-    new = NewRequest("r", tokens, len(tokens), params, eos_token_ids=frozenset({walks.END}))
-    return start_constraint(grammars, new, grammars.tokenizer.backend.get_vocab_size())
+    spec = resolved("r", tokens, params=params, eos_token_ids=frozenset({walks.END}))
+    return start_constraint(grammars, NewRequest(spec), grammars.tokenizer.backend.get_vocab_size())
 
 
 def write(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.specs import resolved
 from twostroke.core import wire
 from twostroke.core.errors import (
     EngineDeadError,
@@ -14,7 +15,9 @@ from twostroke.core.errors import (
     ShuttingDownError,
     TwostrokeError,
 )
+from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
+from twostroke.core.pooling import Pooling, PoolingParams
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import (
     BlockTransfer,
@@ -34,7 +37,7 @@ def test_a_removed_request_takes_its_tokens_and_copies_with_it() -> None:
     plan = StepPlan(step=0, time=0.0)
     for name, blocks in (("a", [1, 2]), ("b", [3])):
         plan.add(ScheduledRequest(name, 0, 5, False, len(blocks), 0, blocks))
-        plan.new_requests[name] = NewRequest(name, [1] * 9, 9, SamplingParams())
+        plan.new_requests[name] = NewRequest(resolved(name, [1] * 9))
     plan.block_copies = [(7, 2), (8, 3)]
     plan.remove("a", [1, 2])
     plan.remove("unknown", [])
@@ -48,18 +51,32 @@ def test_plan_and_result_cross_a_wire_unchanged() -> None:
         seed=-5, stop=["x"], logit_bias={3: -1.5}, allowed_token_ids=[9, 1], bad_words=("no",)
     )
     plan = StepPlan(step=3, time=1.5, block_copies=[(1, 2)], released=["gone"])
+    pooling = PoolingParams(dimensions=3, score_token_ids=(1, 2))
     plan.new_requests["a"] = NewRequest(
-        "a",
-        [1, 2],
-        2,
-        params,
-        2**64 - 1,
-        frozenset({7}),
-        ((1, 2), (3,)),
-        "adapter",
-        [8, 4],
-        "tenant",
-        "salt",
+        ResolvedRequest(
+            request_id="a#1",
+            parent_id="a",
+            index=1,
+            prompt_token_ids=[1],
+            params=params,
+            max_total_tokens=9,
+            seed=2**64 - 1,
+            eos_token_ids=frozenset({7}),
+            bad_words_token_ids=((1, 2), (3,)),
+            priority=-1,
+            cache_salt="salt",
+            tenant="tenant",
+            labels={"user": "u"},
+            follows=True,
+            num_following_samples=2,
+            adapter_id="adapter",
+            prediction_token_ids=[8, 4],
+            pooling=pooling,
+            vector=Pooling(task="embed", kind="last"),
+            ttft_target=0.5,
+            waited=0.25,
+        ),
+        [2],
     )
     plan.add(ScheduledRequest("a", 0, 4, True, 1, 0, [5], [], [8, 9], 3))
     plan.block_loads.append(BlockTransfer("a", [5, 6], [b"key", 7]))

@@ -11,11 +11,11 @@ from twostroke.core.errors import (
     ErrorMessage,
     NonFiniteLogitsError,
 )
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.sampling.request_state import RequestState
 from twostroke.text.tokenizer import Tokenizer
 

@@ -19,13 +19,13 @@ from twostroke.core.errors import (
     QueueFullError,
     ShuttingDownError,
 )
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 
 
 class SlowExecutor(FakeExecutor):

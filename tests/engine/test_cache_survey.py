@@ -10,6 +10,7 @@ from tests.fakes import FakeExecutor
 from tests.server.running import wait_until
 from twostroke.core.config import CacheConfig, EngineConfig
 from twostroke.core.errors import InvalidRequestError
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine import cache_admin
@@ -17,7 +18,6 @@ from twostroke.engine.cache_admin import CacheAdmin, SurveyedCache
 from twostroke.engine.cache_orders import ShowCache
 from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.kv_cache.prefix_book import OpenSurvey
 
 NUM_BLOCKS, BLOCK = 40, 4

@@ -16,8 +16,8 @@ from tests.engine.test_embedding import load, run
 from tests.models.encoders import write_encoder
 from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.errors import ModelLoadError
+from twostroke.core.generation_request import pooling_request
 from twostroke.core.pooling import PoolingParams, unpack_vector
-from twostroke.engine.messages import pooling_request
 from twostroke.model_spec.vectors.pooling_ability import read_pooling_ability
 from twostroke.runtime.vectors.encoder_executor import EncoderExecutor
 

@@ -13,11 +13,11 @@ from twostroke.core import wire
 from twostroke.core.config import EngineConfig
 from twostroke.core.distribution import Distribution
 from twostroke.core.errors import InvalidRequestError
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import naive_logits
 

@@ -12,11 +12,11 @@ import pytest
 from tests.fakes import FakeExecutor
 from twostroke.core.config import EngineConfig, ObservabilityConfig, SchedulerConfig
 from twostroke.core.errors import PredictedLateError
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.clients.queue_limit import TargetLimit
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.events import RefusedRequest
 
 STEP, TOKENS, PLACES, TARGET = 0.01, 8, 2, 0.2

@@ -17,12 +17,13 @@ from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from twostroke.core import wire
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
+from twostroke.core.generation_request import GenerationRequest, pooling_request
 from twostroke.core.output import RequestOutput
 from twostroke.core.pooling import PoolingParams, unpack_vector
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import AddRequest, GenerationRequest, pooling_request
+from twostroke.engine.messages import AddRequest
 from twostroke.runtime.hooks.vectors import Vectors
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import embed_naive, generate_naive
@@ -121,7 +122,7 @@ def test_a_vector_equals_that_of_a_whole_pass_in_any_company(
     outputs = run(engine, arrivals)
     for request in [request for requests in arrivals.values() for request in requests]:
         own = [output for output in outputs if output.request_id == request.request_id]
-        prompt = request.prompt_token_ids
+        prompt = list(request.prompt_token_ids)
         tokens = [token for output in own for token in output.token_ids]
         if request.pooling is None:
             eos = engine.info.eos_token_ids
@@ -130,7 +131,7 @@ def test_a_vector_equals_that_of_a_whole_pass_in_any_company(
         (output,) = own
         assert output.finish_reason is FinishReason.STOP and not tokens
         assert output.num_used_prompt_tokens == len(prompt)
-        pooling = engine.intake.prepare(request, 0.0).pooling
+        pooling = engine.intake.prepare(request, 0.0).request.vector
         assert pooling is not None and output.vector is not None
         expected = embed_naive(model, prompt, pooling)
         assert unpack_vector(output.vector) == pytest.approx(expected, abs=2e-5)
@@ -154,7 +155,7 @@ def test_what_normalises_and_what_is_cut() -> None:
     assert isinstance(engine.executor, TorchExecutor)
     request = pooling_request("a", [5, 6, 7], PoolingParams(dimensions=7))
     (output,) = run(engine, {0: [request]})
-    pooling = engine.intake.prepare(request, 0.0).pooling
+    pooling = engine.intake.prepare(request, 0.0).request.vector
     assert pooling is not None and output.vector is not None
     vector = unpack_vector(output.vector)
     assert len(vector) == 7

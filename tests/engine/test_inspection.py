@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.fakes import FakeExecutor
 from twostroke.core.config import CacheConfig, EngineConfig, SchedulerConfig
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.inspection import MAX_WAITING
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 
 
 def test_of_a_long_queue_the_first_of_each_tenant_are_copied() -> None:

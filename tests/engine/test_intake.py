@@ -16,9 +16,10 @@ from twostroke.core.errors import (
     InvalidRequestError,
     RequestTooLargeError,
 )
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest, make_requests
+from twostroke.engine.messages import make_requests
 from twostroke.text.tokenizer import Tokenizer
 
 
@@ -70,9 +71,9 @@ def test_bad_words_are_banned_as_they_are_written() -> None:
     newline, space = (
         tuple(TOKENIZER.encode(word, add_special_tokens=False)) for word in ("\n", " ")
     )
-    assert set(request.bad_words_token_ids) >= {newline, space}
+    assert set(request.request.bad_words_token_ids) >= {newline, space}
     only_newline = engine.prepare(call("b", detokenize=True, bad_words=["\n"]))
-    assert space not in only_newline.bad_words_token_ids
+    assert space not in only_newline.request.bad_words_token_ids
 
 
 def test_parameters_are_checked_once_for_all_samples_and_prompts(
@@ -99,7 +100,7 @@ def test_parameters_are_checked_once_for_all_samples_and_prompts(
     monkeypatch.setattr(SamplingParams, "__post_init__", counted)
     samples = make_requests(engine.prepare(first))
     assert len(encoded) == 6  # as written, at the start of a text, and after a space
-    assert {sample.bad_words_token_ids for sample in samples} == {((1,),)}
+    assert {sample.spec.bad_words_token_ids for sample in samples} == {((1,),)}
     assert [sample.params.prompt_logprobs for sample in samples] == [1] + [None] * 15
     engine.prepare(replace(first, request_id="b", prompt_token_ids=[4, 5]))
     assert (len(encoded), len(made)) == (6, 1)
@@ -122,7 +123,7 @@ def test_a_prompt_is_copied() -> None:
     engine, prompt = LLMEngine(FakeExecutor()), [1, 2, 3]
     message = engine.prepare(call("a", prompt))
     prompt.append(VOCAB)
-    assert message.prompt_token_ids == [1, 2, 3]
+    assert message.request.prompt_token_ids == [1, 2, 3]
 
 
 def test_a_refusal_for_the_caches_size_changes_no_later_seed() -> None:
@@ -133,7 +134,7 @@ def test_a_refusal_for_the_caches_size_changes_no_later_seed() -> None:
         engine = LLMEngine(FakeExecutor(num_blocks), config=config)
         with suppress(RequestTooLargeError):
             engine.prepare(call("large", [1] * 30))
-        seeds.append(engine.prepare(call("small")).seeds)
+        seeds.append(engine.prepare(call("small")).request.seed)
     assert seeds[0] == seeds[1]
 
 

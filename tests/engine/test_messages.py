@@ -8,6 +8,7 @@ from tests.engine.calls import TOKENIZER, call
 from tests.fakes import FakeExecutor
 from twostroke.core import wire
 from twostroke.core.errors import ErrorMessage, ShuttingDownError
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
@@ -19,7 +20,6 @@ from twostroke.engine.messages import (
     Close,
     EngineMessage,
     ForgetRequest,
-    GenerationRequest,
     make_requests,
 )
 
@@ -70,4 +70,4 @@ def test_the_first_sample_leads_and_each_has_a_seed_of_its_own() -> None:
     requests = make_requests(message)
     assert [request.request_id for request in requests] == ["a#0", "a#1", "a#2"]
     assert [request.leader for request in requests] == [None, requests[0], requests[0]]
-    assert len({request.seed for request in requests}) == 3
+    assert len({request.spec.seed for request in requests}) == 3

@@ -11,10 +11,10 @@ import torch
 
 from tests.checkpoints import tiny_config, write_checkpoint
 from twostroke.core.config import EngineConfig
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import naive_logits
 

@@ -7,6 +7,7 @@ import tracemalloc
 
 from tests.engine.calls import TOKENIZER
 from tests.fakes import FakeExecutor
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import (
     MAX_SAMPLES,
     MAX_STOP_STRING_LENGTH,
@@ -14,7 +15,6 @@ from twostroke.core.sampling_params import (
     SamplingParams,
 )
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 
 PERIODIC = ("ab" * MAX_STOP_STRING_LENGTH)[: MAX_STOP_STRING_LENGTH - 2]
 

@@ -10,9 +10,9 @@ import pytest
 
 from tests.inspector.recorded import events, recording
 from tests.server.tiny import make_engine
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.inspector.block_replay import BlockReplay, Saved
 from twostroke.inspector.blocks import draw_blocks
 from twostroke.inspector.recording import Recording

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.server.tiny import make_engine
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.engine.messages import GenerationRequest
 from twostroke.inspector.blocks import draw_blocks
 from twostroke.inspector.visibility import Visibility
 from twostroke.observability.snapshot import BlockState

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.server.tiny import make_engine
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.inspector.content import OVERHEAD, Content, ContentBook, TokenPage, token_page
 from twostroke.sampling.random import uniforms
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.specs import resolved
 from twostroke.core.request import Request, RequestStatus
-from twostroke.core.sampling_params import SamplingParams
 from twostroke.kv_cache.block_hash import extend_block_hashes, root_hash
 from twostroke.kv_cache.block_table import UNCHANGED, TableChange
 from twostroke.kv_cache.manager import KVCacheManager
@@ -16,14 +16,7 @@ BLOCK = 4
 def make_request(
     request_id: str, num_tokens: int, *, first: int = 0, leader: Request | None = None
 ) -> Request:
-    return Request(
-        request_id=request_id,
-        token_ids=list(range(first, first + num_tokens)),
-        num_prompt_tokens=num_tokens,
-        params=SamplingParams(),
-        max_total_tokens=100,
-        leader=leader,
-    )
+    return Request(resolved(request_id, range(first, first + num_tokens)), leader=leader)
 
 
 def compute(kv: KVCacheManager, request: Request) -> None:

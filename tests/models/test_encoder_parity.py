@@ -19,10 +19,10 @@ from twostroke.core.errors import (
     RequestTooLargeError,
     TwostrokeError,
 )
+from twostroke.core.generation_request import GenerationRequest, pooling_request
 from twostroke.core.output import RequestOutput
 from twostroke.core.pooling import PoolingParams, unpack_vector
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest, pooling_request
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.model_spec.vectors.pooling_ability import read_pooling_ability
 from twostroke.models.encoder import make_batch

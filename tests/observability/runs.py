@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tests.specs import resolved
 from twostroke.core.errors import ErrorMessage, TwostrokeError
 from twostroke.core.request import FinishReason, Request
-from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import Decision, Reason, ScheduledRequest, StepPlan, StepResult
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.observability.observer import ObservedStep
@@ -15,14 +15,7 @@ from twostroke.observability.observer import ObservedStep
 def make_request(
     request_id: str = "a", num_prompt_tokens: int = 6, arrival_time: float = 0.0
 ) -> Request:
-    return Request(
-        request_id=request_id,
-        token_ids=list(range(num_prompt_tokens)),
-        params=SamplingParams(),
-        num_prompt_tokens=num_prompt_tokens,
-        max_total_tokens=100,
-        arrival_time=arrival_time,
-    )
+    return Request(resolved(request_id, range(num_prompt_tokens)), arrival_time=arrival_time)
 
 
 def observe(

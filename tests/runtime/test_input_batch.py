@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from twostroke.core.sampling_params import SamplingParams
+from tests.specs import resolved
 from twostroke.core.step import NewRequest, ScheduledRequest, StepPlan
 from twostroke.runtime.input_batch import Batch, InputBatch
 from twostroke.runtime.request_states import RequestStates
@@ -21,9 +21,7 @@ class Inputs:
     def build(self, *shares: ScheduledRequest, new: dict[str, list[int]] | None = None) -> Batch:
         plan = StepPlan(step=0, time=0.0)
         for request_id, tokens in (new or {}).items():
-            plan.new_requests[request_id] = NewRequest(
-                request_id, tokens, len(tokens), SamplingParams()
-            )
+            plan.new_requests[request_id] = NewRequest(resolved(request_id, tokens))
         for share in shares:
             plan.add(share)
         self.states.update(plan)

@@ -16,6 +16,7 @@ import torch
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from tests.fakes import failed_with
 from tests.instruction_sets import selected
+from tests.specs import respecify
 from tests.steps import StepDriver
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import (
@@ -60,7 +61,7 @@ def expected_tokens(driver: StepDriver, name: str, count: int, **params: object)
     settings: dict[str, Any] = {"temperature": 0.0, "max_tokens": count, **params}
     sampling = SamplingParams(**settings)
     tokens, _ = generate_naive(
-        driver.executor.model, PROMPTS[name], sampling, seed=driver.requests[name].seed
+        driver.executor.model, PROMPTS[name], sampling, seed=driver.requests[name].spec.seed
     )
     return tokens
 
@@ -68,7 +69,7 @@ def expected_tokens(driver: StepDriver, name: str, count: int, **params: object)
 def test_a_mixed_batch_generates_what_the_naive_reference_does(driver: StepDriver) -> None:
     for name, prompt in PROMPTS.items():
         request = driver.add(name, prompt, temperature=0.9 if name == "b" else 0.0)
-        request.seed = 7
+        respecify(request, seed=7)
     driver.step({"a": 10})
     driver.step({"a": 10, "b": 9})
     driver.step({"b": 1, "a": 3, "c": 2})

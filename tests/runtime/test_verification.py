@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,9 @@ def test_a_position_without_any_token_fails_only_when_it_is_reached(driver: Step
     """Two of the tokens may be drawn, and a bad word forbids both behind the first of them."""
     allowed = without_drafts(driver, 1)[:1]
     begin(driver, allowed_token_ids=allowed)
-    driver.executor.requests["a"].bad_words_token_ids = ((*allowed * 3, *allowed),)
-    driver.executor.requests["a"].edits_logits = True
+    state = driver.executor.requests["a"]
+    state.spec = replace(state.spec, bad_words_token_ids=((*allowed * 3, *allowed),))
+    state.edits_logits = True
     result = verify(driver, allowed * 4)
     assert result.token_ids["a"] == allowed * 2, "what was drawn before it counts"
     assert not result.errors

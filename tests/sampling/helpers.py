@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from twostroke.core.request import Request
+from tests.specs import resolved
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import NewRequest
 from twostroke.sampling.request_state import RequestState
@@ -25,17 +25,15 @@ def make_request(
     **params: Any,
 ) -> RequestState:
     params.setdefault("max_tokens", None)
-    request = Request(
-        request_id="r",
-        token_ids=[*prompt, *output],
+    spec = resolved(
+        "r",
+        prompt,
         params=SamplingParams(**params),
-        num_prompt_tokens=len(prompt),
-        max_total_tokens=10**6,
         seed=seed,
         eos_token_ids=eos,
         bad_words_token_ids=bad_words,
     )
-    return RequestState.of(NewRequest.of(request))
+    return RequestState.of(NewRequest(spec, list(output)))
 
 
 def sample(logits: Tensor, requests: Sequence[RequestState]) -> SamplerOutput:

@@ -24,9 +24,9 @@ def reference(logits: Tensor, request: RequestState) -> int:
             request.params,
             request.token_ids[: request.num_prompt_tokens],
             request.output_token_ids,
-            request.seed,
+            request.spec.seed,
             request.stop_token_ids,
-            request.bad_words_token_ids,
+            request.spec.bad_words_token_ids,
         )
     except InvalidRequestError:
         return -1

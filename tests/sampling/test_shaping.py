@@ -67,7 +67,7 @@ def reference_weights(logits: Tensor, request: RequestState, upto: str) -> dict[
     names = ORDER[: ORDER.index(upto) + 1] if upto != MODEL else ()
     on = {name: getattr(request.params, name) for name in names if name != "bad_words"}
     params = SamplingParams(**{"temperature": 1.0, "max_tokens": None, **on})
-    words = request.bad_words_token_ids if "bad_words" in names else ()
+    words = request.spec.bad_words_token_ids if "bad_words" in names else ()
     prompt = request.token_ids[: request.num_prompt_tokens]
     output = request.output_token_ids
     scores = logits.clone()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tests.fakes import FakeExecutor, OpenTiers, next_token
+from tests.specs import resolved
 from twostroke.core import wire
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.kv_groups import ONE_GROUP, KVGroups
@@ -31,17 +32,16 @@ def make_request(
     seed: int = 0,
     tenant: str = "",
 ) -> Request:
-    return Request(
-        request_id=request_id,
-        token_ids=list(prompt),
-        num_prompt_tokens=len(prompt),
+    spec = resolved(
+        request_id,
+        list(prompt),
+        len(prompt) + max_tokens,
         params=SamplingParams(max_tokens=max_tokens, ignore_eos=True, detokenize=False),
-        max_total_tokens=len(prompt) + max_tokens,
-        leader=leader,
         priority=priority,
         seed=seed,
         tenant=tenant,
     )
+    return Request(spec, leader=leader)
 
 
 @dataclass
@@ -110,5 +110,5 @@ class Harness:
 def expected_output(request: Request, prompt: list[int]) -> list[int]:
     tokens = list(prompt)
     for _ in range(request.params.max_tokens or 0):
-        tokens.append(next_token(tokens, request.seed))
+        tokens.append(next_token(tokens, request.spec.seed))
     return tokens[len(prompt) :]

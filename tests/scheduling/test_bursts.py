@@ -93,7 +93,7 @@ def test_bursts_are_answered_beside_endless_samples(count: int, output: int, cac
     for sample in displaced[:2]:
         tokens = sample.token_ids[:1]
         while len(tokens) < sample.num_tokens:
-            tokens.append(next_token(tokens, sample.seed))
+            tokens.append(next_token(tokens, sample.spec.seed))
         assert tokens == sample.token_ids
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.fakes import VOCAB, FakeExecutor
 from tests.scheduling.harness import BLOCK, Harness, expected_output, make_request
+from tests.specs import respecify
 from twostroke.core.config import PolicyName, SchedulerConfig
 from twostroke.core.errors import ErrorMessage, NonFiniteLogitsError, RequestTooLargeError
 from twostroke.core.request import FinishReason, Request
@@ -164,7 +165,7 @@ def test_salt_separates_prefixes(salts: tuple[str, str]) -> None:
     harness = Harness()
     requests = [make_request(salt or "none", list(range(1, 14))) for salt in salts]
     for request, salt in zip(requests, salts, strict=True):
-        request.cache_salt = salt
+        respecify(request, cache_salt=salt)
         harness.scheduler.add(request)
         harness.run()
     assert [r.num_cached_tokens for r in requests] == [0, 0]

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.scheduling.harness import BLOCK, Harness, expected_output, make_request
+from tests.specs import respecify
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.kv_groups import KVGroups
 from twostroke.core.kv_tier_config import PreemptionName
@@ -103,10 +104,11 @@ def test_no_token_changes_whatever_moves(
             random.randrange(1, 14),
             seed=random.randrange(3),
             leader=leader,
-            priority=leader.priority if leader else random.randrange(3),
+            priority=leader.spec.priority if leader else random.randrange(3),
             tenant=leader.tenant if leader else random.choice(["a", "b"]),
         )
-        request.cache_salt = leader.cache_salt if leader else random.choice(["", "", "salt"])
+        salt = leader.spec.cache_salt if leader else random.choice(["", "", "salt"])
+        respecify(request, cache_salt=salt)
         requests.append(request)
         harness.scheduler.add(request)
         for _ in range(random.randrange(4)):
@@ -171,7 +173,7 @@ def test_salts_are_apart_in_tiers() -> None:
     run(harness)
     fill(harness)
     again = make_request("again", prompt, 2)
-    again.cache_salt = "another tenant"
+    respecify(again, cache_salt="another tenant")
     harness.scheduler.add(again)
     run(harness)
     assert again.num_cached_tokens == 0

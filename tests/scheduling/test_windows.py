@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.scheduling.harness import BLOCK, Harness, expected_output, make_request
 from tests.scheduling.test_tiers import Tiers
+from tests.specs import respecify
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.kv_groups import KVGroups
 from twostroke.core.kv_tier_config import PreemptionName
@@ -85,7 +86,8 @@ def test_no_token_changes_whatever_is_given_back(
         request = make_request(
             str(number), prompt, random.randrange(1, 14), seed=random.randrange(3), leader=leader
         )
-        request.cache_salt = leader.cache_salt if leader else random.choice(["", "", "salt"])
+        salt = leader.spec.cache_salt if leader else random.choice(["", "", "salt"])
+        respecify(request, cache_salt=salt)
         check_fits(request.max_total_tokens, harness.num_blocks, BLOCK, groups)
         requests.append(request)
         harness.scheduler.add(request)

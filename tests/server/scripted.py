@@ -16,6 +16,7 @@ from twostroke.core.errors import (
     RequestTooLargeError,
     TwostrokeError,
 )
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
@@ -23,7 +24,6 @@ from twostroke.core.speculation_config import Speculation
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.clients.base import ChargedTokens
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot

@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.server.tiny import CONTEXT, checkpoint
 from twostroke.core.config import EngineConfig
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.runtime.loading import load_torch_executor
 
 

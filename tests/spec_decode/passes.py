@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tests.specs import resolved
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import NewRequest, ScheduledRequest, StepPlan
 from twostroke.sampling.request_state import RequestState
@@ -30,15 +31,15 @@ class Conversation:
         tenant: str = "",
         cache_salt: str = "",
     ) -> None:
-        new = NewRequest(
+        spec = resolved(
             request_id,
-            list(prompt),
-            len(prompt),
-            SamplingParams(detokenize=False),
-            prediction_token_ids=list(prediction),
+            prompt,
+            params=SamplingParams(detokenize=False),
+            prediction_token_ids=prediction,
             tenant=tenant,
             cache_salt=cache_salt,
         )
+        new = NewRequest(spec)
         self._states[request_id] = RequestState.of(new)
         self.proposer.update(StepPlan(0, 0.0, new_requests={request_id: new}))
 

@@ -14,10 +14,10 @@ from tests.server.tiny import VOCAB
 from tests.spec_decode.engines import make_engine, metric
 from tests.spec_decode.heads import head_tensors, write_heads
 from twostroke.core.config import EngineConfig
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.kernels.library import load_library
 from twostroke.layers.linear import make_linear
 from twostroke.runtime.speculation.medusa_weights import load_medusa_heads

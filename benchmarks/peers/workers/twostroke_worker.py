@@ -9,10 +9,10 @@ from importlib.metadata import version
 import torch
 
 from benchmarks.peers.workers.protocol import Clock, Prompts, serve
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.structured_outputs import StructuredOutputsParams
 from twostroke.engine.answer import raise_output_error
-from twostroke.engine.messages import GenerationRequest
 from twostroke.llm import LLM
 
 

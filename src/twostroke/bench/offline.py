@@ -10,11 +10,11 @@ from random import Random
 
 from twostroke.bench.options import OfflineBenchOptions
 from twostroke.bench.workload import draw_prompt
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.profile import NO_PROFILE, SCHEDULING, SERIALISE, StepProfiler
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import is_folder
-from twostroke.core.flag_values import require
+from twostroke.core.flags.values import require
 from twostroke.observability.latency import TARGETS
 
 DatasetName = Literal["random", "sharegpt-like", "trace"]

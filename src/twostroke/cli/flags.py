@@ -12,7 +12,6 @@ from cyclopts import App, Argument, ArgumentCollection, Group, Parameter
 
 from twostroke.batch.options import BatchOptions
 from twostroke.cli.help_pages import SIZE_FLAGS, TIME_FLAGS
-from twostroke.core.byte_sizes import parse_size
 from twostroke.core.config import (
     CacheConfig,
     EngineConfig,
@@ -22,7 +21,8 @@ from twostroke.core.config import (
 )
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import reason
-from twostroke.core.flag_values import parse_seconds
+from twostroke.core.flags.byte_sizes import parse_size
+from twostroke.core.flags.values import parse_seconds
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 from twostroke.core.speculation_config import SpeculationConfig

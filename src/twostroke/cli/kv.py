@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from twostroke.core.byte_sizes import format_decimal_bytes
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
-from twostroke.core.flag_values import require
+from twostroke.core.flags.byte_sizes import format_decimal_bytes
+from twostroke.core.flags.values import require
 from twostroke.core.kv_groups import KVGroups
 
 if TYPE_CHECKING:

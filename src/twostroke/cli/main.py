@@ -23,7 +23,7 @@ from twostroke.cli.simulate import simulate
 from twostroke.cli.terminal import print_error, print_note
 from twostroke.cli.trace import trace
 from twostroke.core.errors import InvalidRequestError, TwostrokeError
-from twostroke.core.vllm_flags import without_vllm_flags
+from twostroke.core.flags.vllm_flags import without_vllm_flags
 from twostroke.server.version import package_version
 
 EXIT_ERROR = 1

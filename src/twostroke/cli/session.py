@@ -187,9 +187,9 @@ class LocalSession:
     async def _stream(
         self, prompt: list[int], fields: Mapping[str, Any]
     ) -> AsyncGenerator[AnswerPiece]:
+        from twostroke.core.generation_request import GenerationRequest
         from twostroke.core.sampling_params import SamplingParams
         from twostroke.engine.answer import raise_output_error
-        from twostroke.engine.messages import GenerationRequest
 
         params = SamplingParams(
             **{"max_tokens": None, **self._client.info.sampling_defaults, **fields}

@@ -22,7 +22,7 @@ def start_constraint(
     params = new.params
     constraint: Constraint | None = None
     if params.structured_outputs is not None:
-        ends = grammars.end_token_ids(new.eos_token_ids, params.stop_token_ids)
+        ends = grammars.end_token_ids(new.spec.eos_token_ids, params.stop_token_ids)
         constraint = grammars.compile(params.structured_outputs).start(
             ends, vocab_size, alone=alone
         )

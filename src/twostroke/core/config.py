@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar, cast, get_args
 
-from twostroke.core.byte_sizes import parse_size
 from twostroke.core.errors import ConfigError
-from twostroke.core.flag_values import DefaultByDevice, parse_seconds, require
+from twostroke.core.flags.byte_sizes import parse_size
+from twostroke.core.flags.values import DefaultByDevice, parse_seconds, require
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 from twostroke.core.operator.sampling_defaults import read_overrides

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from twostroke.core.byte_sizes import format_bytes, parse_size
 from twostroke.core.errors import ConfigError
-from twostroke.core.flag_values import require
+from twostroke.core.flags.byte_sizes import format_bytes, parse_size
+from twostroke.core.flags.values import require
 
 PreemptionName = Literal["recompute", "swap", "auto"]
 

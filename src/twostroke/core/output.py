@@ -62,8 +62,8 @@ def make_output(
 ) -> RequestOutput:
     """What a request has got: new tokens, and, if it ends with them, why."""
     return RequestOutput(
-        request.parent_id,
-        request.index,
+        request.spec.parent_id,
+        request.spec.index,
         token_ids,
         request.num_prompt_tokens,
         request.num_cached_tokens,

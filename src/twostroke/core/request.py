@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.logprobs import PositionLogprobs
-from twostroke.core.pooling import Pooling
 from twostroke.core.sampling_params import SamplingParams
 
 # Content of a full block and of all blocks before it: a hash of the tokens. Simulated requests
@@ -46,32 +45,13 @@ class Request:
     whose keys and values are in the cache. There are no phases: the difference is what it lacks.
 
     Attributes:
-        request_id: Unique among the requests in the engine. The samples of one call are separate
-            requests.
+        spec: What was asked for; it never changes.
+        arrival_time: When it joined the queue, in seconds on the engine's clock.
+        leader: The sample whose prompt blocks this one shares, if it is one of several.
+        sequence_number: Order of arrival; breaks ties.
+        request_id: Of ``spec``, as are the five after it: unique among the requests in the engine.
         token_ids: Prompt, then output; grows by what is sampled.
         num_prompt_tokens: How many of them are the prompt.
-        max_total_tokens: Prompt and output may not exceed this together.
-        parent_id: The id the client knows (equal to ``request_id`` unless ``n > 1``).
-        index: Which of the ``n`` samples this is.
-        eos_token_ids: The model's end tokens (ignored under ``ignore_eos``).
-        seed: Resolved 64-bit seed of this sample; with a position it decides that position's draw.
-        bad_words_token_ids: ``params.bad_words`` as token sequences.
-        arrival_time: When it joined the queue, in seconds on the engine's clock.
-        waited: Seconds before that since its client's call arrived.
-        is_part: Its client's call has other prompts, too.
-        priority: Lower runs first (policy ``priority``).
-        sequence_number: Order of arrival; breaks ties.
-        cache_salt: Requests share cached prefixes only if their salts are equal.
-        tenant: On whose behalf it runs (the name of an API key); policy ``fair`` divides the engine
-            among tenants.
-        labels: What the client calls its end user and the like, for step events.
-        adapter_id: Which adapter's weights it runs with; empty for the model's own.
-        prediction_token_ids: What the client expects the answer to be; drafts may come from it.
-        pooling: The vector that it wants instead of tokens; it ends with its prompt.
-        leader: The sample whose prompt blocks this one shares, if it is one of several.
-        ttft_target: Seconds after its arrival by which its first token is due; none: no matter.
-        stop_token_ids: All tokens that end it: the client's and, unless ``ignore_eos``, the
-            model's.
         block_hashes: Prefix-cache keys of its full blocks, as far as the KV manager has computed
             them.
         draft_token_ids: Guesses of its next tokens, to be verified by its next step.
@@ -83,31 +63,19 @@ class Request:
             preemption does not lower it, so that no prompt token is charged twice.
     """
 
-    request_id: str
-    token_ids: list[int]
-    params: SamplingParams
-    num_prompt_tokens: int
-    max_total_tokens: int
-    parent_id: str = ""
-    index: int = 0
-    eos_token_ids: frozenset[int] = frozenset()
-    seed: int = 0
-    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    spec: ResolvedRequest
     arrival_time: float = 0.0
-    priority: int = 0
-    sequence_number: int = 0
-    cache_salt: str = ""
-    tenant: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    adapter_id: str = ""
-    prediction_token_ids: list[int] = field(default_factory=list)
-    pooling: Pooling | None = None
     leader: Request | None = None
-    ttft_target: float | None = None
-    waited: float = 0.0
-    is_part: bool = False
+    sequence_number: int = 0
 
+    request_id: str = field(init=False)
+    params: SamplingParams = field(init=False)
+    tenant: str = field(init=False)
+    num_prompt_tokens: int = field(init=False)
+    max_total_tokens: int = field(init=False)
     stop_token_ids: frozenset[int] = field(init=False)
+
+    token_ids: list[int] = field(init=False)
     block_hashes: list[BlockKey] = field(default_factory=list)
     draft_token_ids: list[int] = field(default_factory=list)
     status: RequestStatus = RequestStatus.WAITING
@@ -123,16 +91,17 @@ class Request:
     finish_reason: FinishReason | None = None
 
     def __post_init__(self) -> None:
-        self.parent_id = self.parent_id or self.request_id
-        client_stops = frozenset(self.params.stop_token_ids)
-        self.stop_token_ids = (
-            client_stops if self.params.ignore_eos else client_stops | self.eos_token_ids
-        )
+        spec = self.spec
+        self.request_id, self.params, self.tenant = spec.request_id, spec.params, spec.tenant
+        self.token_ids = list(spec.prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.max_total_tokens = spec.max_total_tokens
+        self.stop_token_ids = spec.stop_token_ids
 
     @property
     def received_time(self) -> float:
         """When its client's call arrived, from where clients count."""
-        return self.arrival_time - self.waited
+        return self.arrival_time - self.spec.waited
 
     @property
     def num_tokens(self) -> int:
@@ -195,8 +164,8 @@ class Request:
         Log-probabilities of the prompt need its logits, so until they are known every token is
         computed. A vector may need all hidden states.
         """
-        if self.pooling is not None:
-            return self.pooling.reads_prefix_cache
+        if self.spec.vector is not None:
+            return self.spec.vector.reads_prefix_cache
         if self.params.prompt_logprobs is None:
             return True
         return self.num_scored_tokens >= self.num_prompt_tokens - 1

@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from twostroke.core.errors import ConfigError
-from twostroke.core.flag_values import require
-from twostroke.core.operator.json_flags import read_json_object
+from twostroke.core.flags.json_flags import read_json_object
+from twostroke.core.flags.values import require
 from twostroke.core.sampling_params import MAX_DRAFTS
 
 Method = Literal["ngram", "suffix", "draft", "early-exit", "medusa"]

@@ -13,8 +13,8 @@ import msgspec
 
 from twostroke.core.distribution import Distribution
 from twostroke.core.errors import ErrorMessage
+from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.logprobs import PositionLogprobs
-from twostroke.core.pooling import Pooling
 from twostroke.core.request import BlockKey, Request
 from twostroke.core.sampling_params import SamplingParams
 
@@ -23,48 +23,33 @@ class NewRequest(msgspec.Struct, frozen=True):
     """All that an executor must know of a request; sent with its first step after each admission.
 
     Attributes:
-        token_ids: All tokens known so far: the prompt, and after a preemption the output too.
-        num_prompt_tokens: Without those of the prompt that belong to the answer
-            (``params.answer_tokens_in_prompt``): to the executor they are output.
-        stop_token_ids: May not be drawn before ``params.min_tokens``.
-        eos_token_ids: The model's end tokens; the form of an answer decides where they may be.
-        seed: With a position it decides that position's draw.
-        prediction_token_ids: What the client expects the answer to be, for drafts.
-        tenant: Drafts come from answers of the same tenant, ``cache_salt`` and adapter only.
-        pooling: The vector to be made of its prompt; then nothing is drawn.
+        output_token_ids: What it has drawn so far: after a preemption.
     """
 
-    request_id: str
-    token_ids: list[int]
-    num_prompt_tokens: int
-    params: SamplingParams
-    seed: int = 0
-    stop_token_ids: frozenset[int] = frozenset()
-    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
-    adapter_id: str = ""
-    prediction_token_ids: list[int] = []
-    tenant: str = ""
-    cache_salt: str = ""
-    eos_token_ids: frozenset[int] = frozenset()
-    pooling: Pooling | None = None
+    spec: ResolvedRequest
+    output_token_ids: list[int] = []
 
     @classmethod
     def of(cls, request: Request) -> NewRequest:
-        return cls(
-            request.request_id,
-            list(request.token_ids),
-            request.num_prompt_tokens - request.params.answer_tokens_in_prompt,
-            request.params,
-            request.seed,
-            request.stop_token_ids,
-            request.bad_words_token_ids,
-            request.adapter_id,
-            request.prediction_token_ids,
-            request.tenant,
-            request.cache_salt,
-            request.eos_token_ids,
-            pooling=request.pooling,
-        )
+        return cls(request.spec, request.output_token_ids)
+
+    @property
+    def request_id(self) -> str:
+        return self.spec.request_id
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.spec.params
+
+    @property
+    def token_ids(self) -> list[int]:
+        """All tokens known so far, a list of the caller's own."""
+        return [*self.spec.prompt_token_ids, *self.output_token_ids]
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Without those of the prompt that belong to the answer: to an executor they are output."""
+        return len(self.spec.prompt_token_ids) - self.spec.params.answer_tokens_in_prompt
 
 
 class ScheduledRequest(msgspec.Struct, gc=False):

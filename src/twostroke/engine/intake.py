@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.errors import InvalidRequestError, RequestTooLargeError, context_overflow
+from twostroke.core.generation_request import GenerationRequest, ResolvedRequest
 from twostroke.core.pooling import Pooling, resolve_pooling
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.engine.messages import AddRequest, GenerationRequest
+from twostroke.engine.messages import AddRequest
 from twostroke.kv_cache.manager import check_fits
 from twostroke.sampling.random import derive_seed
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
@@ -79,7 +80,7 @@ class Intake:
         """
         params = call.params
         self._check_types(call)
-        pooling = self._resolve_pooling(call)
+        vector = self._resolve_vector(call)
         max_total_tokens = self._max_total_tokens(call)
         self._check_tokens(call)
         if self._tokenizer is None and (params.detokenize or params.bad_words):
@@ -96,27 +97,20 @@ class Intake:
         check_fits(
             max_total_tokens, self._info.num_blocks, self._info.block_size, self._info.kv_groups
         )
-        return AddRequest(
-            request_id=call.request_id,
+        request = ResolvedRequest.of(
+            call,
             prompt_token_ids=list(call.prompt_token_ids),  # the caller may change its own
-            params=params,
-            other_params=checked.other_params,
-            seeds=[seed, *(derive_seed(seed, index) for index in range(1, params.n))],
+            prediction_token_ids=list(call.prediction_token_ids),
+            labels=dict(call.labels),
             max_total_tokens=max_total_tokens,
-            arrival_time=now,
+            seed=seed,
             eos_token_ids=self._eos_token_ids,
             bad_words_token_ids=checked.bad_words,
-            priority=call.priority,
-            cache_salt=call.cache_salt,
-            tenant=call.tenant,
-            labels=dict(call.labels),
-            adapter_id=call.adapter_id,
-            prediction_token_ids=list(call.prediction_token_ids),
-            pooling=pooling,
+            vector=vector,
             ttft_target=self._ttft_targets.of(call.tenant, call.ttft_target),
             waited=max(0.0, call.waited),
-            is_part=call.follows or call.num_following_samples > 0,
         )
+        return AddRequest(request, checked.other_params, now)
 
     def _check_tokens(self, call: GenerationRequest) -> None:
         if not call.prompt_token_ids:
@@ -143,7 +137,7 @@ class Intake:
                 f"the prediction holds token ids outside [0, {vocab})", param="prediction"
             )
 
-    def _resolve_pooling(self, call: GenerationRequest) -> Pooling | None:
+    def _resolve_vector(self, call: GenerationRequest) -> Pooling | None:
         """What is to be made of the prompt, or ``None`` if tokens are."""
         if call.pooling is not None:
             if call.params.n != 1:

@@ -14,6 +14,7 @@ from twostroke.core.errors import (
     InvalidRequestError,
     ShuttingDownError,
 )
+from twostroke.core.generation_request import GenerationRequest, ResolvedRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
 from twostroke.engine.cache_admin import CacheAdmin
@@ -21,7 +22,7 @@ from twostroke.engine.engine import Engine
 from twostroke.engine.executor import Executor, ExecutorInfo
 from twostroke.engine.inspection import EndedRequests, take_snapshot
 from twostroke.engine.intake import Intake
-from twostroke.engine.messages import AddRequest, GenerationRequest, make_requests
+from twostroke.engine.messages import AddRequest, make_requests
 from twostroke.engine.refuse_overdue import refuse_overdue
 from twostroke.engine.text_writer import TextWriter
 from twostroke.engine.waiting_samples import WaitingSamples
@@ -151,16 +152,8 @@ class LLMEngine:
 
     def num_cached(self, call: GenerationRequest) -> int:
         """Tokens of a call's prompt that the prefix cache holds just now; safe on any thread."""
-        request = Request(
-            request_id=call.request_id,
-            token_ids=list(call.prompt_token_ids),
-            params=call.params,
-            num_prompt_tokens=len(call.prompt_token_ids),
-            max_total_tokens=len(call.prompt_token_ids),
-            cache_salt=call.cache_salt,
-            adapter_id=call.adapter_id,
-        )
-        return self.scheduler.kv.find_prefix(request).num_tokens
+        spec = ResolvedRequest.of(call, max_total_tokens=len(call.prompt_token_ids))
+        return self.scheduler.kv.find_prefix(Request(spec)).num_tokens
 
     def add(self, message: AddRequest) -> None:
         """Queue all samples of a validated call, or none of them and raise."""

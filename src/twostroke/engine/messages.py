@@ -7,102 +7,38 @@ comes back is the stream of ``core.output.RequestOutput``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import msgspec
 
 from twostroke.core.errors import ErrorMessage
-from twostroke.core.pooling import NOTHING_DRAWN, Pooling, PoolingParams
+from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.cache_orders import CacheOrder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationRequest:
-    """One call of a client: a prompt as token ids, how to sample, and what sets it apart.
-
-    Attributes:
-        request_id: Unique among the requests in the engine.
-        cache_salt: Cached prefixes are shared only between equal salts.
-        priority: Lower runs first under ``--policy priority``.
-        tenant: On whose behalf: ``--policy fair`` divides the engine among tenants. May be empty.
-        labels: What the client calls its end user and the like; step events carry them, nothing
-            else does.
-        follows: One more prompt of a call whose first has been taken: a full queue refuses calls,
-            not parts of them.
-        num_following_samples: Samples of the further prompts of its call, all of which the queue
-            must take with it.
-        adapter_id: Which adapter's weights it runs with; empty for the model's own.
-        prediction_token_ids: What the answer is expected to be: drafts come from it, where the
-            engine speculates. A wrong one changes no answer.
-        pooling: The vector that is wanted instead of tokens; see ``pooling_request``.
-        ttft_target: Seconds within which its first token is due; by default its key's target.
-        waited: Seconds since the client's call arrived, which latencies and targets count.
-    """
-
-    request_id: str
-    prompt_token_ids: list[int]
-    params: SamplingParams = field(default_factory=SamplingParams)
-    priority: int = 0
-    cache_salt: str = ""
-    tenant: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    follows: bool = False
-    num_following_samples: int = 0
-    adapter_id: str = ""
-    prediction_token_ids: list[int] = field(default_factory=list)
-    pooling: PoolingParams | None = None
-    ttft_target: float | None = None
-    waited: float = 0.0
-
-
-def pooling_request(
-    request_id: str, prompt_token_ids: list[int], pooling: PoolingParams
-) -> GenerationRequest:
-    """A call that wants a vector of its prompt, and no tokens."""
-    return GenerationRequest(
-        request_id=request_id,
-        prompt_token_ids=prompt_token_ids,
-        params=NOTHING_DRAWN,
-        pooling=pooling,
-    )
+from twostroke.sampling.random import derive_seed
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag=True):
     """A validated call, ready to be queued.
 
     Attributes:
-        params: Of the first sample; ``other_params``: of the others. Only the first reports the
-            prompt's log-probabilities.
-        seeds: One for each sample.
-        max_total_tokens: Prompt and output may not exceed this together.
+        request: Its first sample.
+        other_params: Of the other samples: only the first reports the prompt's log-probabilities.
         arrival_time: When it is sent, in seconds on the engine's clock.
-        waited: Seconds since the client's call arrived.
-        ttft_target: Seconds after that call by which the first token is due, if there is a target.
-        is_part: The client's call has other prompts, too.
     """
 
-    request_id: str
-    prompt_token_ids: list[int]
-    params: SamplingParams
+    request: ResolvedRequest
     other_params: SamplingParams
-    seeds: list[int]
-    max_total_tokens: int
     arrival_time: float
-    eos_token_ids: frozenset[int] = frozenset()
-    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
-    priority: int = 0
-    cache_salt: str = ""
-    tenant: str = ""
-    labels: dict[str, str] = {}
-    adapter_id: str = ""
-    prediction_token_ids: list[int] = []
-    pooling: Pooling | None = None
-    ttft_target: float | None = None
-    waited: float = 0.0
-    is_part: bool = False
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def num_samples(self) -> int:
+        return self.request.params.n
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag=True):
@@ -141,32 +77,18 @@ EngineMessage = AddRequest | AbortRequest | ForgetRequest | ManageCache | TakeSn
 
 def make_requests(message: AddRequest) -> list[Request]:
     """One request per sample. The first leads: the others share its prompt's blocks."""
+    call, num_samples = message.request, message.num_samples
+    if num_samples == 1:
+        return [Request(call, arrival_time=message.arrival_time)]
     requests: list[Request] = []
-    for index, seed in enumerate(message.seeds):
-        is_only = len(message.seeds) == 1
-        request = Request(
-            request_id=message.request_id if is_only else f"{message.request_id}#{index}",
-            parent_id=message.request_id,
+    for index in range(num_samples):
+        sample = replace(
+            call,
+            request_id=f"{call.request_id}#{index}",
             index=index,
-            token_ids=list(message.prompt_token_ids),
-            num_prompt_tokens=len(message.prompt_token_ids),
-            params=message.other_params if index else message.params,
-            max_total_tokens=message.max_total_tokens,
-            eos_token_ids=message.eos_token_ids,
-            seed=seed,
-            bad_words_token_ids=message.bad_words_token_ids,
-            arrival_time=message.arrival_time,
-            priority=message.priority,
-            cache_salt=message.cache_salt,
-            tenant=message.tenant,
-            labels=message.labels,
-            adapter_id=message.adapter_id,
-            prediction_token_ids=message.prediction_token_ids,
-            pooling=message.pooling,
-            leader=requests[0] if requests else None,
-            ttft_target=message.ttft_target,
-            waited=message.waited,
-            is_part=message.is_part,
+            params=message.other_params if index else call.params,
+            seed=derive_seed(call.seed, index) if index else call.seed,
         )
-        requests.append(request)
+        leader = requests[0] if requests else None
+        requests.append(Request(sample, arrival_time=message.arrival_time, leader=leader))
     return requests

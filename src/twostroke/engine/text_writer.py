@@ -49,7 +49,7 @@ class TextWriter:
         for request in requests:
             params = request.params
             if params.detokenize:
-                self._samples[request.parent_id, request.index] = _SampleText(
+                self._samples[request.spec.parent_id, request.spec.index] = _SampleText(
                     request,
                     IncrementalDetokenizer(
                         self._tokenizer, params.skip_special_tokens, context_ids=request.token_ids

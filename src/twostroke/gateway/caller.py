@@ -7,9 +7,9 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.engine.clients.base import EngineClient, OutputStream
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.targets.exposition import render_tenant_targets
 from twostroke.observability.targets.watch import TargetReport
 from twostroke.observability.tracing import names

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from twostroke.core.errors import ConfigError
-from twostroke.core.flag_values import require
+from twostroke.core.flags.values import require
 
 MEMORY = "memory://"
 REDIS_SCHEMES = ("redis://", "rediss://", "redis+unix://")

@@ -89,7 +89,7 @@ class ContentBook:
             self._live[request.request_id] = Content(
                 request.tenant,
                 request.num_prompt_tokens,
-                request.seed,
+                request.spec.seed,
                 request.params.temperature,
                 request,
             )

@@ -33,7 +33,7 @@ def extend_block_hashes(
     hashes = request.block_hashes
     if len(hashes) < num_blocks * num_groups:
         assert num_blocks * block_size <= len(request.token_ids), "only full blocks are hashed"
-        root = root_hash(model_id, request.cache_salt, request.adapter_id)
+        root = root_hash(model_id, request.spec.cache_salt, request.spec.adapter_id)
         last = hashes[-1] if hashes else root
         assert isinstance(last, bytes)  # simulated requests have keys for all their blocks
         previous = last[:DIGEST_BYTES]

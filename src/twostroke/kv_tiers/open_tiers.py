@@ -12,8 +12,8 @@ import threading
 import time
 from pathlib import Path
 
-from twostroke.core.byte_sizes import format_bytes
 from twostroke.core.errors import ConfigError
+from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.kv_cache.connector import KVConnector, TierInfo
 from twostroke.kv_tiers.block_file import BlockKind

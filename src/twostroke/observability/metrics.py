@@ -139,7 +139,7 @@ class EngineMetrics:
     # ---- what the engine reports -----------------------------------------------------------------
 
     def on_add(self, requests: Sequence[Request]) -> None:
-        self._samples[requests[0].parent_id] = list(requests)
+        self._samples[requests[0].spec.parent_id] = list(requests)
         self.observe_stats(self._read_stats())
 
     def on_step(self, step: ObservedStep) -> None:
@@ -245,9 +245,9 @@ class EngineMetrics:
             self._longest_sample.observe(max(sample.num_output_tokens for sample in samples))
 
     def _forget(self, request: Request) -> None:
-        samples = self._samples.get(request.parent_id)
+        samples = self._samples.get(request.spec.parent_id)
         if samples is not None and all(sample.finish_reason for sample in samples):
-            del self._samples[request.parent_id]
+            del self._samples[request.spec.parent_id]
             self.observe_samples(samples)
 
     def render(self) -> tuple[bytes, str]:

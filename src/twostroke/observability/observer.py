@@ -134,9 +134,9 @@ class ObservedStep:
             prefix_hits=self.prefix_hits,
             finished=_finished([*self.ended_before, *self.ended]),
             labelled=[
-                LabelledRequest(request_id=request.request_id, labels=dict(request.labels))
+                LabelledRequest(request_id=request.request_id, labels=dict(request.spec.labels))
                 for request in started
-                if request.labels
+                if request.spec.labels
             ],
             refused=list(self.refused),
             block_loads=_moved(plan.block_loads),
@@ -201,7 +201,7 @@ def _started(request: Request) -> StartedRequest:
         max_total_tokens=request.max_total_tokens,
         num_cached_tokens=request.num_cached_tokens,
         tenant=request.tenant,
-        priority=request.priority,
+        priority=request.spec.priority,
     )
 
 

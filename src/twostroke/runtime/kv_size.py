@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from twostroke.core.byte_sizes import format_bytes
 from twostroke.core.config import CacheConfig
 from twostroke.core.errors import InsufficientMemoryError
+from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.core.kv_groups import KVGroups
 from twostroke.runtime.device import free_memory, total_memory
 

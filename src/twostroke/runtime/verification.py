@@ -145,7 +145,7 @@ def _sample(
 def _accept_anyway(accept: Acceptance, batch: Batch, index: int, drawn: list[int]) -> list[int]:
     """``drawn`` as if the model had drawn as many drafts as are to be accepted."""
     drafts, state = batch.shares[index].draft_token_ids, batch.states[index]
-    count = accept(state.seed, state.num_tokens, len(drafts))
+    count = accept(state.spec.seed, state.num_tokens, len(drafts))
     return [*drafts[:count], *drawn[count:]]
 
 

@@ -18,8 +18,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from twostroke.core.byte_sizes import format_bytes
 from twostroke.core.errors import ConfigError, InsufficientMemoryError, ModelLoadError, panic_text
+from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.kernels.library import GROUP, load_library
 from twostroke.model_spec.model_files import weight_files
 from twostroke.model_spec.number_formats import NumberFormat

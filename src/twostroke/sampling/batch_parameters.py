@@ -41,7 +41,7 @@ def scale(logits: Tensor, highest: Tensor, params: Sequence[SamplingParams]) -> 
 
 def uniforms_of(requests: Sequence[RequestState], device: torch.device) -> Tensor:
     """The uniform number of each request's next draw, float64 [rows]."""
-    seeds = np.array([request.seed & (2**64 - 1) for request in requests], dtype=np.uint64)
+    seeds = np.array([request.spec.seed & (2**64 - 1) for request in requests], dtype=np.uint64)
     positions = np.array([request.num_tokens for request in requests], dtype=np.int64)
     return torch.from_numpy(uniforms(seeds, positions)).to(device)
 

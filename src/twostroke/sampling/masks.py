@@ -116,7 +116,7 @@ def _keep(row: Tensor, token_ids: Tensor) -> None:
 def _bad_word_ends(request: RequestState) -> Iterator[int]:
     """Last tokens of those bad words whose other tokens are the end of the output."""
     last = request.token_ids[-1]
-    for word in request.bad_words_token_ids:
+    for word in request.spec.bad_words_token_ids:
         num_before = len(word) - 1
         # Most words are out after one comparison: there may be hundreds, of hundreds of tokens
         # each.

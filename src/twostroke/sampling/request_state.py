@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from twostroke.core.pooling import Pooling
+from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import NewRequest
 
@@ -18,31 +18,26 @@ class RequestState:
         num_prompt_tokens: See ``NewRequest``.
         edits_logits: Whether it masks, biases or penalises tokens. Most requests do not, and the
             sampler skips all of that for a batch of those.
-        pooling: The vector to be made of its prompt; then nothing is drawn.
+        stop_token_ids: May not be drawn before ``params.min_tokens``.
     """
 
-    request_id: str
+    spec: ResolvedRequest
     token_ids: list[int]
     num_prompt_tokens: int
     params: SamplingParams
-    seed: int
     stop_token_ids: frozenset[int]
-    bad_words_token_ids: tuple[tuple[int, ...], ...]
     edits_logits: bool
-    pooling: Pooling | None = None
 
     @classmethod
     def of(cls, new: NewRequest) -> RequestState:
+        spec = new.spec
         return cls(
-            new.request_id,
-            list(new.token_ids),
-            new.num_prompt_tokens,
-            new.params,
-            new.seed,
-            new.stop_token_ids,
-            new.bad_words_token_ids,
-            new.params.edits_logits or bool(new.bad_words_token_ids),
-            new.pooling,
+            spec=spec,
+            token_ids=new.token_ids,
+            num_prompt_tokens=new.num_prompt_tokens,
+            params=spec.params,
+            stop_token_ids=spec.stop_token_ids,
+            edits_logits=spec.params.edits_logits or bool(spec.bad_words_token_ids),
         )
 
     def after(self, token_ids: list[int]) -> RequestState:
@@ -59,6 +54,10 @@ class RequestState:
         if params.distribution is None:
             return False
         return self.num_output_tokens == params.answer_tokens_in_prompt
+
+    @property
+    def request_id(self) -> str:
+        return self.spec.request_id
 
     @property
     def num_tokens(self) -> int:

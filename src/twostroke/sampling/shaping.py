@@ -90,7 +90,7 @@ def shaped_distribution(
     listed = _to_list(logits, shapes[-1].weights, token_id, request.params.distribution or 1)
     return Distribution(
         position=request.num_tokens,
-        seed=request.seed & (2**64 - 1),
+        seed=request.spec.seed & (2**64 - 1),
         uniform=uniform,
         token_id=token_id,
         stages=[_stage(shape, listed) for shape in shapes],
@@ -101,15 +101,16 @@ def shaped_distribution(
 def _edits(request: RequestState, mask: TokenMask | None) -> Iterator[tuple[str, RequestState]]:
     """Each filter before temperature that is in force, as a request that has no other."""
     params = request.params
-    bare = replace(request, params=_NEUTRAL, bad_words_token_ids=())
+    spec = request.spec
+    bare = replace(request, params=_NEUTRAL, spec=replace(spec, bad_words_token_ids=()))
     if mask is not None:
         has_form = params.structured_outputs is not None
         yield "structured_outputs" if has_form else "thinking_token_budget", bare
     for name in _EDITS:
         value = getattr(params, name)
         if name == "bad_words":
-            if request.bad_words_token_ids:
-                yield name, replace(bare, bad_words_token_ids=request.bad_words_token_ids)
+            if spec.bad_words_token_ids:
+                yield name, replace(bare, spec=spec)
         elif name == "min_tokens" and request.num_output_tokens >= value:
             continue
         elif value != getattr(_NEUTRAL, name):

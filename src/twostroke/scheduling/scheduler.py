@@ -242,7 +242,7 @@ class Scheduler:
                 request.request_id,
                 start,
                 num_tokens,
-                num_tokens >= num_missing and request.pooling is None,
+                num_tokens >= num_missing and request.spec.vector is None,
                 self.kv.blocks_for(start + num_tokens),
                 change.first_new_block,
                 change.new_block_ids,
@@ -255,9 +255,9 @@ class Scheduler:
     def _share_size(self, request: Request, left: int) -> int:
         """How many of a step's ``left`` tokens a running request gets, drafts included."""
         wanted = request.num_missing_tokens + len(request.draft_token_ids)
-        if request.pooling is not None and request.pooling.whole_prompts:
+        if request.spec.vector is not None and request.spec.vector.whole_prompts:
             return wanted if wanted <= left else 0
-        scored = request.pooling is None and not request.reads_prefix_cache
+        scored = request.spec.vector is None and not request.reads_prefix_cache
         return min(wanted, left, self._chunk, SCORED_CHUNK if scored else self._chunk)
 
     def _draft_depth(self, request: Request, num_tokens: int, plan: StepPlan) -> int:

@@ -22,7 +22,7 @@ def check_stop(request: Request) -> Stop | None:
     """
     token, params = request.token_ids[-1], request.params
     has_form = params.structured_outputs is not None
-    min_tokens = 0 if has_form and token in request.eos_token_ids else params.min_tokens
+    min_tokens = 0 if has_form and token in request.spec.eos_token_ids else params.min_tokens
     if token in request.stop_token_ids and request.num_answer_tokens >= min_tokens:
         return Stop(FinishReason.STOP, token if token in request.params.stop_token_ids else None)
     if request.num_tokens >= request.max_total_tokens:

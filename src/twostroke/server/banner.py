@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from twostroke.core.byte_sizes import format_bytes
 from twostroke.core.config import PolicyName
+from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.process import age_of_process

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from twostroke.core.errors import ConfigError
-from twostroke.core.flag_values import require
+from twostroke.core.flags.values import require
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")

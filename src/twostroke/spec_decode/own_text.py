@@ -20,7 +20,7 @@ class OwnTexts:
         for request_id in plan.released:
             self._texts.pop(request_id, None)
         for request_id, new in plan.new_requests.items():
-            self._texts[request_id] = OwnText(new.prediction_token_ids)
+            self._texts[request_id] = OwnText(new.spec.prediction_token_ids)
 
     def take(self, request: RequestState, new_token_ids: Sequence[int]) -> OwnText:
         """The request's text up to and with what it has just drawn; valid until the next call."""

@@ -62,7 +62,7 @@ class SuffixProposer:
         for request_id in plan.released:
             self._keep(self._live.pop(request_id, None))
         for request_id, new in plan.new_requests.items():
-            group = new.tenant, new.cache_salt, new.adapter_id
+            group = new.spec.tenant, new.spec.cache_salt, new.spec.adapter_id
             self._live[request_id] = _Live(group, [])
         self._texts.update(plan)
 

@@ -24,10 +24,10 @@ from tests.instruction_sets import INSTRUCTION_SETS, selected
 from tests.proposers import GUESSING, Guessing, ScriptedProposer
 from tests.spec_decode.heads import head_tensors, write_heads
 from twostroke.core.config import EngineConfig
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.runtime.hooks.drafts import Drafts
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive

@@ -182,7 +182,7 @@ def test_the_pool_holds_more_tokens_in_the_same_bytes(name: KVCacheDtype, at_lea
 
 
 def _greedy(prompt: list[int]) -> Any:
-    from twostroke.engine.messages import GenerationRequest
+    from twostroke.core.generation_request import GenerationRequest
 
     params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, detokenize=False)
     return GenerationRequest(request_id="0", prompt_token_ids=prompt, params=params)

@@ -14,12 +14,12 @@ from tests.engine.exactness.test_exactness import Call
 from tests.server.tiny import VOCAB, checkpoint
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.core.config import EngineConfig
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
@@ -147,7 +147,7 @@ def naive_tokens(engine: LLMEngine, request: GenerationRequest, index: int) -> l
         seed=derive_seed(request.params.seed or 0, index),
         eos_token_ids=engine.info.eos_token_ids,
         max_total_tokens=len(request.prompt_token_ids) + (request.params.max_tokens or 0),
-        bad_words_token_ids=prepared.bad_words_token_ids,
+        bad_words_token_ids=prepared.request.bad_words_token_ids,
     )
     return tokens
 

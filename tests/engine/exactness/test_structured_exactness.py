@@ -21,11 +21,13 @@ from tests.engine.exactness.test_exactness import Call, run
 from tests.proposers import GUESSING, Guessing, ScriptedProposer
 from tests.runtime.constraints.late_masks import late_masks
 from tests.server.tiny import VOCAB, checkpoint
+from tests.specs import resolved
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.constraints.constraint import AllowedTokens, Constraint, Grammar
 from twostroke.constraints.starting import start_constraint
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import InvalidRequestError, RequestFailedError
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import NewRequest
@@ -33,7 +35,6 @@ from twostroke.core.structured_outputs import StructuredOutputsParams
 from twostroke.core.wire import decode, encode
 from twostroke.engine.answer import CollectedAnswer
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.runtime.hooks.drafts import Drafts
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive
@@ -110,8 +111,8 @@ def constraint_of(request: GenerationRequest) -> Constraint | None:
     if not request.params.is_constrained:
         return None
     prompt = request.prompt_token_ids
-    new = NewRequest("r", prompt, len(prompt), request.params, eos_token_ids=frozenset({walks.END}))
-    return start_constraint(walks.compiler(), new, VOCAB)
+    spec = resolved("r", prompt, params=request.params, eos_token_ids=frozenset({walks.END}))
+    return start_constraint(walks.compiler(), NewRequest(spec), VOCAB)
 
 
 @st.composite

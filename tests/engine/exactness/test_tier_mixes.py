@@ -11,10 +11,10 @@ from tests.checkpoints import tiny_config, write_checkpoint
 from tests.engine.exactness.test_window_exactness import checkpoint as windowed
 from tests.server.tiny import checkpoint
 from tests.spec_decode.engines import answers, make_engine, metric
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import StepPlan
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.runtime.torch_executor import TorchExecutor
 
 PROMPT = [(7 * n) % 60 + 5 for n in range(41)]

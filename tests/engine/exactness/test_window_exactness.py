@@ -27,11 +27,11 @@ from tests.engine.exactness.test_exactness import (
 )
 from tests.instruction_sets import selected
 from twostroke.core.config import EngineConfig
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.kv_groups import KVGroups
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.runtime.hooks.drafts import Drafts
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive

@@ -12,12 +12,12 @@ from tests.fakes import FakeExecutor
 from tests.observability.runs import make_request, observe, take_steps
 from twostroke.core.config import EngineConfig, ObservabilityConfig, SchedulerConfig
 from twostroke.core.errors import ErrorMessage, RequestFailedError
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import make_output
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.targets import parse_targets
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.events import SchedulerStats
 from twostroke.observability.metrics import EngineMetrics
 from twostroke.observability.targets.observer import TargetObserver

@@ -8,10 +8,10 @@ from itertools import pairwise
 from tests.fakes import FakeExecutor
 from tests.observability.runs import make_request
 from twostroke.core.config import CacheConfig, EngineConfig, SchedulerConfig
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.tracing.timelines import (
     MAX_SAMPLES,
     Progress,

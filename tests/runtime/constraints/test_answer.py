@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from tests.constraints import walks
+from tests.specs import resolved
 from twostroke.constraints import grammar_constraint
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.constraints.compiling import first_masks
@@ -32,7 +33,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> GrammarCompiler:
 
 def write(compiler: GrammarCompiler, num_tokens: int, seed: int) -> tuple[list[int], str]:
     """Tokens of an answer, drawn at random from its masks, and the error that ended it, if any."""
-    new = NewRequest("r", [70], 1, SamplingParams(structured_outputs=WANTED))
+    new = NewRequest(resolved("r", [70], params=SamplingParams(structured_outputs=WANTED)))
     request, random = RequestState.of(new), Random(seed)
     answer = ConstrainedAnswer(new, compiler, walks.tokenizer().vocab_size, on_cpu=True)
     for _ in range(num_tokens):
@@ -76,7 +77,7 @@ def test_an_answer_that_needs_too_many_states_by_itself_ends(compiler: GrammarCo
 
 
 def test_without_a_tokenizer_there_are_no_forms() -> None:
-    new = NewRequest("r", [70], 1, SamplingParams(structured_outputs=WANTED))
+    new = NewRequest(resolved("r", [70], params=SamplingParams(structured_outputs=WANTED)))
     answer = ConstrainedAnswer(new, None, 100, on_cpu=True)
     answer.find_masks(RequestState.of(new), ())
     assert isinstance(answer.take_masks(), InvalidRequestError)
@@ -85,7 +86,7 @@ def test_without_a_tokenizer_there_are_no_forms() -> None:
 @pytest.mark.parametrize("as_drafts", [False, True])
 def test_what_is_forced_but_found_too_late_is_left_out(as_drafts: bool) -> None:
     form = StructuredOutputsParams(regex="[xy](xxxy){9}")
-    new = NewRequest("r", [70], 1, SamplingParams(structured_outputs=form))
+    new = NewRequest(resolved("r", [70], params=SamplingParams(structured_outputs=form)))
     request = RequestState.of(new)
     answer = ConstrainedAnswer(new, walks.compiler(), walks.tokenizer().vocab_size, on_cpu=True)
     answer.find_masks(request, ())
@@ -105,7 +106,7 @@ def test_what_is_forced_but_found_too_late_is_left_out(as_drafts: bool) -> None:
 
 def test_nothing_forced_is_looked_for_when_the_time_is_over() -> None:
     form = StructuredOutputsParams(regex="[xy](xxxy){9}")
-    new = NewRequest("r", [70], 1, SamplingParams(structured_outputs=form))
+    new = NewRequest(resolved("r", [70], params=SamplingParams(structured_outputs=form)))
     answer = ConstrainedAnswer(new, walks.compiler(), walks.tokenizer().vocab_size, on_cpu=True)
     answer.find_masks(RequestState.of(new), ())
     answer.find_forced(walks.tokenizer().encode("y"), as_drafts=False, until=0.0)

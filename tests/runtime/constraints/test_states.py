@@ -13,12 +13,12 @@ from tests.constraints import walks
 from tests.engine.exactness.test_structured_exactness import make_engine
 from twostroke.constraints.constraint import AllowedTokens, Constraint, Grammar
 from twostroke.constraints.grammar_constraint import CompiledGrammar
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.structured_outputs import StructuredOutputsParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 
 SLOW = StructuredOutputsParams(regex="[ab]{20}", scope="slow")
 USUAL = StructuredOutputsParams(regex="[cd]{20}", scope="usual")

@@ -12,10 +12,10 @@ import torch
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import InvalidRequestError, ModelLoadError
+from twostroke.core.generation_request import GenerationRequest, pooling_request
 from twostroke.core.output import RequestOutput
 from twostroke.core.pooling import PoolingParams, unpack_vector
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest, pooling_request
 from twostroke.runtime.loading import load_torch_executor
 
 PROMPTS = [[5, 6, 7, 9], [11] * 30, [5, 6, 7, 8, 3]]

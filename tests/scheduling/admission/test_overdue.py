@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.scheduling.harness import make_request
+from tests.specs import respecify
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.request import Request
 from twostroke.core.step import StepPlan, StepResult
@@ -30,7 +31,8 @@ def pass_step(overdue: OverdueCalls) -> None:
 
 def arrived(name: str, now: float, tenant: str = "", target: float | None = 1.0) -> Request:
     request = make_request(name, [1, 2, 3], tenant=tenant)
-    request.arrival_time, request.ttft_target = now, target
+    request.arrival_time = now
+    respecify(request, ttft_target=target)
     return request
 
 
@@ -82,7 +84,7 @@ def test_what_runs_or_has_no_target_is_never_overdue() -> None:
         overdue.on_add([request])
     overdue.on_add([arrived("patient", 0.0, target=None)])
     part = arrived("part", 0.0)
-    part.is_part = True
+    respecify(part, follows=True)
     overdue.on_add([part])
     overdue.on_end([requests[1]], [])
     assert taken(overdue, 9.0) == ["a0", "a2"]
@@ -93,7 +95,7 @@ def test_one_sample_that_runs_keeps_its_call() -> None:
     for name in ("x", "y"):
         samples = [arrived(f"{name}#{index}", 0.0) for index in range(3)]
         for sample in samples:
-            sample.parent_id = name
+            respecify(sample, parent_id=name)
         overdue.on_add(samples)
         if name == "x":
             overdue.on_end(samples[:1], [])
@@ -103,7 +105,7 @@ def test_one_sample_that_runs_keeps_its_call() -> None:
 def test_the_factor_stretches_targets_and_the_wait_before_shortens_them() -> None:
     overdue = calls(factor=2.0)
     late = arrived("late", 1.0)
-    late.waited = 0.5
+    respecify(late, waited=0.5)
     overdue.on_add([late])
     assert taken(overdue, 2.3) == []
     assert taken(overdue, 2.5) == ["late"]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tests.scheduling.harness import BLOCK, Harness, make_request
 from tests.scheduling.test_step_times import Machine
+from tests.specs import respecify
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.request import Request
 from twostroke.kv_cache.manager import KVCacheManager
@@ -25,7 +26,8 @@ def request(
     prompt: int = 3,
 ) -> Request:
     made = make_request(name, list(range(1, prompt + 1)))
-    made.arrival_time, made.ttft_target, made.sequence_number = arrival, target, number
+    respecify(made, ttft_target=target)
+    made.arrival_time, made.sequence_number = arrival, number
     return made
 
 
@@ -162,7 +164,8 @@ def test_all_requests_end_on_any_mix(rows: list[tuple[int, int, float | None]]) 
     harness.kv, harness.scheduler = kv, make_scheduler(CONFIG, kv, None).scheduler
     for number, (prompt, answer, target) in enumerate(rows):
         made = make_request(f"r{number}", [number % 7 + 1] * prompt, answer)
-        made.ttft_target, made.arrival_time = target, harness.now
+        respecify(made, ttft_target=target)
+        made.arrival_time = harness.now
         harness.scheduler.add(made)
         if harness.scheduler.has_work():
             harness.step()
@@ -202,6 +205,6 @@ def test_time_before_the_queue_counts() -> None:
     policy = DeadlinePolicy(StepTimes())
     policy.push(request("queued first", 0, 0.0, 1.0))
     slow = request("came first", 1, 0.1, 1.0)
-    slow.waited = 0.3
+    respecify(slow, waited=0.3)
     policy.push(slow)
     assert order(policy) == ["came first", "queued first"]

@@ -12,7 +12,7 @@ from tests.server.running import running_server
 from tests.server.scripted import Script, ScriptedEngine, ScriptedStream
 from tests.server.tiny import tiny_engine
 from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
-from twostroke.engine.messages import GenerationRequest
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.startup import start_async_engine
 
 

@@ -14,11 +14,11 @@ import pytest
 from tests.fakes import FakeExecutor
 from tests.server.running import running_server, wait_until
 from tests.text.tiny_tokenizers import byte_level
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.text.tokenizer import Tokenizer
 
 BODY = {"prompt": [1, 2, 3, 4, 5], "max_tokens": 100, "ignore_eos": True}

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulator.fleets import LinearCost, make_executor, make_fleet, run_fleet, specs
+from tests.specs import resolved
 from twostroke.core.config import CacheConfig, SchedulerConfig
-from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.speculation_config import Speculation
 from twostroke.core.step import NewRequest, ScheduledRequest, StepPlan
 from twostroke.simulator.cost.step_shape import StepShape
@@ -31,9 +31,8 @@ def plan_of(*shares: ScheduledRequest, num_prompt_tokens: int = 10) -> StepPlan:
     plan = StepPlan(step=0, time=0.0)
     for item in shares:
         plan.add(item)
-        plan.new_requests[item.request_id] = NewRequest(
-            item.request_id, [0], num_prompt_tokens, SamplingParams()
-        )
+        spec = resolved(item.request_id, [0] * num_prompt_tokens)
+        plan.new_requests[item.request_id] = NewRequest(spec)
     return plan
 
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from twostroke.core.byte_sizes import format_decimal_bytes
 from twostroke.core.errors import TwostrokeError
+from twostroke.core.flags.byte_sizes import format_decimal_bytes
 from twostroke.model_spec.public_models import find_model
 from twostroke.simulator.cost.hardware_sheet import load_hardware
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import is_file, read_text, reason
-from twostroke.core.flag_values import require
-from twostroke.core.operator.json_flags import read_json_object
+from twostroke.core.flags.json_flags import read_json_object
+from twostroke.core.flags.values import require
 
 TEMPLATE_FLAG, VARIABLES_FLAG = "--chat-template", "--default-chat-template-kwargs"
 # What the engine itself gives a template.

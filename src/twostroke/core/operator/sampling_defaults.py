@@ -7,8 +7,8 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from twostroke.core.errors import ConfigError, InvalidRequestError
-from twostroke.core.flag_values import require
-from twostroke.core.operator.json_flags import read_json_object
+from twostroke.core.flags.json_flags import read_json_object
+from twostroke.core.flags.values import require
 from twostroke.core.sampling_params import SamplingParams
 
 # Fields of generation_config.json that are read; as in vLLM.

@@ -7,11 +7,11 @@ from typing import NamedTuple, Protocol
 
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import SchedulerConfig
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from twostroke.core.errors import PredictedLateError, QueueFullError
-from twostroke.engine.messages import GenerationRequest
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.engine.waiting_samples import WaitingSamples
 from twostroke.observability.events import RefusedRequest
 from twostroke.scheduling.admission.predicted import Arrival, PredictedAdmission, retry_after

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 
 from twostroke.constraints.constraint import Grammar
 from twostroke.core.errors import ErrorMessage
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.engine.clients.base import ChargedTokens
-from twostroke.engine.messages import GenerationRequest
 
 logger = logging.getLogger(__name__)
 

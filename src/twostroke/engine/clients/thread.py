@@ -21,6 +21,7 @@ from twostroke.core.errors import (
     ShuttingDownError,
     TwostrokeError,
 )
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput, make_output
 from twostroke.core.request import FinishReason
 from twostroke.core.speculation_config import Speculation
@@ -38,7 +39,6 @@ from twostroke.engine.messages import (
     Close,
     EngineMessage,
     ForgetRequest,
-    GenerationRequest,
     ManageCache,
     TakeSnapshot,
     make_requests,
@@ -315,8 +315,8 @@ class AsyncEngine:
         try:
             self._engine.add(message)
         except TwostrokeError as error:
-            self._engine.waiting_samples.leave(message.tenant, len(message.seeds))
-            self._target_limit.leave(message.request_id, len(message.seeds))
+            self._engine.waiting_samples.leave(message.request.tenant, message.num_samples)
+            self._target_limit.leave(message.request_id, message.num_samples)
             requests = make_requests(message)
             reason, sent = FinishReason.ERROR, ErrorMessage.of(error)
             return [make_output(request, [], reason, sent) for request in requests]

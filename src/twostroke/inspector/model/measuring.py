@@ -16,10 +16,10 @@ from random import Random
 import msgspec
 
 from twostroke.core.errors import InvalidRequestError, QueueFullError
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.clients.base import EngineClient, OutputStream
-from twostroke.engine.messages import GenerationRequest
 from twostroke.inspector.model.facts import Ceilings, ModelFacts, Probe, StepWork
 from twostroke.inspector.model.points import Group, group_steps
 from twostroke.observability.events import StepEvent

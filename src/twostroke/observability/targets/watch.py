@@ -219,6 +219,6 @@ class _Miss:
 
     def __init__(self, time: float, request: Request) -> None:
         self.time = time
-        self.request_id = request.parent_id
+        self.request_id = request.spec.parent_id
         self.key = request.tenant
-        self.labels = dict(request.labels)
+        self.labels = dict(request.spec.labels)

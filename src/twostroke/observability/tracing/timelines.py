@@ -103,7 +103,7 @@ class Timeline:
         """Of a request that was queued."""
         return cls(
             request.request_id,
-            request.index,
+            request.spec.index,
             request.arrival_time,
             Sampling.of(request.params),
             request.num_prompt_tokens,
@@ -159,7 +159,7 @@ class TimelineObserver:
 
     def on_add(self, requests: Sequence[Request]) -> None:
         """Follow the samples of a call that is traced."""
-        keeper = self._followed.get(requests[0].parent_id) if requests else None
+        keeper = self._followed.get(requests[0].spec.parent_id) if requests else None
         if keeper is None:
             return
         for request in requests:

@@ -45,5 +45,5 @@ class NoAdapters(PassHook):
     """Refuses requests for an adapter: without it they would be answered by the base model."""
 
     def update(self, step: StepRun) -> None:
-        if any(request.adapter_id for request in step.plan.new_requests.values()):
+        if any(request.spec.adapter_id for request in step.plan.new_requests.values()):
             raise EngineError("this executor has no adapters")

@@ -28,19 +28,19 @@ class Vectors(PassHook):
         self.pooler.release(step.plan.released)
 
     def before(self, step: StepRun) -> None:
-        if any(state.pooling is not None for state in step.batch.states):
+        if any(state.spec.vector is not None for state in step.batch.states):
             step.needs_all_rows = True
 
     def after(self, step: StepRun) -> None:
         for index, (share, request) in enumerate(zip(step.batch.shares, step.batch.states)):
-            if request.pooling is None or step.has_failed(share.request_id):
+            if request.spec.vector is None or step.has_failed(share.request_id):
                 continue
             assert step.hidden is not None  # a share has rows, so a pass ran
             rows = step.hidden[step.batch.rows(index)]
-            state = self.pooler.add(share, request.pooling, request.num_prompt_tokens, rows)
+            state = self.pooler.add(share, request.spec.vector, request.num_prompt_tokens, rows)
             if state is None:
                 continue
-            if (vector := self._vector(step, state, request.pooling)) is None:
+            if (vector := self._vector(step, state, request.spec.vector)) is None:
                 step.fail(index)
             else:
                 step.result.vectors[share.request_id] = vector

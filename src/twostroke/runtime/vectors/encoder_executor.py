@@ -117,9 +117,9 @@ class EncoderExecutor:
     def _run(self, plan: StepPlan, result: StepResult) -> None:
         states = [self.requests[request_id] for request_id in plan.scheduled]
         for share, state in zip(plan.scheduled.values(), states, strict=True):
-            assert state.pooling is not None  # as the intake sees to
+            assert state.spec.vector is not None  # as the intake sees to
             assert share.start == 0 and share.num_tokens == state.num_tokens, "a cut prompt"
-        poolings = [state.pooling for state in states if state.pooling is not None]
+        poolings = [state.spec.vector for state in states if state.spec.vector is not None]
         batch = make_batch(
             self.model.spec,
             [state.token_ids for state in states],

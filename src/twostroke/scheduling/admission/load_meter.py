@@ -84,7 +84,7 @@ class LoadMeter:
         return PromptWork.of(num_tokens - computed, computed)
 
     def on_add(self, requests: Sequence[Request]) -> None:
-        self._waiting.update((request.request_id, request.parent_id) for request in requests)
+        self._waiting.update((request.request_id, request.spec.parent_id) for request in requests)
 
     def on_step(self, step: ObservedStep) -> None:
         plan = step.plan
@@ -140,7 +140,7 @@ class LoadMeter:
         return min(max(counted, lower), upper)
 
     def _note_length(self, request: Request) -> None:
-        if request.pooling is None and request.finish_reason in COMPLETE:
+        if request.spec.vector is None and request.finish_reason in COMPLETE:
             former = request.num_output_tokens if self._mean_length is None else self._mean_length
             change = request.num_output_tokens - former
             self._mean_length = former + LENGTH_WEIGHT * change

@@ -66,19 +66,19 @@ class OverdueCalls:
 
     def on_add(self, requests: Sequence[Request]) -> None:
         first = requests[0]
-        self._samples[first.parent_id] = list(requests)
+        self._samples[first.spec.parent_id] = list(requests)
         self._num_waiting[first.tenant] += 1
-        target = first.ttft_target
-        exempt = first.is_part or (
+        target = first.spec.ttft_target
+        exempt = first.spec.is_part or (
             self._num_waiting[first.tenant] == 1 and self._others_are_here(first.tenant)
         )
-        if target is not None and first.pooling is None and not exempt:
+        if target is not None and first.spec.vector is None and not exempt:
             work = self._meter.expected_work(first.tenant, first.num_prompt_tokens)
             seconds = self._times.prices.seconds(work) + MARGIN * target
             due = first.received_time + self._factor * target - seconds
             self._num_added += 1
             others = len(self._samples) - 1
-            entry = _Due(due, self._num_added, first.parent_id, others, self._num_steps)
+            entry = _Due(due, self._num_added, first.spec.parent_id, others, self._num_steps)
             heappush(self._due, entry)
 
     def on_step(self, step: ObservedStep) -> None:
@@ -110,9 +110,9 @@ class OverdueCalls:
         return taken
 
     def _refusal(self, request: Request, excess: float, others: int) -> RefusedRequest:
-        target = request.ttft_target or 0.0
+        target = request.spec.ttft_target or 0.0
         return RefusedRequest(
-            request_id=request.parent_id,
+            request_id=request.spec.parent_id,
             tenant=request.tenant,
             predicted_ttft=self._factor * target + excess,
             ttft_target=target,
@@ -127,7 +127,7 @@ class OverdueCalls:
         if not self._samples:
             return
         for request in requests:
-            if self._samples.pop(request.parent_id, None) is not None:
+            if self._samples.pop(request.spec.parent_id, None) is not None:
                 self._num_waiting[request.tenant] -= 1
                 if not self._num_waiting[request.tenant]:
                     del self._num_waiting[request.tenant]

@@ -96,7 +96,7 @@ class DeadlinePolicy:
         return len(self._on_time) + len(self._late)
 
     def _find_latest_start(self, request: Request) -> float:
-        target = PATIENCE if request.ttft_target is None else request.ttft_target
+        target = PATIENCE if request.spec.ttft_target is None else request.spec.ttft_target
         start = self._num_cached(request)
         work = PromptWork.of(start, request.num_prompt_tokens - start)
         needed = self._times.prices.beside_steps(work) + MARGIN * target

@@ -63,4 +63,4 @@ def arrival_rank(request: Request) -> Rank:
 
 def priority_rank(request: Request) -> Rank:
     """Policy ``priority``: lower values first, equal ones in order of arrival."""
-    return (request.priority, request.sequence_number)
+    return (request.spec.priority, request.sequence_number)

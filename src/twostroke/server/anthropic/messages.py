@@ -8,9 +8,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.engine.messages import GenerationRequest
 from twostroke.gateway.caller import caller_of
 from twostroke.server.anthropic.constrained import constrained
 from twostroke.server.anthropic.documented import ANTHROPIC_ERRORS, stream_responses

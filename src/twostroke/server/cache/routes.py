@@ -11,10 +11,10 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from twostroke.core.errors import AdminKeyNeededError
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import output_error
 from twostroke.engine.cache_orders import CacheReport, ClearCache, PinPrefix, ShowCache
-from twostroke.engine.messages import GenerationRequest
 from twostroke.gateway.caller import Caller, caller_of
 from twostroke.gateway.feeds import Feeds
 from twostroke.server.cache.answers import CacheObject, ClearedCache, PinnedPrefix

@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from twostroke.core.errors import EngineError, InvalidRequestError
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.engine.answer import output_error
 from twostroke.engine.clients.base import OutputStream
-from twostroke.engine.messages import GenerationRequest
 from twostroke.gateway.caller import Caller
 from twostroke.server.generation.delivery import (
     Delivery,

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from twostroke.core.errors import InvalidRequestError
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.engine.messages import GenerationRequest
 from twostroke.gateway.caller import caller_of
 from twostroke.server.generation.encoding import check_tokens
 from twostroke.server.generation.generation import Generation

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.engine.messages import GenerationRequest
 from twostroke.gateway.caller import Caller
 from twostroke.server.generation.answer_reading import AnswerReading
 from twostroke.server.generation.encoding import beside_loop

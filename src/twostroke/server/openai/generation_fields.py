@@ -16,13 +16,13 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from twostroke.core.errors import InvalidRequestError
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import (
     MAX_BAD_WORDS,
     MAX_LOGIT_BIAS,
     MAX_STOP_STRINGS,
     SamplingParams,
 )
-from twostroke.engine.messages import GenerationRequest
 from twostroke.server.http.body_fields import check_unicode
 from twostroke.server.openai.answer_form import (
     ResponseFormatFields,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from twostroke.core.byte_sizes import format_bytes
 from twostroke.core.errors import InvalidRequestError, LogprobsFullError
+from twostroke.core.flags.byte_sizes import format_bytes
 
 # What one takes while its answer is put together: 170 bytes as it is kept, 480 with its JSON.
 LOGPROB_BYTES = 500

@@ -21,10 +21,10 @@ from io import StringIO
 from random import Random
 from statistics import median
 
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.messages import GenerationRequest
 from twostroke.observability.events import StepEvent
 from twostroke.simulator.calibration.machine_speed import SAME, Probe, Speed, average, usual
 from twostroke.simulator.calibration.scenes import (

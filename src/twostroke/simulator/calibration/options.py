@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from twostroke.core.flag_values import require
+from twostroke.core.flags.values import require
 from twostroke.model_spec.number_formats import weight_format
 
 # Of each batch; three are usual, and this many take days.

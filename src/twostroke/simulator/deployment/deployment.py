@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from twostroke.core.byte_sizes import format_decimal_bytes
 from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.flags.byte_sizes import format_decimal_bytes
 from twostroke.core.kv_groups import KVGroups
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.model_spec.layer_groups import groups_beside

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from twostroke.core.errors import ConfigError
-from twostroke.core.flag_values import require
+from twostroke.core.flags.values import require
 from twostroke.core.speculation_config import (
     Method,
     MethodName,

@@ -147,7 +147,7 @@ class SimulatedExecutor:
             for request_id in plan.released:
                 self._seeds.pop(request_id, None)
             for request_id, new in plan.new_requests.items():
-                self._seeds[request_id] = new.seed
+                self._seeds[request_id] = new.spec.seed
 
     def _shape(self, plan: StepPlan) -> StepShape:
         """What a plan computes. A request that lacks one token decodes, drafts or none."""

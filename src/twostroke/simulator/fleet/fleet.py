@@ -223,7 +223,7 @@ class Fleet:
                 output_tokens=request.num_output_tokens,
                 cached_tokens=request.num_cached_tokens,
                 preemptions=request.num_preemptions,
-                priority=request.priority,
+                priority=request.spec.priority,
                 tenant=spec.tenant,
             )
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.kv_tier_config import PreemptionName
@@ -95,12 +96,15 @@ class Replica:
 
     def add(self, request: Request) -> None:
         """Queue a request; if the engine was idle, time goes on with the request's arrival."""
-        request.ttft_target = self._targets.of(request.tenant, request.ttft_target)
+        request.spec = replace(
+            request.spec,
+            ttft_target=self._targets.of(request.tenant, request.spec.ttft_target),
+            seed=self._num_added,
+        )
         if self._admission is not None:
             self._admission.enter(_arrival(request), request.arrival_time)
         if not self.engine.has_work():
             self.clock.advance_to(request.arrival_time)
-        request.seed = self._num_added
         self._num_added += 1
         self.engine.add([request])
 
@@ -147,11 +151,11 @@ class Replica:
 
 def _arrival(request: Request) -> Arrival:
     return Arrival(
-        call_id=request.parent_id,
+        call_id=request.spec.parent_id,
         tenant=request.tenant,
         num_tokens=request.num_prompt_tokens,
-        priority=request.priority,
-        ttft_target=request.ttft_target,
+        priority=request.spec.priority,
+        ttft_target=request.spec.ttft_target,
     )
 
 

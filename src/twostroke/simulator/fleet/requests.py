@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.kv_groups import keys_of_groups
 from twostroke.core.request import BlockKey, Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.routing.routers import RoutedRequest
-from twostroke.simulator.fleet.executor import TOKEN
 from twostroke.simulator.workloads.base import RequestSpec
 
 # Distance between the keys of two identities: more than all requests have blocks. Its last bits
@@ -58,14 +58,13 @@ def make_request(
     keys = block_keys(spec, block_size, first_private)
     if num_groups > 1:
         keys = [each for key in keys for each in keys_of_groups(key, num_groups)]
-    return Request(
+    resolved = ResolvedRequest(
         request_id=spec.request_id,
-        token_ids=[TOKEN] * spec.prompt_tokens,
-        num_prompt_tokens=spec.prompt_tokens,
+        parent_id=spec.request_id,
+        prompt_token_ids=bytes(spec.prompt_tokens),  # ``TOKEN`` is 0: a byte a token
         params=params,
         max_total_tokens=spec.total_tokens,
-        arrival_time=spec.arrival,
         priority=spec.priority,
         tenant=f"tenant-{spec.tenant}",
-        block_hashes=keys,
     )
+    return Request(resolved, arrival_time=spec.arrival, block_hashes=keys)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from fastapi import Request
 
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.pooling import PoolingParams, resolve_pooling
-from twostroke.engine.messages import GenerationRequest
 from twostroke.gateway.caller import caller_of
 from twostroke.observability.tracing import names
 from twostroke.server.generation.generation import Generation

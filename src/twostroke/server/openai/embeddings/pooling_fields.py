@@ -9,8 +9,8 @@ from msgspec import structs
 from pydantic import Field
 
 from twostroke.core.errors import InvalidRequestError
+from twostroke.core.generation_request import GenerationRequest, pooling_request
 from twostroke.core.pooling import PoolingParams
-from twostroke.engine.messages import GenerationRequest, pooling_request
 from twostroke.server.http.body_fields import check_unicode
 from twostroke.server.openai.embeddings.prompt_tokens import PoolingPrompt
 from twostroke.server.openai.field_limits import RequestFields

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from twostroke.core.errors import InvalidRequestError, RequestFailedError, TwostrokeError
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.engine.answer import CollectedAnswer
 from twostroke.engine.clients.base import OutputStream
-from twostroke.engine.messages import GenerationRequest
 from twostroke.gateway.caller import Caller
 from twostroke.observability.tracing.trace import NOT_TRACED
 from twostroke.server.generation.generation import PROMPTS_AT_ONCE

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.test_flags import serve_arguments
 from twostroke.cli.main import run
 from twostroke.core.errors import ConfigError
-from twostroke.core.vllm_flags import MEANINGLESS, without_vllm_flags
+from twostroke.core.flags.vllm_flags import MEANINGLESS, without_vllm_flags
 
 
 def test_flags_that_mean_nothing_are_noted_and_left_out() -> None:

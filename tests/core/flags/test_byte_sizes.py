@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twostroke.core.byte_sizes import format_bytes, format_decimal_bytes, parse_size
+from twostroke.core.flags.byte_sizes import format_bytes, format_decimal_bytes, parse_size
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""How flags are written: sizes, times, JSON, and those of vLLM."""
