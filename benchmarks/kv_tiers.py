@@ -82,7 +82,7 @@ def overload(model: str, *, rounds: int = 3, scale: int = 1, out: Path | None = 
                         answers.add(hash((number, answer)))
                         moved = engine.scheduler.tiers.counts
                         counts[mode] = {
-                            "preemptions": engine.scheduler.num_preemptions,
+                            "preemptions": engine.scheduler.batch.num_preemptions,
                             "swapped_out": moved.swapped_out,
                             "swapped_in": moved.swapped_in,
                         }

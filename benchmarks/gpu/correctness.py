@@ -90,7 +90,7 @@ def compare(folder: Path, family: str, device: str) -> dict[str, Any]:
         )
         if outputs[call.request_id] != expected:
             wrong.append(call.request_id)
-    preemptions = engine.scheduler.num_preemptions
+    preemptions = engine.scheduler.batch.num_preemptions
     engine.close()
     return {
         "family": family,

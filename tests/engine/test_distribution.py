@@ -79,7 +79,7 @@ def test_one_with_the_first_token_whatever_happens(
             if output.distribution is not None:
                 assert output.request_id not in found
                 found[output.request_id] = output.distribution
-    assert (engine.scheduler.num_preemptions > 0) == (num_blocks == 9)
+    assert (engine.scheduler.batch.num_preemptions > 0) == (num_blocks == 9)
     model = engine.executor.model  # type: ignore[attr-defined]
     for name, prompt in prompts.items():
         logprobs = torch.log_softmax(naive_logits(model, prompt)[-1], -1)

@@ -54,7 +54,7 @@ def test_every_position_once_whatever_happens_on_the_way(tmp_path: Path, num_blo
     while engine.has_work():
         for output in engine.step():
             scores[output.request_id] += output.prompt_logprobs or []
-    assert (engine.scheduler.num_preemptions > 0) == (num_blocks == 9)
+    assert (engine.scheduler.batch.num_preemptions > 0) == (num_blocks == 9)
     for request_id, prompt in prompts.items():
         expected = torch.log_softmax(naive_logits(executor.model, prompt), -1)
         assert [position.chosen.token_id for position in scores[request_id]] == prompt[1:]

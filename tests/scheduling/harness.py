@@ -11,13 +11,15 @@ from twostroke.core.config import SchedulerConfig
 from twostroke.core.kv_groups import ONE_GROUP, KVGroups
 from twostroke.core.kv_tier_config import PreemptionName
 from twostroke.core.output import RequestOutput
-from twostroke.core.request import Request
+from twostroke.core.request import Request, RequestStatus
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import Reason, StepPlan
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.scheduling.policies.base import SchedulingPolicy
 from twostroke.scheduling.policies.choose import choose_policy
+from twostroke.scheduling.preemption import choose_preemption
 from twostroke.scheduling.scheduler import Scheduler
+from twostroke.scheduling.tiered_blocks import TieredBlocks
 
 BLOCK = 4
 
@@ -69,15 +71,20 @@ class Harness:
         self.kv = KVCacheManager(
             self.num_blocks, BLOCK, self.groups, enable_prefix_caching=self.caching
         )
+        swaps = self.preemption == "swap"
+        tiers = TieredBlocks(self.kv, self.executor.info.tiers, always_load_swapped=swaps)
         self.scheduler = Scheduler(
             self.config,
             self.kv,
             choose_policy(self.config) if self.policy is None else self.policy,
-            self.preemption,
-            tiers=self.executor.info.tiers,
+            tiers=tiers,
+            preemption=choose_preemption(self.preemption, tiers),
         )
         self.now = 0.0
         self.last: StepPlan = StepPlan(0, 0.0)
+
+    def set_aside(self, request_id: str, status: RequestStatus) -> None:
+        self.scheduler.waiting.set_aside(self.scheduler.requests[request_id], status)
 
     def step(self) -> list[RequestOutput]:
         self.last = self.scheduler.schedule(self.now)

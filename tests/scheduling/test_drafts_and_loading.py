@@ -55,8 +55,8 @@ def test_a_loading_request_holds_up_no_other() -> None:
     harness = Harness(SchedulerConfig(max_num_seqs=1))
     for name in ("loading", "held", "other"):
         harness.scheduler.add(make_request(name, [1, 2, 3], 1))
-    harness.scheduler.set_aside("loading", RequestStatus.LOADING)
-    harness.scheduler.set_aside("held", RequestStatus.HELD)
+    harness.set_aside("loading", RequestStatus.LOADING)
+    harness.set_aside("held", RequestStatus.HELD)
     harness.step()
     assert list(harness.last.scheduled) == ["other"]
     reasons = {d.request_id: d.reason for d in harness.last.decisions}
@@ -68,7 +68,7 @@ def test_a_loading_request_holds_up_no_other() -> None:
     harness.step()
     assert list(harness.last.scheduled) == ["loading"]
     harness.scheduler.finish("held", FinishReason.ABORT, harness.now)
-    harness.scheduler.resume("held")
+    harness.scheduler.waiting.resume("held")
     assert not harness.scheduler.has_work()
 
 
@@ -77,7 +77,7 @@ def test_a_load_that_fails_lets_its_request_compute() -> None:
     harness = Harness()
     request = make_request("a", [1, 2, 3], 3)
     harness.scheduler.add(request)
-    harness.scheduler.set_aside("a", RequestStatus.LOADING)
+    harness.set_aside("a", RequestStatus.LOADING)
     plan = harness.scheduler.schedule(harness.now)
     harness.executor.execute(plan)
     harness.scheduler.update(plan, StepResult(failed_loads=["a", "unknown"]), harness.now)
@@ -93,7 +93,7 @@ def test_drafts_preempt_nothing() -> None:
         for name in "ab":
             harness.scheduler.add(make_request(name, [ord(name), 2, 3], 2 * BLOCK))
         harness.run()
-        preemptions.append(harness.scheduler.num_preemptions)
+        preemptions.append(harness.scheduler.batch.num_preemptions)
     assert preemptions == [0, 0]
 
 
@@ -135,7 +135,7 @@ def test_drafting_gets_slots_where_there_are_some(num_blocks: int) -> None:
                 assert end + 1 + share.max_new_drafts < request.max_total_tokens
                 granted += 1
     assert granted
-    assert harness.scheduler.num_preemptions == 0
+    assert harness.scheduler.batch.num_preemptions == 0
     for request in requests:
         assert request.output_token_ids == expected_output(request, request.token_ids[:3])
 
@@ -177,8 +177,8 @@ def test_a_sample_that_resumes_still_waits_for_its_leaders_prompt() -> None:
     sample = make_request("b", list(range(10)), 2, leader=leader)
     harness.scheduler.add(leader)
     harness.scheduler.add(sample)
-    harness.scheduler.set_aside("b", RequestStatus.LOADING)
-    harness.scheduler.resume("b")
+    harness.set_aside("b", RequestStatus.LOADING)
+    harness.scheduler.waiting.resume("b")
     harness.step()
     assert Reason.SHARES_PROMPT in harness.reasons()
     harness.run()

@@ -12,7 +12,7 @@ def test_who_must_not_enter_a_step_that_preempts_is_not_told_of_blocks() -> None
     harness = Harness(SchedulerConfig(max_num_seqs=4), num_blocks=9, caching=False)
     for index in range(3):
         harness.scheduler.add(make_request(str(index), [index + 1] * 9, 14))
-    while not harness.scheduler.num_preemptions:
+    while not harness.scheduler.batch.num_preemptions:
         harness.step()
     waiting = [d for d in harness.last.decisions if d.reason is not Reason.PREEMPTED]
     assert [(d.request_id, d.reason) for d in waiting] == [("2", Reason.POLICY)]

@@ -323,7 +323,7 @@ def test_admission_leaves_the_blocks_that_running_requests_still_need() -> None:
     assert list(harness.last.scheduled) == ["long"]
     assert Reason.NO_FREE_BLOCK in harness.reasons()
     harness.run()
-    assert harness.scheduler.num_preemptions == 0
+    assert harness.scheduler.batch.num_preemptions == 0
 
 
 class CountingKV(KVCacheManager):

@@ -50,7 +50,7 @@ def test_a_tenant_with_one_request_running_does_not_yield() -> None:
     for tenant in "abc":
         harness.scheduler.add(make_request(tenant, [1, 2, 3], 9, tenant=tenant))
     harness.run()
-    assert harness.scheduler.num_preemptions == 0
+    assert harness.scheduler.batch.num_preemptions == 0
 
 
 def test_a_boosted_prompt_goes_first_and_leaves_heavy_tenants_a_quarter() -> None:

@@ -189,12 +189,12 @@ def test_swap_saves_what_recomputation_computes_again(preemption: PreemptionName
     while harness.scheduler.has_work():
         harness.step()
         computed += harness.last.num_tokens
-    assert harness.scheduler.num_preemptions
+    assert harness.scheduler.batch.num_preemptions
     least = 2 * (4 * BLOCK + 3 * BLOCK - 1)
     counts = harness.scheduler.tiers.counts
     if preemption == "swap":
-        assert counts.swapped_out == counts.swapped_in == harness.scheduler.num_preemptions
-        assert computed < least + harness.scheduler.num_preemptions * BLOCK
+        assert counts.swapped_out == counts.swapped_in == harness.scheduler.batch.num_preemptions
+        assert computed < least + harness.scheduler.batch.num_preemptions * BLOCK
     else:
         assert not counts.swapped_out
 
@@ -206,7 +206,7 @@ def test_swap_space_is_bounded_and_given_back() -> None:
     for name in "abc":
         harness.scheduler.add(make_request(name, [ord(name)] * (4 * BLOCK), 3 * BLOCK))
     run(harness)
-    assert harness.scheduler.num_preemptions
+    assert harness.scheduler.batch.num_preemptions
     assert harness.scheduler.tiers.directory.num_blocks("swap") == 0
     assert len(tiers.tiers["swap"]._free) == 2
 
@@ -335,7 +335,7 @@ def test_the_swap_of_a_victim_is_a_matter_of_speed_under_auto() -> None:
     for name in "ab":
         harness.scheduler.add(make_request(name, [ord(name)] * (4 * BLOCK), 3 * BLOCK))
     run(harness)
-    assert harness.scheduler.num_preemptions
+    assert harness.scheduler.batch.num_preemptions
     assert harness.scheduler.tiers.counts.swapped_out == 0
 
 

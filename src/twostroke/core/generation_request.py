@@ -48,7 +48,7 @@ class GenerationRequest:
     follows: bool = False
     num_following_samples: int = 0
     adapter_id: str = ""
-    prediction_token_ids: Sequence[int] = ()
+    prediction_token_ids: Sequence[int] = field(default_factory=list)
     pooling: PoolingParams | None = None
     ttft_target: float | None = None
     waited: float = 0.0

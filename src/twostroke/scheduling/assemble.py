@@ -13,9 +13,11 @@ from twostroke.kv_cache.connector import TierInfo
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.scheduling.choose_depth import choose_depth
 from twostroke.scheduling.policies.choose import choose_policy
+from twostroke.scheduling.preemption import choose_preemption
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.scheduling.step_budget import choose_budget
 from twostroke.scheduling.step_times import StepTimes
+from twostroke.scheduling.tiered_blocks import TieredBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +42,14 @@ def make_scheduler(
     def num_cached(request: Request) -> int:
         return kv.find_prefix(request).num_tokens
 
+    tiered = TieredBlocks(kv, tiers, always_load_swapped=preemption == "swap")
     scheduler = Scheduler(
         config,
         kv,
         choose_policy(config, times, num_cached),
-        preemption,
-        choose_depth(speculation),
-        choose_budget(config, times),
-        tiers,
+        tiers=tiered,
+        preemption=choose_preemption(preemption, tiered),
+        depth=choose_depth(speculation),
+        budget=choose_budget(config, times),
     )
     return MadeScheduler(scheduler, times)

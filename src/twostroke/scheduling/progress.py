@@ -1,4 +1,4 @@
-"""How requests grow by what a step has made of them."""
+"""How much of a request goes into a step, and how it grows by what the step made of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,20 @@ from twostroke.core.output import RequestOutput, make_output
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.step import ScheduledRequest, StepResult
 from twostroke.scheduling.stopping import append_until_stop
+
+# Most tokens of a request in one step while its prompt's log-probabilities are computed: each takes
+# logits over the whole vocabulary, and the whole step waits (256 rows of 150,000 are 150 MB).
+SCORED_CHUNK = 256
+
+
+def share_size(request: Request, left: int, chunk: int) -> int:
+    """How many of a step's ``left`` tokens a running request gets, drafts included."""
+    wanted = request.num_missing_tokens + len(request.draft_token_ids)
+    vector = request.spec.vector
+    if vector is not None and vector.whole_prompts:
+        return wanted if wanted <= left else 0
+    scored = vector is None and not request.reads_prefix_cache
+    return min(wanted, left, chunk, SCORED_CHUNK if scored else chunk)
 
 
 def take_result(

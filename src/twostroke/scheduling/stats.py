@@ -13,7 +13,7 @@ def read_stats(scheduler: Scheduler) -> SchedulerStats:
     return SchedulerStats(
         num_running=len(running),
         num_waiting=len(scheduler.requests) - len(running),
-        num_deferred=scheduler.num_set_aside,
+        num_deferred=scheduler.waiting.num_aside,
         total_blocks=kv.pool.num_blocks,
         free_blocks=kv.pool.num_free,
         cached_blocks=kv.pool.num_cached,
@@ -21,7 +21,7 @@ def read_stats(scheduler: Scheduler) -> SchedulerStats:
         used_slots=max(0, num_slots - kv.num_unused_slots(running)),
         prefix_queries=kv.prefix_queries,
         prefix_hits=kv.prefix_hits,
-        num_preemptions=scheduler.num_preemptions,
+        num_preemptions=scheduler.batch.num_preemptions,
         tiers=_read_tiers(scheduler) if scheduler.tiers.directory.tiers else None,
     )
 

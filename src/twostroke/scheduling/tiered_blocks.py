@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -51,7 +51,6 @@ class TieredBlocks:
 
     Args:
         tiers: In the order in which they are asked.
-        requests: All that have not ended, by id; the scheduler's own mapping.
         always_load_swapped: Load what was swapped even if computing it were faster.
     """
 
@@ -59,7 +58,6 @@ class TieredBlocks:
         self,
         kv: KVCacheManager,
         tiers: Sequence[TierInfo] = (),
-        requests: Mapping[str, Request] | None = None,
         *,
         always_load_swapped: bool = False,
     ) -> None:
@@ -68,7 +66,6 @@ class TieredBlocks:
         self.directory = TierDirectory(tiers)
         self._kv = kv
         self._always_load_swapped = always_load_swapped
-        self._requests: Mapping[str, Request] = {} if requests is None else requests
         self._saves: dict[str, dict[BlockKey, int]] = {tier.name: {} for tier in tiers}
         self._drops: dict[str, list[BlockKey]] = {}
         self._swapped: dict[str, list[BlockKey]] = {}  # by request
@@ -183,10 +180,10 @@ class TieredBlocks:
         blocks, keys = self._kv.full_blocks(request)
         return [(k, b) for k, b in zip(keys, blocks) if self.directory.find(k) is None]
 
-    def _release_swapped(self, plan: StepPlan) -> None:
+    def _release_swapped(self, plan: StepPlan, requests: Collection[str]) -> None:
         """Let swap space forget requests that run again or have ended."""
         for request_id in list(self._swapped):
-            if request_id in plan.new_requests or request_id not in self._requests:
+            if request_id in plan.new_requests or request_id not in requests:
                 keys = self._swapped.pop(request_id)
                 self._num_swapped -= len(keys)
                 assert self.swap_tier is not None
@@ -195,10 +192,14 @@ class TieredBlocks:
 
     # ---- the step --------------------------------------------------------------------------------
 
-    def complete(self, plan: StepPlan) -> None:
-        """At the end of ``schedule``: put saves and drops into the plan."""
+    def complete(self, plan: StepPlan, requests: Collection[str]) -> None:
+        """At the end of ``schedule``: put saves and drops into the plan.
+
+        Args:
+            requests: Ids of all that have not ended.
+        """
         if self._swapped:
-            self._release_swapped(plan)
+            self._release_swapped(plan, requests)
         for tier, saves in self._saves.items():
             if saves:
                 plan.block_saves.append(BlockTransfer("", list(saves.values()), list(saves), tier))
@@ -207,8 +208,12 @@ class TieredBlocks:
             plan.block_drops.append(TierChange(tier, removed=keys))
         self._drops = {}
 
-    def update(self, plan: StepPlan, result: StepResult) -> list[str]:
-        """Take in what became of transfers. Returns the requests that wait for none any more."""
+    def update(self, plan: StepPlan, result: StepResult, requests: Collection[str]) -> list[str]:
+        """Take in what became of transfers. Returns the requests that wait for none any more.
+
+        Args:
+            requests: As in ``complete``.
+        """
         self.speeds.observe_pass(plan, result)
         self.directory.take_in(result.tier_changes)
         for save in plan.block_saves:
@@ -222,7 +227,7 @@ class TieredBlocks:
         for request_id in result.failed_loads:
             self._end_load(request_id, loaded=False)
         if self._num_loads:
-            self._num_loads = {r: n for r, n in self._num_loads.items() if r in self._requests}
+            self._num_loads = {r: n for r, n in self._num_loads.items() if r in requests}
         return [*result.loaded, *result.failed_loads]
 
     def _end_load(self, request_id: str, *, loaded: bool) -> None:

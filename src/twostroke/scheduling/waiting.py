@@ -14,17 +14,20 @@ class WaitingRequests:
 
     That is a sample whose leader's prompt, which it will share, is still being computed; and a
     request that was set aside while its blocks are loaded or transferred.
+
+    Args:
+        requests: All that have not ended, by id; the scheduler's own mapping.
     """
 
-    def __init__(self, queue: SchedulingPolicy) -> None:
+    def __init__(self, queue: SchedulingPolicy, requests: Mapping[str, Request]) -> None:
         self._queue = queue
+        self._requests = requests
         self._samples: dict[str, list[Request]] = {}  # by their leader's id
         self._aside: dict[str, Request] = {}
 
-    def add(self, request: Request, requests: Mapping[str, Request]) -> None:
-        """Take in a new request; ``requests`` are all those that have not ended."""
+    def add(self, request: Request) -> None:
         leader = request.leader
-        if leader is None or leader.request_id not in requests or leader.prompt_computed:
+        if leader is None or leader.request_id not in self._requests or leader.prompt_computed:
             self._queue.push(request)
         else:
             self._samples.setdefault(leader.request_id, []).append(request)
@@ -45,6 +48,10 @@ class WaitingRequests:
             self._queue.push(request)
 
     def set_aside(self, request: Request, status: RequestStatus) -> None:
+        """Let it wait outside the queue: ``LOADING``, or ``HELD`` for a transfer.
+
+        It holds no blocks meanwhile, and ``resume`` queues it again.
+        """
         assert request.status is RequestStatus.WAITING
         assert status in (RequestStatus.LOADING, RequestStatus.HELD)
         self.remove(request)
@@ -55,11 +62,11 @@ class WaitingRequests:
     def num_aside(self) -> int:
         return len(self._aside)
 
-    def resume(self, request: Request, requests: Mapping[str, Request]) -> None:
-        """Let it wait as if it had just come; ``requests`` as in ``add``."""
-        if self._aside.pop(request.request_id, None) is not None:
+    def resume(self, request_id: str) -> None:
+        """Let it wait as if it had just come; harmless if it has ended."""
+        if (request := self._aside.pop(request_id, None)) is not None:
             request.status = RequestStatus.WAITING
-            self.add(request, requests)
+            self.add(request)
 
     def decisions(self) -> list[Decision]:
         """Why the requests outside the queue wait."""

@@ -50,9 +50,8 @@ class Simulation:
 
     def add(self, request: Request) -> None:
         # As in a simulation, the keys of all blocks that it will ever fill are known.
-        future = replace(
-            request, token_ids=[*request.token_ids, *[TOKEN] * request.max_total_tokens]
-        )
+        future = Request(request.spec)
+        future.token_ids += [TOKEN] * request.max_total_tokens
         num_blocks = request.max_total_tokens // BLOCK
         count = self.groups.count
         hashes = extend_block_hashes(future, num_blocks, BLOCK, "", count)

@@ -238,7 +238,7 @@ class Fleet:
         result.prefix_queries = sum(replica.kv.prefix_queries for replica in self._replicas)
         result.prefix_hits = sum(replica.kv.prefix_hits for replica in self._replicas)
         result.num_preemptions = sum(
-            replica.scheduler.num_preemptions for replica in self._replicas
+            replica.scheduler.batch.num_preemptions for replica in self._replicas
         )
         return result
 

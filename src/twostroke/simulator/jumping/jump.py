@@ -27,7 +27,7 @@ def jump(scheduler: Scheduler, steps: int, token: int, now: float) -> Jump:
     happened: each running request lacks one token, holds its blocks alone, and ends in the last
     step or later, by its length; there are blocks enough; no waiting request could be admitted.
     """
-    requests, tokens = list(scheduler.running_in_order()), [token] * steps
+    requests, tokens = list(scheduler.batch.in_order()), [token] * steps
     for request in requests:
         request.token_ids += tokens
         request.num_sent_tokens += steps
