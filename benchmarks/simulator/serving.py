@@ -27,7 +27,7 @@ from twostroke.simulator.cost.configuration import Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import Efficiencies, HostEfficiency
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
-from twostroke.simulator.cost.step_shape import StepShape
+from twostroke.timing.step_shape import StepShape
 
 _LLAMA = {
     "model_type": "llama",

@@ -17,7 +17,6 @@ from twostroke.simulator.cost.configuration import Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import load_efficiencies
 from twostroke.simulator.cost.hardware_sheet import load_hardware
-from twostroke.simulator.cost.step_shape import StepShape
 from twostroke.simulator.deployment.deployment import deploy
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.reports.fields import run_fields
@@ -25,6 +24,7 @@ from twostroke.simulator.reports.html import report_html
 from twostroke.simulator.scenario import Scenario
 from twostroke.simulator.simulate import simulate
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
+from twostroke.timing.step_shape import StepShape
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,11 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.scheduling.harness import make_request
 from twostroke.core.request import Request
 from twostroke.core.step import ScheduledRequest, StepPlan, StepResult
 from twostroke.scheduling.adaptive_depth import AdaptiveDepth
-from twostroke.scheduling.pass_times import PassTimes, rounded_size
 from twostroke.scheduling.speculation import DraftDepth, FixedDepth
 
 MOST = 8
@@ -261,30 +258,6 @@ def test_it_is_pure() -> None:
     for machine in runs:
         machine.run(300)
     assert runs[0].num_drafts == runs[1].num_drafts > 0
-
-
-@given(st.lists(st.tuples(st.integers(1, 300), st.floats(1e-4, 1.0)), min_size=1))
-def test_times_lie_between_those_measured(steps: list[tuple[int, float]]) -> None:
-    times = PassTimes()
-    for rows, seconds in steps:
-        times.add_pass(rows, seconds)
-    low, high = min(s for _, s in steps), max(s for _, s in steps)
-    for rows in range(1, 400, 7):
-        assert low - 1e-9 <= times.of_pass(rows) <= high + 1e-9
-
-
-def test_one_held_up_step_changes_little() -> None:
-    times = PassTimes()
-    for seconds in [1.0] * 10 + [100.0]:
-        times.add_pass(1, seconds)
-    assert times.of_pass(1) < 1.2
-
-
-def test_sizes_are_told_apart_by_three_bits() -> None:
-    sizes = [rounded_size(size) for size in range(1, 34)]
-    assert sizes[:9] == [1, 2, 3, 4, 5, 6, 7, 8, 10]
-    assert sizes[-3:] == [32, 32, 40]
-    assert all(size <= rounded for size, rounded in enumerate(sizes, 1))
 
 
 def test_drafts_that_were_slow_once_are_measured_again() -> None:

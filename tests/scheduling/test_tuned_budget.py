@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.scheduling.harness import Harness, make_request
-from tests.scheduling.test_step_times import Machine, step
+from tests.timing.test_step_times import Machine, step
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.errors import ConfigError
 from twostroke.core.request import Request
 from twostroke.core.step import Reason, StepResult
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.scheduling.assemble import make_scheduler
-from twostroke.scheduling.step_times import read_shape
 from twostroke.scheduling.tuned_budget import LEAST_CHUNK, TunedBudget
+from twostroke.timing.step_times import read_shape
 
 MOST, TARGET = 2048, 0.04
 

@@ -16,8 +16,8 @@ from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.preemption import choose_preemption
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.scheduling.step_budget import choose_budget
-from twostroke.scheduling.step_times import StepTimes
 from twostroke.scheduling.tiered_blocks import TieredBlocks
+from twostroke.timing.step_times import StepTimes
 
 
 @dataclass(frozen=True, slots=True)

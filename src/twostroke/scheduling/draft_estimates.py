@@ -8,15 +8,21 @@ second (docs/decisions/0064-depth-from-measured-steps.md).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from twostroke.scheduling.recent_times import KNOWN_FROM, RecentTimes
-from twostroke.scheduling.trial_budget import SHARE
+from twostroke.core.step import StepPlan, StepResult
+from twostroke.timing.draft_times import DraftTimes
 
-# Steps until the time of drafts is doubted that cannot pay by it; after each measurement that
-# confirms it twice as many, up to where measuring costs its share of the time.
-DOUBTED_AFTER = 32
-# Drafting is charged so many times what it mostly takes: what took longer was held up by chance.
-MOST_CHARGED = 2.0
+# Acceptance that is expected of a position before anything is known: high, so that it is tried.
+FIRST_GUESS = 0.8
+# What is expected of a request, from all of them, counts as so many of its own drafts.
+PRIOR_DRAFTS = 6.0
+# What remains of a request's, and of all requests', earlier drafts after each new one.
+KEPT_OF_REQUEST, KEPT_OF_ALL = 0.9, 0.98
+# Steps for which an outlook holds: after the first ones, and until then.
+HOLDS_FOR, LEARNS_FOR = 4, 64
+# Of steps without drafts every fourth is measured: a small model's are short beside that.
+PLAIN_EVERY = 4
 
 
 @dataclass(slots=True)
@@ -59,77 +65,6 @@ class Acceptance:
         return rates
 
 
-class DraftTimes:
-    """How long passes and drafting take. Unknown sizes cost what near ones do, so that they are
-    tried.
-
-    Args:
-        at_once: Whether more drafts take no longer; else each takes as long as the first.
-
-    Attributes:
-        drafted_at: The latest step that made drafts.
-    """
-
-    def __init__(self, *, at_once: bool = False) -> None:
-        self._at_once = at_once
-        self._passes = RecentTimes()
-        self._drafting = RecentTimes(counts_from=KNOWN_FROM)
-        self.drafted_at = 0
-        self._num_doubts, self._doubted_at = 0, -1
-
-    @property
-    def largest_pass(self) -> int:
-        """Rows of the largest that is known; 0 before the first."""
-        return self._passes.largest
-
-    def add_pass(self, rows: int, seconds: float, step: int) -> None:
-        self._passes.add(rows, seconds, step)
-
-    def add_drafting(self, depth: int, seconds: float, step: int) -> None:
-        self._drafting.add(depth, seconds, step)
-
-    def of_pass(self, rows: int) -> float:
-        """Seconds of a pass over ``rows`` tokens, each in a request that decodes."""
-        return self._passes.at(rows) or 1.0
-
-    def of_drafting(self, depth: int) -> float:
-        """Seconds of drafting so many tokens for each request."""
-        return self._drafting.at(depth, proportional=not self._at_once)
-
-    def charge(self, depth: int, seconds: float) -> float:
-        """What drafting is charged that took ``seconds``. Nothing before any depth is known."""
-        if not self._knows_drafting(self._drafting.largest):
-            return 0.0
-        return min(seconds, MOST_CHARGED * self.of_drafting(depth))
-
-    def of_trying(self, rows: int, depth: int) -> float:
-        """Seconds that a step with so many drafts of one request takes longer than one without."""
-        return self.of_pass(rows + depth) - self.of_pass(rows) + self.of_drafting(depth)
-
-    def is_doubtful(self, rows: int, step: int) -> bool:
-        """Whether it is to be measured anew how long the least drafting takes, and the pass that
-        checks it: until both are known, and then now and then, for nothing else renews them."""
-        count = self._passes.num_readings(rows + 1)
-        if not self._knows_drafting(1) or 0 < count < KNOWN_FROM:
-            return True
-        enough = self.of_trying(rows, 1) / (SHARE * self.of_pass(rows))
-        return step - self.drafted_at >= min(enough, DOUBTED_AFTER << self._num_doubts)
-
-    def doubt(self, rows: int, step: int) -> None:
-        """They are measured anew in ``step``: where they are known, one new reading is to count."""
-        if step != self._doubted_at and self._knows_drafting(1):
-            self._num_doubts, self._doubted_at = min(self._num_doubts + 1, 30), step
-            self._passes.doubt(above=rows)
-            self._drafting.doubt()
-
-    def believe(self) -> None:
-        """By the latest measurements drafts pay."""
-        self._num_doubts = 0
-
-    def _knows_drafting(self, depth: int) -> bool:
-        return self._drafting.num_readings(depth) >= KNOWN_FROM
-
-
 @dataclass(slots=True)
 class Outlook:
     """What all requests' decisions share, for some steps: it is too much to compute for each.
@@ -168,3 +103,163 @@ class Outlook:
             if speed > best_speed:
                 best, best_speed = depth + 1, speed
         return best, best_speed * self.plain
+
+
+class StepCost(NamedTuple):
+    """What the drafts of a step cost, in seconds.
+
+    Attributes:
+        loss: More than they gained; below 0 they gained.
+        reading: By which making drafts took longer than it mostly does.
+        plain: Of a step without drafts.
+    """
+
+    loss: float
+    reading: float
+    plain: float
+
+
+@dataclass(slots=True)
+class DraftRecord:
+    """What is known of one request's drafts.
+
+    Attributes:
+        making: How often there were drafts when some were asked for; ``made``: whether there were
+            at the latest time.
+        has_drafted: Whether drafts were asked for before, and so its prompt read for them.
+        came_true: Whether all drafts of the latest step that verified some were accepted.
+    """
+
+    acceptance: Acceptance
+    making: float
+    made: bool = True
+    has_drafted: bool = False
+    came_true: bool = False
+
+
+class DraftEstimator:
+    """Learns from each step; decides nothing.
+
+    Args:
+        most: The greatest depth.
+        reads_prompts: Whether a request's first drafts cost more, since its prompt is read for it.
+        at_once: Whether all drafts are made in one go: more of them take no longer.
+
+    Attributes:
+        step: Steps so far.
+        num_drawing: Requests that drew in the latest step in which any did.
+        num_drafts: Drafts that the latest step verified.
+    """
+
+    def __init__(self, most: int, *, reads_prompts: bool, at_once: bool) -> None:
+        self.times = DraftTimes(at_once=at_once)
+        self.step, self.num_drawing, self.num_drafts = 0, 1, 0
+        self._most, self._reads_prompts = most, reads_prompts
+        self._records: dict[str, DraftRecord] = {}
+        self._all = Acceptance(KEPT_OF_ALL)
+        self._making = 1.0
+        self._outlook: Outlook | None = None
+        # Whether a prompt was read for drafts in the latest step: it says nothing of later ones.
+        self._reads_now = False
+
+    @property
+    def knows_acceptance(self) -> bool:
+        """Whether any draft was verified."""
+        return bool(self._all.tried)
+
+    def record_of(self, request_id: str) -> DraftRecord:
+        """Kept until the request is released."""
+        record = self._records.get(request_id)
+        if record is None:
+            record = DraftRecord(Acceptance(KEPT_OF_REQUEST), self._making)
+            self._records[request_id] = record
+        return record
+
+    def best(self, record: DraftRecord) -> tuple[int, float]:
+        """A request's best depth but 0, and its tokens a second as a multiple of none's."""
+        outlook = self._look_out()
+        return outlook.best(record.acceptance.rates(outlook.prior, PRIOR_DRAFTS))
+
+    def best_possible(self) -> float:
+        """That multiple if all drafts came true."""
+        return self._look_out().best([1.0] * self._most)[1]
+
+    def of_looking(self, record: DraftRecord, gain: float, depth: int) -> float:
+        """What making drafts gains, less what looking for some in vain costs; shares of a step."""
+        looking = self.times.of_drafting(depth) / self.times.of_pass(self.num_drawing)
+        return record.making * (gain - 1.0) - (1.0 - record.making) * looking
+
+    def of_trying(self, depth: int) -> float:
+        """Seconds by which drafts of one request make a step longer."""
+        return self.times.of_trying(self.num_drawing, depth)
+
+    def observe(self, plan: StepPlan, result: StepResult, *, asked: bool) -> StepCost | None:
+        """Take in a step; ``None`` if it drew nothing.
+
+        Args:
+            asked: Whether drafts were asked for.
+        """
+        for request_id in plan.released:
+            self._records.pop(request_id, None)
+        self.step += 1
+        num_drafts = num_right = 0
+        for request_id, num_accepted in result.num_accepted_drafts.items():
+            count = len(plan.scheduled[request_id].draft_token_ids)
+            num_drafts += count
+            num_right += num_accepted
+            self._all.add(count, num_accepted)
+            if (record := self._records.get(request_id)) is not None:
+                record.acceptance.add(count, num_accepted)
+                record.came_true = num_accepted == count
+        self.num_drafts = num_drafts
+        if not result.token_ids:
+            return None
+        self.num_drawing = len(result.token_ids)
+        return self._measure(plan, result, num_right, asked=asked)
+
+    def _measure(
+        self, plan: StepPlan, result: StepResult, num_right: int, *, asked: bool
+    ) -> StepCost | None:
+        """Note how long drafting took, and the pass if it did nothing but decode."""
+        rows, times, num_drafts = self.num_drawing, self.times, self.num_drafts
+        drafts = num_drafts or result.draft_token_ids or not times.largest_pass
+        measures = bool(drafts) or self.step % PLAIN_EVERY == 0
+        drafting = result.timings.get("draft", 0.0)
+        if measures and plan.num_tokens == rows + num_drafts:
+            times.add_pass(rows + num_drafts, result.duration - drafting, self.step)
+        plain, loss, reading = times.of_pass(rows), 0.0, 0.0
+        if asked and (deepest := self._count_made(plan, result)):
+            if measures and not self._reads_now:
+                times.add_drafting(deepest, drafting, self.step)
+            times.drafted_at = self.step
+            loss = times.charge(deepest, drafting)
+            reading = drafting - loss if self._reads_now else 0.0
+        if num_drafts:
+            loss += times.of_pass(rows + num_drafts) - plain * (1 + num_right / rows)
+        return StepCost(loss, reading, plain) if times.largest_pass else None
+
+    def _count_made(self, plan: StepPlan, result: StepResult) -> int:
+        """Note which requests got drafts, of those that were to. Returns the greatest depth."""
+        deepest, self._reads_now = 0, False
+        for request_id, share in plan.scheduled.items():
+            if not share.max_new_drafts or request_id not in result.token_ids:
+                continue
+            deepest = max(deepest, share.max_new_drafts)
+            made = request_id in result.draft_token_ids
+            self._making += (made - self._making) * (1 - KEPT_OF_ALL)
+            if (record := self._records.get(request_id)) is not None:
+                self._reads_now = self._reads_now or not record.has_drafted
+                record.made, record.has_drafted = made, True
+                record.making += (made - record.making) * (1 - KEPT_OF_REQUEST)
+        self._reads_now = self._reads_now and self._reads_prompts
+        return deepest
+
+    def _look_out(self) -> Outlook:
+        """The outlook, as of the last few steps."""
+        rows, outlook = self.num_drawing, self._outlook
+        age = 1 if self.step < LEARNS_FOR else HOLDS_FOR
+        if outlook is None or outlook.rows != rows or self.step - outlook.step >= age:
+            prior = self._all.estimates(self._most, FIRST_GUESS, PRIOR_DRAFTS)
+            outlook = Outlook.of(self.step, rows, prior, self.times, self._most)
+            self._outlook = outlook
+        return outlook

@@ -8,8 +8,8 @@ from typing import Protocol
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.request import Request
 from twostroke.core.step import StepPlan, StepResult
-from twostroke.scheduling.step_times import StepTimes
 from twostroke.scheduling.tuned_budget import TunedBudget
+from twostroke.timing.step_times import StepTimes
 
 
 class StepBudget(Protocol):

@@ -13,7 +13,7 @@ from twostroke.kv_cache.block_table import Prefix
 from twostroke.kv_cache.connector import TierInfo
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.kv_cache.tier_directory import TierDirectory
-from twostroke.scheduling.transfer_speeds import TransferSpeeds
+from twostroke.timing.transfer_times import TransferTimes
 
 # A request whose loads keep failing, or whose blocks are lost again before its turn, computes.
 MAX_LOADS = 3
@@ -61,7 +61,7 @@ class TieredBlocks:
         *,
         always_load_swapped: bool = False,
     ) -> None:
-        self.speeds = TransferSpeeds()
+        self.speeds = TransferTimes()
         self.counts = TierCounts()
         self.directory = TierDirectory(tiers)
         self._kv = kv

@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 from twostroke.core.request import Request
 from twostroke.core.step import StepPlan, StepResult
-from twostroke.scheduling.step_times import StepTimes, read_shape
+from twostroke.timing.step_times import StepTimes, read_shape
 
 # Share of the target that a step is planned to take: steps of one shape differ.
 AIM = 0.95

@@ -18,7 +18,7 @@ from twostroke.scheduling.admission.prediction import EngineLoad, predict_ttft
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.scheduling.admission.waiting_calls import Ahead, WaitingCall, WaitingCalls
 from twostroke.scheduling.assemble import make_scheduler
-from twostroke.scheduling.step_times import Prices, PromptWork
+from twostroke.timing.step_times import Prices, PromptWork
 
 SMALL = st.floats(0, 1, allow_subnormal=False)
 WORKS = st.builds(PromptWork.of, st.integers(0, 5000), st.integers(0, 9000))

@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.scheduling.harness import BLOCK, Harness, make_request
-from tests.scheduling.test_step_times import Machine
 from tests.specs import respecify
+from tests.timing.test_step_times import Machine
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.request import Request
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.scheduling.assemble import make_scheduler
 from twostroke.scheduling.policies.deadline import LATE_SHARE, PATIENCE, SPARE, DeadlinePolicy
-from twostroke.scheduling.step_times import StepTimes
+from twostroke.timing.step_times import StepTimes
 
 CONFIG = SchedulerConfig(policy="deadline", max_num_seqs=2, max_num_batched_tokens=16)
 

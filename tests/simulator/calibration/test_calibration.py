@@ -29,8 +29,8 @@ from twostroke.simulator.cost.configuration import Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import load_efficiencies
 from twostroke.simulator.cost.hardware_sheet import load_hardware
-from twostroke.simulator.cost.step_shape import SETTLING, StepShape
 from twostroke.simulator.fleet.clock import VirtualClock
+from twostroke.timing.step_shape import SETTLING, StepShape
 
 CPU = load_hardware("cpu")
 START = load_efficiencies("cpu")

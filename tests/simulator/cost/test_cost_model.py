@@ -15,7 +15,7 @@ from twostroke.simulator.cost.configuration import Drafting, Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import load_efficiencies, stack_names
 from twostroke.simulator.cost.hardware_sheet import hardware_names, load_hardware
-from twostroke.simulator.cost.step_shape import StepShape
+from twostroke.timing.step_shape import StepShape
 
 
 def decode(requests: int, context: int) -> StepShape:

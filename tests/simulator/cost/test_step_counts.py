@@ -21,7 +21,7 @@ from twostroke.simulator.cost.shown_costs import (
     shown_costs,
 )
 from twostroke.simulator.cost.step_counts import StepCounts
-from twostroke.simulator.cost.step_shape import StepShape
+from twostroke.timing.step_shape import StepShape
 
 
 @pytest.mark.parametrize("name", public_names())

@@ -10,9 +10,9 @@ import pytest
 
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.errors import ConfigError
-from twostroke.simulator.cost.step_shape import StepShape
 from twostroke.simulator.deployment.deployment import deploy
 from twostroke.simulator.deployment.options import DeploymentOptions
+from twostroke.timing.step_shape import StepShape
 
 DECODE = StepShape(16, 16 * 1000, (), 16)
 

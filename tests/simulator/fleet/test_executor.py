@@ -11,7 +11,6 @@ from tests.specs import resolved
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.speculation_config import Speculation
 from twostroke.core.step import NewRequest, ScheduledRequest, StepPlan
-from twostroke.simulator.cost.step_shape import StepShape
 from twostroke.simulator.deployment.deployment import deploy
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.fleet.clock import VirtualClock
@@ -19,6 +18,7 @@ from twostroke.simulator.fleet.executor import SimulatedExecutor
 from twostroke.simulator.jumping.decode_curve import Bound, DecodeCurve, RunTimes
 from twostroke.simulator.results.columns import to_columns
 from twostroke.spec_decode.synthetic import SyntheticAcceptance
+from twostroke.timing.step_shape import StepShape
 
 
 def share(num_known: int, start: int, num_tokens: int) -> ScheduledRequest:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulator.replay.test_step_times import recorded
+from tests.simulator.replay.test_fitted_cost import recorded
 from twostroke.inspector.compare.messages import (
     RecordedStep,
     ReplayedRequest,
     ReplayJob,
     Settings,
 )
+from twostroke.simulator.replay.fitted_cost import fit_cost
 from twostroke.simulator.replay.machine_speed import MachineSpeed
 from twostroke.simulator.replay.replay import replay
-from twostroke.simulator.replay.step_times import fit_step_times
 
 
 def test_the_mapping_is_its_own_inverse_everywhere() -> None:
     steps = recorded(200, stops=0.05)
-    speed = MachineSpeed(steps, fit_step_times(steps)[0])
+    speed = MachineSpeed(steps, fit_cost(steps)[0])
     times = [90.0 + 0.05 * n for n in range(400)]
     works = [speed.work_at(time) for time in times]
     assert works == sorted(works)

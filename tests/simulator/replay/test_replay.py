@@ -8,7 +8,7 @@ import sys
 import msgspec
 import pytest
 
-from tests.simulator.replay.test_step_times import recorded
+from tests.simulator.replay.test_fitted_cost import recorded
 from twostroke.inspector.compare.messages import (
     Failure,
     Replay,

@@ -12,7 +12,7 @@ from twostroke.core.step import Reason
 from twostroke.observability.observer import ObservedStep
 from twostroke.scheduling.admission.prediction import EngineLoad
 from twostroke.scheduling.scheduler import Scheduler
-from twostroke.scheduling.step_times import PromptWork, StepTimes
+from twostroke.timing.step_times import PromptWork, StepTimes
 
 COMPLETE = (FinishReason.STOP, FinishReason.LENGTH)
 # What keeps a request waiting although the step has tokens left for it.

@@ -12,7 +12,7 @@ from twostroke.core.request import Request
 from twostroke.observability.events import RefusedRequest
 from twostroke.observability.observer import ObservedStep
 from twostroke.scheduling.admission.load_meter import LoadMeter
-from twostroke.scheduling.step_times import StepTimes
+from twostroke.timing.step_times import StepTimes
 
 # Share of its target that a call should have left when it begins: steps differ.
 MARGIN = 0.1

@@ -18,7 +18,7 @@ from twostroke.scheduling.admission.waiting_calls import (
     WaitingCall,
     WaitingCalls,
 )
-from twostroke.scheduling.step_times import PromptWork
+from twostroke.timing.step_times import PromptWork
 
 # Longest time after which a client is told to try again, in seconds.
 LONGEST_RETRY = 60

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from twostroke.scheduling.admission.waiting_calls import Ahead
-from twostroke.scheduling.step_times import Prices, PromptWork
+from twostroke.timing.step_times import Prices, PromptWork
 
 # Entries come at random: so many standard deviations of their number are allowed for, which keeps
 # some 14 of 15 requests within what was predicted.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from twostroke.core.config import PolicyName
-from twostroke.scheduling.step_times import PromptWork
+from twostroke.timing.step_times import PromptWork
 
 NOTHING = PromptWork()
 

@@ -12,7 +12,7 @@ from twostroke.scheduling.policies.deadline import DeadlinePolicy
 from twostroke.scheduling.policies.fair import FairPolicy
 from twostroke.scheduling.policies.ranked import RankedPolicy, arrival_rank, priority_rank
 from twostroke.scheduling.policies.static_batches import StaticBatches
-from twostroke.scheduling.step_times import StepTimes
+from twostroke.timing.step_times import StepTimes
 
 
 def choose_policy(

@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 from twostroke.core.request import Request
 from twostroke.scheduling.policies.base import NoBoost, Rank
 from twostroke.scheduling.policies.ranked import RankedPolicy
-from twostroke.scheduling.step_times import PromptWork, StepTimes
+from twostroke.timing.step_times import PromptWork, StepTimes
 
 # Seconds that a request without a target is given, so that it waits for no more than that behind
 # those that have one.

@@ -9,12 +9,12 @@ from math import log
 
 from twostroke.core.errors import ConfigError
 from twostroke.model_spec.spec import ModelSpec
-from twostroke.simulator.calibration.fitting import Space, least_deviations
 from twostroke.simulator.calibration.measuring import MeasuredStep
 from twostroke.simulator.cost.configuration import Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import Efficiencies, Interval
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
+from twostroke.timing.least_deviations import Space, least_deviations
 
 # Mean error that a fit must gain to move a coefficient by a factor of e from its start.
 PULL = 0.0005

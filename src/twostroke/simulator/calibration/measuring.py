@@ -35,7 +35,7 @@ from twostroke.simulator.calibration.scenes import (
     Wave,
     fits,
 )
-from twostroke.simulator.cost.step_shape import SETTLING, StepShape
+from twostroke.timing.step_shape import SETTLING, StepShape
 
 # Share of all runs that must be at the usual speed; with fewer there is no usual speed.
 MIN_USUAL_SHARE = 0.25

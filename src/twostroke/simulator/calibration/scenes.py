@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.simulator.cost.step_shape import SETTLING
+from twostroke.timing.step_shape import SETTLING
 
 
 class Wave(NamedTuple):

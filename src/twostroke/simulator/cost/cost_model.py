@@ -36,7 +36,7 @@ from twostroke.simulator.cost.gemm import Product
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.cost.kernel_tables import KernelTables
 from twostroke.simulator.cost.kernel_time import KernelTime, Parts
-from twostroke.simulator.cost.step_shape import StepShape
+from twostroke.timing.step_shape import StepShape
 
 ACTIVATION_BYTES = 2.0
 # Passes over a token's values in one layer. Norms: two, each reads and writes hidden state and

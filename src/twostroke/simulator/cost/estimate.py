@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from twostroke.simulator.cost.step_shape import StepShape
+from twostroke.timing.step_shape import StepShape
 
 
 class Estimate(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from twostroke.simulator.cost.efficiencies import SHARED, load_efficiencies
 from twostroke.simulator.cost.hardware_sheet import load_hardware
 from twostroke.simulator.cost.measured_on import processor_name
 from twostroke.simulator.cost.step_counts import StepCounts
-from twostroke.simulator.cost.step_shape import StepShape
+from twostroke.timing.step_shape import StepShape
 
 MAX_RATE = 1e20  # FLOP/s or bytes/s that a file may state
 NO_SHEET = (

@@ -22,7 +22,7 @@ from twostroke.simulator.cost.efficiencies import (
     Interval,
 )
 from twostroke.simulator.cost.hardware_sheet import FORMATS, HardwareSheet
-from twostroke.simulator.cost.step_shape import StepShape
+from twostroke.timing.step_shape import StepShape
 
 # Everything reaches its limit at once, nothing takes time to start. The sharpness is of no effect,
 # since one of the two times is always 0.

@@ -7,11 +7,11 @@ from dataclasses import replace
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.simulator.cost.estimate import CostModel
-from twostroke.simulator.cost.step_shape import StepShape
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.tiers import SimulatedTiers
 from twostroke.simulator.jumping.decode_curve import Bound, DecodeCurve, RunTimes
 from twostroke.spec_decode.synthetic import SyntheticAcceptance
+from twostroke.timing.step_shape import StepShape
 
 # Every draw gives this token. Lengths come from the workload: requests ignore the end token.
 TOKEN = 0

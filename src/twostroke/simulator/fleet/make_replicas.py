@@ -9,7 +9,6 @@ from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.targets import Target
 from twostroke.observability.observer import Observer
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
-from twostroke.simulator.cost.step_shape import SETTLING
 from twostroke.simulator.deployment.deployment import Deployment
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.fleet.clock import VirtualClock
@@ -18,6 +17,7 @@ from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.fleet.tiers import Bandwidths, SimulatedTiers
 from twostroke.simulator.jumping.decode_curve import Bound
 from twostroke.spec_decode.synthetic import SyntheticAcceptance
+from twostroke.timing.step_shape import SETTLING
 
 
 def make_replicas(

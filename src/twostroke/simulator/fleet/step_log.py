@@ -10,8 +10,8 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
 from twostroke.observability.observer import ObservedStep
 from twostroke.scheduling.scheduler import Scheduler
-from twostroke.simulator.cost.step_shape import StepShape
 from twostroke.simulator.jumping.observed_run import ObservedRun
+from twostroke.timing.step_shape import StepShape
 
 
 class Timed(Protocol):

@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from twostroke.simulator.cost.estimate import CostModel
-from twostroke.simulator.cost.step_shape import StepShape
+from twostroke.timing.step_shape import StepShape
 
 Bound = Literal["seconds", "low", "high"]
 # Tokens per request between two contexts that the cost model is asked about.

@@ -13,7 +13,7 @@ import numpy as np
 
 from twostroke.inspector.compare.messages import RecordedStep
 from twostroke.simulator.cost.estimate import CostModel
-from twostroke.simulator.cost.step_shape import StepShape
+from twostroke.simulator.replay.fitted_cost import shape_of
 
 
 class MachineSpeed:
@@ -28,7 +28,7 @@ class MachineSpeed:
     def __init__(self, steps: Sequence[RecordedStep], cost: CostModel) -> None:
         times, works = [0.0], [0.0]
         ordered = sorted((step for step in steps if step.seconds > 0), key=lambda step: step.time)
-        estimates = [cost.step(_shape(step)).seconds for step in ordered]
+        estimates = [cost.step(shape_of(step)).seconds for step in ordered]
         self.mean = sum(estimates) / max(1e-12, sum(step.seconds for step in ordered))
         if ordered:
             times[0] = ordered[0].time
@@ -58,7 +58,3 @@ class MachineSpeed:
         if work >= self._works[-1]:
             return float(self._times[-1]) + (work - float(self._works[-1])) / self.mean
         return float(np.interp(work, self._works, self._times))
-
-
-def _shape(step: RecordedStep) -> StepShape:
-    return StepShape(step.decode_requests, step.decode_context, tuple(step.prefill), step.sampled)

@@ -21,8 +21,8 @@ from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor
 from twostroke.simulator.fleet.fleet import Fleet
 from twostroke.simulator.fleet.replica import Replica
+from twostroke.simulator.replay.fitted_cost import fit_cost
 from twostroke.simulator.replay.machine_speed import MachineSpeed
-from twostroke.simulator.replay.step_times import fit_step_times
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
 from twostroke.simulator.workloads.traces import CACHED_PREFIX
 
@@ -39,7 +39,7 @@ def replay(job: ReplayJob) -> Replay:
     Raises:
         ConfigError: Too few steps to fit step times to.
     """
-    cost, fit = fit_step_times(job.steps)
+    cost, fit = fit_cost(job.steps)
     speed = MachineSpeed(job.steps, cost)
     fit.speed = float(f"{speed.mean:.4g}")
     sides = [_run(job, settings, cost, speed) for settings in (job.recorded, job.other)]

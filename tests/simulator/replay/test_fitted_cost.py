@@ -8,8 +8,8 @@ import pytest
 
 from twostroke.core.errors import ConfigError
 from twostroke.inspector.compare.messages import RecordedStep
-from twostroke.simulator.cost.step_shape import StepShape
-from twostroke.simulator.replay.step_times import fit_step_times
+from twostroke.simulator.replay.fitted_cost import fit_cost
+from twostroke.timing.step_shape import StepShape
 
 TRUTH = {"step": 2e-3, "weights": 9e-3, "token": 1.5e-4, "context": 2e-7, "pair": 6e-8}
 
@@ -36,7 +36,7 @@ def recorded(number: int, stops: float = 0.0) -> list[RecordedStep]:
 
 
 def test_unseen_shapes_are_estimated_within_a_tenth() -> None:
-    cost, fit = fit_step_times(recorded(400))
+    cost, fit = fit_cost(recorded(400))
     assert fit.num_steps == 400
     assert fit.median_error < 0.06
     for shape in (
@@ -50,14 +50,14 @@ def test_unseen_shapes_are_estimated_within_a_tenth() -> None:
 
 
 def test_a_machine_that_stops_now_and_then_does_not_change_the_fit() -> None:
-    calm, _ = fit_step_times(recorded(400))
-    stopped, _ = fit_step_times(recorded(400, stops=0.03))
+    calm, _ = fit_cost(recorded(400))
+    stopped, _ = fit_cost(recorded(400, stops=0.03))
     for shape in (StepShape(1, 100, (), 1), StepShape(4, 1000, ((480, 0),), 5)):
         assert stopped.step(shape).seconds == pytest.approx(calm.step(shape).seconds, rel=0.1)
 
 
 def test_more_work_never_takes_less() -> None:
-    cost, _ = fit_step_times(recorded(100))
+    cost, _ = fit_cost(recorded(100))
     seconds = [cost.step(StepShape(n, 200 * n, (), n)).seconds for n in range(1, 40)]
     assert seconds == sorted(seconds)
     chunks = [cost.step(StepShape(2, 50, ((n, 64),), 2)).seconds for n in range(2, 900, 40)]
@@ -66,4 +66,4 @@ def test_more_work_never_takes_less() -> None:
 
 def test_a_handful_of_steps_tells_nothing() -> None:
     with pytest.raises(ConfigError, match="only 3 steps"):
-        fit_step_times(recorded(3))
+        fit_cost(recorded(3))

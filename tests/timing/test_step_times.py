@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twostroke.core.step import ScheduledRequest, StepPlan
-from twostroke.scheduling.step_times import Prices, PromptWork, StepTimes, read_shape
+from twostroke.timing.step_times import Prices, PromptWork, StepTimes, read_shape
 
 
 def step(time: float, rows: int = 0, start: int = 0, prompt: int = 0) -> StepPlan:

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from math import ceil
 
-from twostroke.scheduling.pass_times import rounded_size
+from twostroke.timing.mean_times import rounded_size
 
 # So many readings of a size are kept. The first of them are slow where they set something up, and
 # any may be held up by chance: a size is known from so many on.

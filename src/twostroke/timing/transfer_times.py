@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from twostroke.core.step import StepPlan, StepResult
+from twostroke.timing.mean_times import follow, weight_of
 
-# Share of a new measurement in the mean, if it is longer and if it is shorter; and how many times
-# longer it may be and still count whole: what holds a copy up is mostly chance.
-WEIGHT_LONGER, WEIGHT_SHORTER, MAX_RATIO = 0.1, 0.3, 2.0
 # What is not chosen is not measured either. So an estimate that keeps a load away shrinks with each
 # time that it does, until one is tried again.
 FORGETTING = 0.9
@@ -16,7 +14,7 @@ FORGETTING = 0.9
 LEAST_PREFILL = 32
 
 
-class TransferSpeeds:
+class TransferTimes:
     """Means that follow changes. What was never measured costs nothing, so that it is tried."""
 
     def __init__(self) -> None:
@@ -63,7 +61,4 @@ class TransferSpeeds:
 
 
 def _mean(former: float, new: float) -> float:
-    if not former:
-        return new
-    weight = WEIGHT_SHORTER if new < former else WEIGHT_LONGER
-    return former + weight * (min(new, former * MAX_RATIO) - former)
+    return follow(former, new, weight_of(new, former)) if former else new

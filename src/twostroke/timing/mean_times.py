@@ -1,4 +1,4 @@
-"""How long passes take, by size, learned from steps that were taken."""
+"""How long something takes, by size: means that follow changes, interpolated between sizes."""
 
 from __future__ import annotations
 
@@ -11,46 +11,13 @@ WEIGHT_LONGER, WEIGHT_SHORTER, MAX_RATIO = 0.1, 0.3, 2.0
 EXACT_UP_TO = 8
 
 
-class PassTimes:
-    """Means that follow changes, interpolated between sizes. Unknown sizes cost what near ones do,
-    so that they are tried.
-
-    Attributes:
-        num_draftings: How often the time of drafting was measured.
-    """
-
-    def __init__(self) -> None:
-        self._passes = _Means()
-
-    @property
-    def has_passes(self) -> bool:
-        """Whether any was measured."""
-        return self.largest_pass > 0
-
-    @property
-    def largest_pass(self) -> int:
-        """Rows of the largest that was measured; 0 before the first."""
-        return self._passes.largest
-
-    def add_pass(self, rows: int, seconds: float) -> None:
-        self._passes.add(rows, seconds)
-
-    def of_pass(self, rows: int) -> float:
-        """Seconds of a pass over ``rows`` tokens, each in a request that decodes."""
-        return self._passes.at(rows) or 1.0
-
-
-class _Means:
+class MeanTimes:
     """Mean seconds by rounded size, each with the mean of the sizes themselves."""
 
     def __init__(self) -> None:
         self._keys: list[int] = []
         self._means: dict[int, tuple[float, float]] = {}
         self._measured_once: set[int] = set()
-
-    @property
-    def largest(self) -> int:
-        return self._keys[-1] if self._keys else 0
 
     def add(self, size: int, seconds: float) -> None:
         key, seconds = rounded_size(size), max(seconds, 1e-9)
@@ -60,12 +27,12 @@ class _Means:
             self._measured_once.add(key)
             return
         mean_size, mean = self._means[key]
-        weight = WEIGHT_SHORTER if seconds < mean else WEIGHT_LONGER
-        if key in self._measured_once:
-            self._measured_once.remove(key)
-            weight = 1.0 if seconds < mean else weight  # the first was held up
-        change = min(seconds, mean * MAX_RATIO) - mean
-        self._means[key] = mean_size + weight * (size - mean_size), mean + weight * change
+        if key in self._measured_once and seconds < mean:  # the first was held up
+            weight = 1.0
+        else:
+            weight = weight_of(seconds, mean)
+        self._measured_once.discard(key)
+        self._means[key] = mean_size + weight * (size - mean_size), follow(mean, seconds, weight)
 
     def at(self, size: int) -> float:
         """The mean at ``size``, between those of its neighbours; 0 before the first."""
@@ -78,6 +45,16 @@ class _Means:
             share = (size - below[0]) / (above[0] - below[0])
             return below[1] * (1 - share) + above[1] * share
         return above[1]
+
+
+def weight_of(seconds: float, mean: float) -> float:
+    """Share of a new measurement in the mean."""
+    return WEIGHT_SHORTER if seconds < mean else WEIGHT_LONGER
+
+
+def follow(mean: float, seconds: float, weight: float) -> float:
+    """The mean with a new measurement."""
+    return mean + weight * (min(seconds, mean * MAX_RATIO) - mean)
 
 
 def rounded_size(size: int) -> int:

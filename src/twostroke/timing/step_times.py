@@ -13,7 +13,7 @@ from math import inf, sqrt
 from typing import NamedTuple
 
 from twostroke.core.step import StepPlan
-from twostroke.scheduling.pass_times import PassTimes
+from twostroke.timing.mean_times import MeanTimes
 
 # What remains of the weight of earlier steps with prompts after each new one.
 KEPT = 0.95
@@ -93,8 +93,7 @@ class StepTimes:
         self.last_seconds = 0.0
         self._factor = 1.0
         self._fit = Prices()
-        self._decode = PassTimes()
-        self._knows_decode = False
+        self._decode = MeanTimes()
         self._gap = 0.0
         self._was_busy = False
         self._num_steps = 0
@@ -112,7 +111,7 @@ class StepTimes:
 
     def of_decode(self, rows: int) -> float:
         """Seconds of a step in which so many rows decode; 0 before any did."""
-        return self._decode.of_pass(rows) if self._knows_decode and rows else 0.0
+        return self._decode.at(rows) if rows else 0.0
 
     def observe(self, plan: StepPlan, now: float, *, busy: bool, failed: bool = False) -> None:
         """Take in a step that ended at ``now``.
@@ -132,8 +131,7 @@ class StepTimes:
         if work.tokens:
             self._add_prompts(rows, work, seconds)
         else:
-            self._decode.add_pass(rows, seconds)
-            self._knows_decode = True
+            self._decode.add(rows, seconds)
 
     def _add_prompts(self, rows: int, work: PromptWork, seconds: float) -> None:
         alone = self.of_decode(rows)

@@ -6,7 +6,7 @@ from math import log, nan
 
 import pytest
 
-from twostroke.simulator.calibration.fitting import least_deviations
+from twostroke.timing.least_deviations import least_deviations
 
 SPACE = {"rate": (1.0, 1e-3, 1e3), "start": (1.0, 1e-6, 1e3), "unseen": (2.0, 1e-3, 1e3)}
 SIZES = [1.0, 2.0, 5.0, 10.0, 30.0, 100.0, 300.0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from twostroke.scheduling.trial_budget import MOST_OWED, SHARE, TrialBudget
+from twostroke.timing.trial_budget import MOST_OWED, SHARE, TrialBudget
 
 
 def test_trials_that_lose_take_their_share_of_the_time() -> None:

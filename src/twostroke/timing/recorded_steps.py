@@ -6,24 +6,23 @@ sum of powers, so that there is no edge), and attention over cached tokens:
     step + request * requests + (weights^s + (token * tokens)^s)^(1/s)
          + context * cached tokens read by decodes + pair * pairs of prompt tokens + chunk * chunks
 
-The roofline of ``cost/cost_model.py`` with the sizes of model and machine folded into seven
-numbers. It knows nothing beyond the range of what was recorded: a batch ten times as large is an
-extrapolation.
+The roofline of ``simulator/cost/cost_model.py`` with the sizes of model and machine folded into
+seven numbers. It knows nothing beyond the range of what was recorded: a batch ten times as large
+is an extrapolation.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from twostroke.core.errors import ConfigError
-from twostroke.inspector.compare.messages import RecordedStep, StepTimesFit
-from twostroke.simulator.calibration.fitting import Space, least_deviations
-from twostroke.simulator.cost.estimate import Estimate
-from twostroke.simulator.cost.step_shape import StepShape
+from twostroke.timing.least_deviations import Space, least_deviations
+from twostroke.timing.step_shape import StepShape
 
 Columns = npt.NDArray[np.float64]
 # Mean error that a fit must gain to move a coefficient by a factor of e from its start.
@@ -36,67 +35,63 @@ MAX_STEPS = 2000
 OF_A_TOKEN = 1 / 2000
 
 
-class FittedStepTimes:
-    """Implements ``cost.estimate.CostModel``."""
+class FittedStepTimes(NamedTuple):
+    """Step times by the module's formula.
 
-    def __init__(self, coefficients: Mapping[str, float]) -> None:
-        self.coefficients = dict(coefficients)
+    Attributes:
+        coefficients: By name, in seconds.
+        num_steps: Recorded steps that they were fitted to.
+        median_error: Of the estimates of those, as a share.
+    """
 
-    def step(self, shape: StepShape) -> Estimate:
-        row = _sizes(shape.decode_requests, shape.decode_context, shape.prefill, shape.sampled)
-        seconds = float(_seconds(np.array([row]), self.coefficients)[0])
-        binding = "compute" if shape.prefill else "memory"
-        return Estimate(seconds, seconds, seconds, binding)
+    coefficients: dict[str, float]
+    num_steps: int
+    median_error: float
+
+    def seconds(self, shape: StepShape) -> float:
+        return float(_seconds(np.array([_sizes(shape)]), self.coefficients)[0])
 
 
-def fit_step_times(steps: Sequence[RecordedStep]) -> tuple[FittedStepTimes, StepTimesFit]:
-    """The coefficients with the least error on recorded steps, and how large that is.
+def fit_step_times(steps: Sequence[tuple[StepShape, float]]) -> FittedStepTimes:
+    """The coefficients with the least error on steps that took so many seconds.
 
     Steps that decode, that prefill and that do both have the same weight together, since there are
     far more of the first. Of many steps, each so many is taken. What other programs add to some of
-    them is not in it (``machine_speed``).
+    them is not in it (``simulator/replay/machine_speed.py``).
 
     Raises:
         ConfigError: Too few steps.
     """
-    steps = [step for step in steps if step.seconds > 0]
+    steps = [(shape, seconds) for shape, seconds in steps if seconds > 0]
     if len(steps) < MIN_STEPS:
         raise ConfigError(
             f"only {len(steps)} steps are recorded; step times need at least {MIN_STEPS}",
             hint="choose a longer range",
         )
     steps = steps[:: -(-len(steps) // MAX_STEPS)]
-    sizes = np.array(
-        [
-            _sizes(step.decode_requests, step.decode_context, step.prefill, step.sampled)
-            for step in steps
-        ]
-    )
-    measured = np.array([step.seconds for step in steps])
+    sizes = np.array([_sizes(shape) for shape, _ in steps])
+    measured = np.array([seconds for _, seconds in steps])
     space = _space(sizes, measured)
 
     def errors(values: dict[str, float]) -> list[float]:
         logs: list[float] = np.log(_seconds(sizes, values) / measured).tolist()
         return logs
 
-    kinds = [(bool(step.prefill), bool(step.decode_requests)) for step in steps]
+    kinds = [(bool(shape.prefill), bool(shape.decode_requests)) for shape, _ in steps]
     counts = Counter(kinds)
     shares = [1 / (len(counts) * counts[kind]) for kind in kinds]
     values = least_deviations(errors, shares, space, pull=PULL, starts=STARTS).values
     error = np.abs(_seconds(sizes, values) / measured - 1)
-    return FittedStepTimes(values), StepTimesFit(
-        len(steps), float(np.median(error)), {name: float(f"{v:.4g}") for name, v in values.items()}
-    )
+    return FittedStepTimes(dict(values), len(steps), float(np.median(error)))
 
 
-def _sizes(
-    decode_requests: int, decode_context: int, prefill: Sequence[tuple[int, int]], sampled: int
-) -> tuple[float, ...]:
+def _sizes(shape: StepShape) -> tuple[float, ...]:
     """What the formula counts of a step: requests, tokens, context, pairs, chunks."""
-    new = sum(chunk for chunk, _ in prefill)
-    pairs = sum(chunk * before + chunk * (chunk + 1) / 2 for chunk, before in prefill)
-    requests = decode_requests + len(prefill)
-    return (requests, decode_requests + new, decode_context, pairs, len(prefill))
+    new = sum(chunk for chunk, _ in shape.prefill)
+    pairs = sum(chunk * before + chunk * (chunk + 1) / 2 for chunk, before in shape.prefill)
+    requests = shape.decode_requests + len(shape.prefill)
+    tokens = shape.decode_requests + new
+    return (requests, tokens, shape.decode_context, pairs, len(shape.prefill))
 
 
 def _seconds(sizes: Columns, values: Mapping[str, float]) -> Columns:
