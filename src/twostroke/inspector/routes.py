@@ -38,25 +38,40 @@ class ShownState(msgspec.Struct):
     some_left_out: bool = False
 
 
-def inspect_router(find_source: Callable[[], StepSource], feeds: Feeds | None = None) -> APIRouter:
+class InspectRoutes:
     """The feed, ranges of steps, and the state at a moment.
 
     Args:
         find_source: Raises ``ModelLoadingError`` until there is one.
         feeds: Counts those that are open, other ones of the server included.
     """
-    router = APIRouter(include_in_schema=False)
-    counted = (feeds or Feeds()).counted
 
-    @router.get("/v1/inspect", response_class=Response)
-    async def describe(request: Request) -> Response:
+    def __init__(self, find_source: Callable[[], StepSource], feeds: Feeds | None = None) -> None:
+        self._find_source = find_source
+        self._feeds = feeds or Feeds()
+
+    def router(self) -> APIRouter:
+        router = APIRouter(include_in_schema=False)
+        router.add_api_route("/v1/inspect", self.describe, methods=["GET"], response_class=Response)
+        router.add_api_route(
+            "/v1/inspect/events", self.events, methods=["GET"], response_class=Response
+        )
+        router.add_api_route(
+            "/v1/inspect/steps", self.steps, methods=["GET"], response_class=Response
+        )
+        router.add_api_route(
+            "/v1/inspect/state", self.state, methods=["GET"], response_class=Response
+        )
+        return router
+
+    async def describe(self, request: Request) -> Response:
         """What is open here: engine, bounds, configuration."""
-        description = find_source().describe()
+        description = self._find_source().describe()
         description.all_tenants = caller_of(request.scope).admin
         return _json(description)
 
-    @router.get("/v1/inspect/events", response_class=Response)
     async def events(
+        self,
         request: Request,
         since: Annotated[int | None, STEP] = None,
         last_event_id: Annotated[int | None, Header(ge=-1, le=2**62)] = None,
@@ -64,16 +79,18 @@ def inspect_router(find_source: Callable[[], StepSource], feeds: Feeds | None = 
         tenant: str | None = None,
     ) -> Response:
         """New steps, as they come; after ``since`` or the header ``Last-Event-ID``."""
-        source = find_source()
+        source = self._find_source()
         visible = await _visibility(source, request, request_id, tenant)
         if since is None:
             since = source.describe().last_step if last_event_id is None else last_event_id
-        frames = counted(stream_frames(source, since, visible), caller_of(request.scope))
+        frames = self._feeds.counted(
+            stream_frames(source, since, visible), caller_of(request.scope)
+        )
         headers = {**HEADERS, "x-accel-buffering": "no"}
         return StreamingResponse(frames, media_type="text/event-stream", headers=headers)
 
-    @router.get("/v1/inspect/steps", response_class=Response)
     async def steps(
+        self,
         request: Request,
         begin: Annotated[int | None, Query(alias="from", ge=0, le=2**62)] = None,
         to: Annotated[int | None, STEP] = None,
@@ -90,7 +107,7 @@ def inspect_router(find_source: Callable[[], StepSource], feeds: Feeds | None = 
         Without ``from`` the ``count`` steps up to ``to``, or up to the time ``at``: of these the
         last ones that need not be merged. ``fit`` says which way to take.
         """
-        source = find_source()
+        source = self._find_source()
         visible = await _visibility(source, request, request_id, tenant)
         if to is None:
             to = source.describe().last_step if at is None else source.step_at(at)
@@ -102,14 +119,14 @@ def inspect_router(find_source: Callable[[], StepSource], feeds: Feeds | None = 
         )
         return _json(frame)
 
-    @router.get("/v1/inspect/state", response_class=Response)
     async def state(
+        self,
         request: Request,
         step: Annotated[int | None, STEP] = None,
         blocks: bool = False,
     ) -> Response:
         """What runs, waits and has ended; with ``blocks`` also the KV cache."""
-        source = find_source()
+        source = self._find_source()
         visible = await _visibility(source, request, [], None)
         snapshot = await source.state(step, with_blocks=blocks)
         shown = ShownState(
@@ -122,8 +139,6 @@ def inspect_router(find_source: Callable[[], StepSource], feeds: Feeds | None = 
         if snapshot.blocks is not None:
             shown.blocks = await asyncio.to_thread(draw_blocks, snapshot.blocks, visible)
         return _json(shown)
-
-    return router
 
 
 async def _visibility(

@@ -19,10 +19,10 @@ from twostroke.inspector.compare.routes import compare_router
 from twostroke.inspector.content import ContentBook
 from twostroke.inspector.live import LiveSource
 from twostroke.inspector.model.facts import DescribeModel, FindFacts, find_once
-from twostroke.inspector.model.routes import model_router
+from twostroke.inspector.model.routes import ModelRoutes
 from twostroke.inspector.overview_routes import overview_router
 from twostroke.inspector.request_routes import request_router
-from twostroke.inspector.routes import inspect_router
+from twostroke.inspector.routes import InspectRoutes
 from twostroke.inspector.simulations.routes import simulate_router
 from twostroke.inspector.static_files import page_paths, page_router
 from twostroke.observability.tracing.tracer import Tracer
@@ -33,13 +33,13 @@ from twostroke.server.anthropic.request_ids import AnthropicRequestIds
 from twostroke.server.anthropic_shape import REQUEST_ID
 from twostroke.server.batches.answers import BATCH_ANSWERS, OUTPUT_FORMS
 from twostroke.server.batches.message_objects import BATCHES_PATH as MESSAGE_BATCHES_PATH
-from twostroke.server.batches.message_routes import message_batches_router
-from twostroke.server.batches.openai_routes import batches_router
+from twostroke.server.batches.message_routes import MessageBatchRoutes
+from twostroke.server.batches.openai_routes import BatchRoutes
 from twostroke.server.batches.queue import BatchQueue
 from twostroke.server.cache.answers import CacheObject, ClearedCache, PinnedPrefix
 from twostroke.server.cache.routes import cache_router
 from twostroke.server.distribution.routes import distribution_router
-from twostroke.server.files.routes import FILES_PATH, files_router
+from twostroke.server.files.routes import FILES_PATH, FileRoutes
 from twostroke.server.files.store import FileStore
 from twostroke.server.http.access_log import AccessLog
 from twostroke.server.http.api_document import LIMIT_HEADERS, document_api
@@ -224,9 +224,9 @@ def create_app_for(
     feeds = Feeds()
     _add_routes(app, state, store, find_facts)
     app.include_router(cache_router(state, feeds))
-    app.include_router(files_router(files, batches.reader_of))
-    app.include_router(batches_router(batches))
-    app.include_router(message_batches_router(batches))
+    app.include_router(FileRoutes(files, batches.reader_of).router())
+    app.include_router(BatchRoutes(batches).router())
+    app.include_router(MessageBatchRoutes(batches).router())
     if tracer is not None and options.inspector:
         _add_inspector(app, state, tracer, content, find_facts, feeds)
     document_api(app, ANSWERS, gateway, amend=document_models)
@@ -316,11 +316,11 @@ def _add_inspector(
         tracer.calls,
         content,
     )
-    app.include_router(inspect_router(lambda: source, feeds))
+    app.include_router(InspectRoutes(lambda: source, feeds).router())
     app.include_router(request_router(lambda: source))
     app.include_router(overview_router(lambda: source))
     app.include_router(compare_router(lambda: source))
     app.include_router(simulate_router())
-    app.include_router(model_router(lambda: source, find_facts, client))
+    app.include_router(ModelRoutes(lambda: source, find_facts, client).router())
     app.include_router(distribution_router(state))
     app.include_router(page_router())

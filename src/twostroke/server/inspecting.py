@@ -13,10 +13,10 @@ from twostroke.inspector.compare.routes import compare_router
 from twostroke.inspector.fleet.recorded_fleet import RecordedFleet
 from twostroke.inspector.fleet.routes import fleet_router
 from twostroke.inspector.model.facts import ModelFacts
-from twostroke.inspector.model.routes import model_router
+from twostroke.inspector.model.routes import ModelRoutes
 from twostroke.inspector.overview_routes import overview_router
 from twostroke.inspector.request_routes import request_router
-from twostroke.inspector.routes import inspect_router
+from twostroke.inspector.routes import InspectRoutes
 from twostroke.inspector.simulations.routes import simulate_router
 from twostroke.inspector.source import RequestSource
 from twostroke.inspector.static_files import page_router
@@ -44,9 +44,9 @@ def create_inspecting_app(
 
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     install_error_handlers(app)
-    app.include_router(inspect_router(lambda: source))
+    app.include_router(InspectRoutes(lambda: source).router())
     app.include_router(request_router(lambda: source))
-    app.include_router(model_router(lambda: source, find_facts))
+    app.include_router(ModelRoutes(lambda: source, find_facts).router())
     app.include_router(compare_router(lambda: source))
     app.include_router(overview_router(lambda: source))
     app.include_router(simulate_router())

@@ -75,26 +75,49 @@ class ShownTerms(msgspec.Struct):
     kv_cache: str
 
 
-def model_router(
-    find_source: Callable[[], StepSource],
-    find_facts: FindFacts,
-    find_client: Callable[[], EngineClient] | None = None,
-) -> APIRouter:
+class ModelRoutes:
     """The routes.
 
     Args:
-        find_source: As for ``inspect_router``.
+        find_source: As for ``InspectRoutes``.
         find_facts: The model that is shown; ``None`` where nobody knows it.
         find_client: The engine that can be measured, if there is one; raises until it is loaded.
     """
-    router = APIRouter(include_in_schema=False)
-    meter = Meter()
 
-    @router.get("/v1/inspect/model", response_class=Response)
-    async def model(request: Request) -> Response:
+    def __init__(
+        self,
+        find_source: Callable[[], StepSource],
+        find_facts: FindFacts,
+        find_client: Callable[[], EngineClient] | None = None,
+    ) -> None:
+        self._find_source = find_source
+        self._find_facts = find_facts
+        self._find_client = find_client
+        self._meter = Meter()
+
+    def router(self) -> APIRouter:
+        router = APIRouter(include_in_schema=False)
+        router.add_api_route(
+            "/v1/inspect/model", self.model, methods=["GET"], response_class=Response
+        )
+        router.add_api_route(
+            "/v1/inspect/model/paths", self.model_paths, methods=["GET"], response_class=Response
+        )
+        router.add_api_route(
+            "/v1/inspect/model/steps", self.model_steps, methods=["GET"], response_class=Response
+        )
+        router.add_api_route(
+            "/v1/inspect/model/measure", self.measure, methods=["POST"], response_class=Response
+        )
+        router.add_api_route(
+            "/v1/inspect/kv-models", self.kv_models, methods=["GET"], response_class=Response
+        )
+        return router
+
+    async def model(self, request: Request) -> Response:
         """Layers, ceilings, and what a measurement costs or has found."""
         try:
-            facts = await find_facts()
+            facts = await self._find_facts()
         except (ConfigError, ModelLoadError) as error:  # an encoder, or a file that is gone
             return _json(ShownModel(f"This model cannot be described: {error}"))
         if facts is None:
@@ -106,24 +129,24 @@ def model_router(
             calibrated=facts.calibrated,
             notes=list(facts.notes),
         )
-        if find_client is not None and facts.make_probe is not None:
-            client = find_client()
+        if self._find_client is not None and facts.make_probe is not None:
+            client = self._find_client()
             if caller_of(request.scope).admin and client.info.generates:
-                shown.price, shown.measurement = price_of(client, facts), meter.latest
+                shown.price, shown.measurement = price_of(client, facts), self._meter.latest
         return _json(shown)
 
-    @router.get("/v1/inspect/model/paths", response_class=Response)
     async def model_paths(
+        self,
         context: Annotated[int, Query(ge=1, le=MAX_CONTEXT)],
         prompt: Annotated[int, Query(ge=1, le=MAX_CONTEXT)],
         batch: Annotated[int, Query(ge=1, le=MAX_BATCH)] = 256,
     ) -> Response:
         """By the cost model: decode of up to ``batch`` requests, and prefill of one ``prompt``."""
-        facts = await _known(find_facts)
+        facts = await _known(self._find_facts)
         return _json(await asyncio.to_thread(paths, facts.costs, context, prompt, batch))
 
-    @router.get("/v1/inspect/model/steps", response_class=Response)
     async def model_steps(
+        self,
         request: Request,
         to: Annotated[int | None, STEP] = None,
         since: Annotated[int, STEP] = -1,
@@ -131,7 +154,7 @@ def model_router(
     ) -> Response:
         """The latest ``count`` steps behind ``since`` and up to ``to``, as points."""
         _only_for_admins(request)
-        facts, source = await _known(find_facts), find_source()
+        facts, source = await _known(self._find_facts), self._find_source()
         end = source.describe().last_step if to is None else to
         frame = await source.frame(
             max(since + 1, end + 1 - count),
@@ -143,8 +166,9 @@ def model_router(
         )
         return _json(await asyncio.to_thread(points_of, frame, facts.costs))
 
-    @router.post("/v1/inspect/model/measure", response_class=Response)
-    async def measure(request: Request, content_type: Annotated[str, Header()] = "") -> Response:
+    async def measure(
+        self, request: Request, content_type: Annotated[str, Header()] = ""
+    ) -> Response:
         """Probe the machine and run the batches; see ``inspector.model.measuring``."""
         _only_for_admins(request)
         # A script of another site cannot send this type without being asked first.
@@ -152,16 +176,15 @@ def model_router(
             raise InvalidRequestError(
                 "a measurement takes content-type: application/json", param="content-type"
             )
-        facts = await _known(find_facts)
-        if find_client is None:
+        facts = await _known(self._find_facts)
+        if self._find_client is None:
             raise InvalidRequestError("there is no engine here whose steps could be measured")
-        return _json(await meter.measure(find_client(), facts))
+        return _json(await self._meter.measure(self._find_client(), facts))
 
-    @router.get("/v1/inspect/kv-models", response_class=Response)
-    async def kv_models() -> Response:
+    async def kv_models(self) -> Response:
         """What the size of a KV cache depends on, for this model and public ones."""
         try:
-            facts = await find_facts()
+            facts = await self._find_facts()
         except (ConfigError, ModelLoadError):
             facts = None
         models = [*await asyncio.to_thread(_public_terms)]
@@ -170,8 +193,6 @@ def model_router(
             models.insert(0, kv_terms(facts.name, facts.spec, facts.weights))
         shown = ShownTerms(models, facts is not None, "" if facts is None else facts.kv_cache)
         return _json(shown)
-
-    return router
 
 
 @cache

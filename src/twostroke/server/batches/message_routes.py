@@ -68,23 +68,71 @@ _BODY: dict[str, Any] = {
 }
 
 
-def message_batches_router(queue: BatchQueue) -> APIRouter:
+class MessageBatchRoutes:
     """The routes of one server; each key sees its own batches."""
-    router = APIRouter(tags=["message batches"])
-    path = BATCHES_PATH + "/{batch_id}"
 
-    @router.post(
-        BATCHES_PATH,
-        response_class=Response,
-        responses=_answers(MessageBatch, "The batch.", posts=True, has_body=True),
-        openapi_extra=_BODY,
-    )
-    async def create_message_batch(request: Request) -> Response:
+    def __init__(self, queue: BatchQueue) -> None:
+        self._queue = queue
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["message batches"])
+        path = BATCHES_PATH + "/{batch_id}"
+        router.add_api_route(
+            BATCHES_PATH,
+            self.create_message_batch,
+            methods=["POST"],
+            response_class=Response,
+            responses=_answers(MessageBatch, "The batch.", posts=True, has_body=True),
+            openapi_extra=_BODY,
+        )
+        router.add_api_route(
+            BATCHES_PATH,
+            self.list_message_batches,
+            methods=["GET"],
+            response_class=Response,
+            responses=_answers(MessageBatchPage, "A page."),
+        )
+        router.add_api_route(
+            path,
+            self.show_message_batch,
+            methods=["GET"],
+            response_class=Response,
+            responses=_answers(MessageBatch, "The batch."),
+        )
+        router.add_api_route(
+            path + "/cancel",
+            self.cancel_message_batch,
+            methods=["POST"],
+            response_class=Response,
+            responses=_answers(MessageBatch, "The batch.", posts=True),
+        )
+        router.add_api_route(
+            path,
+            self.delete_message_batch,
+            methods=["DELETE"],
+            response_class=Response,
+            responses=_answers(DeletedMessageBatch, "It is deleted."),
+        )
+        results = _answers(MessageBatch, "Its results.")
+        results[200] = {
+            "description": "A line of JSON for each request, in no certain order.",
+            "content": {StoredContent.media_type: _RESULT},
+        }
+        router.add_api_route(
+            path + "/results",
+            self.message_batch_results,
+            methods=["GET"],
+            response_class=Response,
+            responses=results,
+        )
+        return router
+
+    async def create_message_batch(self, request: Request) -> Response:
         """Answer many messages, beside everything else that the server does."""
         tenant = caller_of(request.scope).tenant
-        queue.check_number(tenant)
-        uploaded = await store_requests(queue.workplace, request, tenant)
-        now = int(queue.store.clock())
+        self._queue.check_number(tenant)
+        uploaded = await store_requests(self._queue.workplace, request, tenant)
+        now = int(self._queue.store.clock())
         record = BatchRecord(
             id=f"msgbatch_{uuid.uuid4().hex}",
             tenant=tenant,
@@ -100,16 +148,14 @@ def message_batches_router(queue: BatchQueue) -> APIRouter:
             output_seconds=KEPT,
         )
         try:
-            await queue.add(record, uploaded.unanswered_bytes)
+            await self._queue.add(record, uploaded.unanswered_bytes)
         except BaseException:
-            await queue.store.run(lambda files: files.delete(uploaded.file_id))
+            await self._queue.store.run(lambda files: files.delete(uploaded.file_id))
             raise
         return json_response(message_batch(record), ignored_header(uploaded.ignored))
 
-    @router.get(
-        BATCHES_PATH, response_class=Response, responses=_answers(MessageBatchPage, "A page.")
-    )
     async def list_message_batches(
+        self,
         request: Request,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
         after_id: str | None = None,
@@ -118,7 +164,7 @@ def message_batches_router(queue: BatchQueue) -> APIRouter:
         """The key's batches, the newest first."""
         tenant = caller_of(request.scope).tenant
         try:
-            records = await queue.page(
+            records = await self._queue.page(
                 tenant, "messages", limit + 1, after=after_id, before=before_id
             )
         except KeyError as error:
@@ -139,44 +185,28 @@ def message_batches_router(queue: BatchQueue) -> APIRouter:
             )
         )
 
-    @router.get(path, response_class=Response, responses=_answers(MessageBatch, "The batch."))
-    async def show_message_batch(batch_id: str, request: Request) -> Response:
+    async def show_message_batch(self, batch_id: str, request: Request) -> Response:
         """How far a batch has come."""
         tenant = caller_of(request.scope).tenant
-        return json_response(message_batch(await queue.get(tenant, "messages", batch_id)))
+        return json_response(message_batch(await self._queue.get(tenant, "messages", batch_id)))
 
-    @router.post(
-        path + "/cancel",
-        response_class=Response,
-        responses=_answers(MessageBatch, "The batch.", posts=True),
-    )
-    async def cancel_message_batch(batch_id: str, request: Request) -> Response:
+    async def cancel_message_batch(self, batch_id: str, request: Request) -> Response:
         """End a batch; the answers that there are stay."""
         tenant = caller_of(request.scope).tenant
-        return json_response(message_batch(await queue.cancel(tenant, "messages", batch_id)))
+        return json_response(message_batch(await self._queue.cancel(tenant, "messages", batch_id)))
 
-    @router.delete(
-        path, response_class=Response, responses=_answers(DeletedMessageBatch, "It is deleted.")
-    )
-    async def delete_message_batch(batch_id: str, request: Request) -> Response:
+    async def delete_message_batch(self, batch_id: str, request: Request) -> Response:
         """Forget a batch that has ended, and its results."""
-        record = await _ended(queue, request, batch_id, "cancel it first, or wait for its end")
-        await queue.delete(record)
+        record = await _ended(
+            self._queue, request, batch_id, "cancel it first, or wait for its end"
+        )
+        await self._queue.delete(record)
         return json_response(DeletedMessageBatch(record.id))
 
-    results = _answers(MessageBatch, "Its results.")
-    results[200] = {
-        "description": "A line of JSON for each request, in no certain order.",
-        "content": {StoredContent.media_type: _RESULT},
-    }
-
-    @router.get(path + "/results", response_class=Response, responses=results)
-    async def message_batch_results(batch_id: str, request: Request) -> Response:
+    async def message_batch_results(self, batch_id: str, request: Request) -> Response:
         """What became of each request of a batch that has ended."""
-        record = await _ended(queue, request, batch_id, "wait for its end")
-        return StoredContent(_both_files(queue, record))
-
-    return router
+        record = await _ended(self._queue, request, batch_id, "wait for its end")
+        return StoredContent(_both_files(self._queue, record))
 
 
 async def _both_files(queue: BatchQueue, record: BatchRecord) -> AsyncIterator[bytes]:

@@ -30,33 +30,64 @@ BATCHES_PATH = "/v1/batches"
 MAX_PAGE = 100
 
 
-def batches_router(queue: BatchQueue) -> APIRouter:
+class BatchRoutes:
     """The routes of one server; each key sees its own batches."""
-    router = APIRouter(route_class=StrictRoute, tags=["batches"])
-    path = BATCHES_PATH + "/{batch_id}"
 
-    @router.post(
-        BATCHES_PATH,
-        response_class=Response,
-        responses=_answers(BatchObject, "The batch.", posts=True, has_body=True),
-    )
-    async def create_batch(body: BatchRequest, request: Request) -> Response:
+    def __init__(self, queue: BatchQueue) -> None:
+        self._queue = queue
+
+    def router(self) -> APIRouter:
+        router = APIRouter(route_class=StrictRoute, tags=["batches"])
+        path = BATCHES_PATH + "/{batch_id}"
+        router.add_api_route(
+            BATCHES_PATH,
+            self.create_batch,
+            methods=["POST"],
+            response_class=Response,
+            responses=_answers(BatchObject, "The batch.", posts=True, has_body=True),
+        )
+        router.add_api_route(
+            BATCHES_PATH,
+            self.list_batches,
+            methods=["GET"],
+            response_class=Response,
+            responses=_answers(BatchList, "A page."),
+        )
+        router.add_api_route(
+            path,
+            self.show_batch,
+            methods=["GET"],
+            response_class=Response,
+            responses=_answers(BatchObject, "The batch."),
+        )
+        router.add_api_route(
+            path + "/cancel",
+            self.cancel_batch,
+            methods=["POST"],
+            response_class=Response,
+            responses=_answers(BatchObject, "The batch.", posts=True),
+        )
+        return router
+
+    async def create_batch(self, body: BatchRequest, request: Request) -> Response:
         """Answer all requests of a file, beside everything else that the server does."""
         body.check_texts()
         tenant = caller_of(request.scope).tenant
-        file = await queue.store.run(lambda files: files.get(tenant, body.input_file_id, [BATCH]))
+        file = await self._queue.store.run(
+            lambda files: files.get(tenant, body.input_file_id, [BATCH])
+        )
         if file is None:
             raise FileNotStoredError(
                 f"no file {body.input_file_id[:100]!a} of the purpose batch is stored for this key",
                 param="input_file_id",
                 hint="send it to /v1/files first",
             )
-        record = _new_record(body, tenant, int(queue.store.clock()))
-        await queue.add(record)
+        record = _new_record(body, tenant, int(self._queue.store.clock()))
+        await self._queue.add(record)
         return json_response(batch_object(record), ignored_header(body.dropped_fields()))
 
-    @router.get(BATCHES_PATH, response_class=Response, responses=_answers(BatchList, "A page."))
     async def list_batches(
+        self,
         request: Request,
         after: str | None = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
@@ -64,7 +95,7 @@ def batches_router(queue: BatchQueue) -> APIRouter:
         """The key's batches, the newest first."""
         tenant = caller_of(request.scope).tenant
         try:
-            records = await queue.page(tenant, "openai", limit + 1, after=after)
+            records = await self._queue.page(tenant, "openai", limit + 1, after=after)
         except KeyError as error:
             raise InvalidRequestError(
                 f"after is {str(after)[:100]!a}, which is none of the batches",
@@ -81,23 +112,15 @@ def batches_router(queue: BatchQueue) -> APIRouter:
             )
         )
 
-    @router.get(path, response_class=Response, responses=_answers(BatchObject, "The batch."))
-    async def show_batch(batch_id: str, request: Request) -> Response:
+    async def show_batch(self, batch_id: str, request: Request) -> Response:
         """How far a batch has come."""
         tenant = caller_of(request.scope).tenant
-        return json_response(batch_object(await queue.get(tenant, "openai", batch_id)))
+        return json_response(batch_object(await self._queue.get(tenant, "openai", batch_id)))
 
-    @router.post(
-        path + "/cancel",
-        response_class=Response,
-        responses=_answers(BatchObject, "The batch.", posts=True),
-    )
-    async def cancel_batch(batch_id: str, request: Request) -> Response:
+    async def cancel_batch(self, batch_id: str, request: Request) -> Response:
         """End a batch; the answers that there are stay."""
         tenant = caller_of(request.scope).tenant
-        return json_response(batch_object(await queue.cancel(tenant, "openai", batch_id)))
-
-    return router
+        return json_response(batch_object(await self._queue.cancel(tenant, "openai", batch_id)))
 
 
 def _new_record(body: BatchRequest, tenant: str, now: int) -> BatchRecord:

@@ -58,28 +58,70 @@ _FORM: dict[str, Any] = {
 }
 
 
-def files_router(store: FileStore, reader_of: Callable[[str], str | None]) -> APIRouter:
+class FileRoutes:
     """The routes of one server; each key sees its own files.
 
     Args:
         reader_of: The id of a batch that still reads the file of this id.
     """
-    router = APIRouter(tags=["files"])
-    path = FILES_PATH + "/{file_id}"
 
-    @router.post(
-        FILES_PATH,
-        response_class=Response,
-        responses=_answers(FileObject, "The file.", stores=True),
-        openapi_extra=_FORM,
-    )
-    async def create_file(request: Request) -> Response:
+    def __init__(self, store: FileStore, reader_of: Callable[[str], str | None]) -> None:
+        self._store = store
+        self._reader_of = reader_of
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["files"])
+        path = FILES_PATH + "/{file_id}"
+        router.add_api_route(
+            FILES_PATH,
+            self.create_file,
+            methods=["POST"],
+            response_class=Response,
+            responses=_answers(FileObject, "The file.", stores=True),
+            openapi_extra=_FORM,
+        )
+        router.add_api_route(
+            FILES_PATH,
+            self.list_files,
+            methods=["GET"],
+            response_class=Response,
+            responses=_answers(FileList, "A page."),
+        )
+        router.add_api_route(
+            path,
+            self.show_file,
+            methods=["GET"],
+            response_class=Response,
+            responses=_answers(FileObject, "The file."),
+        )
+        content = _answers(FileObject, "Its bytes.")
+        content[200] = {
+            "description": "Its bytes.",
+            "content": {StoredContent.media_type: {"schema": {"type": "string"}}},
+        }
+        router.add_api_route(
+            path + "/content",
+            self.file_content,
+            methods=["GET"],
+            response_class=Response,
+            responses=content,
+        )
+        router.add_api_route(
+            path,
+            self.delete_file,
+            methods=["DELETE"],
+            response_class=Response,
+            responses=_answers(DeletedFile, "It is deleted."),
+        )
+        return router
+
+    async def create_file(self, request: Request) -> Response:
         """Store a file of requests for a batch, as lines of JSON."""
-        file, ignored = await upload(store, request, caller_of(request.scope).tenant)
+        file, ignored = await upload(self._store, request, caller_of(request.scope).tenant)
         return json_response(file_object(file), ignored_header(ignored))
 
-    @router.get(FILES_PATH, response_class=Response, responses=_answers(FileList, "A page."))
     async def list_files(
+        self,
         request: Request,
         purpose: str | None = None,
         after: str | None = None,
@@ -90,7 +132,7 @@ def files_router(store: FileStore, reader_of: Callable[[str], str | None]) -> AP
         purposes = [p for p in PURPOSES if purpose in (None, p)]
         tenant, newest = caller_of(request.scope).tenant, order == "desc"
         try:
-            files = await store.run(
+            files = await self._store.run(
                 lambda table: table.page(tenant, purposes, after, limit + 1, newest_first=newest)
             )
         except KeyError as error:
@@ -109,37 +151,26 @@ def files_router(store: FileStore, reader_of: Callable[[str], str | None]) -> AP
             )
         )
 
-    @router.get(path, response_class=Response, responses=_answers(FileObject, "The file."))
-    async def show_file(file_id: str, request: Request) -> Response:
+    async def show_file(self, file_id: str, request: Request) -> Response:
         """What is known of a file."""
-        return json_response(file_object(await stored_file(store, request, file_id)))
+        return json_response(file_object(await stored_file(self._store, request, file_id)))
 
-    content = _answers(FileObject, "Its bytes.")
-    content[200] = {
-        "description": "Its bytes.",
-        "content": {StoredContent.media_type: {"schema": {"type": "string"}}},
-    }
-
-    @router.get(path + "/content", response_class=Response, responses=content)
-    async def file_content(file_id: str, request: Request) -> Response:
+    async def file_content(self, file_id: str, request: Request) -> Response:
         """What is in a file."""
-        file = await stored_file(store, request, file_id)
-        return StoredContent(store.contents(file.id), file.num_bytes)
+        file = await stored_file(self._store, request, file_id)
+        return StoredContent(self._store.contents(file.id), file.num_bytes)
 
-    @router.delete(path, response_class=Response, responses=_answers(DeletedFile, "It is deleted."))
-    async def delete_file(file_id: str, request: Request) -> Response:
+    async def delete_file(self, file_id: str, request: Request) -> Response:
         """Delete a file that no batch reads any more."""
-        file = await stored_file(store, request, file_id)
-        if (batch := reader_of(file.id)) is not None:
+        file = await stored_file(self._store, request, file_id)
+        if (batch := self._reader_of(file.id)) is not None:
             raise InvalidRequestError(
                 f"the file is read by {batch}, which has not ended",
                 param="file_id",
                 hint="wait for its end, or cancel it",
             )
-        await store.run(lambda table: table.delete(file.id))
+        await self._store.run(lambda table: table.delete(file.id))
         return json_response(DeletedFile(id=file.id))
-
-    return router
 
 
 async def stored_file(store: FileStore, request: Request, file_id: str) -> StoredFile:

@@ -15,7 +15,7 @@ from twostroke.server.ollama.generation_answer import ChatLine, GenerateLine
 from twostroke.server.ollama.generation_routes import ollama_generation_router
 from twostroke.server.ollama.library_routes import PullStatus, ollama_library_router
 from twostroke.server.ollama.model_answers import ListedModels, RunningModels, ShownModel
-from twostroke.server.ollama.model_routes import OllamaVersion, ollama_models_router
+from twostroke.server.ollama.model_routes import OllamaModelRoutes, OllamaVersion
 from twostroke.server.plain_shapes import OllamaError
 from twostroke.server.state.server_state import ServerState
 
@@ -38,6 +38,6 @@ def ollama_router(state: ServerState, find_facts: FindFacts) -> APIRouter:
     router = APIRouter(tags=["ollama"])
     router.include_router(ollama_generation_router(state))
     router.include_router(ollama_embed_router(state))
-    router.include_router(ollama_models_router(state, find_facts))
+    router.include_router(OllamaModelRoutes(state, find_facts).router())
     router.include_router(ollama_library_router(state))
     return router

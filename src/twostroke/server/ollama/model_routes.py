@@ -55,78 +55,102 @@ class ShowRequest(OllamaFields):
     name: str | None = Field(None, description="Older name of model.")
 
 
-def ollama_models_router(state: ServerState, find_facts: FindFacts) -> APIRouter:
+class OllamaModelRoutes:
     """The routes that say what is served.
 
     Args:
         find_facts: Tells of the loaded model.
     """
-    router = APIRouter(route_class=OllamaRoute)
-    greeting: Responses = {
-        200: {
-            "description": "The text by which clients know that Ollama's API is there.",
-            "content": {"text/plain": {"schema": {"const": GREETING}}},
-        },
-        **{status: ERROR_RESPONSES[status] for status in (401, 403)},
-    }
-    refusals: Responses = {status: OLLAMA_ERRORS[status] for status in (401, 403)}
-    unloaded = refusals | {503: OLLAMA_ERRORS[503]}
 
-    async def facts() -> ModelFacts | None:
-        try:
-            return await find_facts()
-        except TwostrokeError:  # encoders have no such description
-            return None
+    def __init__(self, state: ServerState, find_facts: FindFacts) -> None:
+        self._state = state
+        self._find_facts = find_facts
 
-    @router.head("/", include_in_schema=False)
-    @router.get("/", response_class=PlainTextResponse, responses=greeting)
-    async def ollama_greeting() -> Response:
+    def router(self) -> APIRouter:
+        router = APIRouter(route_class=OllamaRoute)
+        greeting: Responses = {
+            200: {
+                "description": "The text by which clients know that Ollama's API is there.",
+                "content": {"text/plain": {"schema": {"const": GREETING}}},
+            },
+            **{status: ERROR_RESPONSES[status] for status in (401, 403)},
+        }
+        refusals: Responses = {status: OLLAMA_ERRORS[status] for status in (401, 403)}
+        unloaded = refusals | {503: OLLAMA_ERRORS[503]}
+
+        router.add_api_route(
+            "/",
+            self.ollama_greeting,
+            methods=["GET"],
+            response_class=PlainTextResponse,
+            responses=greeting,
+        )
+        router.add_api_route("/", self.ollama_greeting, methods=["HEAD"], include_in_schema=False)
+        router.add_api_route(
+            "/api/version",
+            self.ollama_version,
+            methods=["GET"],
+            response_class=Response,
+            responses=answer_responses(OllamaVersion, "The version.") | refusals,
+        )
+        router.add_api_route(
+            "/api/version", self.ollama_version, methods=["HEAD"], include_in_schema=False
+        )
+        router.add_api_route(
+            "/api/tags",
+            self.ollama_tags,
+            methods=["GET"],
+            response_class=Response,
+            responses=answer_responses(ListedModels, "All names of the model.") | unloaded,
+        )
+        router.add_api_route(
+            "/api/tags", self.ollama_tags, methods=["HEAD"], include_in_schema=False
+        )
+        router.add_api_route(
+            "/api/ps",
+            self.ollama_ps,
+            methods=["GET"],
+            response_class=Response,
+            responses=answer_responses(RunningModels, "The same, as it runs.") | unloaded,
+        )
+        router.add_api_route(
+            "/api/show",
+            self.ollama_show,
+            methods=["POST"],
+            response_class=Response,
+            responses=answer_responses(ShownModel, "The model.", has_body=True) | OLLAMA_ERRORS,
+        )
+        return router
+
+    async def ollama_greeting(self) -> Response:
         """Says that Ollama's API is here."""
         return PlainTextResponse(GREETING)
 
-    @router.head("/api/version", include_in_schema=False)
-    @router.get(
-        "/api/version",
-        response_class=Response,
-        responses=answer_responses(OllamaVersion, "The version.") | refusals,
-    )
-    async def ollama_version() -> Response:
+    async def ollama_version(self) -> Response:
         """The release of Ollama whose API this is."""
         return json_response(OllamaVersion(API_VERSION))
 
-    @router.head("/api/tags", include_in_schema=False)
-    @router.get(
-        "/api/tags",
-        response_class=Response,
-        responses=answer_responses(ListedModels, "All names of the model.") | unloaded,
-    )
-    async def ollama_tags() -> Response:
+    async def ollama_tags(self) -> Response:
         """The names under which requests reach the model, each with its tag."""
-        model = state.model()
-        known = await facts()
+        model = self._state.model()
+        known = await self._facts()
         return json_response(ListedModels([listed_model(model, n, known) for n in model.names]))
 
-    @router.get(
-        "/api/ps",
-        response_class=Response,
-        responses=answer_responses(RunningModels, "The same, as it runs.") | unloaded,
-    )
-    async def ollama_ps() -> Response:
+    async def ollama_ps(self) -> Response:
         """The model as it runs: it is loaded as long as the server runs."""
-        model = state.model()
-        known = await facts()
+        model = self._state.model()
+        known = await self._facts()
         return json_response(RunningModels([running_model(model, n, known) for n in model.names]))
 
-    @router.post(
-        "/api/show",
-        response_class=Response,
-        responses=answer_responses(ShownModel, "The model.", has_body=True) | OLLAMA_ERRORS,
-    )
-    async def ollama_show(body: ShowRequest) -> Response:
+    async def ollama_show(self, body: ShowRequest) -> Response:
         """What the model is and what it can do."""
-        model = state.model()
+        model = self._state.model()
         name = known_name(model, body.model or body.name)
-        shown = shown_model(model, name, await facts())
+        shown = shown_model(model, name, await self._facts())
         return json_response(shown, ignored_header(body.dropped_fields()))
 
-    return router
+    async def _facts(self) -> ModelFacts | None:
+        try:
+            return await self._find_facts()
+        except TwostrokeError:  # encoders have no such description
+            return None
