@@ -17,6 +17,7 @@ from twostroke.cli.flags import (
     TemplateFlags,
     engine_config,
 )
+from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -67,20 +68,15 @@ def chat(
     config = engine_config(model, model_options, cache, speculation=speculation, template=template)
     sampling = sampling or SamplingOptions()
     check_unicode(system, *sampling.stop)
-    if show_drafts and config.speculation.resolve() is None:
-        hint = "give --speculation suffix, and no --url"
-        raise ConfigError("--show-drafts needs --speculation", hint=hint)
+    _check_drafts(config, show_drafts)
     loads = any(flags is not None for flags in (cache, speculation, template))
     session = open_session(config, url, named=model is not None, loads=loads)
     try:
-        if not session.chats:
-            hint = 'use `twostroke generate --raw "prompt"`'
-            raise InvalidRequestError(f"{config.model.model} has no chat template", hint=hint)
-        fields = sampling.as_fields()
+        _check_chats(session, config.model.model)
         _converse(
             session,
             system,
-            fields,
+            sampling.as_fields(),
             plain=plain,
             history=history,
             show_drafts=show_drafts,
@@ -88,6 +84,18 @@ def chat(
         )
     finally:
         session.close()
+
+
+def _check_drafts(config: EngineConfig, show_drafts: bool) -> None:
+    if show_drafts and config.speculation.resolve() is None:
+        hint = "give --speculation suffix, and no --url"
+        raise ConfigError("--show-drafts needs --speculation", hint=hint)
+
+
+def _check_chats(session: Session, model: str) -> None:
+    if not session.chats:
+        hint = 'use `twostroke generate --raw "prompt"`'
+        raise InvalidRequestError(f"{model} has no chat template", hint=hint)
 
 
 def _converse(

@@ -63,14 +63,10 @@ def serve(
     )
     options = server or ServerOptions()
     name = next(iter(options.served_model_name), None)
-    endpoint = options.otlp_traces_endpoint
+    endpoint, slow = options.otlp_traces_endpoint, options.otlp_traces_slow_ttft
     records = config.observability.record is not None
-    tracer = Tracer(
-        endpoint,
-        name or config.model.model,
-        options.otlp_traces_slow_ttft,
-        calls=CallBook(keep_unwritten=records),
-    )
+    calls = CallBook(keep_unwritten=records)
+    tracer = Tracer(endpoint, name or config.model.model, slow, calls=calls)
     content = ContentBook() if options.inspect_content and options.inspector else None
     observers: list[Observer] = [] if endpoint is None else [tracer.observer]
     load = partial(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -228,19 +229,14 @@ def run_all(
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     runs: list[Run] = []
     fields: list[dict[str, object]] = []
-    recorders: list[Recorder] = []
-    routes: FleetRecorder | None = None
-    try:
-        paths = recordings(output.record, scenarios[0].deployment.replicas)
-        for path in paths:
-            recorders.append(new_recorder(path))
-        if output.record is not None and len(paths) > 1:
-            routes = new_fleet_recorder(
-                fleet_file(output.record), scenarios[0].deployment.router, paths
+    with ExitStack() as files:
+        recorders, routes = _open_recordings(output, scenarios[0], files)
+        progress = files.enter_context(
+            Progress(
+                *columns, console=console, disable=not console.is_terminal, refresh_per_second=4
             )
-        with Progress(
-            *columns, console=console, disable=not console.is_terminal, refresh_per_second=4
-        ) as progress:
+        )
+        try:
             for scenario in scenarios:
                 name = scenario.label or scenario.deployment.model
                 task = progress.add_task(name, total=count_requests(scenario, output.interval))
@@ -259,16 +255,23 @@ def run_all(
                 runs.append(run if len(scenarios) == 1 else run.without_steps())
                 if run.result.interrupted:
                     return runs, fields, True
-    except KeyboardInterrupt:  # between two runs, or while one was prepared or summed up
-        if not runs:
-            raise
-        return runs, fields[: len(runs)], True
-    finally:
-        for recorder in recorders:
-            recorder.close()
-        if routes is not None:
-            routes.close()
+        except KeyboardInterrupt:  # between two runs, or while one was prepared or summed up
+            if not runs:
+                raise
+            return runs, fields[: len(runs)], True
     return runs, fields, False
+
+
+def _open_recordings(
+    output: OutputOptions, scenario: Scenario, files: ExitStack
+) -> tuple[list[Recorder], FleetRecorder | None]:
+    """A recorder for each replica, and one for the routes to several, if they are to be kept."""
+    paths = recordings(output.record, scenario.deployment.replicas)
+    recorders = [files.enter_context(closing(new_recorder(path))) for path in paths]
+    if output.record is None or len(paths) < 2:
+        return recorders, None
+    routes = new_fleet_recorder(fleet_file(output.record), scenario.deployment.router, paths)
+    return recorders, files.enter_context(closing(routes))
 
 
 def recordings(path: Path | None, replicas: int) -> list[Path]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from twostroke.constraints.compiler import GrammarCompiler
-from twostroke.core.config import EngineConfig, KVCacheDtype
+from twostroke.core.config import EngineConfig, KVCacheDtype, ModelOptions
 from twostroke.core.errors import ConfigError
 from twostroke.core.kv_groups import KVGroups
 from twostroke.core.operator.sampling_defaults import read_overrides
+from twostroke.core.pooling import PoolingAbility
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.kernels.library import load_library
 from twostroke.kv_tiers.block_file import KEY_BYTES, BlockKind
@@ -42,6 +44,7 @@ from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.runtime.vectors.dense_modules import DenseModules
 from twostroke.runtime.vectors.scoring import ScoreHead
 from twostroke.runtime.weights import load_model
+from twostroke.spec_decode.base import Proposer
 from twostroke.spec_decode.choose import synthetic_acceptance
 from twostroke.spec_decode.medusa import MedusaHeads
 
@@ -94,13 +97,10 @@ def load_torch_executor(
     device = resolve_device(config.model.device)
     folder = folder or resolve_model(config.model.model, config.model.revision)
     spec = read_runnable(folder)
-    recommended = config.model.generation_config == "auto"
-    overrides = read_overrides(config.model.override_generation_config)
-    defaults = overrides.over(read_sampling_defaults(folder) if recommended else {})
+    defaults, max_new_tokens = _sampling_defaults(config.model, folder)
     max_model_len = _max_model_len(config.model.max_model_len, spec)
     score_head = ScoreHead.load(folder, spec.hidden_size, device)
-    if device.type == "cpu" and (library := load_library()) is not None:
-        library.set_num_threads(torch.get_num_threads())
+    _share_threads(device)
     clock.mark("config")
     ranks = score_head is not None
     models = _load_models(config, folder, spec, device, max_model_len, profiler, ranks=ranks)
@@ -108,23 +108,37 @@ def load_torch_executor(
     clock.mark("weights")
     caches = _allocate_caches(config, spec, models, max_model_len)
     model, kv = models.target, caches.target
-    proposer, speculation = None, config.speculation.resolve()
-    if speculation is not None:
-        own = None
-        if models.draft is not None and caches.draft is not None:
-            own = (models.draft, caches.draft)
-        proposer = make_proposer(speculation, model, kv, own, models.heads)
-    precision = f"{model.dtype} {config.model.quantization} {kv.layout.name} {_arithmetic(model)}"
-    model_id = model_fingerprint(folder, precision)
-    ability = read_pooling_ability(folder, spec.hidden_size, config.model)
-    pooling = with_scores(ability, read_object(folder / "config.json"), config.model)
-    dense = DenseModules.load(folder, pooling, device)
+    model_id = _model_id(config.model, folder, model, kv)
+    pooling = _pooling(config.model, folder, spec)
+    vectors = Vectors(DenseModules.load(folder, pooling, device), score_head)
     # What can fail comes first: from here on a folder is locked.
     transfers = _open_transfers(config, model_id, kv, KEY_BYTES + (caches.groups.count > 1))
     clock.mark("kv_cache")
-    generates = config.model.runner != "pooling" and model.spec.tied == spec.tied and not ranks
-    info = ExecutorInfo(
+    info = replace(
+        _describe(spec, models, caches, max_model_len),
         model_id=model_id,
+        sampling_defaults=defaults,
+        max_new_tokens=max_new_tokens,
+        generates=config.model.runner != "pooling" and model.spec.tied == spec.tied and not ranks,
+        pooling=pooling,
+        device=str(device),
+        tiers=[] if transfers is None else [t.info for t in transfers.tiers.values()],
+        load_seconds=clock.seconds,
+    )
+    proposer = _make_proposer(config, models, caches)
+    acceptance = synthetic_acceptance(config.speculation.resolve())
+    constraints = ConstraintStates(grammars, spec.vocab_size, device)
+    hooks = make_hooks(transfers, proposer, acceptance, constraints, vectors)
+    return TorchExecutor(model, kv, info, hooks, profiler)
+
+
+def _describe(
+    spec: ModelSpec, models: _Models, caches: _Caches, max_model_len: int
+) -> ExecutorInfo:
+    """What follows from the weights and the cache alone."""
+    kv = caches.target
+    return ExecutorInfo(
+        model_id="",
         vocab_size=spec.vocab_size,
         max_model_len=max_model_len,
         num_blocks=kv.num_blocks,
@@ -135,22 +149,40 @@ def load_torch_executor(
         kv_cache_dtype=kv.layout.name,
         weight_bytes=models.weight_bytes,
         eos_token_ids=frozenset(spec.eos_token_ids),
-        sampling_defaults=defaults,
-        max_new_tokens=overrides.max_new_tokens,
-        generates=generates,
-        pooling=pooling,
-        device=str(device),
-        tiers=[] if transfers is None else [t.info for t in transfers.tiers.values()],
-        load_seconds=clock.seconds,
     )
-    hooks = make_hooks(
-        transfers,
-        proposer,
-        synthetic_acceptance(speculation),
-        ConstraintStates(grammars, spec.vocab_size, device),
-        Vectors(dense, score_head),
-    )
-    return TorchExecutor(model, kv, info, hooks, profiler)
+
+
+def _pooling(options: ModelOptions, folder: Path, spec: ModelSpec) -> PoolingAbility:
+    ability = read_pooling_ability(folder, spec.hidden_size, options)
+    return with_scores(ability, read_object(folder / "config.json"), options)
+
+
+def _sampling_defaults(options: ModelOptions, folder: Path) -> tuple[dict[str, float], int | None]:
+    """What the model's makers and the operator recommend, and the operator's bound of answers."""
+    overrides = read_overrides(options.override_generation_config)
+    recommended = read_sampling_defaults(folder) if options.generation_config == "auto" else {}
+    return overrides.over(recommended), overrides.max_new_tokens
+
+
+def _model_id(options: ModelOptions, folder: Path, model: Decoder, kv: KVTensors) -> str:
+    precision = f"{model.dtype} {options.quantization} {kv.layout.name} {_arithmetic(model)}"
+    return model_fingerprint(folder, precision)
+
+
+def _share_threads(device: torch.device) -> None:
+    """Our kernels take as many threads as PyTorch's."""
+    if device.type == "cpu" and (library := load_library()) is not None:
+        library.set_num_threads(torch.get_num_threads())
+
+
+def _make_proposer(config: EngineConfig, models: _Models, caches: _Caches) -> Proposer | None:
+    speculation = config.speculation.resolve()
+    if speculation is None:
+        return None
+    own = None
+    if models.draft is not None and caches.draft is not None:
+        own = (models.draft, caches.draft)
+    return make_proposer(speculation, models.target, caches.target, own, models.heads)
 
 
 def _load_models(

@@ -49,8 +49,7 @@ def run_server(
     """Serve until a signal ends it.
 
     The first SIGTERM, SIGINT or SIGHUP drains: new work gets a 503, running requests may finish for
-    ``shutdown_timeout`` seconds. The second ends the process at once, unless
-    it is a SIGHUP.
+    ``shutdown_timeout`` seconds. The second ends the process at once, unless it is a SIGHUP.
 
     Args:
         load: Loads the engine, on a thread of its own.
@@ -81,10 +80,7 @@ def run_server(
     names = options.served_model_name or (config.model.model,)
     end_at_uncaught_memory_error()
     sys.setswitchinterval(SWITCH_SECONDS)
-    loading_ranker = None if load_ranker is None else load_on_thread(config, load_ranker)
-    if loading_ranker is not None:
-        load = after(loading_ranker, load)
-    loading = load_on_thread(config, load)
+    loading, loading_ranker = _begin_loading(config, load, load_ranker)
     # Imported while the model loads on its thread; half a second in all.
     from twostroke.server.application import create_app_for
     from twostroke.server.http.lifecycle import run_until_signalled
@@ -98,6 +94,25 @@ def run_server(
     run_until_signalled(app, state, options, listener, asks_for_keys=gateway.asks_for_keys, tls=tls)
     if options.uds is not None:
         Path(options.uds).unlink(missing_ok=True)
+    _end_engines(loading, loading_ranker, tracer)
+
+
+def _begin_loading(
+    config: EngineConfig, load: Loader, load_ranker: Loader | None
+) -> tuple[Future[OwnedEngine], Future[OwnedEngine] | None]:
+    """The served model, once the ranker is loaded, if there is one."""
+    if load_ranker is None:
+        return load_on_thread(config, load), None
+    ranker = load_on_thread(config, load_ranker)
+    return load_on_thread(config, after(ranker, load)), ranker
+
+
+def _end_engines(
+    loading: Future[OwnedEngine],
+    loading_ranker: Future[OwnedEngine] | None,
+    tracer: Tracer | None,
+) -> None:
+    """End them; the whole process, if the model is still being loaded. Then the traces are sent."""
     if not loading.done():
         # The interpreter cannot be torn down under a thread that is importing torch.
         sys.stderr.flush()

@@ -158,6 +158,21 @@ async def _page(source: StepSource, begin: int, end: int, fit: str) -> Frame:
     )
 
 
+def _replayed(name: str, seen: _Seen, *, in_range: bool) -> ReplayedRequest:
+    return ReplayedRequest(
+        name,
+        seen.arrival,
+        seen.prompt,
+        max(1, seen.output),
+        min(seen.cached, seen.prompt - 1),
+        seen.priority,
+        seen.tenant,
+        seen.first_token,
+        seen.finish,
+        in_range,
+    )
+
+
 def make_job(
     source: StepSource, question: Question, collected: Collected
 ) -> tuple[ReplayJob, int, list[str]]:
@@ -175,18 +190,7 @@ def make_job(
     since = min((seen.begin for seen in inside.values() if seen.started), default=0.0)
     until = max((seen.last for seen in inside.values()), default=0.0)
     requests = [
-        ReplayedRequest(
-            name,
-            seen.arrival,
-            seen.prompt,
-            max(1, seen.output),
-            min(seen.cached, seen.prompt - 1),
-            seen.priority,
-            seen.tenant,
-            seen.first_token,
-            seen.finish,
-            name in inside,
-        )
+        _replayed(name, seen, in_range=name in inside)
         for name, seen in collected.requests.items()
         if seen.started and seen.prompt > 0 and seen.begin <= until and seen.last >= since
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from twostroke.model_spec.kv_arithmetic import kind_of
+from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.number_formats import cache_format
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.model_spec.weight_parts import weight_parts
@@ -101,20 +102,9 @@ def draw_tower(name: str, model: ModelSpec, weights: str, kv_cache: str, ranks: 
     first = 0
     for run, layer in enumerate(model.layers):
         storey = _storey("layer", runs[run], layer.count, first)
-        if attention := layer.attention:
-            storey.attention = (
-                f"{kind_of(attention)}, {attention.heads} heads on {attention.kv_heads} for keys"
-                " and values"
-            )
-            if attention.latent:
-                storey.attention = f"MLA, {attention.heads} heads on one compressed vector"
-            storey.window = attention.window
-            storey.kv_bytes_per_token = attention.cached_bits(cached, ranks) / 8
-        elif layer.recurrent:
-            storey.attention = f"recurrent, {layer.recurrent.heads} heads"
-        if layer.experts:
-            storey.experts = layer.experts.count
-            storey.experts_per_token = layer.experts.per_token
+        _describe_layer(storey, layer)
+        if layer.attention:
+            storey.kv_bytes_per_token = layer.attention.cached_bits(cached, ranks) / 8
         storeys.append(storey)
         first += layer.count
     below = [_storey(title, [part], 0, 0) for title, part in ends if part.group == "embedding"]
@@ -136,6 +126,22 @@ def draw_tower(name: str, model: ModelSpec, weights: str, kv_cache: str, ranks: 
         ranks=ranks,
         storeys=[*below, *storeys, *above],
     )
+
+
+def _describe_layer(storey: Storey, layer: LayerSpec) -> None:
+    if attention := layer.attention:
+        storey.attention = (
+            f"{kind_of(attention)}, {attention.heads} heads on {attention.kv_heads} for keys"
+            " and values"
+        )
+        if attention.latent:
+            storey.attention = f"MLA, {attention.heads} heads on one compressed vector"
+        storey.window = attention.window
+    elif layer.recurrent:
+        storey.attention = f"recurrent, {layer.recurrent.heads} heads"
+    if layer.experts:
+        storey.experts = layer.experts.count
+        storey.experts_per_token = layer.experts.per_token
 
 
 def _storey(title: str, parts: list[Part], layers: int, first: int) -> Storey:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.flags.byte_sizes import format_decimal_bytes
@@ -51,6 +52,42 @@ class Deployment:
     notes: tuple[str, ...] = ()
 
 
+class _Sizes(NamedTuple):
+    """Bytes of the model, and of a draft model beside it.
+
+    Attributes:
+        weights: Of all devices; ``states``: recurrent state of all requests at once.
+        per_token: Of keys and values; ``block``: of a block of one group of layers.
+    """
+
+    weights: int
+    per_token: float
+    states: int
+    groups: KVGroups
+    block: float
+
+
+def _sizes(
+    options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerConfig, model: ModelSpec
+) -> _Sizes:
+    draft, speculation = _drafting(options, model).model, options.resolve_speculation()
+    format_ = None if options.weight_dtype == "auto" else options.weight_dtype
+    weights = model.weight_bytes(format_, options.tp)
+    per_token = model.kv_bytes_per_token(cache.kv_format, options.tp)
+    state = model.state_bytes(options.tp)
+    members = groups_beside(model, speculation.method if speculation else None)
+    groups = KVGroups(members.windows, int(min(scheduler.max_num_batched_tokens, MAX_COUNT)))
+    in_slot = members.bytes_per_slot(model, cache.kv_format, options.tp)
+    if draft is not None:
+        drafts_per_token = draft.kv_bytes_per_token(cache.kv_format, options.tp)
+        weights += draft.weight_bytes(None, options.tp)
+        per_token += drafts_per_token
+        state += draft.state_bytes(options.tp)
+        in_slot += drafts_per_token
+    states = state * min(scheduler.max_num_seqs, MAX_COUNT)
+    return _Sizes(weights, per_token, states, groups, cache.block_size * in_slot)
+
+
 def deploy(
     options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerConfig
 ) -> Deployment:
@@ -63,22 +100,8 @@ def deploy(
     """
     cost = _cost_model(options, cache.kv_format)
     hardware, model = cost.hardware, cost.model
-    draft, speculation = _drafting(options, model).model, options.resolve_speculation()
-    format_ = None if options.weight_dtype == "auto" else options.weight_dtype
-    weights = model.weight_bytes(format_, options.tp)
-    per_token = model.kv_bytes_per_token(cache.kv_format, options.tp)
-    state = model.state_bytes(options.tp)
-    if draft is not None:
-        weights += draft.weight_bytes(None, options.tp)
-        per_token += draft.kv_bytes_per_token(cache.kv_format, options.tp)
-        state += draft.state_bytes(options.tp)
-    states = state * min(scheduler.max_num_seqs, MAX_COUNT)
-    members = groups_beside(model, speculation.method if speculation else None)
-    groups = KVGroups(members.windows, int(min(scheduler.max_num_batched_tokens, MAX_COUNT)))
-    in_slot = members.bytes_per_slot(model, cache.kv_format, options.tp)
-    if draft is not None:
-        in_slot += draft.kv_bytes_per_token(cache.kv_format, options.tp)
-    block_bytes = cache.block_size * in_slot
+    sizes = _sizes(options, cache, scheduler, model)
+    weights, per_token, states, groups, block_bytes = sizes
 
     def bytes_of(tokens: int) -> float:
         return groups.most_blocks(tokens, cache.block_size) * block_bytes
