@@ -13,6 +13,7 @@ from twostroke.core.kv_groups import ONE_GROUP, KVGroups
 from twostroke.core.step import ScheduledRequest, StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.kv_cache.connector import KVConnector
+from twostroke.kv_cache.state_slots import NO_SLOT
 from twostroke.kv_tiers.transfers import Transfers
 from twostroke.runtime.request_states import RequestStates
 from twostroke.sampling.request_state import RequestState
@@ -53,7 +54,8 @@ class FakeExecutor:
     It knows of requests, tokens and block tables only what plans say of them, as a real executor
     does. With ``num_drafts`` it guesses as many next tokens after each one it draws, some of them
     wrong, and verifies them in the next step. ``open_tiers`` gives it tiers for blocks of a size.
-    With ``groups`` it keeps a fingerprint for each of them, and reads what their windows show.
+    With ``groups`` it keeps a fingerprint for each of them, and reads what their windows show. With
+    ``num_state_slots`` it has recurrent layers, too, whose state is that of all tokens so far.
     """
 
     def __init__(
@@ -64,7 +66,10 @@ class FakeExecutor:
         num_drafts: int = 0,
         open_tiers: OpenTiers | None = None,
         groups: KVGroups = ONE_GROUP,
+        num_state_slots: int = 0,
     ) -> None:
+        self.states = [b"not written"] * num_state_slots
+        self.live: dict[str, int] = {}
         self.info = ExecutorInfo(
             model_id="fake",
             vocab_size=VOCAB,
@@ -73,6 +78,7 @@ class FakeExecutor:
             block_size=block_size,
             eos_token_ids=frozenset({0}),
             kv_groups=groups,
+            num_state_slots=num_state_slots,
         )
         self.slots = [EMPTY] * (num_blocks * block_size)
         self.tables: dict[str, list[int]] = {}
@@ -93,6 +99,7 @@ class FakeExecutor:
         self.requests.update(plan)
         for request_id in plan.released:
             self.tables.pop(request_id, None)
+            self.live.pop(request_id, None)
         if self.raise_next:
             error, self.raise_next = self.raise_next, None
             raise error
@@ -104,6 +111,7 @@ class FakeExecutor:
         ]
         for (_, target), content in zip(plan.block_copies, sources, strict=True):
             self.slots[target * size : (target + 1) * size] = content
+        self._start_states(plan)
         for share in plan.scheduled.values():
             self._write(share)
         for share in plan.scheduled.values():
@@ -161,11 +169,36 @@ class FakeExecutor:
         previous = b""
         for token in self.requests[share.request_id].token_ids[: share.start]:
             previous = chain(previous, token)
+        self._advance_state(share, previous)
         for offset, token in enumerate(self.requests.input_tokens(share)):
             previous = chain(previous, token)
             for group in range(self.info.kv_groups.count):
                 slot = self._slot(share.request_id, share.start + offset, group)
                 self.slots[slot] = in_group(previous, group)
+
+    def _start_states(self, plan: StepPlan) -> None:
+        """Copy the checkpoints that requests start from, all of them before any is written."""
+        starts: dict[int, bytes] = {}
+        for share in plan.scheduled.values():
+            if share.states is not None and share.states.start is not None:
+                self.live[share.request_id] = share.states.live
+                start = share.states.start
+                starts[share.states.live] = b"" if start == NO_SLOT else self.states[start]
+        for slot, state in starts.items():
+            self.states[slot] = state
+
+    def _advance_state(self, share: ScheduledRequest, before: bytes) -> None:
+        if not self.states:
+            return
+        live = self.live[share.request_id]
+        state = self.states[live]
+        assert state == before, f"{share.request_id} starts from a state that is not its own"
+        copies = {} if share.states is None else dict(share.states.checkpoints)
+        for number, token in enumerate(self.requests.input_tokens(share), 1):
+            state = chain(state, token)
+            if number in copies:
+                self.states[copies[number]] = state
+        self.states[live] = state
 
     def _check(self, share: ScheduledRequest) -> None:
         computed = self.requests[share.request_id].token_ids[: share.start]

@@ -18,7 +18,8 @@ from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import StepPlan, StepResult
-from twostroke.kv_cache.manager import KVCacheManager, check_fits
+from twostroke.kv_cache.check_fits import check_fits
+from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.scheduler import Scheduler
 

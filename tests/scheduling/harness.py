@@ -15,6 +15,7 @@ from twostroke.core.request import Request, RequestStatus
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import Reason, StepPlan
 from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.kv_cache.state_slots import NO_STATES, States, StateSlots
 from twostroke.scheduling.policies.base import SchedulingPolicy
 from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.preemption import choose_preemption
@@ -58,6 +59,8 @@ class Harness:
     open_tiers: OpenTiers | None = None
     preemption: PreemptionName = "recompute"
     groups: KVGroups = ONE_GROUP
+    num_state_slots: int = 0
+    state_spacing: int = 2
     plans: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -67,9 +70,23 @@ class Harness:
             num_drafts=self.num_drafts,
             open_tiers=self.open_tiers,
             groups=self.groups,
+            num_state_slots=self.num_state_slots,
         )
+        states: States = NO_STATES
+        if self.num_state_slots:
+            states = StateSlots(
+                self.num_state_slots,
+                BLOCK,
+                self.state_spacing,
+                self.groups.count,
+                enable_prefix_caching=self.caching,
+            )
         self.kv = KVCacheManager(
-            self.num_blocks, BLOCK, self.groups, enable_prefix_caching=self.caching
+            self.num_blocks,
+            BLOCK,
+            self.groups,
+            states=states,
+            enable_prefix_caching=self.caching,
         )
         swaps = self.preemption == "swap"
         tiers = TieredBlocks(self.kv, self.executor.info.tiers, always_load_swapped=swaps)

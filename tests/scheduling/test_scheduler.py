@@ -19,7 +19,8 @@ from twostroke.core.errors import ErrorMessage, NonFiniteLogitsError, RequestToo
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.step import Reason
 from twostroke.kv_cache.block_table import Prefix
-from twostroke.kv_cache.manager import KVCacheManager, check_fits
+from twostroke.kv_cache.check_fits import check_fits
+from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.scheduling.stats import read_stats

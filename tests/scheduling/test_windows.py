@@ -19,7 +19,7 @@ from twostroke.core.config import SchedulerConfig
 from twostroke.core.kv_groups import KVGroups
 from twostroke.core.kv_tier_config import PreemptionName
 from twostroke.core.request import FinishReason, Request
-from twostroke.kv_cache.manager import check_fits
+from twostroke.kv_cache.check_fits import check_fits
 
 WINDOWS: list[tuple[int | None, ...]] = [
     (1,),

@@ -52,6 +52,20 @@ class NewRequest(msgspec.Struct, frozen=True):
         return len(self.spec.prompt_token_ids) - self.spec.params.answer_tokens_in_prompt
 
 
+class StateChange(msgspec.Struct, frozen=True, gc=False):
+    """What a share does with the slots of recurrent state (``kv_cache/state_slots.py``).
+
+    Attributes:
+        live: The request's slot: read before its tokens are computed, written after them.
+        start: Where ``live`` is copied from first; -1: it is zeroed. ``None`` but at first.
+        checkpoints: Copies to make: after so many tokens of the share, into which slot.
+    """
+
+    live: int
+    start: int | None = None
+    checkpoints: list[tuple[int, int]] = []
+
+
 class ScheduledRequest(msgspec.Struct, gc=False):
     """A request's share of one step: ``num_tokens`` tokens from position ``start`` on.
 
@@ -65,6 +79,7 @@ class ScheduledRequest(msgspec.Struct, gc=False):
         draft_token_ids: Guesses of the tokens behind the last known one. They are computed too,
             and accepted as far as each equals the token that is drawn at its position.
         max_new_drafts: How many drafts of the tokens behind the drawn ones the executor may make.
+        states: Of models with recurrent layers, where something changes.
     """
 
     request_id: str
@@ -77,6 +92,7 @@ class ScheduledRequest(msgspec.Struct, gc=False):
     new_token_ids: list[int] = []
     draft_token_ids: list[int] = []
     max_new_drafts: int = 0
+    states: StateChange | None = None
 
 
 class Reason(str, Enum):

@@ -27,6 +27,8 @@ class ExecutorInfo:
         kv_bytes_per_token: Bytes of keys and values of one token, over all layers, with scales.
         kv_groups: Which layers share a block.
         kv_block_bytes: Bytes of a block; 0: those of its tokens, in all layers.
+        num_state_slots: Slots for the state of recurrent layers, if the model has any; they hold
+            ``state_bytes`` each.
         kv_cache_dtype: Format of keys and values; empty where nothing is cached.
         weight_bytes: Bytes of the weights.
         eos_token_ids: Tokens by which the model ends an answer.
@@ -48,6 +50,8 @@ class ExecutorInfo:
     kv_bytes_per_token: int = 0
     kv_groups: KVGroups = ONE_GROUP
     kv_block_bytes: int = 0
+    num_state_slots: int = 0
+    state_bytes: int = 0
     kv_cache_dtype: str = ""
     weight_bytes: int = 0
     eos_token_ids: frozenset[int] = frozenset()

@@ -14,7 +14,7 @@ from twostroke.core.pooling import Pooling, resolve_pooling
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import AddRequest
-from twostroke.kv_cache.manager import check_fits
+from twostroke.kv_cache.check_fits import check_fits
 from twostroke.sampling.random import derive_seed
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.text.tokenizer import Tokenizer

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from twostroke.core.errors import RequestTooLargeError, context_overflow
 from twostroke.core.kv_groups import ONE_GROUP, KVGroups, keys_of_groups
 from twostroke.core.request import BlockKey, Request, RequestStatus
 from twostroke.kv_cache.block_hash import extend_block_hashes, prefix_hashes
@@ -22,6 +21,7 @@ from twostroke.kv_cache.block_table import (
 from twostroke.kv_cache.pending_loads import PendingLoads
 from twostroke.kv_cache.pins import Pins
 from twostroke.kv_cache.prefix_needs import PrefixNeeds
+from twostroke.kv_cache.state_slots import NO_STATES, States
 from twostroke.kv_cache.watcher import CacheWatcher
 
 
@@ -32,6 +32,7 @@ class KVCacheManager:
         num_blocks: Blocks in the pool.
         block_size: Tokens per block.
         groups: Which layers share a block, and what each group of them sees.
+        states: The slots of recurrent layers, if the model has any; owned from here on.
         model_id: Part of each prefix-cache key.
         enable_prefix_caching: Whether blocks of earlier requests can be found again.
     """
@@ -42,6 +43,7 @@ class KVCacheManager:
         block_size: int,
         groups: KVGroups = ONE_GROUP,
         *,
+        states: States = NO_STATES,
         model_id: str = "",
         enable_prefix_caching: bool = True,
     ) -> None:
@@ -50,6 +52,7 @@ class KVCacheManager:
         self._num_groups = groups.count
         self.caches_prefixes = enable_prefix_caching
         self.pool = BlockPool(num_blocks)
+        self.states = states
         self.pins = Pins(self.pool)
         self.prefix_queries = 0  # tokens looked up
         self.prefix_hits = 0  # tokens found
@@ -114,6 +117,7 @@ class KVCacheManager:
         if not (self.caches_prefixes and request.reads_prefix_cache):
             return NO_PREFIX
         keys, find = self._candidate_keys(request), self.pool.find
+        keys = self.states.shorten(keys, self._needs, lambda key: find(key) is not None)
         if not self._windows:
             blocks = self._leading_blocks(keys)
             num_tokens = len(blocks) // self._num_groups * self.block_size
@@ -140,7 +144,7 @@ class KVCacheManager:
     def _find_leaders_prompt(self, request: Request) -> Prefix | None:
         """The prompt of a request's leader, if that still holds all that its sample will see."""
         leader = request.leader
-        if leader is None or leader.status is not RequestStatus.RUNNING:
+        if leader is None or leader.status is not RequestStatus.RUNNING or self.states.exist:
             return None
         shared = request.num_prompt_tokens - 1
         if request.num_output_tokens > 0 or leader.num_computed_tokens < shared:
@@ -154,6 +158,8 @@ class KVCacheManager:
 
     def has_room(self, request: Request, prefix: Prefix, reserved: int) -> bool:
         """Whether all known tokens of a waiting request fit beside ``reserved`` blocks."""
+        if not self.states.has_room(request, prefix.num_tokens):
+            return False
         size, num_full = self.block_size, prefix.num_tokens // self.block_size
         num_known = self.blocks_for(request.num_tokens)
         new_blocks = len(self._whole) * (num_known - num_full)
@@ -179,6 +185,7 @@ class KVCacheManager:
             num_full=num_full,
             num_dropped=self._num_gaps(prefix.blocks),
         )
+        self.states.admit(request, prefix.num_tokens)
         request.num_computed_tokens = prefix.num_tokens
         if prefix.looked_up and request.num_preemptions == 0:
             self.prefix_queries += request.num_tokens
@@ -220,6 +227,7 @@ class KVCacheManager:
         num_full = request.num_computed_tokens // self.block_size
         if num_full > table.num_full:
             self._index_full_blocks(request, table, num_full)
+            self.states.commit(request)
             self._drop_unseen(table, num_full)
 
     def free(self, request: Request, *, discard: bool = False) -> None:
@@ -232,6 +240,7 @@ class KVCacheManager:
         table = self._tables.pop(request.request_id, None)
         if table is None:
             return
+        self.states.free(request, discard=discard)
         if discard and self._windows:
             self._discard_given_back(request, table)
         for block in reversed(self._held(table.blocks)):
@@ -257,7 +266,7 @@ class KVCacheManager:
         keys, find = self._candidate_keys(request), self.pool.find
         length = self._needs.longest(keys, lambda key: find(key) is not None or is_in_tier(key))
         num_tokens = length * self.block_size - prefix.num_tokens
-        if num_tokens <= 0:
+        if num_tokens <= 0 or self.states.exist:  # no tier keeps states; blocks alone are no use
             return [], [], 0
         blocks = {keys[entry]: find(keys[entry]) for entry in self._needs.entries(length)}
         loaded = [key for key, block in blocks.items() if block is None]
@@ -291,6 +300,7 @@ class KVCacheManager:
             table.enters_index = False
         self.loads.forget_contents()
         self.pins.clear()
+        self.states.clear()
         return self.pool.clear()
 
     def _index_full_blocks(self, request: Request, table: BlockTable, num_full: int) -> None:
@@ -376,24 +386,4 @@ class KVCacheManager:
                 first = self.groups.first_seen(window, table.num_full, size)
                 assert window is None or dropped >= first, "what no token sees was kept"
         self.pool.check_integrity(holders)
-
-
-def check_fits(
-    max_total_tokens: int, num_blocks: int, block_size: int, groups: KVGroups = ONE_GROUP
-) -> None:
-    """Raise ``RequestTooLargeError``, with the numbers, for a request larger than the cache."""
-    needed = groups.most_blocks(max_total_tokens, block_size)
-    if needed > num_blocks:
-        available = groups.longest_request(num_blocks, block_size) or 0
-        raise RequestTooLargeError(
-            context_overflow(
-                available,
-                f"the request needs {needed} KV blocks for {max_total_tokens} tokens, and the cache"
-                f" has {num_blocks}",
-            ),
-            needed=max_total_tokens,
-            available=available,
-            param="max_tokens",
-            hint="shorten the prompt, lower max_tokens, or start the server with a larger"
-            " --kv-cache-memory",
-        )
+        self.states.check_integrity()
