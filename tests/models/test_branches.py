@@ -10,15 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tests.checkpoints import tiny_config
-from twostroke.layers.attention.base import Attention
 from twostroke.layers.attention.reference import ReferenceAttention
 from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.linear import Linear
-from twostroke.layers.rotary import Rotation
+from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import LayerSpec, MlpSpec
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.branches.attention import AttentionKind
-from twostroke.models.branches.base import BranchParts
+from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.decoder import Decoder
 from twostroke.models.family import DecoderFamily
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
@@ -49,14 +48,13 @@ class GeluKind:
 
 class GeluBranch:
     mixes_tokens = False
+    state: tuple[StateShape, ...] = ()
 
     def __init__(self, parts: BranchParts) -> None:
         self._norm = parts.norm("mlp_norm")
         self._fc, self._projection = parts.linear("fc"), parts.linear("projection")
 
-    def __call__(
-        self, x: Tensor, rotation: Rotation, attention: Attention, rows: Tensor | None
-    ) -> Tensor:
+    def __call__(self, x: Tensor, step: PassInputs, rows: Tensor | None) -> Tensor:
         x = x if rows is None else x[rows]
         return self._projection(F.gelu(self._fc(self._norm(x))), residual=x)
 

@@ -69,6 +69,12 @@ class ExecutorInfo:
         return self.kv_block_bytes or self.block_size * self.kv_bytes_per_token
 
     @property
+    def state_spacing(self) -> int:
+        """Blocks between kept checkpoints: each takes at most what the blocks since then do."""
+        bytes_between = max(1, self.block_size * self.kv_bytes_per_token)
+        return max(1, -(-self.state_bytes // bytes_between))
+
+    @property
     def cache_tokens(self) -> int:
         """Tokens that all blocks hold together, while no request is longer than a window."""
         return self.num_blocks // self.kv_groups.count * self.block_size

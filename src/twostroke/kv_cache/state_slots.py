@@ -213,12 +213,12 @@ class StateSlots:
         states, keys = self._requests[request.request_id], request.block_hashes
         for position, slot in states.pending:
             entry = (position - 1) * self._num_groups
-            if position * self._size <= request.num_computed_tokens and entry < len(keys):
-                if self.pool.index(slot, keys[entry]):
-                    self._drop_latest(states)
-                    if not self._is_kept(request, position):
-                        states.latest = slot
-                        continue
+            is_computed = position * self._size <= request.num_computed_tokens
+            if is_computed and entry < len(keys) and self.pool.index(slot, keys[entry]):
+                self._drop_latest(states)
+                if not self._is_kept(request, position):
+                    states.latest = slot
+                    continue
             self.pool.release(slot)
         states.pending.clear()
 

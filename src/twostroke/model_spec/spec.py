@@ -65,9 +65,8 @@ class ModelSpec:
 
     @property
     def head_dim(self) -> int:
-        """Elements of a head of the first layer, which has attention where a model runs."""
-        attention = self.layers[0].attention
-        assert attention is not None
+        """Elements of a head of the first layer that has attention."""
+        attention = next(layer.attention for layer in self.layers if layer.attention)
         return attention.key_dim
 
     @property

@@ -19,9 +19,10 @@ from twostroke.layers.compiled_drafting import CompiledDrafting
 from twostroke.layers.compiled_pass import CompiledPass, compile_layers
 from twostroke.layers.linear import Linear, make_linear
 from twostroke.layers.norm import RMSNorm
+from twostroke.layers.recurrent_state import NO_LAYER_STATES, LayerStates, StateShape
 from twostroke.layers.rotary import RotaryTable
 from twostroke.model_spec.spec import ModelSpec
-from twostroke.models.branches.base import Branch, BranchParts
+from twostroke.models.branches.base import Branch, BranchParts, PassInputs
 from twostroke.models.family import DecoderFamily
 from twostroke.models.parameters import ParameterSource
 from twostroke.observability.profile import GEMM, LAYERS, NO_PROFILE, Profiler
@@ -98,22 +99,34 @@ class Decoder:
         return compile_layers(compiled, self._rotary, self.kernels, self._profiler)
 
     @property
+    def state_shapes(self) -> list[tuple[StateShape, ...]]:
+        """Of each layer: what a request keeps of it from token to token besides keys and values."""
+        return [tuple(s for branch in layer for s in branch.state) for layer in self._layers]
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of the matrices as they are kept; norms and biases are too small to count."""
         embedding = 0 if self._embedding is None else self._embedding.nbytes
         return embedding + self._head.nbytes + sum(linear.nbytes for linear in self._linears())
 
     def forward(
-        self, token_ids: Tensor, positions: Tensor, attention: Attention, rows: Tensor | None = None
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        attention: Attention,
+        rows: Tensor | None = None,
+        states: LayerStates = NO_LAYER_STATES,
     ) -> Tensor:
         """Run ``token_ids`` [tokens] at ``positions`` [tokens] (int64).
 
-        Tokens of many requests may be mixed; only ``attention`` knows which belong together.
+        Tokens of many requests may be mixed; only ``attention`` and ``states`` know which belong
+        together.
 
         Args:
             rows: Which tokens' states are wanted, int64 in rising order, by default all. What
                 comes after the last attention is spared for the others: their keys and values are
                 all that is read of them.
+            states: Of recurrent layers, if there are any.
 
         Returns:
             Normed hidden states ``[rows, hidden]``.
@@ -123,12 +136,10 @@ class Decoder:
             cache = attention.kernel_cache
             if self.compiled_pass is not None and cache is not None:
                 return self._norm(self.compiled_pass(x, positions, cache, rows))
-            rotation = self._rotary.rotation(positions)
+            step = PassInputs(self._rotary.rotation(positions), attention, states)
             for layer in self._layers:
                 for branch in layer:
-                    x = branch(
-                        x, rotation, attention, rows if branch is self._last_mixing else None
-                    )
+                    x = branch(x, step, rows if branch is self._last_mixing else None)
             return self._norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -45,8 +45,7 @@ def _backend(
     layout: KVLayout,
     windows: Sequence[int | None],
 ) -> AttentionBackend:
-    attention = spec.layers[0].attention
-    assert attention is not None  # as ``check_runnable`` says
+    attention = next(layer.attention for layer in spec.layers if layer.attention)
     if CompiledBackend.supports(keys[0], layout) and (library := load_library()) is not None:
         return CompiledBackend(keys, values, attention.heads, windows, library, layout)
     return SdpaBackend(keys, values, attention.heads, windows, layout)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from twostroke.layers.kv_layout import KVLayout
 from twostroke.layers.pages import fresh_tensor
+from twostroke.runtime.state_tensors import NO_STATE_TENSORS, StateTensors
 
 
 class KVTensors:
@@ -16,7 +17,9 @@ class KVTensors:
 
     Args:
         layout: Of the keys, and of the values, of every layer.
-        groups: The indices of the layers that share a block; by default all.
+        groups: The indices of the layers that share a block; by default all. Layers of no group
+            have no keys and values.
+        states: Of recurrent layers, which have no keys and values.
 
     Attributes:
         keys: Per layer ``[blocks, *layout.block_shape]``; ``values`` the same. The first layers of
@@ -31,7 +34,9 @@ class KVTensors:
         layout: KVLayout,
         device: torch.device,
         groups: Sequence[Sequence[int]] = (),
+        states: StateTensors = NO_STATE_TENSORS,
     ) -> None:
+        self.states = states
         self.num_blocks = num_blocks
         self.block_size = layout.block_size
         self.layout = layout
@@ -41,9 +46,11 @@ class KVTensors:
         self._all_keys = [_zeros(shape, layout.dtype, device) for _ in range(size)]
         self._all_values = [_zeros(shape, layout.dtype, device) for _ in range(size)]
         places = {layer: i for group in self.groups for i, layer in enumerate(group)}
-        self.keys = [self._all_keys[places[layer]] for layer in range(num_layers)]
-        self.values = [self._all_values[places[layer]] for layer in range(num_layers)]
-        self._last_group = next(i for i, g in enumerate(self.groups) if num_layers - 1 in g)
+        # A layer without keys and values never asks for those that stand in its place.
+        self.keys = [self._all_keys[places.get(layer, 0)] for layer in range(num_layers)]
+        self.values = [self._all_values[places.get(layer, 0)] for layer in range(num_layers)]
+        self._last = max(places)
+        self._last_group = next(i for i, g in enumerate(self.groups) if self._last in g)
 
     def block_tensors(self) -> list[Tensor]:
         """All tensors that belong to blocks, each [blocks, ...]: together they are its content."""
@@ -66,7 +73,8 @@ class KVTensors:
         if slots.dim() > 1:
             slots = slots[:, self._last_group]
         # One sum of everything: a third of the time that one for each slot takes.
-        sums = [self.layout.probe(cache, slots) for cache in (self.keys[-1], self.values[-1])]
+        last = self.keys[self._last], self.values[self._last]
+        sums = [self.layout.probe(cache, slots) for cache in last]
         return bool(torch.isfinite(sums[0] + sums[1]))
 
     def zero_slots(self, slots: Tensor) -> None:

@@ -259,8 +259,7 @@ def _open_transfers(
 
 def kv_layout(model: Decoder, name: KVCacheDtype, block_size: int) -> KVLayout:
     """How the cache of a model lies in memory. Raises ConfigError as ``make_layout``."""
-    attention = model.spec.layers[0].attention
-    assert attention is not None  # as ``check_runnable`` says
+    attention = next(layer.attention for layer in model.spec.layers if layer.attention)
     return make_layout(name, model.dtype, block_size, attention.kv_heads, attention.key_dim)
 
 

@@ -18,6 +18,7 @@ from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.layers.attention.reference import ReferenceAttention
 from twostroke.layers.kv_layout import KVLayout
+from twostroke.layers.recurrent_state import FreshStates
 from twostroke.models.decoder import Decoder
 from twostroke.sampling.reference import sample_reference
 
@@ -33,9 +34,9 @@ def naive_logits(
     with torch.inference_mode():
         tokens = torch.tensor(token_ids, device=model.device)
         positions = torch.arange(len(token_ids), device=model.device)
-        return model.logits(
-            model.forward(tokens, positions, ReferenceAttention(model.spec.sliding_windows, layout))
-        )
+        attention = ReferenceAttention(model.spec.sliding_windows, layout)
+        states = FreshStates(model.state_shapes, len(token_ids), model.device)
+        return model.logits(model.forward(tokens, positions, attention, states=states))
 
 
 def generate_naive(

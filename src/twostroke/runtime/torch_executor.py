@@ -120,6 +120,7 @@ class TorchExecutor:
                 errors.append(error)
         self.requests.update(step.plan)
         self.inputs.release(step.plan.released)
+        self.kv.states.update(step.plan)
         if errors:
             raise errors[0]
 
@@ -133,8 +134,9 @@ class TorchExecutor:
             hook.before(step)
         drawn = _on_device(rows_to_draw_from(batch), self.model.device)
         rows = None if step.needs_all_rows else drawn
+        states = self.kv.states.of_step(batch.shares, batch.query_start)
         step.hidden = hidden = self.model.forward(
-            batch.token_ids, batch.positions, attention, rows
+            batch.token_ids, batch.positions, attention, rows, states
         )  # [rows, hidden]
         if drawn is not None:
             _fail_non_finite(step)
@@ -169,11 +171,13 @@ def _fail_non_finite(step: StepRun) -> None:
     Logits show what is wrong with rows that are sampled from. Others may not reach them (in a chunk
     before the last, or beyond a window), but they lie in the cache.
     """
-    batch, slots = step.batch, step.batch.attention.slots
-    if step.kv.all_finite(slots):
+    batch, kv = step.batch, step.kv
+    slots = batch.attention.slots
+    if kv.all_finite(slots) and not kv.states.exist:
         return
-    for index in range(len(batch.shares)):  # drafts may be rejected: their logits decide
-        if not step.kv.all_finite(slots[batch.known_rows(index)]):
+    for index, share in enumerate(batch.shares):  # drafts may be rejected: their logits decide
+        has_state = not kv.states.exist or kv.states.all_finite(share.request_id)
+        if not (has_state and kv.all_finite(slots[batch.known_rows(index)])):
             step.fail(index)
 
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from twostroke.layers.attention.base import Attention
 from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
-from twostroke.layers.rotary import Rotation
+from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import AttentionSpec, LayerSpec
-from twostroke.models.branches.base import BranchParts
+from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import ATTENTION, GEMM
 
@@ -53,6 +52,7 @@ class AttentionBranch:
     """``x + output(attention(qkv(norm(x))))``, see ``Branch``."""
 
     mixes_tokens = True
+    state: tuple[StateShape, ...] = ()
 
     def __init__(self, spec: AttentionSpec, parts: BranchParts) -> None:
         self._index = parts.index
@@ -62,10 +62,8 @@ class AttentionBranch:
         self._qkv, self._output = parts.linear("qkv"), parts.linear("output")
         self._qk_norm = _qk_norm(spec, parts) if spec.qk_norm else None
 
-    def __call__(
-        self, x: Tensor, rotation: Rotation, attention: Attention, rows: Tensor | None
-    ) -> Tensor:
-        attended = self._attend(self._norm(x), rotation, attention)  # [tokens, heads * head_dim]
+    def __call__(self, x: Tensor, step: PassInputs, rows: Tensor | None) -> Tensor:
+        attended = self._attend(self._norm(x), step)  # [tokens, heads * head_dim]
         if rows is not None:
             attended, x = attended[rows], x[rows]
         with self._profiler.measure(GEMM):
@@ -81,7 +79,7 @@ class AttentionBranch:
             return None
         return CompiledBranch("attention", self._norm, qkv, output, self._qk_norm)
 
-    def _attend(self, x: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
+    def _attend(self, x: Tensor, step: PassInputs) -> Tensor:
         tokens, rotated = x.shape[0], self._heads + self._kv_heads
         with self._profiler.measure(GEMM):
             qkv = self._qkv(x)
@@ -89,10 +87,10 @@ class AttentionBranch:
         qk = heads[:, :rotated]
         if self._qk_norm is not None:
             qk = self._qk_norm(qk)
-        qk = rotation.apply(qk)
+        qk = step.rotation.apply(qk)
         query, key, value = qk[:, : self._heads], qk[:, self._heads :], heads[:, rotated:]
         with self._profiler.measure(ATTENTION):
-            return attention(self._index, query, key, value).reshape(tokens, -1)
+            return step.attention(self._index, query, key, value).reshape(tokens, -1)
 
 
 def _qk_norm(spec: AttentionSpec, parts: BranchParts) -> RMSNorm:

@@ -12,32 +12,46 @@ from twostroke.layers.attention.base import Attention
 from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.linear import Linear, make_linear
 from twostroke.layers.norm import RMSNorm
+from twostroke.layers.recurrent_state import LayerStates, StateShape
 from twostroke.layers.rotary import Rotation
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.models.parameters import Parameter, ParameterSource
 from twostroke.observability.profile import Profiler
 
 
+@dataclass(frozen=True, slots=True)
+class PassInputs:
+    """What branches read of a step besides the hidden state.
+
+    Attributes:
+        rotation: Angles of its tokens.
+        attention: Called at most once per layer.
+        states: Of recurrent layers.
+    """
+
+    rotation: Rotation
+    attention: Attention
+    states: LayerStates
+
+
 class Branch(Protocol):
     """One addition to the hidden state of a layer: ``x + f(norm(x))``.
 
-    It owns its weights and nothing that lasts between two calls; only ``attention`` knows which
-    tokens belong together.
+    It owns its weights and nothing that lasts between two calls; only ``attention`` and ``states``
+    know which tokens belong together.
 
     Attributes:
         mixes_tokens: Whether a token's result depends on the hidden states of other tokens.
+        state: What a request keeps of it from token to token; nothing but of recurrent layers.
     """
 
     mixes_tokens: bool
+    state: tuple[StateShape, ...]
 
-    def __call__(
-        self, x: Tensor, rotation: Rotation, attention: Attention, rows: Tensor | None
-    ) -> Tensor:
+    def __call__(self, x: Tensor, step: PassInputs, rows: Tensor | None) -> Tensor:
         """Map ``[tokens, hidden]`` to ``[rows, hidden]``, which may be ``x`` itself, changed.
 
         Args:
-            rotation: Angles of the step's tokens.
-            attention: Of the step; called at most once per layer.
             rows: Which tokens' states go on, int64; ``None`` is all.
         """
         ...

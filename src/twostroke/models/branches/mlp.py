@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from twostroke.layers.activation import GATED_ACTIVATIONS, silu_mul
-from twostroke.layers.attention.base import Attention
 from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.linear import Linear
-from twostroke.layers.rotary import Rotation
+from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import LayerSpec, MlpSpec
-from twostroke.models.branches.base import BranchParts
+from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import GEMM
 
@@ -46,6 +45,7 @@ class MlpBranch:
     """``x + down(activation(gate_up(norm(x))))``, see ``Branch``."""
 
     mixes_tokens = False
+    state: tuple[StateShape, ...] = ()
 
     def __init__(self, spec: MlpSpec, parts: BranchParts) -> None:
         self._kernels, self._profiler = parts.kernels, parts.profiler
@@ -53,9 +53,7 @@ class MlpBranch:
         self._norm = parts.norm("mlp_norm")
         self._gate_up, self._down = parts.linear("gate_up"), parts.linear("down")
 
-    def __call__(
-        self, x: Tensor, rotation: Rotation, attention: Attention, rows: Tensor | None
-    ) -> Tensor:
+    def __call__(self, x: Tensor, step: PassInputs, rows: Tensor | None) -> Tensor:
         if rows is not None:
             x = x[rows]
         normed = self._norm(x)

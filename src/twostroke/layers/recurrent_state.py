@@ -1,0 +1,89 @@
+"""The seam between recurrent layers and where their states are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+LayerState = tuple[Tensor, ...]
+
+
+class StateShape(NamedTuple):
+    """One tensor of a layer's state of one request."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+
+class Segment(NamedTuple):
+    """Rows ``begin`` up to ``end`` of a pass: tokens of one request, one after the other.
+
+    Attributes:
+        slots: Where the state after them goes; the first is where that before them is.
+    """
+
+    begin: int
+    end: int
+    slots: tuple[int, ...]
+
+
+class LayerStates(Protocol):
+    """The states of one step's requests. Valid for one forward pass.
+
+    A layer takes the segments in order: reads a state, runs its tokens, writes the state after
+    them. Several segments may be of one request, where a copy is to be made in between.
+    """
+
+    @property
+    def segments(self) -> Sequence[Segment]: ...
+
+    def read(self, layer: int, segment: Segment) -> LayerState:
+        """The state before a segment, as the layer's shapes say; not to be changed."""
+        ...
+
+    def write(self, layer: int, segment: Segment, state: LayerState) -> None: ...
+
+
+class NoLayerStates:
+    """Of a pass through layers that have none."""
+
+    segments: Sequence[Segment] = ()
+
+    def read(self, layer: int, segment: Segment) -> LayerState:
+        raise LookupError(f"layer {layer} has no state")
+
+    def write(self, layer: int, segment: Segment, state: LayerState) -> None:
+        raise LookupError(f"layer {layer} has no state")
+
+
+NO_LAYER_STATES = NoLayerStates()
+
+
+class FreshStates:
+    """One sequence from its first token on, whose states are kept by nobody: for references.
+
+    Args:
+        shapes: Of each layer's state; empty where it has none.
+    """
+
+    def __init__(
+        self, shapes: Sequence[Sequence[StateShape]], num_tokens: int, device: torch.device
+    ) -> None:
+        self.segments: Sequence[Segment] = [Segment(0, num_tokens, (0,))]
+        self._shapes, self._device = shapes, device
+
+    def read(self, layer: int, segment: Segment) -> LayerState:
+        return tuple(
+            torch.zeros(shape, dtype=dtype, device=self._device)
+            for shape, dtype in self._shapes[layer]
+        )
+
+    def write(self, layer: int, segment: Segment, state: LayerState) -> None:
+        """Nothing comes after it."""

@@ -1,0 +1,99 @@
+"""The tensors of recurrent state: a row for each slot that ``kv_cache/state_slots.py`` plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from twostroke.core.step import ScheduledRequest, StepPlan
+from twostroke.kv_cache.state_slots import NO_SLOT
+from twostroke.layers.recurrent_state import LayerState, Segment, StateShape
+
+
+class StateTensors:
+    """States of all layers and slots.
+
+    Args:
+        shapes: Of each layer's state of one request; empty where it has none.
+    """
+
+    def __init__(
+        self, shapes: Sequence[Sequence[StateShape]], num_slots: int, device: torch.device
+    ) -> None:
+        self._layers = [
+            tuple(torch.zeros((num_slots, *s.shape), dtype=s.dtype, device=device) for s in layer)
+            for layer in shapes
+        ]  # of each layer [slots, *shape]
+        self._live: dict[str, int] = {}
+        self.exist = any(self._layers)
+
+    def update(self, plan: StepPlan) -> None:
+        """Take in which requests have which slots, and copy the checkpoints that they start from.
+
+        All copies are read before any is written, since slots may change hands within a plan.
+        """
+        if not self.exist:
+            return
+        for request_id in plan.released:
+            self._live.pop(request_id, None)
+        copies: list[tuple[int, int]] = []
+        zeroed: list[int] = []
+        for share in plan.scheduled.values():
+            change = share.states
+            if change is not None and change.start is not None:
+                self._live[share.request_id] = change.live
+                if change.start == NO_SLOT:
+                    zeroed.append(change.live)
+                else:
+                    copies.append((change.start, change.live))
+        sources, targets = [source for source, _ in copies], [target for _, target in copies]
+        for tensor in self._tensors():
+            if copies:
+                tensor[targets] = tensor[sources]  # indexing gathers into a new tensor first
+            if zeroed:
+                tensor[zeroed] = 0
+
+    def of_step(self, shares: Sequence[ScheduledRequest], query_start: Sequence[int]) -> StepStates:
+        """The states of one pass over these shares, whose rows begin at ``query_start``."""
+        segments: list[Segment] = []
+        if not self.exist:
+            return StepStates(self._layers, segments)
+        for share, begin in zip(shares, query_start):
+            live, end = self._live[share.request_id], begin + share.num_tokens
+            copies = () if share.states is None else share.states.checkpoints
+            start = begin
+            for num_tokens, slot in copies:
+                segments.append(Segment(start, begin + num_tokens, (live, slot)))
+                start = begin + num_tokens
+            if start < end:
+                segments.append(Segment(start, end, (live,)))
+        return StepStates(self._layers, segments)
+
+    def all_finite(self, request_id: str) -> bool:
+        """Whether a request's state is finite in all layers."""
+        slot = self._live[request_id]
+        return all(bool(torch.isfinite(tensor[slot]).all()) for tensor in self._tensors())
+
+    def _tensors(self) -> list[Tensor]:
+        return [tensor for layer in self._layers for tensor in layer]
+
+
+class StepStates:
+    """Implements ``LayerStates`` on the executor's tensors."""
+
+    def __init__(self, layers: Sequence[LayerState], segments: Sequence[Segment]) -> None:
+        self.segments = segments
+        self._layers = layers
+
+    def read(self, layer: int, segment: Segment) -> LayerState:
+        return tuple(tensor[segment.slots[0]] for tensor in self._layers[layer])
+
+    def write(self, layer: int, segment: Segment, state: LayerState) -> None:
+        for tensor, value in zip(self._layers[layer], state, strict=True):
+            for slot in segment.slots:
+                tensor[slot] = value
+
+
+NO_STATE_TENSORS = StateTensors([], 0, torch.device("cpu"))
