@@ -20,7 +20,7 @@ from twostroke.text.answer_parsing.parts import (
     Content,
     Reasoning,
 )
-from twostroke.text.answer_parsing.reasoning import plain_content, thought_then
+from twostroke.text.answer_parsing.reasoning import thought_then
 from twostroke.tools.registry import FAMILIES, FAMILY_OF_NAME, family_of_template
 
 TOOL_CALL_PARSERS = [family.name for family in FAMILIES]
@@ -250,24 +250,6 @@ def test_harmony_has_thought_preamble_and_answer() -> None:
         parts = parse("openai", pieces)
         assert text_of(parts, Reasoning) == "Let me see."
         assert text_of(parts, Content) == "I look.42."
-
-
-@pytest.mark.parametrize(
-    ("text", "opened", "thought", "answer"),
-    [
-        ("<think>\nWell.\n</think>\n\nYes.", False, "Well.", "Yes."),
-        ("Well.\n\n</think>\n\nYes.", True, "Well.", "Yes."),
-        ("Well, never ends", True, "Well, never ends", ""),
-        ("  Yes <think> no.", False, "", "  Yes <think> no."),
-        ("<think></think>Yes.", False, "", "Yes."),
-    ],
-)
-def test_thoughts(text: str, opened: bool, thought: str, answer: str) -> None:
-    for pieces in ([text], list(text)):
-        parser = AnswerParser(partial(thought_then, then=plain_content, opened=opened))
-        parts = [part for piece in pieces for part in parser.feed(piece)] + parser.finish()
-        assert text_of(parts, Reasoning) == thought
-        assert text_of(parts, Content) == answer
 
 
 def test_calls_come_after_the_thought() -> None:

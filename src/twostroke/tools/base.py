@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 from twostroke.text.answer_parsing.source import AnswerSource, Reader, Reading
@@ -138,4 +137,4 @@ class ToolFamily:
 
     def reader(self, tools: ToolSchemas) -> Reader:
         """Reads the answers to a request with these tools."""
-        return partial(self.read, tools=tools)
+        return lambda source: self.read(source, tools)
