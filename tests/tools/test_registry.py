@@ -13,7 +13,8 @@ from twostroke.tools.base import ToolFamily
 from twostroke.tools.registry import FAMILIES, FAMILY_OF_NAME, family_of_template
 from twostroke.tools.rules import Rules
 
-SOURCE = Path(__file__).parent.parent.parent / "src" / "twostroke"
+ROOT = Path(__file__).parent.parent.parent
+SOURCE = ROOT / "src" / "twostroke"
 
 
 def texts_in(path: Path) -> set[str]:
@@ -52,6 +53,11 @@ def test_a_family_tells_calls_from_text_in_one_way(family: ToolFamily) -> None:
 def test_no_name_means_two_families() -> None:
     names = [name for family in FAMILIES for name in (family.name, *family.aliases)]
     assert len(names) == len(set(names)) == len(FAMILY_OF_NAME)
+
+
+def test_the_reference_names_every_family() -> None:
+    words = (ROOT / "docs" / "reference" / "openai-api.md").read_text().split()
+    assert set(FAMILY_OF_NAME) <= {word.strip("(),") for word in words}
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
