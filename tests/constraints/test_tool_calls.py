@@ -11,13 +11,13 @@ import pytest
 
 from tests.constraints import walks
 from twostroke.constraints.constraint import Constraint
-from twostroke.constraints.tool_calls import CONSTRAINED_FAMILIES, TRIGGERS
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.structured_outputs import StructuredOutputsParams
-from twostroke.text.answer_parsing.families import HARMONY, tool_call_reader
 from twostroke.text.answer_parsing.parser import AnswerParser
 from twostroke.text.answer_parsing.parts import CallArguments, CallStarted, Content, Reasoning
 from twostroke.text.answer_parsing.reasoning import thought_then
+from twostroke.tools.registry import FAMILIES as TOOL_FAMILIES
+from twostroke.tools.registry import FAMILY_OF_NAME
 
 WEATHER: dict[str, Any] = {
     "type": "object",
@@ -31,7 +31,9 @@ WEATHER: dict[str, Any] = {
 }
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 SCHEMAS = {"get_weather": WEATHER, "now": NOTHING}
-FAMILIES = sorted(CONSTRAINED_FAMILIES - {HARMONY})  # that one: test_harmony_answers.py
+# The one that answers in messages: test_harmony_answers.py.
+FAMILIES = sorted(family.name for family in TOOL_FAMILIES if family.messages is None)
+TRIGGERED = {family.name for family in TOOL_FAMILIES if family.trigger}
 
 
 def form(
@@ -60,7 +62,7 @@ def read(
     family: str, text: str, opened: bool = False, schemas: dict[str, Any] = SCHEMAS
 ) -> tuple[list[tuple[str, Any]], str, str]:
     """Calls with their arguments, content and thought."""
-    reader = tool_call_reader(family, schemas)
+    reader = FAMILY_OF_NAME[family].reader(schemas)
     parser = AnswerParser(partial(thought_then, then=reader, opened=opened))
     parts = [part for character in text for part in parser.feed(character)] + parser.finish()
     calls: list[tuple[str, str]] = []
@@ -116,7 +118,7 @@ def test_required_calls_are_what_the_family_writes(family: str) -> None:
     assert not accepts(walks.start(form(family)), ANSWERS[family].replace("now", "new"))
 
 
-@pytest.mark.parametrize("family", sorted(set(TRIGGERS) - {"deepseek_v3"}))
+@pytest.mark.parametrize("family", sorted(TRIGGERED & ANSWERS.keys()))
 def test_a_call_is_constrained_once_the_model_opens_it(family: str) -> None:
     grammar = form(family, must_call=False)
     assert accepts(walks.start(grammar), "no call at all, {}")

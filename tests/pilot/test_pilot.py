@@ -16,9 +16,10 @@ from twostroke.core.config import EngineConfig
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import naive_logits
-from twostroke.text.answer_parsing.families import tool_call_parser_of
 from twostroke.text.chat_template import ChatTemplate
 from twostroke.text.tokenizer import Tokenizer
+from twostroke.tools.hermes import HERMES
+from twostroke.tools.registry import family_of_template
 
 MODELS = ("pilot", "pilot-draft")
 TRAINING = Path(__file__).parents[2] / "training"
@@ -82,7 +83,7 @@ def test_tools_are_declared_as_transformers_would() -> None:
         assert text.count("<|im_start|>system") == 1
     bare = [{"type": "function", "function": {"name": "now"}}]
     assert "tools: now()<|im_end|>" in template.render(MESSAGES[1:2], tools=bare)
-    assert tool_call_parser_of(tokenizer.chat_templates["default"]) == "hermes"
+    assert family_of_template(tokenizer.chat_templates["default"]) is HERMES
 
 
 def test_the_heads_are_of_these_weights_and_small() -> None:

@@ -33,11 +33,11 @@ from training.tuning.tool_calls import answer_from, call_text, draw_call, draw_r
 from twostroke import LLM, SamplingParams
 from twostroke.cli.terminal_chat.demo_tools import DEMO_TOOLS, tool_schemas
 from twostroke.core.request import FinishReason
-from twostroke.text.answer_parsing.families import tool_call_reader
 from twostroke.text.answer_parsing.parser import AnswerParser
 from twostroke.text.answer_parsing.parts import CallArguments, CallStarted, Content
 from twostroke.text.chat_encoder import ChatEncoder
 from twostroke.text.chat_template import ChatTemplate
+from twostroke.tools.hermes import HERMES
 
 RESULTS_DIR = Path(__file__).parent / "results"
 PER_TOOL, PER_RESULT, NO_CALLS, MISSING = 100, 30, 150, 60
@@ -98,7 +98,7 @@ def tool_cases(bank: Bank) -> Iterator[ToolCase]:
 
 def read_answer(text: str) -> tuple[str, list[tuple[str, str]]]:
     """The text for the user, and the calls: names and arguments."""
-    parser = AnswerParser(tool_call_reader("hermes", {}))
+    parser = AnswerParser(HERMES.reader({}))
     content, calls = "", list[tuple[str, str]]()
     for part in [*parser.feed(text), *parser.finish()]:
         match part:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from twostroke.core.errors import InvalidRequestError
-from twostroke.text.answer_parsing.families import MARKERS, tool_call_parser_of, tool_call_reader
 from twostroke.text.answer_parsing.parser import AnswerParser
 from twostroke.text.answer_parsing.parts import AnswerPart, CallArguments, CallStarted, Content
 from twostroke.text.tokenizer import Tokenizer
+from twostroke.tools.registry import family_of_template
 
 
 class ToolCall(NamedTuple):
@@ -56,7 +56,7 @@ class CallsInText:
     """
 
     def __init__(self, tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]]) -> None:
-        family = tool_call_parser_of("".join(tokenizer.chat_templates.values()))
+        family = family_of_template("".join(tokenizer.chat_templates.values()))
         if family is None:
             raise InvalidRequestError(
                 "this model's chat template has no form for tool calls",
@@ -64,8 +64,8 @@ class CallsInText:
             )
         functions = [tool["function"] for tool in tools]
         schemas = {function["name"]: function.get("parameters") or {} for function in functions}
-        self.needs_special_tokens = bool(tokenizer.special_texts & set(MARKERS.get(family, ())))
-        self._parser = AnswerParser(tool_call_reader(family, schemas))
+        self.needs_special_tokens = bool(tokenizer.special_texts & set(family.special_texts))
+        self._parser = AnswerParser(family.reader(schemas))
         self._calls = CallsInDeltas()
 
     def feed(self, text: str) -> str:

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from twostroke.constraints.rules import Rules
 from twostroke.core.errors import InvalidRequestError
 from twostroke.text.tokenizer import Tokenizer
+from twostroke.tools.rules import Rules
 
 MAX_FORMATS = 512
 MAX_DEPTH = 16

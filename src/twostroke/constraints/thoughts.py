@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from twostroke.constraints.rules import Rules
 from twostroke.text.answer_parsing.reasoning import CLOSING, OPENING
 from twostroke.text.tokenizer import Tokenizer
+from twostroke.tools.harmony import FINAL_MESSAGE, add_thoughts
+from twostroke.tools.rules import Rules
 
 Thought = Literal["", "optional", "opened", "channels"]
 _ANSWER = "answer"
-FINAL_MESSAGE = "<|channel|>final<|message|>"
 
 
 def after_thought(grammar: str, thought: Thought, tokenizer: Tokenizer) -> str:
@@ -36,14 +36,6 @@ def after_thought(grammar: str, thought: Thought, tokenizer: Tokenizer) -> str:
     before = "closing" if thought == "opened" else f"({opening} closing)?"
     lines.append(f"start: {before} @{_ANSWER}")
     return with_grammar("\n".join(lines), _ANSWER, grammar)
-
-
-def add_thoughts(rules: Rules) -> None:
-    """Add the rule ``thought``: a message of the harmony format before the last one."""
-    headers = ("<|channel|>analysis<|message|>", "<|channel|>commentary<|message|>")
-    literals = " | ".join(rules.literal(header) for header in headers)
-    end = rules.after_text("<|end|>", "ended")
-    rules.add("thought", f"({literals}) {end} {rules.literal('<|start|>assistant')}")
 
 
 def with_grammar(lark: str, name: str, inner: str) -> str:

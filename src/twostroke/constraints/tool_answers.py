@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from twostroke.constraints.rules import Rules
-from twostroke.constraints.thoughts import FINAL_MESSAGE, add_thoughts
-from twostroke.constraints.tool_calls import (
-    TRIGGERS,
-    Frame,
-    InlineSchema,
-    add_call,
-    frame_of,
-)
-from twostroke.text.answer_parsing.families import HARMONY
+from twostroke.constraints.lark_rules import InlineSchema
+from twostroke.constraints.tool_calls import add_call
 from twostroke.text.tokenizer import Tokenizer
+from twostroke.tools.base import ToolFamily, WholeAnswer
+from twostroke.tools.registry import FAMILY_OF_NAME
+from twostroke.tools.rules import Rules
 
 FORM = "form"  # the grammar of an answer that calls nothing, where it has one
-# What text may not begin with, behind white space, where calls have no trigger: they begin so.
-_BEGINNINGS = {"llama3_json": "{", "pythonic": "\\["}
 
 
 def tool_call_grammar(
@@ -39,37 +32,41 @@ def tool_call_grammar(
             then any object.
     """
     rules = Rules(tokenizer)
-    family, max_calls = form["family"], form["max_calls"]
-    frame = frame_of(family, rules)
+    family, max_calls = FAMILY_OF_NAME[form["family"]], form["max_calls"]
+    frame = family.frame(rules)
     has_form = form.get("answer") is not None
     rules.add(
         "call",
         " | ".join(
-            add_call(rules, family, place, function, inline_schema, as_json=has_form)
+            add_call(rules, family, place, function, inline_schema, is_choice=has_form)
             for place, function in enumerate(form["functions"])
         ),
     )
     more = "" if max_calls == 1 else f" ({rules.literal(frame.separator)} call)*"
     calls = f"{rules.literal(frame.opening)} call{more} {rules.literal(frame.closing)}"
-    if family == HARMONY:
-        _add_messages(rules, must_call=form["must_call"], has_form=has_form)
+    if family.messages is not None:
+        other = None if form["must_call"] else f"@{FORM}" if has_form else "TEXT"
+        rules.add("start", family.messages(rules, other))
     elif form["must_call"]:
         rules.add("start", calls)
     elif has_form:
         rules.add("start", f"{calls} | @{FORM}")
-    elif family in TRIGGERS:
-        _add_triggered(rules, form, frame, more, inline_schema)
+    elif family.whole is not None:
+        _add_calls_or_text(rules, family.whole, calls)
     else:
-        _add_calls_or_text(rules, family, calls)
+        _add_triggered(rules, family, form, more, inline_schema)
     return rules.text()
 
 
 def _add_triggered(
-    rules: Rules, form: Mapping[str, Any], frame: Frame, more: str, inline_schema: InlineSchema
+    rules: Rules,
+    family: ToolFamily,
+    form: Mapping[str, Any],
+    more: str,
+    inline_schema: InlineSchema,
 ) -> None:
     """Free text, with calls behind their trigger."""
-    family = form["family"]
-    trigger = TRIGGERS[family]
+    frame, trigger = family.frame(rules), family.trigger
     opened = rules.after_text(trigger)
     opening = frame.opening or trigger
     rest, closing = rules.literal(opening.removeprefix(trigger)), rules.literal(frame.closing)
@@ -85,28 +82,18 @@ def _add_triggered(
     rules.add("ending", "TEXT")
 
 
-def _add_calls_or_text(rules: Rules, family: str, calls: str) -> None:
+def _add_calls_or_text(rules: Rules, whole: WholeAnswer, calls: str) -> None:
     """Calls that are the whole answer, or text that cannot be taken for one."""
-    marker, end = "<|python_tag|>", ""
-    if family == "pythonic":
-        marker, end = "<|python_start|>", "<|python_end|>"
+    free = f"\\s*[^\\s{whole.beginning}](.|\\n)*"
+    end = whole.end
     closing = f"({rules.literal(end)})?" if end and rules.is_special(end) else ""
-    rules.add("FREE", f"/\\s*[^\\s{_BEGINNINGS[family]}](.|\\n)*/")
+    rules.add("FREE", f"/{free}/")
     rules.add("calls", f"{calls} {closing}")
-    if rules.is_special(marker):
-        before = "" if family == "pythonic" else "FREE? "
-        opened = f"{before}{rules.literal(marker)}"
+    if rules.is_special(whole.marker):
+        opened = f"{'FREE? ' if whole.has_text else ''}{rules.literal(whole.marker)}"
     else:
         opened = "opened"
-        text = "\\s*" if family == "pythonic" else f"(\\s*[^\\s{_BEGINNINGS[family]}](.|\\n)*)?"
-        pattern = marker.replace("|", "\\|")
+        text = f"({free})?" if whole.has_text else "\\s*"
+        pattern = whole.marker.replace("|", "\\|")
         rules.add("opened[lazy]", f"/{text}{pattern}/")
     rules.add("start", f"calls | {opened} calls | FREE?")
-
-
-def _add_messages(rules: Rules, *, must_call: bool, has_form: bool) -> None:
-    """Harmony: thoughts as messages of their own, then a call or the answer."""
-    add_thoughts(rules)
-    final = rules.literal(FINAL_MESSAGE)
-    answer = "" if must_call else f" | {final} {f'@{FORM}' if has_form else 'TEXT'}"
-    rules.add("start", f"thought* (call{answer})")

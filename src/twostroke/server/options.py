@@ -6,11 +6,13 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 from urllib.parse import urlsplit
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.flags.values import require
+from twostroke.tools.reasoning import REASONING_OF_NAME
+from twostroke.tools.registry import FAMILY_OF_NAME
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
@@ -18,39 +20,13 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 SERVED = "served"
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
-ToolCallParser = Literal[
-    "auto",
-    "none",
-    "hermes",
-    "qwen3_coder",
-    "llama3_json",
-    "pythonic",
-    "mistral",
-    "deepseek_v3",
-    "openai",
-    "deepseek_v31",
-    "granite4",
-    "llama4_json",
-    "llama4_pythonic",
-    "qwen3_xml",
-]
-ReasoningParser = Literal[
-    "auto",
-    "none",
-    "think_tags",
-    "openai",
-    "deepseek_r1",
-    "deepseek_v3",
-    "glm45",
-    "holo2",
-    "kimi_k2",
-    "minimax_m2",
-    "nemotron_v3",
-    "olmo3",
-    "openai_gptoss",
-    "qwen3",
-    "step3",
-]
+# The names are known as the module is imported; a type checker sees any.
+if TYPE_CHECKING:
+    ToolCallParser = str
+    ReasoningParser = str
+else:
+    ToolCallParser = Literal["auto", "none", *FAMILY_OF_NAME]
+    ReasoningParser = Literal["auto", "none", *REASONING_OF_NAME]
 # What means nothing without a certificate.
 _TLS_FIELDS = (
     "ssl_keyfile",

@@ -11,16 +11,11 @@ from twostroke.constraints.thoughts import Thought
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.server.state.served_model import ServedModel
-from twostroke.text.answer_parsing.families import HARMONY, MARKERS, TAGS, tool_call_reader
 from twostroke.text.answer_parsing.parser import AnswerParser
-from twostroke.text.answer_parsing.reasoning import (
-    CLOSING,
-    OPENING,
-    Reader,
-    plain_content,
-    thought_then,
-)
-from twostroke.text.answer_parsing.xml_calls import ToolSchemas
+from twostroke.text.answer_parsing.reasoning import CLOSING, OPENING, plain_content, thought_then
+from twostroke.text.answer_parsing.source import Reader
+from twostroke.tools.base import ToolSchemas
+from twostroke.tools.harmony import HARMONY
 
 # Tokens at the prompt's end among which the tag that opens a thought would be.
 _NUM_LAST_TOKENS = 8
@@ -44,7 +39,7 @@ class AnswerReading:
     def __init__(
         self, model: ServedModel, tools: ToolSchemas | None, prompt: Sequence[int]
     ) -> None:
-        family = model.tool_call_parser
+        family = model.tool_family
         if tools is not None and family is None:
             raise InvalidRequestError(
                 "this model's chat template has no form for tool calls",
@@ -52,14 +47,17 @@ class AnswerReading:
                 hint="leave tools out, or start the server with --tool-call-parser",
             )
         # In harmony, thoughts and calls are messages like the answer itself.
-        harmony = HARMONY in (family, model.reasoning_parser)
+        harmony = family is HARMONY or model.reasoning_parser == HARMONY.name
         read: Reader = plain_content
         self.thought: Thought = ""
+        self._markers = set[str]()
+        if tools is not None and family is not None:
+            read = family.reader(tools)
+            self._markers.update(family.special_texts)
         if harmony:
-            read = tool_call_reader(HARMONY, tools or {})
+            read = HARMONY.reader(tools or {})
+            self._markers.update(HARMONY.special_texts)
             self.thought = "channels"
-        elif tools is not None and family is not None:
-            read = tool_call_reader(family, tools)
         thinks = model.reasoning_parser is not None and not harmony
         if thinks:
             end = model.client.tokenizer.decode(
@@ -69,10 +67,9 @@ class AnswerReading:
             if opened or CLOSING not in end:
                 self.thought = "opened" if opened else "optional"
             read = partial(thought_then, then=read, opened=opened)
+            self._markers.update((OPENING, CLOSING))
         self._read = read
         self.parses = harmony or thinks or tools is not None
-        forms = [TAGS] * thinks + [HARMONY] * harmony + [family or ""] * (tools is not None)
-        self._markers = {marker for form in forms for marker in MARKERS.get(form, ())}
         self._special_texts = model.client.tokenizer.special_texts
         self._model = model
 

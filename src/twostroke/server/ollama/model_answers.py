@@ -148,7 +148,7 @@ def _capabilities(model: ServedModel) -> list[str]:
     info = model.client.info
     has = {
         "completion": info.generates,
-        "tools": info.generates and model.chats and model.tool_call_parser is not None,
+        "tools": info.generates and model.chats and model.tool_family is not None,
         "thinking": info.generates and model.reasoning_parser is not None,
         "embedding": info.pooling.size > 0,
     }

@@ -24,10 +24,10 @@ from twostroke.server.openai.tools.request_tools import (
     template_tools,
     tool_schemas,
 )
-from twostroke.text.answer_parsing.xml_calls import ToolSchemas
 from twostroke.text.context_material import ContextOptions, DocumentOrder
 from twostroke.text.context_report import Strategy
 from twostroke.text.json_values import is_large
+from twostroke.tools.base import ToolSchemas
 
 
 class DocumentFields(OpenAIFields):

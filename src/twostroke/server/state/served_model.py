@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import TypeVar
 
 from twostroke.constraints.compiling.compile_threads import CompileThreads
 from twostroke.core.errors import ConfigError, ModelNotFoundError
@@ -18,16 +19,12 @@ from twostroke.server.state.logprobs_budget import (
     LOGPROB_BYTES,
     LogprobsBudget,
 )
-from twostroke.text.answer_parsing.families import (
-    HARMONY,
-    REASONING_ALIASES,
-    TAGS,
-    TOOL_CALL_ALIASES,
-    tool_call_parser_of,
-    writes_thoughts,
-)
 from twostroke.text.chat_encoder import ChatEncoder
 from twostroke.text.chat_template import ChatTemplate
+from twostroke.tools.reasoning import REASONING_OF_NAME, reasoning_of_template
+from twostroke.tools.registry import FAMILY_OF_NAME, family_of_template
+
+Form = TypeVar("Form")
 
 
 class ServedModel:
@@ -41,7 +38,7 @@ class ServedModel:
         logprobs: What the log-probabilities of its unfinished answers may take.
         compile_threads: Compiles the forms of answers beside the event loop.
         long_texts: Held while a very long text is encoded, which takes hundreds of megabytes.
-        tool_call_parser: In which form the model writes tool calls, if it does.
+        tool_family: In which form the model writes tool calls, if it does.
         reasoning_parser: In which form it writes thoughts, if it does.
         ranker: What ranks the documents of chats, if a model does.
         ends_with_usage: Streams of OpenAI's APIs do, whatever the request says.
@@ -75,11 +72,12 @@ class ServedModel:
         self.logprobs = LogprobsBudget(options.max_logprobs_memory or default)
         self.compile_threads = CompileThreads(client.grammars)
         self.long_texts = asyncio.Semaphore(2)
-        self.tool_call_parser = _chosen(
-            options.tool_call_parser, self._own_tool_call_parser(), TOOL_CALL_ALIASES
+        template = "".join(client.tokenizer.chat_templates.values())
+        self.tool_family = _chosen(
+            options.tool_call_parser, family_of_template(template), FAMILY_OF_NAME
         )
         self.reasoning_parser = _chosen(
-            options.reasoning_parser, self._own_reasoning_parser(), REASONING_ALIASES
+            options.reasoning_parser, reasoning_of_template(template), REASONING_OF_NAME
         )
         self.ends_with_usage = options.enable_force_include_usage
         self.ranker: ContextRanker | None = None
@@ -87,15 +85,6 @@ class ServedModel:
             other = PurePath(options.context_ranker).name  # clients need not know the folder
             own = self if ranker is None else ServedModel(ranker, (other,))
             self.ranker = _context_ranker(own, options)
-
-    def _own_tool_call_parser(self) -> str | None:
-        return tool_call_parser_of("".join(self.client.tokenizer.chat_templates.values()))
-
-    def _own_reasoning_parser(self) -> str | None:
-        if self._own_tool_call_parser() == HARMONY:
-            return HARMONY
-        template = "".join(self.client.tokenizer.chat_templates.values())
-        return TAGS if writes_thoughts(template) else None
 
     @property
     def name(self) -> str:
@@ -136,6 +125,6 @@ def _context_ranker(model: ServedModel, options: ServerOptions) -> ContextRanker
     return ContextRanker(model, options.context_ranker_timeout)
 
 
-def _chosen(option: str, own: str | None, aliases: Mapping[str, str]) -> str | None:
-    """An option's parser: by name, none, or the one of the model's chat template."""
-    return own if option == "auto" else None if option == "none" else aliases.get(option, option)
+def _chosen(option: str, own: Form | None, by_name: Mapping[str, Form]) -> Form | None:
+    """An option's form: by name, none, or the one of the model's chat template."""
+    return own if option == "auto" else None if option == "none" else by_name[option]

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from twostroke.text.answer_parsing.parts import (
-    AnswerPart,
-    CallArguments,
-    CallStarted,
-    Content,
-)
-from twostroke.text.answer_parsing.source import AnswerSource, MalformedCallError, Reading
-
-Reader = Callable[[AnswerSource], Reading[None]]
+from twostroke.text.answer_parsing.parts import AnswerPart, CallArguments, CallStarted, Content
+from twostroke.text.answer_parsing.source import AnswerSource, MalformedCallError, Reader, Reading
 
 
 class AnswerParser:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from twostroke.text.answer_parsing.parts import Content, Reasoning
-from twostroke.text.answer_parsing.source import AnswerSource, Reading
-
-Reader = Callable[[AnswerSource], Reading[None]]
+from twostroke.text.answer_parsing.source import AnswerSource, Reader, Reading
 
 OPENING, CLOSING = "<think>", "</think>"
 # Line feeds before the closing tag belong to it.

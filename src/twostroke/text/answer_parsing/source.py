@@ -15,6 +15,8 @@ from twostroke.text.answer_parsing.parts import AnswerPart
 
 T = TypeVar("T")
 Reading = Generator[AnswerPart | None, None, T]
+# Reads an answer in the form of a family.
+Reader = Callable[["AnswerSource"], Reading[None]]
 PartOfText = Callable[[str], AnswerPart]
 
 _STRING_BODY = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)

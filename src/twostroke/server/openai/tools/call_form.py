@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from twostroke.constraints.schemas.closing import Closing
-from twostroke.constraints.tool_calls import CONSTRAINED_FAMILIES, TRIGGERS
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.structured_outputs import PARAM, StructuredOutputsParams
@@ -101,17 +100,14 @@ async def constrain_calls(
         QueueFullError: Too many compilations wait.
     """
     params = reading.with_markers(params)
-    family, must_call = model.tool_call_parser or "", calls.must_call
+    family, must_call = model.tool_family, calls.must_call
+    assert family is not None  # AnswerReading refuses tools without one
     answer = None if must_call else params.structured_outputs
     strict = any(tool.function.strict for _, tool in calls.tools)
-    if family not in CONSTRAINED_FAMILIES:
-        raise InvalidRequestError(
-            f"calls in the form of {family} cannot be constrained", param="tools"
-        )
-    if not (must_call or answer or strict or family in TRIGGERS):
+    if not (must_call or answer or strict or family.trigger):
         return params  # a call cannot be told from text before it is written
     form = StructuredOutputsParams(
-        tool_calls=_form(family, calls, answer),
+        tool_calls=_form(family.name, calls, answer),
         thought="" if reading.thought == "channels" else reading.thought,
     )
     try:

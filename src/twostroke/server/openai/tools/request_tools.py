@@ -13,8 +13,8 @@ from twostroke.core.errors import InvalidRequestError
 from twostroke.server.http.body_fields import FirstMistake, check_unicode
 from twostroke.server.openai.field_limits import TOOL_NAME_PATTERN, OpenAIFields
 from twostroke.server.openai.tools.custom_tools import CustomFields
-from twostroke.text.answer_parsing.xml_calls import ToolSchemas
 from twostroke.text.json_values import json_pieces
+from twostroke.tools.base import ToolSchemas
 
 MAX_TOOLS = 512
 MAX_TOOL_CHARS = 1_000_000  # of all tools together, as JSON

@@ -1,4 +1,4 @@
-"""Tool calls that a model writes as Python: ``[name(key="value"), ...]`` (Llama 3.2 and 4)."""
+"""Calls of Llama 3.2 and 4 as Python: ``[name(key="value"), ...]``."""
 
 from __future__ import annotations
 
@@ -7,20 +7,24 @@ import json
 from itertools import count
 from typing import Any
 
+from twostroke.core.errors import InvalidRequestError
 from twostroke.text.answer_parsing.parts import CallArguments, CallStarted, Content
 from twostroke.text.answer_parsing.source import AnswerSource, MalformedCallError, Reading
+from twostroke.tools.base import CallRule, Frame, ToolFamily, ToolSchemas, WholeAnswer
+from twostroke.tools.rules import quoted
 
 MAX_CALL_CHARS = 100_000
 MAX_DEPTH = 32
+_MARKER, _END = "<|python_start|>", "<|python_end|>"
 # JSON's words, which models write into Python too.
 _JSON_WORDS = {"true": True, "false": False, "null": None}
 
 
-def pythonic_calls(source: AnswerSource) -> Reading[None]:
+def read_calls(source: AnswerSource, tools: ToolSchemas) -> Reading[None]:
     """The whole answer is a list of calls. Each is passed on when it is complete."""
     yield from source.skip_space()
-    if (yield from source.next_is("<|python_start|>")):
-        yield from source.read("<|python_start|>")
+    if (yield from source.next_is(_MARKER)):
+        yield from source.read(_MARKER)
     if (yield from source.next_is("[")) is None:
         yield from source.rest(Content)
         return
@@ -38,8 +42,8 @@ def pythonic_calls(source: AnswerSource) -> Reading[None]:
         if (yield from source.next_is(",")):
             yield from source.read(",")
     yield from source.read("]")
-    if (yield from source.next_is("<|python_end|>")):
-        yield from source.read("<|python_end|>")
+    if (yield from source.next_is(_END)):
+        yield from source.read(_END)
     yield from source.skip_space()
     yield from source.rest(Content)
 
@@ -102,3 +106,42 @@ def _value(node: ast.expr) -> Any:
             return dict(zip(names, map(_value, values), strict=True))
         case _:
             return ast.literal_eval(node)
+
+
+def _call(call: CallRule) -> str:
+    return call.between(f"{call.function}(", _arguments(call), ")")
+
+
+def _arguments(call: CallRule) -> str:
+    """Named arguments in the schema's order, with commas between those that are there."""
+    rules, path, properties = call.rules, call.path, call.properties()
+    for place, (name, part, _) in enumerate(properties):
+        if not name.isidentifier():
+            raise InvalidRequestError(f"{path} has a property that is no name", param=path)
+        value = call.json_of(part, f"{path}.properties.{name}")
+        rules.add(f"{call.name}_{place}", f"{quoted(f'{name}=')} {value}")
+    following = ""  # what may come behind an argument, its comma included
+    first = ""  # what may come where no argument has come
+    for place in reversed(range(len(properties))):
+        argument, required = f"{call.name}_{place}", properties[place][2]
+        rules.add(f"{argument}_first", f"{argument} {following}" + _or(first, not required))
+        rules.add(f"{argument}_next", f'", " {argument} {following}' + _or(following, not required))
+        first, following = f"{argument}_first", f"{argument}_next"
+    return first
+
+
+def _or(alternative: str, optional: bool) -> str:
+    return f" | {alternative or chr(34) * 2}" if optional else ""
+
+
+PYTHONIC = ToolFamily(
+    name="pythonic",
+    aliases=("llama4_pythonic",),
+    marks=("func_name1(params_name1=",),
+    recognised_last=True,
+    special_texts=(_MARKER, _END),
+    whole=WholeAnswer("\\[", _MARKER, _END),
+    read=read_calls,
+    call=_call,
+    frame=lambda rules: Frame("[", ", ", "]"),
+)

@@ -12,11 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twostroke.text.answer_parsing.families import (
-    TOOL_CALL_PARSERS,
-    tool_call_parser_of,
-    tool_call_reader,
-)
 from twostroke.text.answer_parsing.parser import AnswerParser
 from twostroke.text.answer_parsing.parts import (
     AnswerPart,
@@ -25,8 +20,10 @@ from twostroke.text.answer_parsing.parts import (
     Content,
     Reasoning,
 )
-from twostroke.text.answer_parsing.reasoning import plain_content, thought_then
+from twostroke.text.answer_parsing.reasoning import thought_then
+from twostroke.tools.registry import FAMILIES, FAMILY_OF_NAME, family_of_template
 
+TOOL_CALL_PARSERS = [family.name for family in FAMILIES]
 BEGIN, END, SEP = (
     f"<\uff5ctool\u2581{name}\uff5c>" for name in ("calls\u2581begin", "calls\u2581end", "sep")
 )
@@ -81,7 +78,7 @@ MISTRAL_V11 = f"[TOOL_CALLS]get_weather[ARGS]{ARGUMENTS}[TOOL_CALLS]now[CALL_ID]
 
 
 def parse(name: str, pieces: Sequence[str]) -> list[AnswerPart]:
-    parser = AnswerParser(tool_call_reader(name, TOOLS))
+    parser = AnswerParser(FAMILY_OF_NAME[name].reader(TOOLS))
     return [part for piece in pieces for part in parser.feed(piece)] + parser.finish()
 
 
@@ -130,14 +127,14 @@ def test_newer_mistral_models(sizes: list[int]) -> None:
 def test_arguments_stream_before_the_call_ends(name: str) -> None:
     """Except where nothing is certain before the end: in Python."""
     text = TWO_CALLS[name]
-    parser = AnswerParser(tool_call_reader(name, TOOLS))
+    parser = AnswerParser(FAMILY_OF_NAME[name].reader(TOOLS))
     parts = [part for character in text[: text.index("days")] for part in parser.feed(character)]
     assert ("Z" in text_of(parts, CallArguments)) == (name != "pythonic")
 
 
 @pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "mistral", "deepseek_v3"])
 def test_content_before_calls_is_not_held_back(name: str) -> None:
-    parser = AnswerParser(tool_call_reader(name, TOOLS))
+    parser = AnswerParser(FAMILY_OF_NAME[name].reader(TOOLS))
     assert parser.feed("I look it up.") == [Content("I look it up.")]
     parts = [*parser.feed(TWO_CALLS[name]), *parser.finish()]
     assert len(calls_of(parts)) == 2
@@ -235,7 +232,7 @@ def test_a_long_value_is_searched_once() -> None:
     """With each piece the search began anew: 19 s of processor time for this one."""
     tools = {"f": {"properties": {"a": {"type": "object"}}}}
     text = "<tool_call>\n<function=f><parameter=a>" + "\n<" * 60_000
-    parser = AnswerParser(tool_call_reader("qwen3_coder", tools))
+    parser = AnswerParser(FAMILY_OF_NAME["qwen3_coder"].reader(tools))
     began = time.thread_time()
     for start in range(0, len(text), 4):
         parser.feed(text[start : start + 4])
@@ -255,26 +252,8 @@ def test_harmony_has_thought_preamble_and_answer() -> None:
         assert text_of(parts, Content) == "I look.42."
 
 
-@pytest.mark.parametrize(
-    ("text", "opened", "thought", "answer"),
-    [
-        ("<think>\nWell.\n</think>\n\nYes.", False, "Well.", "Yes."),
-        ("Well.\n\n</think>\n\nYes.", True, "Well.", "Yes."),
-        ("Well, never ends", True, "Well, never ends", ""),
-        ("  Yes <think> no.", False, "", "  Yes <think> no."),
-        ("<think></think>Yes.", False, "", "Yes."),
-    ],
-)
-def test_thoughts(text: str, opened: bool, thought: str, answer: str) -> None:
-    for pieces in ([text], list(text)):
-        parser = AnswerParser(partial(thought_then, then=plain_content, opened=opened))
-        parts = [part for piece in pieces for part in parser.feed(piece)] + parser.finish()
-        assert text_of(parts, Reasoning) == thought
-        assert text_of(parts, Content) == answer
-
-
 def test_calls_come_after_the_thought() -> None:
-    reader = partial(thought_then, then=tool_call_reader("hermes", TOOLS), opened=False)
+    reader = partial(thought_then, then=FAMILY_OF_NAME["hermes"].reader(TOOLS), opened=False)
     parser = AnswerParser(reader)
     parts = parser.feed("<think>a <tool_call> is due</think>\n" + TWO_CALLS["hermes"])
     assert text_of(parts, Reasoning) == "a <tool_call> is due"
@@ -295,7 +274,8 @@ def test_calls_come_after_the_thought() -> None:
     ],
 )
 def test_the_template_says_which(template: str, name: str | None) -> None:
-    assert tool_call_parser_of(template) == name
+    family = family_of_template(template)
+    assert (family and family.name) == name
 
 
 @pytest.mark.parametrize("schema", [{"properties": None}, {"properties": []}, {}])
@@ -304,7 +284,7 @@ def test_arguments_in_xml_are_json_whatever_the_schema_is(schema: Any, written: 
     """Schemas of tools that are not strict are not checked."""
     text = f"<tool_call><function=f><parameter=a>{written}</parameter></function></tool_call>"
     for tools in ({"f": schema}, {"f": {"properties": {"a": {"enum": 5}}}}):
-        parser = AnswerParser(tool_call_reader("qwen3_coder", tools))
+        parser = AnswerParser(FAMILY_OF_NAME["qwen3_coder"].reader(tools))
         parts = parser.feed(text) + parser.finish()
         arguments = "".join(part.text for part in parts if isinstance(part, CallArguments))
         assert json.loads(arguments) == {"a": written}

@@ -1,4 +1,4 @@
-"""Tool calls that Qwen3-Coder writes: a tag for the function and one for each parameter."""
+"""Calls of Qwen3-Coder: a tag for the function and one for each parameter."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from twostroke.core.errors import InvalidRequestError
 from twostroke.text.answer_parsing.parts import CallArguments, CallStarted, Content
 from twostroke.text.answer_parsing.source import AnswerSource, MalformedCallError, Reading
+from twostroke.tools.base import DEFINITIONS, CallRule, Frame, ToolFamily, ToolSchemas
+from twostroke.tools.rules import quoted
 
-# A name to the JSON schema of its parameters.
-ToolSchemas = Mapping[str, Mapping[str, Any]]
 # One line feed on either side of a value belongs to the tags.
 _VALUE_ENDS = ("\n</parameter>", "</parameter>")
+_KEPT_OF_TEXT = DEFINITIONS | {"type", "enum", "const"}
 
 
-def xml_calls(source: AnswerSource, tools: ToolSchemas) -> Reading[None]:
+def read_calls(source: AnswerSource, tools: ToolSchemas) -> Reading[None]:
     """``<tool_call><function=NAME><parameter=KEY>VALUE</parameter>...</function></tool_call>``.
 
     Values are plain text. They become JSON by the types in ``tools``: a string where the schema
@@ -56,7 +58,7 @@ def _function(source: AnswerSource, index: int, tools: ToolSchemas) -> Reading[N
         separator = ", "
         if (yield from source.next_is("\n")):
             yield from source.read("\n")
-        if is_text(properties.get(key.strip())):
+        if _is_text(properties.get(key.strip())):
             yield CallArguments(index, '"')
             yield from source.until(_VALUE_ENDS, partial(_escaped, index))
             yield CallArguments(index, '"')
@@ -71,7 +73,7 @@ def _escaped(index: int, text: str) -> CallArguments:
     return CallArguments(index, json.dumps(text, ensure_ascii=False)[1:-1])
 
 
-def is_text(schema: object) -> bool:
+def _is_text(schema: object) -> bool:
     """Whether a parameter's value stands as it is, and not as JSON."""
     if not isinstance(schema, Mapping) or schema.get("type") in ("string", ["string"]):
         return True
@@ -84,3 +86,52 @@ def _as_json(text: str) -> str:
         return json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError):
         return json.dumps(text, ensure_ascii=False)
+
+
+def _call(call: CallRule) -> str:
+    before = f"<tool_call>\n<function={call.function}>\n"
+    return call.between(before, _arguments(call), "</function>\n</tool_call>")
+
+
+def _arguments(call: CallRule) -> str:
+    rules, path, properties = call.rules, call.path, call.properties()
+    for name, part, _ in properties:
+        if isinstance(part, Mapping) and _is_text(part):
+            call.keep_only(part, _KEPT_OF_TEXT, f"{path}.properties.{name}")
+    parts = []
+    for place, (name, part, required) in enumerate(properties):
+        if ">" in name or "\n" in name:
+            raise InvalidRequestError(f"{path} has a property that no tag can name", param=path)
+        key = f"{call.name}_{place}"
+        opening = rules.literal(f"<parameter={name}>\n")
+        if listed := _listed_texts(part):
+            texts = " | ".join(quoted(text) or '""' for text in listed)
+            value = f"({texts}) {rules.literal(chr(10) + '</parameter>')}"
+        elif isinstance(part, Mapping) and _is_text(part) and not {"enum", "const"} & part.keys():
+            value = rules.after_text("\n</parameter>", f"{key}_text")
+        else:
+            value = f"{call.json_of(part, f'{path}.properties.{name}')} {quoted(chr(10))}"
+            value += f" {rules.literal('</parameter>')}"
+        rules.add(key, f"{opening} {value} {quoted(chr(10))}")
+        parts.append(key if required else f"{key}?")
+    return " ".join(parts)
+
+
+def _listed_texts(part: Any) -> list[str]:
+    """The texts that a parameter may be, if its schema lists them; as ``read_calls`` takes them."""
+    if not isinstance(part, Mapping) or not _is_text(part):
+        return []
+    values = [part["const"]] if "const" in part else part.get("enum")
+    return [v for v in values if isinstance(v, str)] if isinstance(values, list) else []
+
+
+QWEN3_CODER = ToolFamily(
+    name="qwen3_coder",
+    aliases=("qwen3_xml",),
+    marks=("<function=",),
+    special_texts=("<tool_call>", "</tool_call>"),
+    trigger="<tool_call>",
+    read=read_calls,
+    call=_call,
+    frame=lambda rules: Frame(separator="\n"),
+)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from typing import TYPE_CHECKING
 
-from twostroke.text.tokenizer import Tokenizer
+if TYPE_CHECKING:
+    from twostroke.text.tokenizer import Tokenizer
 
 
 class Rules:
