@@ -1,0 +1,124 @@
+"""The ways to render a chat template that were compared, and `transformers` as their reference."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from multiprocessing import Pipe
+from typing import Any
+
+from benchmarks.chat_templates import worker
+from twostroke.text.chat_template import ChatTemplate
+from twostroke.text.template_budget import MAX_STEPS
+
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
+Messages = list[dict[str, Any]]
+Render = Callable[[Messages, dict[str, Any]], str]
+
+
+def transformers(source: str) -> Render:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    def render(messages: Messages, variables: dict[str, Any]) -> str:
+        rendered = render_jinja_template(
+            [messages], chat_template=source, add_generation_prompt=True, **SPECIAL, **variables
+        )
+        return str(rendered[0][0])
+
+    return render
+
+
+def budget(source: str) -> Render:
+    """Jinja's sandbox in the server's process, every rendering within a budget."""
+    template = ChatTemplate(source, SPECIAL)
+    return lambda messages, variables: template.render(messages, **variables)
+
+
+def minijinja(source: str) -> Render:
+    """MiniJinja with as much fuel as the budget has steps."""
+    from minijinja import Environment
+
+    def raise_exception(message: str) -> None:
+        raise ValueError(message)
+
+    def strftime_now(layout: str) -> str:
+        return datetime.now().strftime(layout)
+
+    def tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+    environment = Environment(
+        # It has no such tag, and no way to add one.
+        templates={"chat": re.sub(r"\{%(-?)\s*(end)?generation\s*(-?)%\}", "", source)},
+        trim_blocks=True,
+        lstrip_blocks=True,
+        fuel=MAX_STEPS,
+        globals={"raise_exception": raise_exception, "strftime_now": strftime_now},
+        filters={"tojson": tojson},
+    )
+
+    def render(messages: Messages, variables: dict[str, Any]) -> str:
+        context = {"tools": None, "documents": None, **SPECIAL, **variables}
+        return environment.render_template(
+            "chat", messages=messages, add_generation_prompt=True, **context
+        )
+
+    return render
+
+
+class Process:
+    """The worker process; a new one after a rendering that its limits have ended."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, request: bytes) -> bytes:
+        if self._process is None:
+            self._connection, theirs = Pipe()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", worker.__name__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+            )
+            theirs.close()
+        try:
+            self._connection.send_bytes(request)
+            return self._connection.recv_bytes()
+        except (EOFError, OSError):
+            self.close()
+            return worker.FULL
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._connection.close()
+            self._process.wait()
+            self._process = None
+
+
+_PROCESS = Process()
+
+
+def process(source: str) -> Render:
+    """Jinja's sandbox in a process with limits."""
+
+    def render(messages: Messages, variables: dict[str, Any]) -> str:
+        context = {"tools": None, "documents": None, **SPECIAL, **variables}
+        context |= {"messages": messages, "add_generation_prompt": True}
+        answer = _PROCESS.ask(pickle.dumps((source, context), pickle.HIGHEST_PROTOCOL))
+        text = answer[1:].decode("utf-8", "surrogatepass")
+        if answer[:1] != worker.DONE:
+            raise ValueError(text or "ended by its limits")
+        return text
+
+    return render
+
+
+CANDIDATES: dict[str, Callable[[str], Render]] = {
+    "budget": budget,
+    "minijinja": minijinja,
+    "process": process,
+}
