@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from datetime import datetime
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks.chat_templates import worker
@@ -71,35 +72,43 @@ def minijinja(source: str) -> Render:
     return render
 
 
-class Process:
-    """The worker process; a new one after a rendering that its limits have ended."""
+class Processes:
+    """Worker processes: an idle one renders, or a new one where all are at work.
+
+    One that its limits have ended is not used again.
+    """
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._idle: list[tuple[subprocess.Popen[bytes], Connection]] = []
 
     def ask(self, request: bytes) -> bytes:
-        if self._process is None:
-            self._connection, theirs = Pipe()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", worker.__name__, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-            )
-            theirs.close()
+        process, connection = self._idle.pop() if self._idle else _started()
         try:
-            self._connection.send_bytes(request)
-            return self._connection.recv_bytes()
+            connection.send_bytes(request)
+            answer = connection.recv_bytes()
         except (EOFError, OSError):
-            self.close()
+            connection.close()
+            process.wait()
             return worker.FULL
+        self._idle.append((process, connection))
+        return answer
 
     def close(self) -> None:
-        if self._process is not None:
-            self._connection.close()
-            self._process.wait()
-            self._process = None
+        while self._idle:
+            process, connection = self._idle.pop()
+            connection.close()
+            process.wait()
 
 
-_PROCESS = Process()
+def _started() -> tuple[subprocess.Popen[bytes], Connection]:
+    ours, theirs = Pipe()
+    command = [sys.executable, "-m", worker.__name__, str(theirs.fileno())]
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+    theirs.close()
+    return process, ours
+
+
+PROCESSES = Processes()
 
 
 def process(source: str) -> Render:
@@ -108,7 +117,7 @@ def process(source: str) -> Render:
     def render(messages: Messages, variables: dict[str, Any]) -> str:
         context = {"tools": None, "documents": None, **SPECIAL, **variables}
         context |= {"messages": messages, "add_generation_prompt": True}
-        answer = _PROCESS.ask(pickle.dumps((source, context), pickle.HIGHEST_PROTOCOL))
+        answer = PROCESSES.ask(pickle.dumps((source, context), pickle.HIGHEST_PROTOCOL))
         text = answer[1:].decode("utf-8", "surrogatepass")
         if answer[:1] != worker.DONE:
             raise ValueError(text or "ended by its limits")

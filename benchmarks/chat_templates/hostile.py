@@ -8,7 +8,7 @@ import signal
 import time
 from typing import NamedTuple
 
-from benchmarks.chat_templates.candidates import _PROCESS, CANDIDATES
+from benchmarks.chat_templates.candidates import CANDIDATES, PROCESSES
 from tests.text.test_template_budget import DOUBLED, LOOPS, PADDED, TWICE, USER
 
 MEMORY_BYTES = 6 << 30
@@ -51,7 +51,7 @@ def attack(name: str, source: str) -> Ending:
 
 def _render(name: str, source: str, writing: int) -> None:
     """In the child; it never returns."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.RLIM_INFINITY))
     signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
@@ -59,7 +59,7 @@ def _render(name: str, source: str, writing: int) -> None:
         how, detail = "rendered", f"{len(text)} characters"
     except BaseException as error:
         how, detail = "refused", str(error).strip()[:100]
-    _PROCESS.close()
+    PROCESSES.close()
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     peak = max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1024
     os.write(writing, f"{how}|{peak:.0f}|{detail}".encode())
