@@ -71,7 +71,8 @@ def _sources(folder: Path | None) -> dict[str, str]:
     files = [*PILOT.glob("*/*.jinja"), *(sorted(folder.glob("*.jinja")) if folder else ())]
     read = {str(file): file.read_text() for file in files}
     same = {f"language {i}": source for i, source in enumerate(SAME)}
-    return {**FAMILIES, **TEMPLATES, **same, **read}
+    small = {f"small {name}": source for name, source in TEMPLATES.items()}
+    return {**FAMILIES, **small, **same, **read}
 
 
 def _candidates() -> list[str]:

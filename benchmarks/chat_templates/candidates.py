@@ -65,9 +65,8 @@ def minijinja(source: str) -> Render:
 
     def render(messages: Messages, variables: dict[str, Any]) -> str:
         context = {"tools": None, "documents": None, **SPECIAL, **variables}
-        return environment.render_template(
-            "chat", messages=messages, add_generation_prompt=True, **context
-        )
+        context |= {"messages": messages, "add_generation_prompt": True}
+        return str(environment.render_template("chat", **context))
 
     return render
 
