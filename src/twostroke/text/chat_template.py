@@ -187,7 +187,7 @@ class ChatTemplate:
                 hint=_BROKEN,
             )
         try:
-            return self._environment.from_string(source)
+            return self._environment.compiled(source)
         except TemplateSyntaxError as error:
             raise ModelLoadError(
                 f"chat template {name!r}, line {error.lineno}: {error.message}", hint=_BROKEN

@@ -23,18 +23,14 @@ _NESTED_FIELD = re.compile(r"\{[^{}]*:[^{}]*\{")
 
 def check_percent(budget: RenderBudget, layout: str, values: object) -> int:
     """Of ``layout % values``."""
-    fields = layout.count("%")
-    if "*" in layout or _LONG_NUMBER.search(layout):
-        raise SecurityError("a width in a format is too large")
-    return len(layout) + fields * (MAX_WIDTH * _has_digits(layout) + budget.size(values))
+    return _laid_out(layout, layout.count("%"), "*" in layout, budget.size(values))
 
 
 def check_format(budget: RenderBudget, layout: str, *values: object, **named: object) -> int:
     """Of ``layout.format(...)``."""
-    if _NESTED_FIELD.search(layout) or _LONG_NUMBER.search(layout):
-        raise SecurityError("a width in a format is too large")
+    takes_widths = _NESTED_FIELD.search(layout) is not None
     size = budget.size(values) + budget.size(named)
-    return len(layout) + layout.count("{") * (MAX_WIDTH * _has_digits(layout) + size)
+    return _laid_out(layout, layout.count("{"), takes_widths, size)
 
 
 def check_product(budget: RenderBudget, left: object, right: object) -> int:
@@ -56,22 +52,24 @@ def check_power(budget: RenderBudget, left: object, right: object) -> int:
     return 0
 
 
-def _has_digits(layout: str) -> bool:
-    return any(map(str.isdecimal, layout))
+def _laid_out(layout: str, fields: int, takes_widths: bool, size: int) -> int:
+    if takes_widths or _LONG_NUMBER.search(layout):
+        raise SecurityError("a width in a format is too large")
+    return len(layout) + fields * (MAX_WIDTH * any(map(str.isdecimal, layout)) + size)
 
 
 def _padded(_: RenderBudget, text: object, width: int = 80, *rest: object) -> int:
     return width
 
 
-def _joined(budget: RenderBudget, separator: str, items: object) -> int:
-    return budget.size(items) + _count(items) * len(separator)
+def _joined(budget: RenderBudget, separator: object, items: object) -> int:
+    return budget.size(items) + _count(items) * budget.size(separator)
 
 
 def _joined_by_filter(
     budget: RenderBudget, items: object, d: object = "", attribute: object = None
 ) -> int:
-    return budget.size(items) + _count(items) * budget.size(d)
+    return _joined(budget, d, items)
 
 
 def _replaced(
@@ -159,6 +157,10 @@ def _count(items: Any) -> int:
     return len(items) if hasattr(items, "__len__") else 0
 
 
+def _names(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
 FILTER_CHECKS: dict[str, Check] = {
     "batch": _batched,
     "center": _padded,
@@ -173,49 +175,14 @@ FILTER_CHECKS: dict[str, Check] = {
     "tojson": _as_json,
 }
 # Filters whose results are no longer than what they are given, and that take no time of note.
-HARMLESS_FILTERS = frozenset(
-    [
-        "abs",
-        "attr",
-        "capitalize",
-        "count",
-        "d",
-        "default",
-        "first",
-        "float",
-        "items",
-        "last",
-        "length",
-        "lower",
-        "safe",
-        "string",
-        "title",
-        "trim",
-        "truncate",
-        "upper",
-        "wordcount",
-    ]
+HARMLESS_FILTERS = _names(
+    "abs attr capitalize count d default first float items last length lower safe string title trim"
+    " truncate upper wordcount"
 )
 # Filters that go through the items of what they are given.
-ITERATING_FILTERS = frozenset(
-    [
-        "batch",
-        "groupby",
-        "join",
-        "list",
-        "map",
-        "max",
-        "min",
-        "reject",
-        "rejectattr",
-        "reverse",
-        "select",
-        "selectattr",
-        "slice",
-        "sort",
-        "sum",
-        "unique",
-    ]
+ITERATING_FILTERS = _names(
+    "batch groupby join list map max min reject rejectattr reverse select selectattr slice sort sum"
+    " unique"
 )
 # Prompts need none of them, and their results are hard to bound.
 REMOVED_FILTERS = ("pprint", "urlize", "wordwrap", "xmlattr")
@@ -235,78 +202,18 @@ METHOD_CHECKS: dict[str, Check] = {
 # Methods that templates may call; the sandbox refuses those among them that change something.
 METHODS: dict[type, frozenset[str]] = {
     str: frozenset(METHOD_CHECKS)
-    | frozenset(
-        [
-            "capitalize",
-            "casefold",
-            "count",
-            "endswith",
-            "find",
-            "index",
-            "isalnum",
-            "isalpha",
-            "isascii",
-            "isdecimal",
-            "isdigit",
-            "isidentifier",
-            "islower",
-            "isnumeric",
-            "isprintable",
-            "isspace",
-            "istitle",
-            "isupper",
-            "lower",
-            "lstrip",
-            "partition",
-            "removeprefix",
-            "removesuffix",
-            "rfind",
-            "rindex",
-            "rpartition",
-            "rsplit",
-            "rstrip",
-            "split",
-            "splitlines",
-            "startswith",
-            "strip",
-            "swapcase",
-            "title",
-            "upper",
-        ]
+    | _names(
+        "capitalize casefold count endswith find index isalnum isalpha isascii isdecimal isdigit"
+        " isidentifier islower isnumeric isprintable isspace istitle isupper lower lstrip partition"
+        " removeprefix removesuffix rfind rindex rpartition rsplit rstrip split splitlines"
+        " startswith strip swapcase title upper"
     ),
-    list: frozenset(
-        [
-            "append",
-            "clear",
-            "copy",
-            "count",
-            "extend",
-            "index",
-            "insert",
-            "pop",
-            "remove",
-            "reverse",
-            "sort",
-        ]
-    ),
-    tuple: frozenset(("count", "index")),
-    dict: frozenset(
-        [
-            "clear",
-            "copy",
-            "get",
-            "items",
-            "keys",
-            "pop",
-            "popitem",
-            "setdefault",
-            "update",
-            "values",
-        ]
-    ),
-    int: frozenset(("bit_length", "is_integer")),
-    float: frozenset(("is_integer",)),
+    list: _names("append clear copy count extend index insert pop remove reverse sort"),
+    tuple: _names("count index"),
+    dict: _names("clear copy get items keys pop popitem setdefault update values"),
+    int: _names("bit_length is_integer"),
+    float: _names("is_integer"),
     bytes: frozenset(),
-    range: frozenset(("count", "index")),
+    range: _names("count index"),
     type: frozenset(),
 }

@@ -1,8 +1,9 @@
 """Jinja's sandbox for chat templates, in which every rendering stays within its budget.
 
 The sandbox stops templates from reaching Python's internals and from changing what they are given.
-What could take long or much memory is replaced before the template is compiled: loops, ``+``,
-``~``, slices and literals count what they use, as filters, calls and output do.
+Before a template is compiled, filters that count are put around what loops or makes values: loops,
+``+``, ``~`` and literals. Jinja's other filters, calls, ``*``, ``**``, ``%`` and output count by
+its own hooks.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeGuard, cast
 
-from jinja2 import nodes, pass_context
-from jinja2.compiler import CodeGenerator, Frame
+from jinja2 import Template, nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -40,20 +40,6 @@ _SHORT = 4096  # Characters. Sums of fewer are counted where they are stored, if
 _CONTAINERS = (list, tuple, dict, set)
 
 
-class _Generator(CodeGenerator):
-    """Counts what is written into a buffer; of what is written out the rendering's reader does."""
-
-    def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
-        super()._output_child_pre(node, frame, _if_buffered(frame, finalize))
-
-    def _output_child_post(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
-        super()._output_child_post(node, frame, _if_buffered(frame, finalize))
-
-
-def _if_buffered(frame: Frame, finalize: Any) -> Any:
-    return finalize._replace(src=None) if frame.buffer is None else finalize
-
-
 class _OpaqueNamespace(Namespace):
     """A namespace that is short when it is written out, whatever is in it."""
 
@@ -64,7 +50,6 @@ class _OpaqueNamespace(Namespace):
 class BoundedSandbox(ImmutableSandboxedEnvironment):
     """Settings as in ``transformers``; render with a ``RenderBudget`` under the name ``BUDGET``."""
 
-    code_generator_class = _Generator
     intercepted_binops = frozenset(["*", "**", "%"])
 
     def __init__(self) -> None:
@@ -72,7 +57,7 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[_Generation, loopcontrols],
-            finalize=_count_output,
+            finalize=_count_value,
         )
         self.globals["range"] = bounded_range
         self.globals["namespace"] = _OpaqueNamespace
@@ -88,10 +73,11 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
         """A filter whose results are counted."""
         self.filters[name] = _bounded_filter(name, function)
 
-    def _generate(self, source: nodes.Template, *args: Any, **options: Any) -> str:
-        counting: nodes.Template = _Counting().visit(source)
+    def compiled(self, source: str) -> Template:
+        """A template that counts what it uses; one of ``from_string`` would not count loops."""
+        counting: nodes.Template = _Counting().visit(self.parse(source))
         counting.set_environment(self)
-        return super()._generate(counting, *args, **options)
+        return self.from_string(counting)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         budget: RenderBudget = context.parent[BUDGET]
@@ -219,13 +205,6 @@ def _concatenate(context: Context, operands: tuple[Any, ...]) -> str:
 
 @pass_context
 def _count_value(context: Context, value: Any) -> Any:
-    budget: RenderBudget = context.parent[BUDGET]
-    budget.take_chars(budget.size(value))
-    return value
-
-
-@pass_context
-def _count_output(context: Context, value: Any) -> Any:
     budget: RenderBudget = context.parent[BUDGET]
     budget.take_chars(len(value) if type(value) is str else budget.size(value))
     return value
