@@ -18,6 +18,7 @@ SOURCE = ROOT / "src" / "twostroke"
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 MAX_FILES = 20
 MAX_LINES = 400
+MAX_FILES_OF_A_RECIPE = 5
 # Files that may be longer, each with its reason.
 LONGER: dict[str, str] = {}
 
@@ -47,6 +48,14 @@ def test_the_marks_on_the_map_are_the_contract() -> None:
 
 def test_the_quoted_loop_is_the_loop() -> None:
     assert dedent(inspect.getsource(Engine.step)) in ARCHITECTURE
+
+
+@pytest.mark.parametrize("recipe", ["A CPU kernel", "An alert", "An inspector page"])
+def test_a_recipe_of_the_guide_opens_few_files(recipe: str) -> None:
+    """What is added often is added in few places; the guide names them all."""
+    text = ARCHITECTURE.split(f"**{recipe}.** ")[1].split("\n\n")[0]
+    places = set(re.findall(r"`([\w/]+(?:/|\.\w+))`", text))
+    assert 3 <= len(places) <= MAX_FILES_OF_A_RECIPE, places
 
 
 def test_files_have_one_subject() -> None:

@@ -1,6 +1,6 @@
 """Continuous against static batching, in throughput, on outputs whose lengths have a heavy tail.
 
-The claim is about models whose weights a step reads from memory (decision 0033); a small one that
+The claim is about models whose weights a step reads from memory; a small one that
 stays in the cache does the same work in the same steps, and is shown beside it.
 """
 

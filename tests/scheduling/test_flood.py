@@ -102,7 +102,7 @@ def test_a_flood_does_not_drown_others(budget: int, flood_output: int, quiet_pro
     """A key that floods raises another key's median TTFT by no more than 2x, however long its
     answers hold seats.
 
-    With 16 tokens that hangs on the moments of arrival (decision 0027); the bound below does not.
+    With 16 tokens that hangs on the moments of arrival (decision 0009); the bound below does not.
     """
     alone = FloodRun("fcfs", 0, quiet_prompt, budget).run()
     run = FloodRun("fair", flood_output, quiet_prompt, budget)

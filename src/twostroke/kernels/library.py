@@ -138,7 +138,7 @@ class Library:
     """The compiled kernels. Calls release the GIL.
 
     Of several threads that call at once, one gets the workers; the others compute alone. The
-    functions' arguments are those of ``Kernels`` in ``cpp/kernels.hpp``.
+    functions' arguments are those of ``TWOSTROKE_KERNELS`` in ``cpp/kernels.hpp``.
 
     Raises:
         OSError: The file cannot be loaded, or was built from other sources.
@@ -157,21 +157,29 @@ class Library:
         calls = (LinearCall, AttentionCall, LayerCall, PassCall, DraftCall)
         if layout() != sum(map(ctypes.sizeof, calls)):
             raise OSError(f"{path} was built from other sources")
+        find = declare("kernel", c_char_p, restype=c_void_p)
+
+        def kernel(name: str, *argtypes: type) -> Callable[..., Any]:
+            address = find(name.encode())
+            if address is None:
+                raise AttributeError(f"{path} has no kernel {name}")
+            return ctypes.CFUNCTYPE(None, *argtypes)(address)
+
         address, count = c_void_p, c_int64
-        self.linear = declare("linear", POINTER(LinearCall))
-        self.attention = declare("attention", POINTER(AttentionCall))
-        self.layers = declare("layers", POINTER(PassCall))
-        self.draft = declare("draft", POINTER(DraftCall))
+        self.linear = kernel("linear", POINTER(LinearCall))
+        self.attention = kernel("attention", POINTER(AttentionCall))
+        self.layers = kernel("decoder_layers", POINTER(PassCall))
+        self.draft = kernel("draft", POINTER(DraftCall))
         # x, weight, out, rows, size, eps
-        self.rms_norm = declare("rms_norm", address, address, address, count, count, c_float)
+        self.rms_norm = kernel("rms_norm", address, address, address, count, count, c_float)
         # qk, stride, tokens, heads, head_dim, positions, cos, sin
-        self.rotate = declare(
+        self.rotate = kernel(
             "rotate", address, count, count, count, count, address, address, address
         )
         # gate_up, out, rows, size
-        self.silu_mul = declare("silu_mul", address, address, count, count)
+        self.silu_mul = kernel("silu_mul", address, address, count, count)
         # x, highest, index, rows, size
-        self.peaks = declare("peaks", address, address, address, count, count)
+        self.peaks = kernel("peaks", address, address, address, count, count)
         self._select = declare("select", c_char_p, restype=c_int)
         self._selected = declare("selected", restype=c_char_p)
         self._set_num_threads = declare("set_num_threads", c_int)

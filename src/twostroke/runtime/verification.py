@@ -3,7 +3,7 @@
 Drafts are guesses of the tokens behind the last known one. The same pass computes them, so the
 logits behind each are those of the text that ends with it. The token of every position is drawn as
 without drafts, by seed and position, and a draft is accepted if it is that token and all drafts
-before it were accepted (docs/decisions/0063-drafts-accepted-by-equality.md).
+before it were accepted (docs/decisions/0013-drafts-are-accepted-by-equality.md).
 """
 
 from __future__ import annotations

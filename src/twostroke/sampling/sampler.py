@@ -64,7 +64,7 @@ class Sampler:
     A row's token depends on its logits, its parameters, its tokens and its seed, never on the other
     rows: all arithmetic is row-wise, sums of probabilities are exact (``drawing.py``), and each row
     spends one uniform keyed by its seed and position
-    (docs/decisions/0002-sampling-by-inverse-cdf.md).
+    (docs/decisions/0004-an-answer-depends-on-its-request-alone.md).
 
     Args:
         vocab_size: Columns of the logits.

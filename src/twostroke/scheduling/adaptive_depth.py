@@ -2,7 +2,7 @@
 
 Drafting pays while the expected tokens of a pass, over its time, rise. What is expected,
 ``draft_estimates.py`` says; what may be lost when it was wrong, ``trial_budget.py``; here is what
-each request does about it (docs/decisions/0064-depth-from-measured-steps.md).
+each request does about it (docs/decisions/0012-step-times-are-measured.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A pass of so many rows takes ``t(rows)``, drafting takes ``d(k)``; a draft's position is accepted at
 a rate, of one request and of all. So ``k`` drafts give ``E(a, k) / (t(rows) + d(k))`` tokens a
-second (docs/decisions/0064-depth-from-measured-steps.md).
+second (docs/decisions/0012-step-times-are-measured.md).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ While requests decode, a step is the gap between two tokens of each of them, so 
 longer than the TPOT target keeps them all within it. What a step takes is learned from earlier ones
 (``step_times.py``); the budget follows from it in closed form, so there is nothing to swing. Where
 no request decodes, no gap can be too long, and the budget is the whole one.
-(docs/decisions/0090-budget-from-measured-steps.md)
+(docs/decisions/0012-step-times-are-measured.md)
 """
 
 from __future__ import annotations

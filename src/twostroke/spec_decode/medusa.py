@@ -2,7 +2,7 @@
 
 Head ``i`` reads the state that the latest token was drawn from, and guesses the token ``i + 1``
 places behind that token. All heads read the same state, so no guess sees the one before it: one
-pass of the heads makes the whole chain (docs/decisions/0083-medusa-drafts-a-chain.md).
+pass of the heads makes the whole chain (docs/decisions/0013-drafts-are-accepted-by-equality.md).
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ def test_a_light_key_beside_a_batch_of_a_thousand(policy: PolicyName, keys: bool
         after = counts()["completed"]
         httpx.post(f"{batch_path}/cancel", headers=headers)
     # It waits for the step that runs when it comes, and shares its own with a few lines at most:
-    # the bound of decision 0027. Without the gate it waited for hundreds of lines, 15 s.
+    # the bound of decision 0009. Without the gate it waited for hundreds of lines, 15 s.
     slower, longest_step = slowness(), STEP_SECONDS + TOKEN_SECONDS * MAX_TOKENS
     assert median(beside) < 2 * median(alone) + 0.01 * slower, (alone, beside)
     bound = 1.25 * median(alone) + longest_step

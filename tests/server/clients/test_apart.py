@@ -1,4 +1,4 @@
-"""Clients whose own pins exclude ours (decision 0082): each in a process of another environment."""
+"""Clients whose own pins exclude ours (decision 0021): each in a process of another environment."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 ``wire.jsonl`` holds the bodies that the scripts in ``apart/`` sent (LiteLLM 1.106, LlamaIndex 0.14,
 instructor 1.17), and those of Codex CLI 0.169 and Claude Code 2.1 with a few of their tools and
-without their texts, so that they are held where those clients are not installed (decision 0082).
+without their texts, so that they are held where those clients are not installed (decision 0021).
 """
 
 from __future__ import annotations

@@ -15,12 +15,21 @@ constexpr Build kBestFirst[] = {avx512_kernels, avxvnni_kernels, avx2_kernels, g
 const Kernels* find_build(const char* name) {
     for (const Build build : kBestFirst) {
         const Kernels* kernels = build();
-        if (kernels && (!name || strcmp(kernels->name, name) == 0)) return kernels;
+        if (kernels && (!name || strcmp(kernels->build, name) == 0)) return kernels;
     }
     return nullptr;
 }
 
 const Kernels* selected = find_build(nullptr);
+
+// Calls a kernel of the build that is selected at the time of the call.
+template <auto kernel>
+struct Selected;
+
+template <typename... Arguments, void (*Kernels::*kernel)(Arguments...)>
+struct Selected<kernel> {
+    static void call(Arguments... arguments) { (selected->*kernel)(arguments...); }
+};
 
 }  // namespace
 
@@ -42,35 +51,19 @@ int twostroke_select(const char* name) {
     return 1;
 }
 
-const char* twostroke_selected() { return selected->name; }
+const char* twostroke_selected() { return selected->build; }
 
 void twostroke_set_num_threads(int count) { set_num_threads(count); }
 
-void twostroke_linear(const LinearCall* call) { selected->linear(*call); }
-
-void twostroke_attention(const AttentionCall* call) { selected->attention(*call); }
-
-void twostroke_rms_norm(const bf16* x, const bf16* weight, bf16* out, int64_t rows, int64_t size,
-                        float eps) {
-    selected->rms_norm(x, weight, out, rows, size, eps);
+// The function that calls the kernel of this name; null if there is none.
+void* twostroke_kernel(const char* name) {
+#define TWOSTROKE_FIND(kernel, ...) \
+    if (strcmp(name, #kernel) == 0) \
+        return reinterpret_cast<void*>(&Selected<&Kernels::kernel>::call);
+    TWOSTROKE_KERNELS(TWOSTROKE_FIND)
+#undef TWOSTROKE_FIND
+    return nullptr;
 }
-
-void twostroke_rotate(bf16* qk, int64_t stride, int64_t tokens, int64_t heads, int64_t head_dim,
-                      const int64_t* positions, const float* cos, const float* sin) {
-    selected->rotate(qk, stride, tokens, heads, head_dim, positions, cos, sin);
-}
-
-void twostroke_silu_mul(const bf16* gate_up, bf16* out, int64_t rows, int64_t size) {
-    selected->silu_mul(gate_up, out, rows, size);
-}
-
-void twostroke_peaks(const float* x, float* highest, int64_t* index, int64_t rows, int64_t size) {
-    selected->peaks(x, highest, index, rows, size);
-}
-
-void twostroke_layers(const PassCall* call) { selected->layers(*call); }
-
-void twostroke_draft(const DraftCall* call) { selected->draft(*call); }
 
 }  // extern "C"
 

@@ -15,8 +15,10 @@
 namespace twostroke {
 namespace {
 
-constexpr Kernels make_table(const char* name) {
-    return {name, linear, attention, rms_norm, rotate, silu_mul, peaks, decoder_layers, draft};
+constexpr Kernels make_table(const char* build) {
+#define TWOSTROKE_ENTRY(kernel, ...) , kernel
+    return {build TWOSTROKE_KERNELS(TWOSTROKE_ENTRY)};
+#undef TWOSTROKE_ENTRY
 }
 
 }  // namespace

@@ -102,24 +102,31 @@ struct DraftCall {
     int32_t is_packed;
 };
 
-// One build's functions.
+// All kernels: the name of a function that each build defines, then what it takes. Python finds a
+// kernel by its name (kernels/library.py); a new one needs no other line in C++.
+#define TWOSTROKE_KERNELS(kernel)                                                                \
+    kernel(linear, const LinearCall& call)                                                       \
+    kernel(attention, const AttentionCall& call)                                                 \
+    /* x, out: [rows, size]; weight: [size] */                                                   \
+    kernel(rms_norm, const bf16* x, const bf16* weight, bf16* out, int64_t rows, int64_t size,   \
+           float eps)                                                                            \
+    /* qk: [tokens, heads, head_dim], changed in place, tokens `stride` elements apart. */       \
+    /* cos, sin: [positions, head_dim / 2] */                                                    \
+    kernel(rotate, bf16* qk, int64_t stride, int64_t tokens, int64_t heads, int64_t head_dim,    \
+           const int64_t* positions, const float* cos, const float* sin)                         \
+    /* gate_up: [rows, 2 * size]; out: [rows, size] */                                           \
+    kernel(silu_mul, const bf16* gate_up, bf16* out, int64_t rows, int64_t size)                 \
+    /* x: [rows, size]; highest: [rows], NaN if a row has one; index: [rows], its first place */ \
+    kernel(peaks, const float* x, float* highest, int64_t* index, int64_t rows, int64_t size)    \
+    kernel(decoder_layers, const PassCall& call)                                                 \
+    kernel(draft, const DraftCall& call)
+
+// One build's kernels.
 struct Kernels {
-    const char* name;
-    void (*linear)(const LinearCall& call);
-    void (*attention)(const AttentionCall& call);
-    // x, out: [rows, size]; weight: [size]
-    void (*rms_norm)(const bf16* x, const bf16* weight, bf16* out, int64_t rows, int64_t size,
-                     float eps);
-    // qk: [tokens, heads, head_dim], changed in place, tokens `stride` elements apart.
-    // cos, sin: [positions, head_dim / 2]
-    void (*rotate)(bf16* qk, int64_t stride, int64_t tokens, int64_t heads, int64_t head_dim,
-                   const int64_t* positions, const float* cos, const float* sin);
-    // gate_up: [rows, 2 * size]; out: [rows, size]
-    void (*silu_mul)(const bf16* gate_up, bf16* out, int64_t rows, int64_t size);
-    // x: [rows, size]; highest: [rows], NaN if the row has one; index: [rows], its first position
-    void (*peaks)(const float* x, float* highest, int64_t* index, int64_t rows, int64_t size);
-    void (*layers)(const PassCall& call);
-    void (*draft)(const DraftCall& call);
+    const char* build;
+#define TWOSTROKE_FIELD(kernel, ...) void (*kernel)(__VA_ARGS__);
+    TWOSTROKE_KERNELS(TWOSTROKE_FIELD)
+#undef TWOSTROKE_FIELD
 };
 
 // Each returns null if the build was left out or the processor lacks an instruction.

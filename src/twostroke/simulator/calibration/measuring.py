@@ -7,7 +7,7 @@ A probe of the machine's speed runs before and after each scene. Scenes that ran
 than the usual one are run again and do not count: one set of coefficients cannot describe two
 speeds. If the speed never holds for as long as a scene, there is no usual speed. Then all runs
 count, and every median is scaled up by the ratio of all steps to their medians: to what a step
-takes on average (``docs/decisions/0046-a-machine-without-a-usual-speed.md``).
+takes on average (``docs/decisions/0033-times-from-sheets-and-calibration.md``).
 """
 
 from __future__ import annotations
