@@ -20,14 +20,13 @@ from twostroke.cli.flags import (
 from twostroke.server.options import SERVED, ServerOptions
 
 if TYPE_CHECKING:
-    from twostroke.observability.observer import Observer
-
-if TYPE_CHECKING:
     from pathlib import Path
 
-    from twostroke.core.config import ModelOptions
+    from twostroke.core.config import EngineConfig, ModelOptions
+    from twostroke.engine.clients.loaded_model import LoadedModel
     from twostroke.engine.executor import ExecutorInfo
     from twostroke.inspector.model.facts import ModelFacts
+    from twostroke.observability.observer import Observer
 
 
 def serve(
@@ -73,14 +72,17 @@ def serve(
     )
     content = ContentBook() if options.inspect_content and options.inspector else None
     observers: list[Observer] = [] if endpoint is None else [tracer.observer]
-    load = partial(
-        start_async_engine,
-        max_queued_requests=options.max_queued_requests,
-        served_model_name=name,
-        stall_seconds=options.stall_timeout,
-        observers=observers if content is None else [*observers, content],
-        take_calls=tracer.calls.take if records else None,
-    )
+
+    def load(config: EngineConfig) -> LoadedModel:
+        return start_async_engine(
+            config,
+            max_queued_requests=options.max_queued_requests,
+            served_model_name=name,
+            stall_seconds=options.stall_timeout,
+            observers=observers if content is None else [*observers, content],
+            take_calls=tracer.calls.take if records else None,
+        ).loaded_model()
+
     load_ranker = None
     if options.context_ranker is not None and options.context_ranker != SERVED:
         ranker, seconds = options.context_ranker, options.stall_timeout

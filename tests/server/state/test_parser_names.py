@@ -18,7 +18,7 @@ from twostroke.text.answer_parsing.families import (
 
 
 def served(**options: str) -> ServedModel:
-    return ServedModel(ScriptedEngine(), ("m",), ServerOptions(**options))  # type: ignore[arg-type]
+    return ServedModel(ScriptedEngine().loaded_model(), ("m",), ServerOptions(**options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", get_args(ToolCallParser))
