@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
@@ -164,6 +164,11 @@ def start_async_engine(
     return AsyncEngine(engine, stall_seconds=stall_seconds, max_queued_requests=max_queued_requests)
 
 
+def start_model(config: EngineConfig, **settings: Any) -> LoadedModel:
+    """The same for a front end, with what it needs beside the engine."""
+    return start_async_engine(config, **settings).loaded_model()
+
+
 def start_ranker(
     config: EngineConfig, *, model: str, stall_seconds: float = STALL_SECONDS
 ) -> LoadedModel:
@@ -190,4 +195,4 @@ def start_ranker(
     # Keys share it as they share the served model.
     scheduler = SchedulerConfig(policy="fair" if config.scheduler.policy == "fair" else "fcfs")
     own = EngineConfig(model=options, cache=cache, scheduler=scheduler)
-    return start_async_engine(own, stall_seconds=stall_seconds).loaded_model()
+    return start_model(own, stall_seconds=stall_seconds)

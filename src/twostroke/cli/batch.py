@@ -133,9 +133,9 @@ class _Run:
         """By the server's own application in this process: the same checks and answers."""
         import asyncio
 
-        from twostroke.startup import start_async_engine
+        from twostroke.startup import start_model
 
-        model = start_async_engine(config).loaded_model()
+        model = start_model(config)
         try:
             asyncio.run(
                 self._locally(model, self._options.served_model_name or (config.model.model,))

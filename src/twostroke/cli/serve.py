@@ -22,8 +22,7 @@ from twostroke.server.options import SERVED, ServerOptions
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from twostroke.core.config import EngineConfig, ModelOptions
-    from twostroke.engine.clients.loaded_model import LoadedModel
+    from twostroke.core.config import ModelOptions
     from twostroke.engine.executor import ExecutorInfo
     from twostroke.inspector.model.facts import ModelFacts
     from twostroke.observability.observer import Observer
@@ -55,7 +54,7 @@ def serve(
     from twostroke.observability.tracing.call_book import CallBook
     from twostroke.observability.tracing.tracer import Tracer
     from twostroke.server.process import run_server
-    from twostroke.startup import start_async_engine, start_ranker
+    from twostroke.startup import start_model, start_ranker
 
     config = engine_config(
         model, model_options, cache, scheduler, observability, speculation, tiers, template
@@ -72,17 +71,14 @@ def serve(
     )
     content = ContentBook() if options.inspect_content and options.inspector else None
     observers: list[Observer] = [] if endpoint is None else [tracer.observer]
-
-    def load(config: EngineConfig) -> LoadedModel:
-        return start_async_engine(
-            config,
-            max_queued_requests=options.max_queued_requests,
-            served_model_name=name,
-            stall_seconds=options.stall_timeout,
-            observers=observers if content is None else [*observers, content],
-            take_calls=tracer.calls.take if records else None,
-        ).loaded_model()
-
+    load = partial(
+        start_model,
+        max_queued_requests=options.max_queued_requests,
+        served_model_name=name,
+        stall_seconds=options.stall_timeout,
+        observers=observers if content is None else [*observers, content],
+        take_calls=tracer.calls.take if records else None,
+    )
     load_ranker = None
     if options.context_ranker is not None and options.context_ranker != SERVED:
         ranker, seconds = options.context_ranker, options.stall_timeout

@@ -134,9 +134,9 @@ class LocalSession:
 
     @classmethod
     def load(cls, config: EngineConfig) -> LocalSession:
-        from twostroke.startup import start_async_engine
+        from twostroke.startup import start_model
 
-        return cls(start_async_engine(config).loaded_model())
+        return cls(start_model(config))
 
     @property
     def chats(self) -> bool:

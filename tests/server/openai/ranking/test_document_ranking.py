@@ -243,7 +243,7 @@ def test_the_command_loads_the_model_beside_the_served_one(
 
 def test_a_decoder_that_ranks_has_a_small_cache() -> None:
     """Room for two pairs, whatever the context of the model and the memory of the machine."""
-    ranker = start_ranker(EngineConfig.from_flat({"device": "cpu"}), model="pilot-draft")
+    ranker = start_ranker(EngineConfig.from_flat({"device": "cpu"}), model="pilot-draft").client
     try:
         info = ranker.info
         assert info.max_model_len <= RANKED_TOKENS and not info.generates
