@@ -18,7 +18,8 @@ from twostroke.text.answer_parsing.families import (
 
 
 def served(**options: str) -> ServedModel:
-    return ServedModel(ScriptedEngine().loaded_model(), ("m",), ServerOptions(**options))  # type: ignore[arg-type]
+    settings = ServerOptions(**options)  # type: ignore[arg-type]
+    return ServedModel(ScriptedEngine().loaded_model(), ("m",), settings)
 
 
 @pytest.mark.parametrize("name", get_args(ToolCallParser))
